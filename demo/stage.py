@@ -1,0 +1,69 @@
+"""What the audience sees: chapters, requests, the model's words as they come, and claims that hold or do not."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+from rich.console import Console
+from rich.markup import escape
+from rich.rule import Rule
+
+from demo.client import Json
+
+_LONG_ID = re.compile(r"\b((?:resp|conv)_\w{8})\w+")
+
+
+class Stage:
+    """Narrates, and keeps count of what did not hold."""
+
+    def __init__(self, console: Console, pauses: bool) -> None:
+        self.console = console
+        self.held = 0
+        self.broken: list[str] = []
+        self._pauses = pauses
+
+    def chapter(self, number: int, title: str, complaint: str) -> None:
+        self.pause(1.5)
+        self.console.print()
+        self.console.print(Rule(f"[bold]{number}. {escape(title)}", align="left", style="cyan"))
+        self.console.print(f"[italic dim]The report: {escape(complaint)}[/]")
+        self.pause(1.5)
+
+    def tell(self, text: str) -> None:
+        self.console.print(f"\n[cyan]>[/] {escape(text)}")
+        self.pause(0.8)
+
+    def request(self, method: str, path: str, body: Json | None = None) -> None:
+        line = shorten(f"{method} {path} {json.dumps(body) if body else ''}".strip())
+        room = self.console.width - 8
+        if len(line) > room:
+            line = line[:room] + " ..."
+        self.console.print(f"  [dim]{escape(line)}[/]", highlight=False)
+
+    def speak(self, delta: str, style: str = "white") -> None:
+        """The model's words, as they come."""
+        self.console.print(delta, end="", style=style, markup=False, highlight=False, soft_wrap=True)
+
+    def cut(self, what: str) -> None:
+        self.console.print(f" [bold red]<< {escape(what)}[/]", highlight=False)
+        self.pause(0.8)
+
+    def claim(self, text: str, holds: bool, why: object = "") -> None:
+        if holds:
+            self.held += 1
+            self.console.print(f"  [green]✓[/] {escape(shorten(text))}", highlight=False)
+        else:
+            self.broken.append(text)
+            self.console.print(f"  [bold red]✗ {escape(text)}[/] [red]{escape(str(why))}[/]", highlight=False)
+        self.pause(0.4)
+
+    def pause(self, seconds: float) -> None:
+        if self._pauses:
+            time.sleep(seconds)
+
+
+def shorten(text: str) -> str:
+    """Ids are long, and one knows them by their beginning."""
+    return _LONG_ID.sub(r"\1…", text)

@@ -1,0 +1,1 @@
+"""The outside world: databases and upstreams, each behind a port."""

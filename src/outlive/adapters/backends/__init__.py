@@ -1,0 +1,1 @@
+"""Upstreams that answer: one file per dialect."""

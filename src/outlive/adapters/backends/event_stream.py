@@ -1,0 +1,54 @@
+"""Cuts an upstream's event stream into the payloads of its events, wherever the network cut it."""
+
+from __future__ import annotations
+
+from outlive.core.errors import UpstreamFault
+
+DONE = b"[DONE]"
+
+_MOST_BYTES = 64 * 1024 * 1024  # of one event; a server that sends more is not sending events
+
+
+class EventStream:
+    """The payloads in what was read so far. Comments, and fields other than `data`, carry nothing."""
+
+    __slots__ = ("_rest", "done")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self.done = False  # whether the upstream has said that nothing follows
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The payloads that this piece completes."""
+        read = self._rest + piece
+        if b"\r" in read:  # JSON has no raw one; a pair that is cut in half waits in the rest
+            read = read.replace(b"\r\n", b"\n")
+        *events, self._rest = read.split(b"\n\n")
+        if len(self._rest) > _MOST_BYTES:
+            raise UpstreamFault("The model's server sent an event without end.")
+        payloads: list[bytes] = []
+        for event in events:
+            payload = event[6:] if event.startswith(b"data: ") and b"\n" not in event else _join_data(event)
+            if payload == DONE:
+                self.done = True
+                break
+            if payload:
+                payloads.append(payload)
+        return payloads
+
+    def end(self) -> list[bytes]:
+        """The payload of a last event that lacks its blank line."""
+        return self.feed(b"\n\n") if self._rest.strip() else []
+
+
+def _join_data(event: bytes) -> bytes:
+    """The payload of an event of any shape: its data lines, joined."""
+    lines: list[bytes] = []
+    for line in event.split(b"\n"):
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            lines.append(value)
+        elif name == b"error" and value:  # llama.cpp has sent its errors as a field of that name
+            return value if value.startswith(b'{"error"') else b'{"error":' + value + b"}"
+    return b"\n".join(lines).strip()

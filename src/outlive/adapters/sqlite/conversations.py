@@ -1,0 +1,108 @@
+"""Changing conversations on SQLite, through their own endpoints."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from outlive.adapters.sqlite import threads
+from outlive.adapters.sqlite.catalog import as_conversation, find_conversation, item_not_found
+from outlive.adapters.sqlite.connection import Database
+from outlive.adapters.sqlite.threads import SQL, decode, encode
+from outlive.core.errors import Conflict, ConversationLocked
+from outlive.core.events import Json
+from outlive.ports.ledger import Idempotency, Place
+
+
+class SqliteConversations:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(
+        self, owner: str, conversation: Json, items: list[Json], at: float, idempotency: Idempotency | None
+    ) -> str:
+        def work(db: sqlite3.Connection) -> str:
+            target = _find_by_key(db, owner, "conversation", idempotency)
+            if target is not None:
+                return target
+            thread = int(db.execute(SQL["add_thread"], (None, None, None, len(items), at)).lastrowid or 0)
+            metadata = encode(conversation["metadata"])
+            db.execute(SQL["add_conversation"], (conversation["id"], owner, at, at, thread, metadata))
+            threads.add_items(db, thread, 0, items, None)
+            _save_key(db, owner, "conversation", idempotency, conversation["id"], at)
+            return str(conversation["id"])
+
+        return await self._database.write("create conversation", work)
+
+    async def update(self, owner: str, conversation_id: str, metadata: dict[str, str]) -> Json:
+        def work(db: sqlite3.Connection) -> Json:
+            row = find_conversation(db, owner, conversation_id)
+            db.execute(SQL["update_conversation"], (encode(metadata), row[0]))
+            return as_conversation(row) | {"metadata": metadata}
+
+        return await self._database.write("update conversation", work)
+
+    async def delete(self, owner: str, conversation_id: str) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            row = find_conversation(db, owner, conversation_id)
+            db.execute(SQL["hide_conversation"], (row[0],))
+            db.execute(SQL["make_hole"], (0, row[1]))
+
+        await self._database.write("delete conversation", work)
+
+    async def add_items(
+        self, owner: str, conversation_id: str, items: list[Json], at: float, idempotency: Idempotency | None
+    ) -> list[Json]:
+        def work(db: sqlite3.Connection) -> list[Json]:
+            thread = _find_unlocked(db, owner, conversation_id)
+            kind = f"items of {conversation_id}"
+            target = _find_by_key(db, owner, kind, idempotency)
+            if target is not None:
+                return _read_items(db, thread, target.split(","))
+            head = db.execute(SQL["find_thread"], (thread,)).fetchone()[3]
+            new = threads.without_repeats(db, items, Place(thread, head))
+            threads.add_items(db, thread, head, new, None)
+            db.execute(SQL["move_head"], (head + len(new), thread))
+            ids = [item["id"] for item in items]
+            _save_key(db, owner, kind, idempotency, ",".join(ids), at)
+            return _read_items(db, thread, ids)
+
+        return await self._database.write("add items", work)
+
+    async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Json:
+        def work(db: sqlite3.Connection) -> Json:
+            thread = _find_unlocked(db, owner, conversation_id)
+            if db.execute(SQL["drop_item"], (thread, item_id)).rowcount == 0:
+                raise item_not_found(item_id)
+            return as_conversation(find_conversation(db, owner, conversation_id))
+
+        return await self._database.write("delete item", work)
+
+
+def _find_unlocked(db: sqlite3.Connection, owner: str, conversation_id: str) -> int:
+    row = find_conversation(db, owner, conversation_id)
+    if row[4] is not None:
+        raise ConversationLocked(conversation_id, row[4])
+    return int(row[1])
+
+
+def _read_items(db: sqlite3.Connection, thread: int, ids: list[str]) -> list[Json]:
+    rows = [db.execute(SQL["read_item"], (thread, item_id)).fetchone() for item_id in ids]
+    return [decode(row[0]) for row in rows if row is not None]
+
+
+def _find_by_key(db: sqlite3.Connection, owner: str, kind: str, idempotency: Idempotency | None) -> str | None:
+    if idempotency is None:
+        return None
+    row = db.execute(SQL["find_key"], (owner, kind, idempotency.key)).fetchone()
+    if row is None:
+        return None
+    if row[0] != idempotency.digest:
+        raise Conflict(param="Idempotency-Key")
+    return str(row[1])
+
+
+def _save_key(
+    db: sqlite3.Connection, owner: str, kind: str, idempotency: Idempotency | None, target: str, at: float
+) -> None:
+    if idempotency is not None:
+        db.execute(SQL["save_key"], (owner, kind, idempotency.key, idempotency.digest, target, at))

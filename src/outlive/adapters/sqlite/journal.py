@@ -1,0 +1,37 @@
+"""The journal on SQLite: reading committed frames back."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from outlive.adapters.sqlite.connection import Database
+from outlive.adapters.sqlite.threads import SQL
+from outlive.core.events import split_frames
+from outlive.ports.journal import Batch
+
+
+class SqliteJournal:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def read(self, response_id: str, after: int, max_bytes: int) -> Batch | None:
+        return await self._database.read("read", lambda db: _read(db, response_id, after, max_bytes))
+
+
+def _read(db: sqlite3.Connection, response_id: str, after: int, max_bytes: int) -> Batch | None:
+    row = db.execute(SQL["response_key"], (response_id,)).fetchone()
+    if row is None:
+        return None
+    parts: list[bytes] = []
+    first, last, size = after + 1, after, 0
+    for row_first, count, frames in db.execute(SQL["read_events"], (row[0], first)):
+        if row_first + count - 1 <= after:
+            continue
+        if row_first <= after:
+            # The cursor stands within this row.
+            frames = b"".join(split_frames(frames)[first - row_first :])
+        parts.append(frames)
+        last, size = row_first + count - 1, size + len(frames)
+        if size >= max_bytes:
+            break
+    return Batch(first, last, b"".join(parts)) if parts else None

@@ -1,0 +1,68 @@
+"""Forgetting on SQLite: hiding what has expired, erasing what is hidden, and leaving no byte of it in a file."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from outlive.adapters.sqlite.connection import Database
+from outlive.adapters.sqlite.threads import SQL
+
+
+class SqliteKeeper:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def expire(self, *, responses_before: float | None, conversations_before: float | None, limit: int) -> int:
+        def work(db: sqlite3.Connection) -> int:
+            hidden = 0
+            if responses_before is not None:
+                rows = db.execute(SQL["expire_responses"], (responses_before, limit)).fetchall()
+                for key, thread, first in rows:
+                    db.execute(SQL["hide_response"], (key,))
+                    db.execute(SQL["make_hole"], (first, thread))
+                hidden += len(rows)
+            if conversations_before is not None:
+                rows = db.execute(SQL["expire_conversations"], (conversations_before, limit)).fetchall()
+                for key, thread in rows:
+                    db.execute(SQL["hide_conversation"], (key,))
+                    db.execute(SQL["make_hole"], (0, thread))
+                hidden += len(rows)
+            return hidden
+
+        return await self._database.write("expire", work)
+
+    async def erase(self, limit: int) -> int:
+        def work(db: sqlite3.Connection) -> int:
+            responses = db.execute(SQL["erasable_responses"], (limit,)).fetchall()
+            for row in responses:
+                _erase_response(db, *row)
+            conversations = db.execute(SQL["erasable_conversations"], (limit,)).fetchall()
+            for key, conversation_id, thread in conversations:
+                db.execute(SQL["erase_loose_items"], (thread,))
+                db.execute(SQL["erase_keys"], (conversation_id,))
+                db.execute(SQL["erase_conversation"], (key,))
+                db.execute(SQL["erase_thread"], (thread,))
+            return len(responses) + len(conversations)
+
+        return await self._database.write("erase", work)
+
+    async def forget_keys(self, before: float) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            db.execute(SQL["erase_old_keys"], (before,))
+            db.execute(SQL["erase_old_unanswered"], (before,))
+
+        await self._database.write("forget keys", work)
+
+    async def scrub(self) -> None:
+        # Deleted content was overwritten with zeros in the pages; the log still holds them as they were.
+        await self._database.checkpoint()
+
+
+def _erase_response(db: sqlite3.Connection, key: int, response_id: str, thread: int, in_conversation: int) -> None:
+    db.execute(SQL["erase_events"], (key,))
+    db.execute(SQL["erase_unanswered"], (key,))
+    db.execute(SQL["erase_keys"], (response_id,))
+    if not in_conversation:
+        db.execute(SQL["erase_response_items"], (key,))
+    db.execute(SQL["erase_response"], (key,))
+    db.execute(SQL["erase_thread"], (thread,))

@@ -1,0 +1,194 @@
+"""The ledger on SQLite: each method is one piece of work for the writer thread, and so one transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+
+from outlive.adapters.sqlite import threads
+from outlive.adapters.sqlite.connection import Database
+from outlive.adapters.sqlite.threads import SQL, Spot, decode, encode
+from outlive.core.errors import Conflict, NotFound, StaleFence
+from outlive.core.requests import pack, unpack
+from outlive.ports.ledger import Admission, Admitted, Claim, Closing, Entry, Lease, Place
+
+
+class SqliteLedger:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def admit(self, admission: Admission) -> Admitted:
+        return await self._database.write("admit", lambda db: _admit(db, admission))
+
+    async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
+        def work(db: sqlite3.Connection) -> list[Claim]:
+            rows = db.execute(SQL["find_waiting"], (encode(sorted(busy_owners)).decode(), limit)).fetchall()
+            return [_take(db, key, worker, attempts=1) for (key,) in rows]
+
+        return await self._database.write("claim", work)
+
+    async def seize(self, response_id: str, worker: str) -> Claim | None:
+        def work(db: sqlite3.Connection) -> Claim | None:
+            row = db.execute(SQL["find_running"], (response_id,)).fetchone()
+            return _take(db, row[0], worker, attempts=0) if row else None
+
+        return await self._database.write("seize", work)
+
+    def append(self, entries: list[Entry]) -> asyncio.Future[list[bool]]:
+        return self._database.write("append", lambda db: [_append(db, entry) for entry in entries])
+
+    async def close(self, closing: Closing) -> None:
+        await self._database.write("close", lambda db: _close(db, closing))
+
+    async def mark(self, lease: Lease, joints: list[int]) -> None:
+        row = (encode(joints).decode(), lease.key, lease.fence)
+        await self._database.write("mark", lambda db: db.execute(SQL["mark_lease"], row))
+
+    async def hand_back(self, leases: list[Lease]) -> None:
+        rows = [(lease.key, lease.fence) for lease in leases]
+        await self._database.write("hand back", lambda db: db.executemany(SQL["hand_back"], rows))
+
+    async def answered(self, response_id: str) -> None:
+        await self._database.write("answered", lambda db: db.execute(SQL["drop_unanswered"], (response_id,)))
+
+    async def free(self) -> None:
+        """Take the leases of whoever ran on this file before; the file's lock says that nobody does now."""
+        await self._database.write("free", lambda db: db.execute(SQL["free_leases"]))
+
+    async def waiting(self) -> dict[str, int]:
+        return await self._database.read("count", lambda db: dict(db.execute(SQL["count_waiting"]).fetchall()))
+
+    async def hide(self, owner: str, response_id: str) -> None:
+        await self._database.write("delete", lambda db: _hide(db, owner, response_id))
+
+
+# -- admission
+
+
+def _admit(db: sqlite3.Connection, admission: Admission) -> Admitted:
+    if (attached := _find_by_key(db, admission)) is not None:
+        return Admitted(attached=attached)
+    request = admission.request
+    spot = threads.locate(db, admission.owner, request.conversation, request.previous_response_id, locking=True)
+    items = threads.without_repeats(db, request.input, spot.place) if request.given_ids else request.input
+    thread = _make_room(db, spot, len(items), admission.at)
+    key = _add_response(db, admission, thread, spot.first, len(items))
+    threads.add_items(db, thread, spot.first, items, key)
+    if spot.conversation is not None:
+        db.execute(SQL["lock_conversation"], (key, admission.at, spot.conversation))
+    return Admitted(Place(thread, spot.first), Lease(admission.response_id, key, 1) if admission.worker else None)
+
+
+def _find_by_key(db: sqlite3.Connection, admission: Admission) -> str | None:
+    if admission.idempotency is None:
+        return None
+    row = db.execute(SQL["find_key"], (admission.owner, "response", admission.idempotency.key)).fetchone()
+    if row is None:
+        return None
+    status = db.execute(SQL["find_status"], (row[1], admission.owner)).fetchone()
+    if status is None or status[0] == "failed":
+        return None
+    if row[0] != admission.idempotency.digest:
+        raise Conflict(param="Idempotency-Key")
+    return str(row[1])
+
+
+def _make_room(db: sqlite3.Connection, spot: Spot, count: int, at: float) -> int:
+    """The thread with its head moved past the new items; a new one where the spot asks for it."""
+    head = spot.first + count
+    if spot.root is not None:
+        db.execute(SQL["use_thread"], (at, spot.root))
+    if spot.thread is None:
+        return int(db.execute(SQL["add_thread"], (spot.root, spot.parent, spot.fork, head, at)).lastrowid or 0)
+    db.execute(SQL["move_head"], (head, spot.thread))
+    return spot.thread
+
+
+def _add_response(db: sqlite3.Connection, admission: Admission, thread: int, first: int, count: int) -> int:
+    owner, at, request = admission.owner, admission.at, admission.request
+    end = first + count
+    key = int(
+        db.execute(
+            SQL["add_response"],
+            (admission.response_id, owner, admission.status, request.background, at, request.conversation)
+            + (thread, first, end, end, pack(request)),
+        ).lastrowid
+        or 0
+    )
+    taken = int(admission.worker is not None)
+    db.execute(SQL["add_lease"], (key, owner, request.background, admission.worker, taken, taken))
+    db.execute(SQL["add_events"], (key, admission.count, at, admission.frames))
+    if admission.idempotency is not None:
+        saved = admission.idempotency
+        db.execute(SQL["save_key"], (owner, "response", saved.key, saved.digest, admission.response_id, at))
+    if admission.retry_digest is not None:
+        db.execute(SQL["add_unanswered"], (key, owner, admission.retry_digest, at))
+    return key
+
+
+# -- running
+
+
+def _take(db: sqlite3.Connection, key: int, worker: str, attempts: int) -> Claim:
+    db.execute(SQL["take_lease"], (worker, attempts, key))
+    db.execute(SQL["start_response"], (key,))
+    row = db.execute(SQL["find_claim"], (key,)).fetchone()
+    response_id, _, fence, owner, request, thread, first, input_end, made, joints, background = row
+    input_items = db.execute(SQL["read_input"], (thread, first, input_end))
+    return Claim(
+        lease=Lease(response_id, key, fence),
+        owner=owner,
+        request=unpack(request, [decode(body) for (body,) in input_items]),
+        place=Place(thread, first),
+        attempts=made,
+        joints=decode(joints),
+        background=bool(background),
+    )
+
+
+def _append(db: sqlite3.Connection, entry: Entry) -> bool:
+    row = (entry.lease.key, entry.first, entry.count, entry.at, entry.frames, entry.lease.fence)
+    return db.execute(SQL["append_events"], row).rowcount == 1
+
+
+# -- ending
+
+
+def _close(db: sqlite3.Connection, closing: Closing) -> None:
+    entry = closing.entry
+    key = entry.lease.key
+    row = db.execute(SQL["find_closing"], (key, entry.lease.fence)).fetchone()
+    if row is None:
+        raise StaleFence
+    thread, first, input_end, conversation, conversation_gone = row
+    _append(db, entry)
+    turn = closing.turn if closing.keep_turn and not conversation_gone else []
+    last = input_end + len(turn)
+    threads.add_items(db, thread, input_end, turn, key)
+    if closing.keep_turn:
+        db.execute(SQL["move_head"], (last, thread))
+    db.execute(SQL["end_response"], (closing.status, closing.snapshot, entry.at, last, key))
+    if not closing.keep_turn and (first > 0 or conversation is not None):
+        _take_out(db, key, thread, first, input_end, entry.at)
+    db.execute(SQL["drop_lease"], (key,))
+    if conversation is not None:
+        db.execute(SQL["unlock_conversation"], (entry.at, conversation, key))
+
+
+def _take_out(db: sqlite3.Connection, key: int, thread: int, first: int, input_end: int, at: float) -> None:
+    """A failed turn leaves its conversation or chain; its input stays with the response, on a thread of its own (D6)."""
+    own = db.execute(SQL["add_thread"], (None, None, None, input_end - first, at)).lastrowid
+    db.execute(SQL["move_items"], (own, first, thread, first, input_end))
+    db.execute(SQL["move_response"], (own, key))
+    db.execute(SQL["move_head"], (first, thread))
+
+
+def _hide(db: sqlite3.Connection, owner: str, response_id: str) -> None:
+    row = db.execute(SQL["find_hideable"], (response_id, owner)).fetchone()
+    if row is None:
+        raise NotFound(f"Response with id '{response_id}' not found.")
+    key, thread, first, running = row
+    if running:
+        raise StaleFence("The response is running again.")
+    db.execute(SQL["hide_response"], (key,))
+    db.execute(SQL["make_hole"], (first, thread))

@@ -1,0 +1,104 @@
+-- Everything a single server keeps. Content is stored as bytes (JSON text may hold what SQL text may not).
+
+-- A line of items: a conversation, or a chain of responses. A fork inherits its parent's items below `fork`.
+CREATE TABLE threads (
+    key     INTEGER PRIMARY KEY,
+    root    INTEGER,            -- the first thread of the family; NULL: this one
+    parent  INTEGER,
+    fork    INTEGER,
+    head    INTEGER NOT NULL,   -- where the next item goes
+    hole    INTEGER,            -- from this position on, something was deleted: no chain may reach past it (D22)
+    used_at REAL NOT NULL
+);
+
+CREATE TABLE responses (
+    key          INTEGER PRIMARY KEY,
+    id           TEXT NOT NULL UNIQUE,
+    owner        TEXT NOT NULL,
+    status       TEXT NOT NULL,
+    background   INTEGER NOT NULL,
+    created_at   REAL NOT NULL,
+    ended_at     REAL,
+    hidden       INTEGER NOT NULL DEFAULT 0,  -- deleted or expired; its bytes go when no run needs them
+    conversation TEXT,
+    thread       INTEGER NOT NULL,
+    first        INTEGER NOT NULL,            -- its input items lie from here ...
+    input_end    INTEGER NOT NULL,            -- ... to before here, its output items follow ...
+    last         INTEGER NOT NULL,            -- ... to before here
+    request      BLOB,                        -- until it has ended
+    snapshot     BLOB                         -- once it has ended
+);
+CREATE INDEX responses_of_owner ON responses (owner, key);
+CREATE INDEX responses_of_thread ON responses (thread);
+CREATE INDEX responses_running ON responses (owner, key) WHERE status IN ('queued', 'in_progress');
+CREATE INDEX responses_in_conversation ON responses (conversation, key) WHERE conversation IS NOT NULL;
+CREATE INDEX responses_hidden ON responses (key) WHERE hidden = 1;
+CREATE INDEX responses_ended ON responses (ended_at) WHERE hidden = 0;
+
+CREATE TABLE leases (
+    response   INTEGER PRIMARY KEY,
+    owner      TEXT NOT NULL,
+    background INTEGER NOT NULL,
+    worker     TEXT,                -- NULL: anyone may claim it
+    fence      INTEGER NOT NULL,
+    attempts   INTEGER NOT NULL,
+    joints     TEXT NOT NULL        -- JSON list of sequence numbers
+);
+CREATE INDEX leases_waiting ON leases (background, response) WHERE worker IS NULL;
+
+-- One row per (response, flush): 1..n frames, the very bytes that were sent.
+CREATE TABLE events (
+    key      INTEGER PRIMARY KEY,
+    response INTEGER NOT NULL,
+    first    INTEGER NOT NULL,
+    count    INTEGER NOT NULL,
+    at       REAL NOT NULL,
+    frames   BLOB NOT NULL,
+    UNIQUE (response, first)
+);
+
+CREATE TABLE items (
+    key      INTEGER PRIMARY KEY,
+    thread   INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    id       TEXT NOT NULL,
+    response INTEGER,               -- NULL: put there through the conversation's own endpoints
+    body     BLOB NOT NULL,
+    UNIQUE (thread, position)
+);
+CREATE INDEX items_by_id ON items (thread, id);
+CREATE INDEX items_of_response ON items (response) WHERE response IS NOT NULL;
+
+CREATE TABLE conversations (
+    key        INTEGER PRIMARY KEY,
+    id         TEXT NOT NULL UNIQUE,
+    owner      TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    used_at    REAL NOT NULL,
+    hidden     INTEGER NOT NULL DEFAULT 0,
+    thread     INTEGER NOT NULL,
+    running    INTEGER,             -- the response that holds the lock
+    metadata   BLOB NOT NULL
+);
+CREATE INDEX conversations_of_owner ON conversations (owner, key);
+CREATE INDEX conversations_hidden ON conversations (key) WHERE hidden = 1;
+
+CREATE TABLE idempotency (
+    owner   TEXT NOT NULL,
+    kind    TEXT NOT NULL,          -- what was created: response, conversation, or items of a conversation
+    key     TEXT NOT NULL,
+    digest  BLOB NOT NULL,
+    target  TEXT NOT NULL,          -- the id of what was created (of items: their ids, comma separated)
+    used_at REAL NOT NULL,
+    PRIMARY KEY (owner, kind, key)
+) WITHOUT ROWID;
+CREATE INDEX idempotency_of_target ON idempotency (target);
+
+-- Responses whose creating connection has not had its whole answer yet: what a silent SDK retry may find.
+CREATE TABLE unanswered (
+    response   INTEGER PRIMARY KEY,
+    owner      TEXT NOT NULL,
+    digest     BLOB NOT NULL,
+    created_at REAL NOT NULL
+);
+CREATE INDEX unanswered_by_digest ON unanswered (owner, digest);

@@ -1,0 +1,283 @@
+-- find_key --
+-- What an Idempotency-Key was first used for.
+SELECT digest, target FROM idempotency WHERE owner = ? AND kind = ? AND key = ?;
+
+-- save_key --
+-- A key whose response failed starts anew, so an older row gives way.
+INSERT OR REPLACE INTO idempotency (owner, kind, key, digest, target, used_at) VALUES (?, ?, ?, ?, ?, ?);
+
+-- find_status --
+-- Whether a response is there, and how far it is.
+SELECT status FROM responses WHERE id = ? AND owner = ? AND hidden = 0;
+
+-- find_parent --
+-- Everything that decides how a response continues a chain.
+SELECT status, thread, last, conversation IS NOT NULL FROM responses WHERE id = ? AND owner = ? AND hidden = 0;
+
+-- find_conversation --
+-- A conversation with its lock: the id and the first item's position of the response that runs in it.
+SELECT c.key, c.thread, c.metadata, c.created_at, r.id, r.first, c.id
+  FROM conversations c LEFT JOIN responses r ON r.key = c.running
+ WHERE c.id = ? AND c.owner = ? AND c.hidden = 0;
+
+-- find_thread --
+-- One segment of a line of items.
+SELECT root, parent, fork, head, hole FROM threads WHERE key = ?;
+
+-- add_thread --
+-- A new line of items, or a fork of one.
+INSERT INTO threads (root, parent, fork, head, used_at) VALUES (?, ?, ?, ?, ?);
+
+-- move_head --
+-- The next item goes there.
+UPDATE threads SET head = ? WHERE key = ?;
+
+-- use_thread --
+-- Being a parent renews the whole chain (D18).
+UPDATE threads SET used_at = ? WHERE key = ?;
+
+-- has_item --
+-- Whether an item is in this segment already (D24).
+SELECT 1 FROM items WHERE thread = ? AND id = ? AND position < ?;
+
+-- add_response --
+-- The response as it was accepted.
+INSERT INTO responses (id, owner, status, background, created_at, conversation, thread, first, input_end, last, request)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- add_item --
+-- One item at its place.
+INSERT INTO items (thread, position, id, response, body) VALUES (?, ?, ?, ?, ?);
+
+-- lock_conversation --
+-- Held until the response's terminal transaction.
+UPDATE conversations SET running = ?, used_at = ? WHERE key = ?;
+
+-- unlock_conversation --
+-- Part of the terminal transaction.
+UPDATE conversations SET running = NULL, used_at = ? WHERE id = ? AND running = ?;
+
+-- add_lease --
+-- With a worker: taken at once, which counts as the first attempt. Without: anyone may claim it.
+INSERT INTO leases (response, owner, background, worker, fence, attempts, joints) VALUES (?, ?, ?, ?, ?, ?, '[]');
+
+-- add_events --
+-- The events that a response is accepted with.
+INSERT INTO events (response, first, count, at, frames) VALUES (?, 0, ?, ?, ?);
+
+-- append_events --
+-- Writes nothing when the fence has been raised: a paused worker may wake after its lease went to another.
+INSERT INTO events (response, first, count, at, frames)
+SELECT ?1, ?2, ?3, ?4, ?5 FROM leases WHERE response = ?1 AND fence = ?6;
+
+-- add_unanswered --
+-- What a silent retry of the SDK may find (D17).
+INSERT INTO unanswered (response, owner, digest, created_at) VALUES (?, ?, ?, ?);
+
+-- drop_unanswered --
+-- The creating connection has had its answer.
+DELETE FROM unanswered WHERE response = (SELECT key FROM responses WHERE id = ?);
+
+-- find_unanswered --
+-- Responses made from the same body, newest first.
+SELECT r.id FROM unanswered u JOIN responses r ON r.key = u.response
+ WHERE u.owner = ? AND u.digest = ? AND u.created_at >= ? AND r.hidden = 0 AND r.status <> 'failed'
+ ORDER BY u.response DESC;
+
+-- free_leases --
+-- At start nobody else can hold this file, so every lease is a dead worker's.
+UPDATE leases SET worker = NULL;
+
+-- count_waiting --
+-- How many wait for a worker, by owner.
+SELECT owner, count(*) FROM leases WHERE worker IS NULL GROUP BY owner;
+
+-- find_waiting --
+-- Foreground first, then oldest. The owners at their limit are given as a JSON list.
+SELECT response FROM leases
+ WHERE worker IS NULL AND owner NOT IN (SELECT value FROM json_each(?))
+ ORDER BY background, response LIMIT ?;
+
+-- take_lease --
+-- Raising the fence shuts out whoever held it before; the attempt is counted now, not when it succeeds.
+UPDATE leases SET worker = ?, fence = fence + 1, attempts = attempts + ? WHERE response = ?;
+
+-- start_response --
+-- Lists can be asked for what runs.
+UPDATE responses SET status = 'in_progress' WHERE key = ? AND status = 'queued';
+
+-- find_claim --
+-- Everything a worker needs to run a response it has taken.
+SELECT r.id, r.key, l.fence, r.owner, r.request, r.thread, r.first, r.input_end, l.attempts, l.joints, r.background
+  FROM leases l JOIN responses r ON r.key = l.response WHERE l.response = ?;
+
+-- find_running --
+-- The key of a response that has not ended.
+SELECT l.response FROM responses r JOIN leases l ON l.response = r.key WHERE r.id = ?;
+
+-- mark_lease --
+-- So that the final object can tell where it was joined.
+UPDATE leases SET joints = ? WHERE response = ? AND fence = ?;
+
+-- hand_back --
+-- No attempt is counted for a run that was given up on purpose.
+UPDATE leases SET worker = NULL, attempts = max(attempts - 1, 0) WHERE response = ? AND fence = ?;
+
+-- find_closing --
+-- Where the turn of a response lies, if its lease still stands.
+SELECT r.thread, r.first, r.input_end, r.conversation,
+       r.conversation IS NOT NULL AND NOT EXISTS
+           (SELECT 1 FROM conversations c WHERE c.id = r.conversation AND c.hidden = 0)
+  FROM leases l JOIN responses r ON r.key = l.response WHERE l.response = ? AND l.fence = ?;
+
+-- end_response --
+-- The final object; the request is needed no longer.
+UPDATE responses SET status = ?, snapshot = ?, ended_at = ?, last = ?, request = NULL WHERE key = ?;
+
+-- drop_lease --
+-- Ended: nobody may write any more.
+DELETE FROM leases WHERE response = ?;
+
+-- move_items --
+-- A failed turn goes to a thread of its own.
+UPDATE items SET thread = ?, position = position - ? WHERE thread = ? AND position >= ? AND position < ?;
+
+-- move_response --
+-- Follows its items.
+UPDATE responses SET thread = ?, first = 0, input_end = input_end - first, last = last - first WHERE key = ?;
+
+-- hide_response --
+-- Deleted: nobody finds it from now on.
+UPDATE responses SET hidden = 1 WHERE key = ?;
+
+-- find_hideable --
+-- A response to be deleted, with the place of its items.
+SELECT r.key, r.thread, r.first, l.response IS NOT NULL
+  FROM responses r LEFT JOIN leases l ON l.response = r.key WHERE r.id = ? AND r.owner = ? AND r.hidden = 0;
+
+-- make_hole --
+-- No chain may reach past what was deleted (D22).
+UPDATE threads SET hole = min(coalesce(hole, ?1), ?1) WHERE key = ?2;
+
+-- read_events --
+-- From the row that holds the wanted number on.
+SELECT e.first, e.count, e.frames FROM events e
+ WHERE e.response = ?1 AND e.first >= coalesce((SELECT max(first) FROM events WHERE response = ?1 AND first <= ?2), 0)
+ ORDER BY e.first;
+
+-- response_key --
+-- The database's own key.
+SELECT key FROM responses WHERE id = ?;
+
+-- read_items --
+-- One indexed range: the items of a segment below a position.
+SELECT body FROM items WHERE thread = ? AND position < ? ORDER BY position;
+
+-- read_input --
+-- A response's own input.
+SELECT body FROM items WHERE thread = ? AND position >= ? AND position < ? ORDER BY position;
+
+-- find_response --
+-- A response as readers see it.
+SELECT id, status, created_at, snapshot FROM responses WHERE id = ? AND owner = ? AND hidden = 0;
+
+-- find_input --
+-- Where a response's own input lies.
+SELECT thread, first, input_end FROM responses WHERE id = ? AND owner = ? AND hidden = 0;
+
+-- item_position --
+-- Where an item stands; ids are unique within a thread only.
+SELECT position FROM items WHERE thread = ? AND id = ?;
+
+-- read_item --
+-- One item.
+SELECT body FROM items WHERE thread = ? AND id = ?;
+
+-- drop_item --
+-- An item deleted through its conversation.
+DELETE FROM items WHERE thread = ? AND id = ?;
+
+-- add_conversation --
+-- A new conversation on a new thread.
+INSERT INTO conversations (id, owner, created_at, used_at, thread, metadata) VALUES (?, ?, ?, ?, ?, ?);
+
+-- update_conversation --
+-- Replaces the metadata.
+UPDATE conversations SET metadata = ? WHERE key = ?;
+
+-- hide_conversation --
+-- Deleted: nobody finds it from now on.
+UPDATE conversations SET hidden = 1 WHERE key = ?;
+
+-- expire_responses --
+-- Ended and unused since then; a chain counts as used when any of its responses was a parent.
+SELECT r.key, r.thread, r.first FROM responses r
+  JOIN threads t ON t.key = r.thread LEFT JOIN threads root ON root.key = t.root
+ WHERE r.hidden = 0 AND r.ended_at < ?1
+   AND (r.conversation IS NOT NULL OR max(t.used_at, coalesce(root.used_at, 0)) < ?1) LIMIT ?2;
+
+-- expire_conversations --
+-- Unused since then and with nothing running.
+SELECT key, thread FROM conversations WHERE hidden = 0 AND running IS NULL AND used_at < ? LIMIT ?;
+
+-- erasable_responses --
+-- Hidden, and no unfinished run anywhere in the family of their thread, which might need their items.
+SELECT r.key, r.id, r.thread,
+       EXISTS (SELECT 1 FROM conversations c WHERE c.id = r.conversation AND c.hidden = 0 AND c.thread = r.thread)
+  FROM responses r JOIN threads t ON t.key = r.thread
+ WHERE r.hidden = 1 AND NOT EXISTS
+       (SELECT 1 FROM leases l JOIN responses o ON o.key = l.response JOIN threads ot ON ot.key = o.thread
+         WHERE coalesce(ot.root, ot.key) = coalesce(t.root, t.key))
+ LIMIT ?;
+
+-- erasable_conversations --
+-- Hidden, and no unfinished run in the family of their thread.
+SELECT c.key, c.id, c.thread FROM conversations c JOIN threads t ON t.key = c.thread
+ WHERE c.hidden = 1 AND NOT EXISTS
+       (SELECT 1 FROM leases l JOIN responses o ON o.key = l.response JOIN threads ot ON ot.key = o.thread
+         WHERE coalesce(ot.root, ot.key) = coalesce(t.root, t.key))
+ LIMIT ?;
+
+-- erase_events --
+-- The journal of a response.
+DELETE FROM events WHERE response = ?;
+
+-- erase_response_items --
+-- Its items, in whichever thread they are.
+DELETE FROM items WHERE response = ?;
+
+-- erase_loose_items --
+-- What a deleted conversation held besides the input and output of responses that still live.
+DELETE FROM items WHERE thread = ?1 AND (response IS NULL OR NOT EXISTS (SELECT 1 FROM responses r WHERE r.key = items.response));
+
+-- erase_response --
+-- The row itself.
+DELETE FROM responses WHERE key = ?;
+
+-- erase_unanswered --
+-- And what a silent retry might find.
+DELETE FROM unanswered WHERE response = ?;
+
+-- erase_conversation --
+-- The row itself.
+DELETE FROM conversations WHERE key = ?;
+
+-- erase_keys --
+-- The Idempotency-Keys that pointed at it.
+DELETE FROM idempotency WHERE target = ?;
+
+-- erase_old_keys --
+-- Keys of items, and whatever is left of things long gone.
+DELETE FROM idempotency WHERE used_at < ? AND kind <> 'response';
+
+-- erase_old_unanswered --
+-- Too old for a silent retry.
+DELETE FROM unanswered WHERE created_at < ?;
+
+-- erase_thread --
+-- A thread that nothing refers to any more.
+DELETE FROM threads WHERE key = ?1
+   AND NOT EXISTS (SELECT 1 FROM responses WHERE thread = ?1)
+   AND NOT EXISTS (SELECT 1 FROM conversations WHERE thread = ?1)
+   AND NOT EXISTS (SELECT 1 FROM items WHERE thread = ?1)
+   AND NOT EXISTS (SELECT 1 FROM threads t WHERE t.parent = ?1);

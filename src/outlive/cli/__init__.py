@@ -1,0 +1,63 @@
+"""The command `outlive`: serve, look at what a server holds, and find out what is wrong."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from outlive import __version__
+from outlive.cli import conversations, responses
+from outlive.cli.doctor import doctor
+from outlive.cli.serve import serve
+from outlive.cli.terminal import complain
+from outlive.core.errors import OutliveError, SettingsError
+
+
+class _Commands(TyperGroup):
+    """The one place where a fault becomes a sentence and an exit code: 2 for settings, 1 for all else."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SettingsError as error:
+            complain(error.message)
+            raise typer.Exit(2) from None
+        except OutliveError as error:
+            complain(error.message)
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    name="outlive",
+    help="A Responses + Conversations server whose responses outlive the connection, the process and the node.",
+    no_args_is_help=True,
+    # A traceback with local variables would show keys.
+    pretty_exceptions_enable=False,
+)
+app.command()(serve)
+app.add_typer(responses.app, name="responses")
+app.add_typer(conversations.app, name="conversations")
+app.command()(doctor)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"outlive {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and go.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command that was typed."""
+    app(prog_name="outlive")

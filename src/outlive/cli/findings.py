@@ -1,0 +1,55 @@
+"""What the doctor finds: one line each, and what to set."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from rich.text import Text
+
+from outlive.cli.terminal import clean, console
+from outlive.core.events import Json
+
+State = Literal["ok", "warn", "fail", "skip"]
+_SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red"), "skip": ("-", "dim")}
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that was looked at."""
+
+    state: State
+    name: str
+    detail: str
+
+
+class Section(msgspec.Struct):
+    """The findings about one thing, and the TOML keys that would change them."""
+
+    title: str
+    findings: list[Finding] = []
+    set: Json = {}  # key of [upstreams.NAME] -> what it should be
+    table: str = ""  # the TOML table that `set` belongs in
+
+    def add(self, state: State, name: str, detail: str) -> None:
+        self.findings.append(Finding(state, name, detail))
+
+    @property
+    def failed(self) -> bool:
+        return any(finding.state == "fail" for finding in self.findings)
+
+
+def print_section(section: Section) -> None:
+    out = console()
+    out.print(Text(section.title, style="bold"))
+    for finding in section.findings:
+        sign, style = _SIGNS[finding.state]
+        out.print(Text(f"  {sign} ", style=style) + Text(f"{finding.name}: ") + Text(clean(finding.detail)))
+    if section.set:
+        out.print(Text("  Set in the TOML file:", style="yellow"))
+        lines = [f"[{section.table}]", *(f"{key} = {_toml(value)}" for key, value in section.set.items())]
+        out.print("\n".join("    " + line for line in lines))
+
+
+def _toml(value: object) -> str:
+    # JSON's true, false, numbers and strings are TOML's too.
+    return msgspec.json.encode(value).decode()

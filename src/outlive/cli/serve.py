@@ -1,0 +1,130 @@
+"""`outlive serve`: take the settings, say what will be served, and serve."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from outlive import __version__
+from outlive.cli.terminal import console
+from outlive.config import Settings, load
+from outlive.options import NEVER, OPTIONS, Option, flag_name
+from outlive.presets import PRESETS
+
+
+def serve(**flags: Any) -> None:
+    """Serve Responses and Conversations; without --upstream, with the embedded demo model."""
+    settings = load(flags)
+    announce(settings)
+    # The whole server is behind this import; the other commands start faster without it.
+    from outlive.wiring import serve as run
+
+    run(settings)
+
+
+def announce(settings: Settings) -> None:
+    """Say what is served, where it is stored and how to try it; never a key."""
+    out = console()
+    out.print(Text(f"Outlive {__version__}", style="bold"))
+    # The port that 0 will turn into is not known yet; the log names it.
+    example = [("try", _curl(settings))] if settings.port else []
+    for name, value in _places(settings) + example:
+        out.print(Text(f"  {name:<9}", style="dim") + Text(value))
+
+
+def _places(settings: Settings) -> list[tuple[str, str]]:
+    who = f"with the keys of {', '.join(settings.keys)}" if settings.keys else "without keys, for this machine only"
+    where = f"{base_url(settings)}/v1" if settings.port else f"{settings.host}, on a free port"
+    lines = [("serving", f"{where}, {who}")]
+    several = len(settings.upstreams) > 1
+    for place, upstream in enumerate(settings.upstreams):
+        names = [f"{upstream.name}/MODEL"] if several else []
+        names += [] if several and place else ["every other model name" if several else "every model name"]
+        lines.append(
+            (
+                "upstream" if place == 0 else "",
+                f"{upstream.name}: {upstream.url} ({', '.join([*names, *upstream.models])})",
+            )
+        )
+    if not settings.upstreams:
+        # It brings aiohttp along, which would double the time that every other command takes to start.
+        from outlive.adapters.backends.local import TITLE
+
+        lines += [
+            ("model", f"{TITLE}, embedded. This is a demo model: it shows durability, not intelligence."),
+            ("", f"Yours: outlive serve --upstream URL, or one of {', '.join(n for n, p in PRESETS.items() if p.url)}"),
+        ]
+    kept = f"responses {_days(settings.response_days)}, conversations {_days(settings.conversation_days)}"
+    return [*lines, ("storing", f"{settings.database_path.absolute()} ({kept})")]
+
+
+def base_url(settings: Settings) -> str:
+    """Where this machine reaches the server."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - shown, not bound
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+
+
+def _curl(settings: Settings) -> str:
+    model = next((alias for upstream in settings.upstreams for alias in upstream.models), "MODEL")
+    key = ' -H "Authorization: Bearer $KEY"' if settings.keys else ""
+    return (
+        f"curl -N {base_url(settings)}/v1/responses{key} -H 'Content-Type: application/json' "
+        f'-d \'{{"model": "{model if settings.upstreams else "demo"}", "input": "Tell me a story.", "stream": true}}\''
+    )
+
+
+def _days(days: float | None) -> str:
+    return "for ever" if days is None else f"for {days:g} day{'' if days == 1 else 's'}"
+
+
+def take_settings(*more: inspect.Parameter) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one flag per setting, from the one table that also feeds the TOML file and the environment."""
+
+    def give(command: Callable[..., None]) -> Callable[..., None]:
+        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [*_FLAGS, *(_setting(name, option) for name, option in OPTIONS.items()), *more]
+        )
+        return command
+
+    return give
+
+
+def _setting(name: str, option: Option) -> inspect.Parameter:
+    defaults = Settings()
+    default = getattr(defaults, name) if hasattr(defaults, name) else getattr(defaults.limits, name)
+    shown = NEVER if default is None else f"{default:g}" if isinstance(default, float) else str(default)
+    flag = flag_name(name)
+    if option.kind == "switch":
+        return parameter(name, bool, f"{flag}/--no-{flag[2:]}", option.help)
+    return parameter(name, str, flag, f"{option.help} Default: {shown}.", _metavar(option), option.limit)
+
+
+def _metavar(option: Option) -> str:
+    return "|".join(option.choices) or ("TEXT" if option.kind == "text" else "NUMBER")
+
+
+def parameter(
+    name: str, kind: Any, flag: str, text: str, metavar: str | None = None, limit: bool = False
+) -> inspect.Parameter:
+    """One flag. All are read as text: `outlive.options` checks them, with the same sentences as everywhere."""
+    option = typer.Option(
+        flag, help=text, metavar=metavar, show_default=False, rich_help_panel="Limits" if limit else None
+    )
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+    )
+
+
+_FLAGS = [
+    parameter("config", str, "--config", "The TOML file with settings.", "FILE"),
+    parameter("upstream", str, "--upstream", "Base URL of any OpenAI-compatible server, or a preset's name.", "URL"),
+    parameter("upstream_key_file", str, "--upstream-key-file", "The file that holds the upstream's key.", "FILE"),
+    parameter("keys", list[str], "--api-key", "Who may use the server; NAME=env:VARIABLE hides the key.", "NAME=KEY"),
+    parameter("cors_origins", list[str], "--cors-origin", "Web pages that may call the server.", "ORIGIN"),
+]
+
+take_settings()(serve)

@@ -1,0 +1,108 @@
+"""What a person sees: tables and colours on a terminal, plain lines in a pipe, JSON for scripts."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from outlive.core.events import Json
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+
+# All control characters but newline and tab: a model's text must not drive the terminal that shows it.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+STATUS_STYLES = {
+    "completed": "green",
+    "in_progress": "cyan",
+    "queued": "blue",
+    "incomplete": "yellow",
+    "failed": "red",
+    "cancelled": "magenta",
+}
+
+
+def person_looks() -> bool:
+    return sys.stdout.isatty()
+
+
+def console() -> Console:
+    """Standard output. Text is wrapped by the terminal, never cut."""
+    return Console(highlight=False, markup=False, soft_wrap=True)
+
+
+def complain(sentence: str) -> None:
+    typer.echo(f"outlive: {clean(sentence)}", err=True)
+
+
+def clean(text: str) -> str:
+    return _CONTROL.sub("", text)
+
+
+def print_json(value: object) -> None:
+    """One JSON value on one line."""
+    typer.echo(msgspec.json.encode(value).decode())
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> None:
+    """A table where a person looks; else lines with tabs, in which nothing is shortened."""
+    lines = [[clean(cell) for cell in row] for row in rows]
+    if not person_looks():
+        typer.echo("\n".join("\t".join(line) for line in [columns, *lines]))
+        return
+    if not lines:
+        console().print(Text(empty, style="dim"))
+        return
+    table = Table(*columns, box=None, header_style="bold", pad_edge=False)
+    table.columns[0].no_wrap = True
+    for line in lines:
+        table.add_row(*(Text(cell, style=STATUS_STYLES.get(cell, "")) for cell in line))
+    Console(highlight=False).print(table)
+
+
+def print_field(name: str, value: object, style: str = "") -> None:
+    if value is not None and value != "":
+        console().print(Text(f"{name:<13}", style="dim") + Text(clean(str(value)), style=style))
+
+
+def show_time(seconds: object) -> str:
+    """A Unix time as the clock on the wall says it."""
+    if not isinstance(seconds, int | float):
+        return ""
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def item_line(item: Json) -> Text:
+    """One item as a person reads it: who, and what."""
+    kind = str(item.get("type", "message"))
+    if kind == "message":
+        who, what = str(item.get("role", "")), _content_text(item.get("content"))
+    elif kind in ("function_call", "custom_tool_call"):
+        who, what = "calls", f"{item.get('name')}({item.get('arguments', item.get('input', ''))})"
+    elif kind.endswith("_output"):
+        who, what = "tool says", str(item.get("output", ""))
+    elif kind == "reasoning":
+        who, what = "thinks", _content_text(item.get("summary")) or _content_text(item.get("content"))
+    else:
+        who, what = kind, ""
+    status = item.get("status")
+    mark = f"  [{status}]" if status not in (None, "completed") else ""
+    return Text(f"{clean(who)}: ", style="bold") + Text(clean(what)) + Text(clean(mark), style="yellow")
+
+
+def _content_text(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    parts = [part for part in content if isinstance(part, dict)]
+    return "".join(str(part.get("text") or part.get("refusal") or f"[{part.get('type')}]") for part in parts)

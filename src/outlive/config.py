@@ -1,0 +1,183 @@
+"""Settings: what the server is told, and how defaults, TOML file, environment and flags become one value."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from outlive.core.errors import SettingsError
+from outlive.core.limits import Limits
+from outlive.layers import Sources, gather, resolve
+from outlive.options import OPTIONS, Given, convert
+from outlive.ports.backend import Upstream
+from outlive.upstreams import hide_secrets, read_upstreams
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+SQLITE = "sqlite:///"
+_OWNER = re.compile(r"[A-Za-z0-9_.@-]{1,64}\Z")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the server is told. `load` makes a checked one from what people wrote."""
+
+    host: str = "127.0.0.1"
+    port: int = 7878
+    database: str = "sqlite:///outlive.db"
+    upstreams: list[Upstream] = []  # empty = the embedded model; the first takes names that no other claims
+    keys: dict[str, list[str]] = {}  # owner -> keys; empty = everything belongs to "local"
+    cors_origins: list[str] = []
+    commit_ms: float = 5.0
+    keep_alive_seconds: float = 15.0
+    grace_seconds: float = 20.0
+    max_running: int = 2000
+    max_waiting: int = 10_000
+    max_running_per_owner: int = 0  # 0 = no limit of its own
+    max_waiting_per_owner: int = 0
+    max_body_bytes: int = 64 * 1024 * 1024
+    limits: Limits = Limits()
+    response_days: float | None = 30.0  # None = for ever
+    conversation_days: float | None = None
+    abandon_after: float | None = None  # seconds; None = never
+    run_seconds: float | None = None  # wall clock of one run; None = no limit
+    silence_seconds: float = 1800.0
+    lenient_chat: bool = False
+    sweep_seconds: float = 60.0
+    log_level: LogLevel = "info"
+
+    @property
+    def database_path(self) -> Path:
+        """The file behind `sqlite:///FILE`."""
+        return Path(self.database.removeprefix(SQLITE))
+
+    def __repr__(self) -> str:
+        shown = msgspec.structs.asdict(self)
+        shown["keys"] = dict.fromkeys(self.keys, "***")
+        shown["upstreams"] = [hide_secrets(upstream) for upstream in self.upstreams]
+        return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+
+def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """The settings of this process: defaults < TOML file < OUTLIVE_* < flags. Raises SettingsError.
+
+    `flags` are named as the settings, besides `config`, `upstream`, `upstream_key_file`, `keys` (a list of NAME=KEY)
+    and `cors_origins`; None counts as not given.
+    """
+    sources = gather(flags or {}, os.environ if environ is None else environ)
+    values = {name: convert(OPTIONS[name], given) for name, given in sources.given.items() if name in OPTIONS}
+    limits = Limits(**{name: values.pop(name) for name in Limits.__struct_fields__ if name in values})  # type: ignore[arg-type]
+    settings = msgspec.structs.replace(
+        Settings(limits=limits),
+        **values,
+        keys=_read_keys(sources),
+        cors_origins=_read_origins(sources.given.get("cors_origins")),
+    )
+    _check_database(settings)
+    settings = msgspec.structs.replace(settings, host=settings.host.removeprefix("[").removesuffix("]"))
+    _check_exposure(settings)
+    return msgspec.structs.replace(settings, upstreams=read_upstreams(sources, settings.silence_seconds))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _read_keys(sources: Sources) -> dict[str, list[str]]:
+    given = sources.given.get("keys")
+    if given is None:
+        return {}
+    owners: dict[str, list[str]] = {}
+    holders: dict[str, str] = {}
+    for owner, value in _pairs(given):
+        if not _OWNER.match(owner):
+            raise SettingsError(f"The owner's name in {given.where} may hold only letters, digits, '_', '.', '@', '-'.")
+        key = resolve(value, f"The key of {owner} ({given.where})", sources.environ)
+        if " " in key:
+            raise SettingsError(f"The key of {owner} ({given.where}) must not hold a space.")
+        if holders.setdefault(key, owner) != owner:
+            raise SettingsError(f"{holders[key]} and {owner} have the same key; every owner needs a key of his own.")
+        if key not in owners.setdefault(owner, []):
+            owners[owner].append(key)
+    return owners
+
+
+def _pairs(given: Given) -> list[tuple[str, object]]:
+    """Owner and key of every key, however they were written: [keys], NAME=KEY,NAME=KEY or a list of NAME=KEY."""
+    if isinstance(given.value, dict):
+        return [
+            (owner, key) for owner, keys in given.value.items() for key in (keys if isinstance(keys, list) else [keys])
+        ]
+    if not given.lax:
+        raise SettingsError(f'{given.where} must be a table: [keys] with lines such as alice = "env:ALICE_KEY".')
+    texts = given.value.split(",") if isinstance(given.value, str) else [str(text) for text in list(given.value)]  # type: ignore[call-overload]
+    pairs: list[tuple[str, object]] = []
+    for text in texts:
+        owner, equals, key = text.strip().partition("=")
+        if not equals:
+            # What was written may be a bare key, so it is not repeated.
+            raise SettingsError(f"{given.where} must be written NAME=KEY, such as alice=env:ALICE_KEY.")
+        pairs.append((owner, key))
+    return pairs
+
+
+def _read_origins(given: Given | None) -> list[str]:
+    if given is None:
+        return []
+    value = given.value
+    if isinstance(value, str) and given.lax:
+        value = [part.strip() for part in value.split(",")]
+    if not isinstance(value, list):
+        raise SettingsError(f'{given.where} must be a list such as ["https://app.example.com"].')
+    return [_check_origin(origin, given.where) for origin in value]
+
+
+def _check_origin(origin: object, where: str) -> str:
+    if origin == "*":
+        return "*"
+    if isinstance(origin, str):
+        origin = origin.rstrip("/")
+        parts = urlsplit(origin)
+        if parts.scheme and parts.hostname and origin == f"{parts.scheme}://{parts.netloc}" and "@" not in origin:
+            return origin.lower()
+    raise SettingsError(f"{where} must be an origin such as https://app.example.com, or *; not {origin!r}.")
+
+
+def _check_database(settings: Settings) -> None:
+    scheme, separator, _ = settings.database.partition("://")
+    if separator and scheme.split("+")[0] in ("postgres", "postgresql"):
+        raise SettingsError("PostgreSQL is not supported yet; give --database sqlite:///FILE.")
+    name = settings.database.removeprefix(SQLITE)
+    if name == settings.database or not name or name == ":memory:" or "?" in name or name.endswith("/"):
+        raise SettingsError("The database must be written sqlite:///FILE, or sqlite:////FOLDER/FILE for a full path.")
+    folder = settings.database_path.parent
+    if not folder.is_dir():
+        raise SettingsError(f"The folder {folder} for the database does not exist; create it, or choose another file.")
+    if settings.database_path.is_dir():
+        raise SettingsError(f"The database {settings.database_path} is a folder; give the name of a file in it.")
+
+
+def _check_exposure(settings: Settings) -> None:
+    """Without keys nobody but this machine, and no web page, may drive the server."""
+    if settings.keys:
+        return
+    if not is_loopback(settings.host):
+        raise SettingsError(
+            f"Without keys the server listens on this machine only, not on {settings.host}; "
+            "give --api-key NAME=KEY to let others in."
+        )
+    if "*" in settings.cors_origins:
+        raise SettingsError(
+            "Without keys the CORS origin * would let any web page drive the server; "
+            "name the origins, or give --api-key NAME=KEY."
+        )

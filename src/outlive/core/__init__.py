@@ -1,0 +1,1 @@
+"""Pure thinking: no await, no clock, no randomness, no I/O."""

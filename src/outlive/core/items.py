@@ -1,0 +1,219 @@
+"""Items as callers send them, made whole: each with an id, a type and, where its type has one, a status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from outlive.core.checks import (
+    check_depth,
+    check_enum,
+    check_id,
+    check_list,
+    check_str,
+    refuse,
+    refuse_missing,
+    refuse_type,
+    refuse_unsupported,
+    shorten,
+)
+from outlive.core.content import check_text, parse_content
+from outlive.core.events import Json
+from outlive.core.ids import IdSource, item_prefix
+from outlive.core.limits import Limits
+
+MAX_CALL_ID = 128  # twice what the wire's reference says, because other providers' ids are longer
+MAX_NAME = 256
+
+_ROLES = ("user", "assistant", "system", "developer")
+_STATUSES = ("in_progress", "completed", "incomplete")
+
+# Kinds of item that are kept as they come: history made elsewhere, with tools that this server does not have.
+_FOREIGN = frozenset(
+    {
+        "apply_patch_call",
+        "apply_patch_call_output",
+        "code_interpreter_call",
+        "compaction",
+        "computer_call",
+        "computer_call_output",
+        "file_search_call",
+        "image_generation_call",
+        "local_shell_call",
+        "local_shell_call_output",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "mcp_call",
+        "mcp_list_tools",
+        "program",
+        "program_output",
+        "shell_call",
+        "shell_call_output",
+        "tool_search_call",
+        "tool_search_output",
+        "web_search_call",
+    }
+)
+
+# Kinds that ask the server to do something. To keep them without doing it would be to ignore them silently.
+_REFUSED = {
+    "additional_tools": "give the tools in 'tools'.",
+    "compaction_trigger": "it does not compact.",
+    "configuration_update": "give the settings with each request.",
+    "item_reference": "send the item itself, or use 'previous_response_id' or 'conversation'.",
+}
+
+# Completes the server's own copy of an item, or refuses it.
+Completion: TypeAlias = Callable[[Json, str, Limits], None]
+
+
+def parse_items(value: object, param: str, ids: IdSource, limits: Limits, at_most: int | None = None) -> list[Json]:
+    """The items in an array, each once: an item given again, with the same id, is the same item."""
+    most = limits.max_items if at_most is None else min(at_most, limits.max_items)
+    given = check_list(value, param, most, "items")
+    check_depth(given, param, limits.max_depth)
+    items: list[Json] = []
+    kinds: dict[str, str] = {}
+    for n, element in enumerate(given):
+        item = parse_item(element, f"{param}[{n}]", ids, limits)
+        if element.get("id") is not None and _is_repeat(item, kinds, f"{param}[{n}].id"):
+            continue
+        items.append(item)
+    return items
+
+
+def parse_item(value: object, param: str, ids: IdSource, limits: Limits) -> Json:
+    if type(value) is not dict:
+        refuse_type(value, param, "an object")
+    kind = _kind_of(value, param)
+    item: Json = {"id": None, "type": kind, **value}
+    item["type"] = kind
+    complete = _COMPLETIONS.get(kind)
+    if complete is not None:
+        complete(item, param, limits)
+    else:
+        _check_foreign(item, param)
+    item["id"] = ids.new(item_prefix(kind)) if item["id"] is None else check_id(item["id"], f"{param}.id")
+    return item
+
+
+def user_message(text: str, ids: IdSource) -> Json:
+    """The item that a plain string as input stands for."""
+    return {
+        "id": ids.new("msg"),
+        "type": "message",
+        "role": "user",
+        "content": [{"type": "input_text", "text": text}],
+        "status": "completed",
+    }
+
+
+def _kind_of(item: Json, param: str) -> str:
+    kind = item.get("type")
+    if kind is None:
+        if "role" in item:
+            return "message"
+        if item.keys() - {"type"} != {"id"}:
+            refuse_missing(f"{param}.type")
+        kind = "item_reference"
+    if type(kind) is not str:
+        refuse_type(kind, f"{param}.type", "a string")
+    return kind
+
+
+def _is_repeat(item: Json, kinds: dict[str, str], param: str) -> bool:
+    """Whether this id came before. Two kinds of item under one id are refused: to drop one would lose it."""
+    kind = kinds.get(item["id"])
+    if kind is None:
+        kinds[item["id"]] = item["type"]
+        return False
+    if kind != item["type"]:
+        refuse(f"'{item['id']}' is the id of two different items, a '{kind}' and a '{shorten(item['type'])}'.", param)
+    return True
+
+
+def _check_foreign(item: Json, param: str) -> None:
+    kind: str = item["type"]
+    if kind in _REFUSED:
+        refuse_unsupported(f"{param}.type", f"items of type '{kind}' cannot be used; {_REFUSED[kind]}")
+    slug, colon, name = kind.partition(":")
+    if kind not in _FOREIGN and not (slug and colon and name):
+        refuse(f"'{shorten(kind)}' is not a type of item.", f"{param}.type")
+    if item.get("status") is not None:
+        check_str(item["status"], f"{param}.status")
+
+
+def _complete_message(item: Json, param: str, limits: Limits) -> None:
+    if item.get("role") is None:
+        refuse_missing(f"{param}.role")
+    role = check_enum(item["role"], f"{param}.role", _ROLES)
+    content = item.get("content")
+    if type(content) is str:
+        check_text(content, f"{param}.content", limits)
+        if role == "assistant":
+            item["content"] = [{"type": "output_text", "text": content, "annotations": []}]
+        else:
+            item["content"] = [{"type": "input_text", "text": content}]
+    elif content is None:
+        refuse_missing(f"{param}.content")
+    elif type(content) is not list:
+        refuse_type(content, f"{param}.content", "a string or an array of parts")
+    else:
+        item["content"] = parse_content(content, f"{param}.content", limits)
+    _complete_status(item, param)
+
+
+def _complete_call(item: Json, param: str, limits: Limits) -> None:
+    _check_call_id(item, param)
+    if item.get("name") is None:
+        refuse_missing(f"{param}.name")
+    check_str(item["name"], f"{param}.name", least=1, most=MAX_NAME)
+    field = "arguments" if item["type"] == "function_call" else "input"
+    check_text(item.get(field), f"{param}.{field}", limits)
+    _complete_status(item, param)
+
+
+def _complete_output(item: Json, param: str, limits: Limits) -> None:
+    _check_call_id(item, param)
+    output = item.get("output")
+    if type(output) is list:
+        item["output"] = parse_content(output, f"{param}.output", limits)
+    elif output is not None and type(output) is not str:
+        refuse_type(output, f"{param}.output", "a string or an array of parts")
+    else:
+        check_text(output, f"{param}.output", limits)
+    _complete_status(item, param)
+
+
+def _complete_reasoning(item: Json, param: str, limits: Limits) -> None:
+    summary = item.get("summary")
+    item["summary"] = [] if summary is None else parse_content(summary, f"{param}.summary", limits)
+    if item.get("content") is not None:
+        item["content"] = parse_content(item["content"], f"{param}.content", limits)
+    if item.get("encrypted_content") is not None:
+        check_text(item["encrypted_content"], f"{param}.encrypted_content", limits)
+    if item.get("status") is not None:
+        check_enum(item["status"], f"{param}.status", _STATUSES)
+
+
+def _complete_status(item: Json, param: str) -> None:
+    if item.get("status") is None:
+        item["status"] = "completed"
+    else:
+        check_enum(item["status"], f"{param}.status", _STATUSES)
+
+
+def _check_call_id(item: Json, param: str) -> None:
+    if item.get("call_id") is None:
+        refuse_missing(f"{param}.call_id")
+    check_str(item["call_id"], f"{param}.call_id", least=1, most=MAX_CALL_ID)
+
+
+_COMPLETIONS: dict[str, Completion] = {
+    "message": _complete_message,
+    "function_call": _complete_call,
+    "function_call_output": _complete_output,
+    "custom_tool_call": _complete_call,
+    "custom_tool_call_output": _complete_output,
+    "reasoning": _complete_reasoning,
+}

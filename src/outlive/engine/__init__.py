@@ -1,0 +1,1 @@
+"""All waiting: admission, running, committing, reading, sweeping."""

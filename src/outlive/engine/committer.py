@@ -1,0 +1,138 @@
+"""Group commit: the new events of all running responses go to the ledger together, and show only then."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+from outlive.core.endings import TerminalStatus
+from outlive.core.errors import StaleFence, StorageUnavailable
+from outlive.core.events import AnyDraft, Json
+from outlive.engine.live import Live
+from outlive.ports.clock import Clock
+from outlive.ports.ledger import Closing, Entry, RunLedger
+
+log = logging.getLogger(__name__)
+
+Taken = list[tuple[Live, Entry, list[AnyDraft]]]
+
+# While the storage is down: how long until the next try.
+RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
+
+
+class Committer:
+    """Commits at once when little happens. After a commit of k events it waits k milliseconds, `linger` at most, so
+    that under load one commit carries many events; the first output of a response never waits."""
+
+    def __init__(self, ledger: RunLedger, clock: Clock, linger: float) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._linger = linger
+        self._dirty: list[Live] = []
+        self._timer: asyncio.Handle | None = None
+        self._flight: asyncio.Future[list[bool]] | None = None
+        self._next_at = 0.0
+        self._failures = 0
+
+    def submit(self, live: Live, drafts: list[AnyDraft]) -> None:
+        """Emit drafts and see that they are committed soon."""
+        first_output = not live.fold.visible
+        live.emit(drafts)
+        if not live.dirty:
+            live.dirty = True
+            self._dirty.append(live)
+        if self._flight is None:
+            self._schedule(urgent=first_output)
+
+    async def settle(self, live: Live) -> None:
+        """Wait until everything this response has emitted is committed, or its lease is lost."""
+        while not live.settled:
+            await live.wait()
+
+    async def close(
+        self, live: Live, drafts: list[AnyDraft], *, status: TerminalStatus, snapshot: bytes, turn: list[Json]
+    ) -> None:
+        """Commit the last events with everything that must change with them. Keeps trying while the storage is down."""
+        while live.in_flight:
+            await live.wait()
+        live.emit(drafts)
+        live.dirty = False  # whatever is pending goes into the closing transaction
+        entry, _ = live.take(self._clock.now())
+        closing = Closing(entry, status, snapshot, turn, keep_turn=status != "failed")
+        failures = 0
+        while True:
+            try:
+                await self._ledger.close(closing)
+                break
+            except StaleFence:
+                live.lose()
+                raise
+            except StorageUnavailable:
+                await self._clock.sleep(_pause(failures))
+                failures += 1
+        live.finish(entry, snapshot)
+
+    # -- one flush after the other
+
+    def _schedule(self, urgent: bool = False) -> None:
+        if self._timer is not None:
+            if not urgent:
+                return
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        wait = 0.0 if urgent else self._next_at - loop.time()
+        self._timer = loop.call_later(wait, self._flush) if wait > 0 else loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        now = self._clock.now()
+        taken: Taken = []
+        for live in self._dirty:
+            if live.dirty:
+                live.dirty, live.in_flight = False, True
+                taken.append((live, *live.take(now)))
+        self._dirty = []
+        if taken:
+            self._flight = self._ledger.append([entry for _, entry, _ in taken])
+            self._flight.add_done_callback(partial(self._committed, taken))
+
+    def _committed(self, taken: Taken, flight: asyncio.Future[list[bool]]) -> None:
+        self._flight = None
+        if flight.cancelled():
+            return
+        if (error := flight.exception()) is not None:
+            self._put_back(taken, error)
+        else:
+            self._advance(taken, flight.result())
+        if self._dirty:
+            self._schedule()
+
+    def _advance(self, taken: Taken, kept: list[bool]) -> None:
+        self._failures = 0
+        count = 0
+        for (live, entry, drafts), ok in zip(taken, kept, strict=True):
+            live.in_flight = False
+            count += entry.count
+            if ok:
+                live.advance(entry, drafts)
+            else:
+                live.lose()
+        self._next_at = asyncio.get_running_loop().time() + min(count * 0.001, self._linger)
+
+    def _put_back(self, taken: Taken, error: BaseException) -> None:
+        if not isinstance(error, StorageUnavailable):
+            log.error("committing events failed", exc_info=error)
+        self._next_at = asyncio.get_running_loop().time() + _pause(self._failures)
+        self._failures += 1
+        for live, entry, drafts in taken:
+            live.in_flight = False
+            live.put_back(entry, drafts)
+            if not live.dirty:
+                live.dirty = True
+                self._dirty.append(live)
+            live.wake()
+
+
+def _pause(failures: int) -> float:
+    return RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]

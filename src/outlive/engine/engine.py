@@ -1,0 +1,58 @@
+"""The engine as the wire sees it: its rooms, wired together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from outlive.core.ids import IdSource
+from outlive.core.limits import Limits
+from outlive.engine.admission import Door
+from outlive.engine.fleeting import Fleeting
+from outlive.engine.live import Lives
+from outlive.engine.reader import Reader
+from outlive.engine.sweeper import Sweeper
+from outlive.engine.worker import Worker
+from outlive.ports.backend import Backend
+from outlive.ports.catalog import Catalog
+from outlive.ports.clock import Clock
+from outlive.ports.conversations import Conversations
+from outlive.ports.ledger import Ledger
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    backends: dict[str, Backend]
+    route: Callable[[str], tuple[Backend, str]]
+    door: Door
+    worker: Worker
+    fleeting: Fleeting
+    reader: Reader  # of stored responses
+    fleeting_reader: Reader
+    ledger: Ledger
+    catalog: Catalog
+    conversations: Conversations
+    sweeper: Sweeper
+    clock: Clock
+    ids: IdSource
+    limits: Limits
+    is_healthy: Callable[[], Awaitable[bool]]
+    abandon_after: float | None = None
+
+    async def tick(self, lives: tuple[Lives, ...], seconds: float) -> None:
+        """Now and then: let idle readers send their keep-alive, and end what nobody reads any more."""
+        while True:
+            await asyncio.sleep(seconds)
+            for each in lives:
+                each.wake_all()
+            if self.abandon_after is not None:
+                await self.worker.cancel_abandoned(self.abandon_after)
+
+    async def delete(self, owner: str, response_id: str) -> None:
+        """Delete a response; one that runs is cancelled first (D18)."""
+        record = await self.catalog.response(owner, response_id)
+        if record.snapshot is None:
+            await self.worker.cancel(response_id)
+        await self.ledger.hide(owner, response_id)
+        self.sweeper.wake()

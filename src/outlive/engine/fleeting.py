@@ -1,0 +1,59 @@
+"""`store: false`: the same path with a ledger in memory. When the connection goes, nothing of it is left (D4)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from outlive.core.errors import StaleFence
+from outlive.core.fold import Fold
+from outlive.engine.live import Live, Lives
+from outlive.engine.runner import Runner
+from outlive.ports.fleeting import FleetingLedger
+from outlive.ports.ledger import Claim, Lease
+
+log = logging.getLogger(__name__)
+
+
+class Fleeting:
+    """Runs responses that are not stored."""
+
+    def __init__(self, ledger: FleetingLedger, runner: Runner, lives: Lives) -> None:
+        self._ledger = ledger
+        self._runner = runner
+        self._lives = lives
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def start(self, claim: Claim, fold: Fold, ended: Callable[[], None]) -> None:
+        """Run it; `ended` is called when it does not run any more."""
+        live = Live(claim.lease, fold)
+        self._lives.enter(live)
+        task = asyncio.create_task(self._run(claim, live))
+        task.add_done_callback(lambda _: ended())
+        self._tasks[claim.lease.response_id] = task
+
+    def admit(self, response_id: str, frames: bytes, count: int) -> Lease:
+        return self._ledger.admit(response_id, frames, count)
+
+    def stop(self, response_id: str) -> None:
+        """Its reader is gone, or has everything: end the upstream call and forget it all."""
+        if (task := self._tasks.pop(response_id, None)) is not None:
+            task.cancel()
+        if (live := self._lives.get(response_id)) is not None:
+            self._lives.leave(live)
+        self._ledger.forget(response_id)
+
+    async def drain(self, grace: float) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=grace)
+
+    async def _run(self, claim: Claim, live: Live) -> None:
+        try:
+            await self._runner.run(claim, live)
+        except StaleFence:
+            pass
+        except Exception:
+            # Without the traceback's values: a log line must not hold content.
+            log.exception("running a response that is not stored failed")
+            await self._runner.break_off(claim, live, "The server made a mistake while running this response.")

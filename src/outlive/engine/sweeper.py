@@ -1,0 +1,65 @@
+"""The sweeper: hides what has expired, erases what was deleted, and keeps readers awake."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+import msgspec
+
+from outlive.core.errors import StorageUnavailable
+from outlive.ports.clock import Clock
+from outlive.ports.keeper import Keeper
+
+log = logging.getLogger(__name__)
+
+BATCH = 100
+DAY = 86_400.0
+
+
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
+    """How long things are kept after their last use; None: for ever."""
+
+    response_days: float | None = 30.0
+    conversation_days: float | None = None
+    every_seconds: float = 60.0
+
+
+class Sweeper:
+    def __init__(self, keeper: Keeper, clock: Clock, retention: Retention) -> None:
+        self._keeper = keeper
+        self._clock = clock
+        self._retention = retention
+        self._wanted = asyncio.Event()
+
+    def wake(self) -> None:
+        """Something was deleted: do not wait for the next round."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.sweep()
+            except StorageUnavailable:
+                log.warning("sweeping has to wait: the database is unavailable")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._retention.every_seconds):
+                    await self._wanted.wait()
+            self._wanted.clear()
+
+    async def sweep(self) -> None:
+        """One round. In small batches, so that no running response waits long for the writer."""
+        now = self._clock.now()
+        before = [
+            now - days * DAY if days is not None else None
+            for days in (self._retention.response_days, self._retention.conversation_days)
+        ]
+        while await self._keeper.expire(responses_before=before[0], conversations_before=before[1], limit=BATCH):
+            pass
+        await self._keeper.forget_keys(now - DAY)
+        erased = 0
+        while count := await self._keeper.erase(BATCH):
+            erased += count
+        if erased:
+            await self._keeper.scrub()

@@ -1,0 +1,220 @@
+"""The worker: takes responses, runs them within its limits, recovers, cancels, and hands back when it must leave."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import NamedTuple
+
+import msgspec
+
+from outlive.core.errors import ShuttingDown, StaleFence, StorageUnavailable, TooMany
+from outlive.engine.live import Live, Lives
+from outlive.engine.reader import Reader
+from outlive.engine.runner import Runner
+from outlive.ports.clock import Clock
+from outlive.ports.ledger import Claim, Ledger
+
+log = logging.getLogger(__name__)
+
+CLAIM_BATCH = 50
+LEFT = "The server was shut down before the answer was complete."
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True):
+    """How much may run and wait, in all and per owner; 0 per owner: no limit of its own."""
+
+    running: int
+    waiting: int
+    running_per_owner: int = 0
+    waiting_per_owner: int = 0
+
+
+class Running(NamedTuple):
+    task: asyncio.Task[None]
+    claim: Claim
+    live: Live
+
+
+class Worker:
+    def __init__(
+        self, name: str, ledger: Ledger, runner: Runner, reader: Reader, lives: Lives, clock: Clock, capacity: Capacity
+    ) -> None:
+        self.name = name
+        self.draining = False
+        self.leaving = False
+        self._ledger = ledger
+        self._runner = runner
+        self._reader = reader
+        self._lives = lives
+        self._clock = clock
+        self._capacity = capacity
+        self._running: dict[str, Running] = {}
+        self._taken: Counter[str] = Counter()  # running or about to, by owner
+        self._waiting: Counter[str] = Counter()
+        self._pumping: asyncio.Task[None] | None = None
+
+    # -- limits
+
+    def reserve(self, owner: str) -> bool:
+        """Make room for a new response: True to run it at once, False to let it wait. Raises TooMany."""
+        if self.draining:
+            raise ShuttingDown
+        capacity = self._capacity
+        if self._has_room(owner):
+            self._taken[owner] += 1
+            return True
+        if self._waiting.total() >= capacity.waiting:
+            raise TooMany(f"{capacity.waiting} responses are waiting already. Try again later.", retry_after=5)
+        if capacity.waiting_per_owner and self._waiting[owner] >= capacity.waiting_per_owner:
+            raise TooMany(f"{capacity.waiting_per_owner} of your responses are waiting already.", retry_after=5)
+        self._waiting[owner] += 1
+        return False
+
+    def release(self, owner: str, runs: bool) -> None:
+        """Give a reservation back."""
+        counter = self._taken if runs else self._waiting
+        counter[owner] -= 1
+        if counter[owner] <= 0:
+            del counter[owner]
+        if runs:
+            self.pump()
+
+    def _has_room(self, owner: str | None = None) -> bool:
+        capacity = self._capacity
+        if self._taken.total() >= capacity.running:
+            return False
+        return owner is None or not capacity.running_per_owner or self._taken[owner] < capacity.running_per_owner
+
+    # -- running
+
+    async def recover(self) -> int:
+        """Take up what a worker before us left; how many wait for that."""
+        await self._ledger.free()
+        self._waiting = Counter(await self._ledger.waiting())
+        self.pump()
+        return self._waiting.total()
+
+    def start(self, claim: Claim, live: Live) -> None:
+        """Run a response whose room is reserved already."""
+        self._lives.enter(live)
+        task = asyncio.create_task(self._run(claim, live))
+        self._running[claim.lease.response_id] = Running(task, claim, live)
+
+    def pump(self) -> None:
+        """See to it that whatever waits is taken as soon as there is room."""
+        if self._waiting and not self.draining and (self._pumping is None or self._pumping.done()):
+            self._pumping = asyncio.create_task(self._claim_all())
+
+    async def _claim_all(self) -> None:
+        while self._waiting and self._has_room() and not self.draining:
+            try:
+                claims = await self._claim_some()
+            except StorageUnavailable:
+                await self._clock.sleep(1.0)
+                continue
+            if not claims:
+                return
+            for claim in claims:
+                await self._start_claimed(claim)
+
+    async def _claim_some(self) -> list[Claim]:
+        per_owner = self._capacity.running_per_owner
+        busy = frozenset(owner for owner, n in self._taken.items() if per_owner and n >= per_owner)
+        room = 1 if per_owner else min(self._capacity.running - self._taken.total(), CLAIM_BATCH)
+        claims = await self._ledger.claim(self.name, room, busy)
+        for claim in claims:
+            self._taken[claim.owner] += 1
+            self.release(claim.owner, runs=False)
+        return claims
+
+    async def _start_claimed(self, claim: Claim) -> None:
+        fold = await self._reader.replay(claim.lease.response_id)
+        self.start(claim, Live(claim.lease, fold, self._clock.monotonic()))
+
+    async def _run(self, claim: Claim, live: Live) -> None:
+        response_id = claim.lease.response_id
+        try:
+            await self._runner.run(claim, live)
+        except StaleFence:
+            pass
+        except Exception:
+            log.exception("running %s failed", response_id)
+            await self._end_broken(claim, live)
+        finally:
+            if (running := self._running.get(response_id)) is not None and running.live is live:
+                del self._running[response_id]
+            self._lives.leave(live)
+            self.release(claim.owner, runs=True)
+
+    async def _end_broken(self, claim: Claim, live: Live) -> None:
+        """A mistake of ours must not leave a response without an end."""
+        try:
+            await self._runner.break_off(claim, live, "The server made a mistake while running this response.")
+        except Exception:
+            log.exception("ending %s failed", claim.lease.response_id)
+
+    # -- ending from outside
+
+    async def cancel(self, response_id: str) -> None:
+        """End a response as cancelled, wherever it runs; one that has ended stays as it is (D8)."""
+        claim = await self._ledger.seize(response_id, self.name)
+        if claim is None:
+            return
+        if (running := self._running.get(response_id)) is not None:
+            running.task.cancel()
+        live = Live(claim.lease, await self._reader.replay(response_id), self._clock.monotonic())
+        self._lives.enter(live)
+        try:
+            await self._runner.cancel(claim, live)
+        except StaleFence:
+            pass  # somebody else cancelled it at the same time
+        finally:
+            self._lives.leave(live)
+            if self._waiting:
+                self._waiting = Counter(await self._ledger.waiting())
+
+    async def cancel_abandoned(self, seconds: float) -> None:
+        """Cancel foreground runs that nobody has read for so long (D1)."""
+        now = self._clock.monotonic()
+        for response_id, (_, claim, live) in list(self._running.items()):
+            if not claim.background and live.readers == 0 and now - live.read_at > seconds:
+                await self.cancel(response_id)
+
+    # -- leaving
+
+    async def drain(self, grace: float) -> None:
+        """Hand back what loses nothing by it, let the rest run on for a while, then end it."""
+        self.draining = True
+        await self._hand_back([running for running in self._running.values() if self._may_hand_back(running)])
+        self._lives.wake_all()
+        if self._running:
+            await asyncio.wait([running.task for running in self._running.values()], timeout=grace)
+        for running in list(self._running.values()):
+            await self._interrupt(running)
+        self.leaving = True
+        self._lives.wake_all()
+
+    def _may_hand_back(self, running: Running) -> bool:
+        """Nothing shown yet, or another worker can go on where this one stops."""
+        return not running.live.fold.visible or self._runner.can_continue(running.claim, running.live)
+
+    async def _hand_back(self, leaving: list[Running]) -> None:
+        for running in leaving:
+            running.task.cancel()
+        await asyncio.gather(*(running.task for running in leaving), return_exceptions=True)
+        for running in leaving:
+            await self._runner.committer.settle(running.live)
+        await self._ledger.hand_back([running.live.lease for running in leaving if not running.live.ended])
+        for running in leaving:
+            running.live.lose()
+
+    async def _interrupt(self, running: Running) -> None:
+        running.task.cancel()
+        await asyncio.gather(running.task, return_exceptions=True)
+        if not running.live.ended and not running.live.lost:
+            try:
+                await self._runner.break_off(running.claim, running.live, LEFT)
+            except StaleFence:
+                pass

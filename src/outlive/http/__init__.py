@@ -1,0 +1,1 @@
+"""The wire: routes, streams and errors as HTTP has them."""

@@ -1,0 +1,124 @@
+"""The ASGI application: routes, and what every request goes through on its way to one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.routing import Route, Router
+
+from outlive.core.errors import OutliveError
+from outlive.engine.engine import Engine
+from outlive.http import chat, conversations, health, models, responses
+from outlive.http.auth import Auth
+from outlive.http.call import Call, Gone, Receive, Reply, Scope, Send
+from outlive.http.cors import Cors
+from outlive.http.errors import describe, encode, envelope
+
+log = logging.getLogger(__name__)
+
+Endpoint = Callable[[Call], Awaitable[Reply | None]]
+
+ROUTES: list[tuple[str, str, Endpoint]] = [
+    ("POST", "/v1/responses", responses.create),
+    ("GET", "/v1/responses/{id}", responses.retrieve),
+    ("GET", "/v1/responses", responses.list_all),
+    ("DELETE", "/v1/responses/{id}", responses.delete),
+    ("POST", "/v1/responses/{id}/cancel", responses.cancel),
+    ("GET", "/v1/responses/{id}/input_items", responses.list_input_items),
+    ("POST", "/v1/conversations", conversations.create),
+    ("GET", "/v1/conversations", conversations.list_all),
+    ("GET", "/v1/conversations/{id}", conversations.retrieve),
+    ("POST", "/v1/conversations/{id}", conversations.update),
+    ("DELETE", "/v1/conversations/{id}", conversations.delete),
+    ("POST", "/v1/conversations/{id}/items", conversations.create_items),
+    ("GET", "/v1/conversations/{id}/items", conversations.list_items),
+    ("GET", "/v1/conversations/{id}/items/{item_id}", conversations.retrieve_item),
+    ("DELETE", "/v1/conversations/{id}/items/{item_id}", conversations.delete_item),
+    ("GET", "/v1/models", models.list_all),
+    ("GET", "/v1/models/{model:path}", models.retrieve),
+    ("POST", "/v1/chat/completions", chat.create),
+    ("GET", "/healthz", health.healthz),
+    ("GET", "/readyz", health.readyz),
+]
+
+# Probes come without a key, and from whatever name a load balancer uses.
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may ask, from where, and how much."""
+
+    keys: dict[str, list[str]] = {}
+    origins: list[str] = []
+    max_body_bytes: int = 64 * 1024 * 1024
+    lenient_chat: bool = False
+
+
+class Application:
+    """Plain ASGI around starlette's router, so that a stream costs nothing but its own sends."""
+
+    def __init__(self, engine: Engine, access: Access) -> None:
+        self._engine = engine
+        self._access = access
+        self._auth = Auth(access.keys, access.origins)
+        self._cors = Cors(access.origins)
+        self._router = Router([Route(path, _Target(endpoint), methods=[method]) for method, path, endpoint in ROUTES])
+        self._router.redirect_slashes = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise HTTPException(404)
+        call = Call(scope, receive, send, self._engine, self._access.max_body_bytes)
+        call.lenient_chat = self._access.lenient_chat
+        call.extra_headers = self._cors.headers(call)
+        try:
+            reply = await self._serve(call)
+        except Gone:
+            return
+        except HTTPException as error:
+            reply = _routing_reply(error, scope)
+        except OutliveError as error:
+            status, body, headers = describe(error)
+            reply = Reply(encode(body), status, headers)
+        except Exception:
+            # The log must not hold content, and a traceback does not: it names lines, not values.
+            log.exception("%s %s failed (%s)", scope["method"], scope["path"], call.request_id)
+            message = f"The server made a mistake. If it happens again, report it with this id: {call.request_id}."
+            reply = Reply(encode(envelope(message, "server_error", None, "server_error")), 500)
+        if reply is not None and not call.started:
+            await call.reply(reply)
+
+    async def _serve(self, call: Call) -> Reply | None:
+        if (preflight := self._cors.preflight(call)) is not None:
+            return preflight
+        if call.scope["path"] not in OPEN_PATHS:
+            call.owner = self._auth.admit(call)
+        call.scope["call"] = call
+        call.scope["app"] = self  # makes the router raise what it cannot route, instead of answering it
+        await self._router(call.scope, call.receive, call.send)
+        reply: Reply | None = call.scope.get("reply")
+        return reply
+
+
+class _Target:
+    """An endpoint as the router wants it: an ASGI application."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call: Call = scope["call"]
+        call.params = scope["path_params"]
+        scope["reply"] = await self._endpoint(call)
+
+
+def _routing_reply(error: HTTPException, scope: Scope) -> Reply:
+    if error.status_code == 405:
+        message = f"{scope['method']} is not allowed on {scope['path']}."
+        body = envelope(message, "invalid_request_error", None, "method_not_allowed")
+        return Reply(encode(body), 405, dict(error.headers or {}))
+    message = f"There is no {scope['method']} {scope['path']} here."
+    return Reply(encode(envelope(message, "invalid_request_error", None, "unknown_url")), error.status_code)

@@ -1,0 +1,52 @@
+"""Who asks: owners by their keys, and, while there are no keys, only this machine's own programs."""
+
+from __future__ import annotations
+
+import hmac
+from hashlib import sha256
+
+from outlive.core.errors import Forbidden, Unauthenticated
+from outlive.http.call import Call
+
+LOCAL = "local"
+_LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+class Auth:
+    """Keys are kept as digests only, and compared in constant time."""
+
+    def __init__(self, keys: dict[str, list[str]], origins: list[str]) -> None:
+        self._digests = [(sha256(key.encode()).digest(), owner) for owner, own in keys.items() for key in own]
+        self._origins = frozenset(origins)
+
+    def admit(self, call: Call) -> str:
+        """The owner of a request. Raises Unauthenticated or Forbidden."""
+        if not self._digests:
+            self._check_local(call)
+            return LOCAL
+        scheme, _, key = (call.header(b"authorization") or "").partition(" ")
+        digest = sha256(key.strip().encode("utf-8", "replace")).digest()
+        owner = None
+        for known, name in self._digests:
+            if hmac.compare_digest(known, digest):
+                owner = name
+        if owner is None or scheme.lower() != "bearer":
+            raise Unauthenticated
+        return owner
+
+    def _check_local(self, call: Call) -> None:
+        """No web page may drive a server without keys: neither by a name that resolves to it, nor across origins."""
+        host = (call.header(b"host") or "").lower()
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        if name not in _LOCAL_HOSTS:
+            raise Forbidden(
+                "This server has no keys, so it answers only to localhost. Start it with --api-key NAME=KEY to use "
+                "another name.",
+                code="forbidden_host",
+            )
+        origin = call.header(b"origin")
+        if origin is not None and origin not in self._origins and origin.rpartition("://")[2].lower() != host:
+            raise Forbidden(
+                f"Pages of {origin} may not use this server. Start it with --cors-origin {origin} to allow them.",
+                code="forbidden_origin",
+            )

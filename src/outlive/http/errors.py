@@ -1,0 +1,60 @@
+"""The one table that says what each error is on the wire."""
+
+from __future__ import annotations
+
+import msgspec
+
+from outlive.core import errors
+from outlive.core.errors import OutliveError, UpstreamFault
+from outlive.core.events import Json
+
+# Class -> HTTP status and `type`. The first class of an error's ancestry that stands here decides.
+TABLE: dict[type[OutliveError], tuple[int, str]] = {
+    errors.InvalidRequest: (400, "invalid_request_error"),
+    errors.ConversationLocked: (400, "invalid_request_error"),
+    errors.Unauthenticated: (401, "invalid_request_error"),
+    errors.Forbidden: (403, "invalid_request_error"),
+    errors.NotFound: (404, "invalid_request_error"),
+    errors.Conflict: (409, "invalid_request_error"),
+    errors.TooLarge: (413, "invalid_request_error"),
+    errors.UnsupportedMedia: (415, "invalid_request_error"),
+    errors.TooMany: (429, "rate_limit_error"),
+    errors.ClientFault: (400, "invalid_request_error"),
+    errors.UpstreamFault: (502, "server_error"),
+    errors.StorageUnavailable: (503, "server_error"),
+    errors.ShuttingDown: (503, "server_error"),
+    errors.OutliveError: (500, "server_error"),
+}
+
+# What a failed response's code says about its cause, when the cause itself is not at hand any more.
+STATUS_OF_CODE = {"rate_limit_exceeded": 429, "invalid_prompt": 400}
+
+
+def describe(error: OutliveError) -> tuple[int, Json, dict[str, str]]:
+    """The status, the envelope and the headers of an error."""
+    status, type_ = next(TABLE[cls] for cls in type(error).__mro__ if cls in TABLE)
+    if isinstance(error, UpstreamFault):
+        status = status_of_fault(error)
+        type_ = "invalid_request_error" if 400 <= status < 500 and status != 429 else type_
+    headers: dict[str, str] = {}
+    retry_after = getattr(error, "retry_after", None)
+    if retry_after is not None:
+        headers["retry-after"] = str(max(1, round(retry_after)))
+    if error.should_retry is not None:
+        headers["x-should-retry"] = str(error.should_retry).lower()
+    return status, envelope(error.message, type_, error.param, error.code), headers
+
+
+def envelope(message: str, type_: str, param: str | None = None, code: str | None = None) -> Json:
+    return {"error": {"message": message, "type": type_, "param": param, "code": code}}
+
+
+def status_of_fault(fault: UpstreamFault) -> int:
+    """The HTTP status of an upstream's failure, for a caller who waited for it (D21)."""
+    if fault.status is not None and fault.status >= 400:
+        return fault.status
+    return 504 if fault.timed_out else 502
+
+
+def encode(body: object) -> bytes:
+    return msgspec.json.encode(body)

@@ -1,0 +1,230 @@
+"""/v1/responses: create, retrieve, follow, cancel, delete, list, and a response's own input."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+
+from outlive.core.errors import InvalidRequest, NotFound, ShuttingDown, UpstreamFault
+from outlive.core.events import Json
+from outlive.core.requests import CreateResponse
+from outlive.engine.admission import Accepted, Arrival
+from outlive.engine.reader import Cursor, Cut, Reader
+from outlive.http import sse
+from outlive.http.call import Call, Reply, json_reply, list_reply, read_bool, read_int, read_paging
+from outlive.http.errors import STATUS_OF_CODE, encode, envelope, status_of_fault
+from outlive.ports.catalog import Page, Record
+
+MAX_WAIT_SECONDS = 60.0
+# What lists leave out of a response: the parts that may be long.
+LONG_FIELDS = ("output", "tools", "instructions")
+STATUSES = ("queued", "in_progress", "completed", "failed", "cancelled", "incomplete")
+
+
+class Final(msgspec.Struct):
+    """What decides how a plain create is answered."""
+
+    status: str
+    error: Json | None = None
+
+
+_final = msgspec.json.Decoder(Final)
+
+
+async def create(call: Call) -> Reply | None:
+    retries = call.header(b"x-stainless-retry-count")
+    arrival = Arrival(
+        owner=call.owner,
+        body=await call.json(),
+        idempotency_key=call.header(b"idempotency-key"),
+        retry_count=int(retries) if retries is not None and retries.isdigit() else None,
+    )
+    accepted = await call.engine.door.admit(arrival)
+    if not accepted.request.store:
+        return await _answer_fleeting(call, accepted)
+    answering = call.engine.door.answering
+    answering.add(accepted.response_id)
+    try:
+        return await _answer(call, accepted, retries is not None)
+    finally:
+        answering.discard(accepted.response_id)
+
+
+async def retrieve(call: Call) -> Reply | None:
+    response_id, query = call.params["id"], dict(call.query())
+    follow = read_bool(query.get("stream"), "stream")
+    after = _read_after(query, follow)
+    wait = _read_wait(query)
+    record = await call.engine.catalog.response(call.owner, response_id)
+    if follow:
+        await sse.stream(call, call.engine.reader.follow(response_id, after))
+        return None
+    if record.snapshot is None and wait:
+        try:
+            await call.engine.reader.wait_end(response_id, wait)
+        except Cut:
+            pass  # the server is leaving: say how far it is
+        record = await call.engine.catalog.response(call.owner, response_id)
+    return await _show(call, record)
+
+
+async def cancel(call: Call) -> Reply:
+    response_id = call.params["id"]
+    record = await call.engine.catalog.response(call.owner, response_id)
+    if record.snapshot is None:
+        await call.engine.worker.cancel(response_id)
+        record = await call.engine.catalog.response(call.owner, response_id)
+    return await _show(call, record)
+
+
+async def delete(call: Call) -> Reply:
+    response_id = call.params["id"]
+    await call.engine.delete(call.owner, response_id)
+    return json_reply({"id": response_id, "object": "response", "deleted": True})
+
+
+async def list_input_items(call: Call) -> Reply:
+    page = await call.engine.catalog.input_items(call.owner, call.params["id"], read_paging(call.query()))
+    return list_reply(page)
+
+
+async def list_all(call: Call) -> Reply:
+    query = call.query()
+    statuses = [status for name, value in query if name == "status" for status in value.split(",")]
+    for status in statuses:
+        if status not in STATUSES:
+            raise InvalidRequest(f"status must be one of {', '.join(STATUSES)}, not {status!r}.", param="status")
+    records, more = await call.engine.catalog.responses(
+        call.owner, read_paging(query), statuses=statuses, conversation=dict(query).get("conversation")
+    )
+    return list_reply(Page([_summary(await _body(call, record)) for record in records], more))
+
+
+# -- answering a create
+
+
+async def _answer(call: Call, accepted: Accepted, may_be_retried: bool) -> Reply | None:
+    """The answer to a stored create: the admitted object, a stream, or the end."""
+    engine, request = call.engine, accepted.request
+    if request.stream:
+        whole = await sse.stream(call, engine.reader.follow(accepted.response_id))
+    elif request.background:
+        await call.reply(await _admitted(call, accepted))
+        whole = True
+    else:
+        reply = await _wait(call, accepted, engine.reader)
+        whole = reply is not None
+        if reply is not None:
+            await call.reply(reply)
+    if whole and may_be_retried:
+        await engine.ledger.answered(accepted.response_id)
+    return None
+
+
+async def _answer_fleeting(call: Call, accepted: Accepted) -> Reply | None:
+    reader = call.engine.fleeting_reader
+    try:
+        if accepted.request.stream:
+            await sse.stream(call, reader.follow(accepted.response_id))
+            return None
+        return await _wait(call, accepted, reader)
+    finally:
+        call.engine.fleeting.stop(accepted.response_id)
+
+
+async def _admitted(call: Call, accepted: Accepted) -> Reply:
+    if accepted.fold is not None:
+        return Reply(accepted.fold.snapshot(), headers={"openai-poll-after-ms": "500"})
+    return await _show(call, await call.engine.catalog.response(call.owner, accepted.response_id))
+
+
+async def _wait(call: Call, accepted: Accepted, reader: Reader) -> Reply | None:
+    """Read to the end, and answer with the final object; None when the client has gone."""
+    cursor = reader.follow(accepted.response_id, accepted.fold.last if accepted.fold is not None else -1)
+    with sse.Attention(call, cursor):
+        try:
+            while not cursor.ended and not cursor.stopped:
+                await cursor.read()
+        except Cut:
+            raise _unfinished(accepted.response_id) from None
+        if cursor.stopped:
+            return None
+        cause, final = cursor.cause, cursor.final
+    if final is None:
+        record = await call.engine.catalog.response(call.owner, accepted.response_id)
+        final = record.snapshot or b""
+    return _conclude(accepted.response_id, final, cause)
+
+
+def _conclude(response_id: str, final: bytes, cause: UpstreamFault | None) -> Reply:
+    """A plain create that does not complete is an error that names the response (D21)."""
+    end = _final.decode(final)
+    if end.status in ("completed", "incomplete"):
+        return Reply(final)
+    headers = {"x-should-retry": "false"}
+    if end.status == "cancelled":
+        body = envelope(f"Response {response_id} was cancelled.", "invalid_request_error", None, "response_cancelled")
+        return Reply(encode(body), 400, headers)
+    error = end.error or {}
+    code = error.get("code")
+    status = status_of_fault(cause) if cause is not None else STATUS_OF_CODE.get(code or "", 502)
+    if cause is not None and cause.retry_after is not None:
+        headers["retry-after"] = str(max(1, round(cause.retry_after)))
+    type_ = "rate_limit_error" if status == 429 else "invalid_request_error" if status < 500 else "server_error"
+    message = f"{error.get('message') or 'The response failed.'} (response {response_id})"
+    return Reply(encode(envelope(message, type_, None, code)), status, headers)
+
+
+def _unfinished(response_id: str) -> ShuttingDown:
+    error = ShuttingDown(f"The server is shutting down; response {response_id} is kept: retrieve it in a moment.")
+    error.should_retry = False
+    return error
+
+
+# -- showing one
+
+
+async def _show(call: Call, record: Record) -> Reply:
+    if record.snapshot is not None:
+        return Reply(record.snapshot)
+    body = await _body(call, record)
+    age = call.engine.clock.now() - record.created_at
+    # A run that is young may end soon; one that has been going for minutes will hardly end in the next second.
+    poll = int(min(max(age * 100, 250), 5000))
+    return Reply(encode(body), headers={"openai-poll-after-ms": str(poll)} if body["status"] in STATUSES[:2] else {})
+
+
+async def _body(call: Call, record: Record) -> Json:
+    if record.snapshot is not None:
+        body: Json = msgspec.json.decode(record.snapshot)
+        return body
+    fold = await call.engine.reader.fold(record.response_id)
+    return fold.response()
+
+
+def _summary(body: Json) -> Json:
+    return {name: value for name, value in body.items() if name not in LONG_FIELDS}
+
+
+def _read_after(query: dict[str, str], follow: bool) -> int:
+    if "starting_after" not in query:
+        return -1
+    if not follow:
+        raise InvalidRequest("starting_after needs stream=true.", param="starting_after")
+    after = read_int(query["starting_after"], "starting_after")
+    if after < 0:
+        raise InvalidRequest("starting_after must not be negative.", param="starting_after", code="integer_below_min_value")
+    return after
+
+
+def _read_wait(query: dict[str, str]) -> float:
+    if "wait" not in query:
+        return 0.0
+    try:
+        wait = float(query["wait"])
+    except ValueError:
+        wait = -1.0
+    if not 0 <= wait <= MAX_WAIT_SECONDS:
+        raise InvalidRequest(f"wait must be a number of seconds, {MAX_WAIT_SECONDS:g} at most.", param="wait")
+    return wait

@@ -1,0 +1,108 @@
+"""What the runner needs from a model: a stream of chunks, and the translator that understands them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Literal, Protocol
+
+import msgspec
+
+from outlive.core.events import AnyDraft, Json
+from outlive.core.recovery import Open as Open
+from outlive.core.requests import CreateResponse
+
+ContinuationMode = Literal["none", "prefill", "continue_final_message", "prefix"]
+
+
+class Upstream(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a model is reached, and the quirks of its server."""
+
+    name: str
+    url: str  # base URL, up to and including /v1 or its equivalent
+    key: str | None = None
+    key_header: Literal["authorization", "api-key"] = "authorization"
+    headers: dict[str, str] = {}
+    query: dict[str, str] = {}
+    models: dict[str, str] = {}  # alias -> the upstream's own name
+    continuation: ContinuationMode = "none"
+    max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
+    developer_role: bool = True  # False: `developer` messages are sent as `system`
+    stream_options: bool = True  # False: the server refuses `stream_options`
+    sends_store: bool = False  # True: the server knows `store`, and gets `store: false`
+    any_model: bool = False  # True: every model name is answered by the one model there is (the embedded one)
+    silence_seconds: float = 1800.0
+
+
+class ModelCall(msgspec.Struct, frozen=True):
+    """What the model is asked: the request, and the whole context as sanitised items, oldest first."""
+
+    model: str
+    request: CreateResponse
+    items: list[Json]
+    resume: Open | None = None
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How the upstream ended: with what status, and what it used."""
+
+    status: Literal["completed", "incomplete"]
+    reason: str | None = None  # for incomplete_details, e.g. "max_output_tokens"
+    usage: Json | None = None  # in the shape of the Responses API
+    model: str | None = None  # who really answered, as the upstream names it
+    service_tier: str | None = None
+
+
+class Translator(Protocol):
+    """Turns one upstream stream into drafts. Pure; one instance per attempt."""
+
+    def feed(self, chunk: bytes) -> list[AnyDraft]:
+        """The drafts that one chunk (the payload of one upstream event) gives rise to.
+
+        Raises UpstreamFault when the chunk says that the upstream failed.
+        """
+        ...
+
+    def end(self) -> tuple[list[AnyDraft], Ending]:
+        """The stream is over: the drafts that close what is open, and how it ended.
+
+        Raises UpstreamFault when it stopped without a finish.
+        """
+        ...
+
+
+class Passed(Protocol):
+    """An answer that is passed through as it comes. Whoever has it reads `body` to its end, or closes it."""
+
+    status: int
+    headers: dict[str, str]
+
+    def body(self) -> AsyncGenerator[bytes, None]: ...
+
+    def close(self) -> None: ...
+
+
+class Backend(Protocol):
+    """One upstream."""
+
+    name: str
+    continuation: ContinuationMode
+
+    def check(self, request: CreateResponse) -> None:
+        """Raise InvalidRequest, naming the parameter, for what this upstream cannot be sent."""
+        ...
+
+    def translator(self, call: ModelCall) -> Translator: ...
+
+    def stream(self, call: ModelCall) -> AsyncGenerator[list[bytes], None]:
+        """Ask the model. Each yield holds the chunks of one network read, so that one read is one write."""
+        ...
+
+    async def pass_through(self, body: Json) -> Passed:
+        """Send a Chat Completions request as it is. Raises UpstreamFault when there is no answer to hand on."""
+        ...
+
+    async def models(self) -> list[Json]:
+        """What the upstream lists, as OpenAI `Model` objects under the names that callers use."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,67 @@
+"""What an upstream's error means: whose fault it was, what to call it, and whether asking again may help."""
+
+from __future__ import annotations
+
+from outlive.core.errors import UpstreamFault
+
+# Words in an error's `code` or `type`, in any spelling, and what they tell. The first that fits counts.
+_LENGTH = ("context_length", "exceed_context")
+_QUOTA = ("insufficient_quota", "billing", "credit")
+_RATE = ("rate_limit", "ratelimit", "too_many", "toomany", "throttl", "resource_exhausted")
+_KEY = ("api_key", "authentication", "permission", "unauthorized", "forbidden")
+_PROMPT = ("invalid", "badrequest", "bad_request", "too_large", "too_long", "not_found", "unsupported")
+
+_MOST_CHARACTERS = 1000  # of an upstream's message; some send a whole page
+_RETRYABLE_STATUSES = frozenset({408, 409, 425, 429})
+
+
+def read_fault(error: object, status: int | None = None, retry_after: float | None = None) -> UpstreamFault:
+    """The fault that an error object, or what stands in its place, tells of; `status` is the whole answer's, if any."""
+    fields = error if isinstance(error, dict) else {}
+    words = f"{fields.get('code')} {fields.get('type')}".lower()
+    cause = status if status is not None else _read_status(fields.get("code"), fields.get("status"))
+    code, retryable = _classify(words, cause)
+    message = _read_message(error)
+    return UpstreamFault(
+        f"The model's server answered {status}: {message}" if status else f"The model's server failed: {message}",
+        code=code,
+        status=cause,
+        retryable=retryable,
+        retry_after=retry_after,
+    )
+
+
+def _classify(words: str, status: int | None) -> tuple[str, bool]:
+    if any(word in words for word in _LENGTH):
+        return "invalid_prompt", False
+    if any(word in words for word in _QUOTA):
+        return "rate_limit_exceeded", False
+    if status == 429 or any(word in words for word in _RATE):
+        return "rate_limit_exceeded", True
+    if any(word in words for word in _KEY):
+        return "server_error", False
+    if status is not None:
+        if status >= 500 or status in _RETRYABLE_STATUSES:
+            return "server_error", True
+        return ("invalid_prompt" if status in (400, 404, 413, 422) else "server_error"), False
+    if any(word in words for word in _PROMPT):
+        return "invalid_prompt", False
+    return "server_error", True
+
+
+def _read_status(*values: object) -> int | None:
+    """An HTTP status among what errors in a stream give as `code`."""
+    for value in values:
+        if isinstance(value, str) and value.isdecimal():
+            value = int(value)
+        if isinstance(value, int) and 400 <= value < 600:
+            return value
+    return None
+
+
+def _read_message(error: object) -> str:
+    message: object = error
+    if isinstance(error, dict):
+        message = error.get("message") or error.get("detail") or error.get("code") or error.get("type")
+    text = " ".join(str(message or "").split()) or "no reason was given"
+    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + " ..."

@@ -1,0 +1,63 @@
+"""Events come out whole, however the network cut them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlive.adapters.backends import event_stream
+from outlive.adapters.backends.event_stream import EventStream
+from outlive.core.errors import UpstreamFault
+
+lines = st.sampled_from(["\n", "\r\n"])
+payloads = st.lists(st.sampled_from([b"{}", b'{"a":1}', '{"text":"\\n\\n ü"}'.encode(), b"data: x"]), max_size=8)
+noise = st.sampled_from([b"", b": ping", b"event: x", b"id: 1", b": a\n: b"])
+
+
+def cut(raw: bytes, cuts: list[int]) -> list[bytes]:
+    places = sorted({0, len(raw), *(place % (len(raw) + 1) for place in cuts)})
+    return [raw[start:end] for start, end in pairwise(places)]
+
+
+@given(payloads, noise, lines, st.booleans(), st.lists(st.integers(0, 10_000), max_size=10))
+def test_wherever_the_network_cuts_the_payloads_are_the_same(
+    given_payloads: list[bytes], between: bytes, newline: str, space: bool, cuts: list[int]
+) -> None:
+    prefix = b"data: " if space else b"data:"
+    raw = b"".join(between + b"\n\n" + prefix + payload + b"\n\n" for payload in given_payloads) + b"data: [DONE]\n\n"
+    raw = raw.replace(b"\n", newline.encode())
+    stream = EventStream()
+    assert [payload for piece in cut(raw, cuts) for payload in stream.feed(piece)] == given_payloads
+    assert stream.done
+
+
+def test_data_on_several_lines_is_one_payload() -> None:
+    assert EventStream().feed(b'event: x\ndata: {"a":\ndata: 1}\n\n') == [b'{"a":\n1}']
+
+
+def test_nothing_counts_after_done() -> None:
+    stream = EventStream()
+    assert stream.feed(b"data: 1\n\ndata: [DONE]\n\ndata: 2\n\n") == [b"1"]
+    assert stream.done
+
+
+def test_a_last_event_may_lack_its_blank_line() -> None:
+    stream = EventStream()
+    assert stream.feed(b"data: 1\n\ndata: 2") == [b"1"]
+    assert stream.end() == [b"2"]
+    assert EventStream().end() == []
+
+
+def test_an_error_field_is_an_error() -> None:
+    assert EventStream().feed(b'error: {"message":"oh"}\n\n') == [b'{"error":{"message":"oh"}}']
+    assert EventStream().feed(b'error: {"error":{}}\n\n') == [b'{"error":{}}']
+
+
+def test_an_event_without_end_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "_MOST_BYTES", 100)
+    stream = EventStream()
+    with pytest.raises(UpstreamFault, match="without end"):
+        stream.feed(b"data: " + b"x" * 100)

@@ -1,0 +1,164 @@
+"""The embedded model, for real: it answers, goes on in mid-sentence, survives a crash and dies with its parent."""
+
+import asyncio
+import importlib.util
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+
+from outlive.adapters.backends import local
+from outlive.adapters.backends.local import LocalModel, Say
+from outlive.core.errors import SettingsError
+from outlive.ports.backend import Upstream
+
+QUESTION = {"role": "user", "content": "Tell me a story about an otter."}
+
+
+def with_model(check: Callable[[LocalModel, Upstream], Awaitable[None]], say: Say = lambda _: None) -> None:
+    """Run `check` against a started model."""
+
+    async def run() -> None:
+        model = LocalModel(say)
+        try:
+            await check(model, await model.start())
+        finally:
+            await model.stop()
+        assert model.pid is None
+
+    asyncio.run(run())
+
+
+async def stream(upstream: Upstream, messages: list[dict[str, str]], tokens: int = 16) -> AsyncIterator[dict]:
+    body = {"model": "any-name", "messages": messages, "stream": True, "max_tokens": tokens, "temperature": 0}
+    headers = {"Authorization": f"Bearer {upstream.key}"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.post(f"{upstream.url}/chat/completions", json=body) as response,
+    ):
+        assert response.status == 200, await response.text()
+        async for line in response.content:
+            if line.startswith(b"data: {"):
+                yield json.loads(line[6:])
+
+
+async def pieces(upstream: Upstream, messages: list[dict[str, str]]) -> list[str]:
+    deltas = [chunk["choices"][0]["delta"] async for chunk in stream(upstream, messages)]
+    return [delta["content"] for delta in deltas if delta.get("content")]
+
+
+def test_any_model_name_is_answered_and_the_answer_names_the_real_one():
+    async def check(model: LocalModel, upstream: Upstream) -> None:
+        chunks = [chunk async for chunk in stream(upstream, [QUESTION])]
+        assert {chunk["model"] for chunk in chunks} == {local.MODEL}
+        assert chunks[-1]["choices"][0]["finish_reason"] in {"length", "stop"}
+        assert sum(bool(chunk["choices"][0]["delta"].get("content")) for chunk in chunks) > 1
+
+    said: list[str] = []
+    with_model(check, said.append)
+    assert [line.split("(")[0] for line in said] == ["Loading the embedded model ", "The embedded model is ready "]
+
+
+def test_a_trailing_assistant_message_is_continued_and_not_repeated():
+    async def check(model: LocalModel, upstream: Upstream) -> None:
+        whole = await pieces(upstream, [QUESTION])
+        begun = "".join(whole[:8])
+        rest = await pieces(upstream, [QUESTION, {"role": "assistant", "content": begun}])
+        assert rest
+        assert not "".join(rest).startswith(begun)
+
+    with_model(check)
+
+
+def test_without_the_key_nobody_is_answered():
+    async def check(model: LocalModel, upstream: Upstream) -> None:
+        async with aiohttp.ClientSession() as session:
+            for path in ("/models", "/chat/completions"):
+                async with session.get(upstream.url + path, headers={"Origin": "http://elsewhere.example"}) as response:
+                    assert response.status == 401
+                    assert response.headers.get("access-control-allow-origin") != "*"
+
+    with_model(check)
+
+
+def test_after_a_crash_another_child_answers_at_the_same_address():
+    ready_again = asyncio.Event()
+
+    def say(line: str) -> None:
+        if "ready again" in line:
+            ready_again.set()
+
+    async def check(model: LocalModel, upstream: Upstream) -> None:
+        reader, writer = await asyncio.open_connection(*address(upstream))
+        assert model.pid
+        os.kill(model.pid, signal.SIGKILL)
+        assert await gone(reader)
+        writer.close()
+        await ready_again.wait()
+        assert await pieces(upstream, [QUESTION])
+
+    with_model(check, say)
+
+
+PARENT = """
+import asyncio
+from outlive.adapters.backends.local import LocalModel
+
+async def main():
+    print((await LocalModel().start()).url, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_killing_the_parent_takes_the_child_along():
+    async def run() -> None:
+        parent = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", PARENT, stdout=asyncio.subprocess.PIPE, env=os.environ | {"PYTHONPATH": "src"}
+        )
+        assert parent.stdout
+        parts = urlsplit((await parent.stdout.readline()).decode())
+        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+        parent.kill()
+        # The child's end of this connection closes when, and only when, the child is gone.
+        assert await gone(reader)
+        writer.close()
+        await parent.wait()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(parts.hostname, parts.port)
+
+    asyncio.run(run())
+
+
+def test_what_cannot_be_loaded_is_said_with_the_reason(tmp_path, monkeypatch):
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"not a model")
+    monkeypatch.setattr(local, "find_weights", lambda: broken)
+    with pytest.raises(SettingsError, match="did not load"):
+        asyncio.run(LocalModel().start())
+
+
+def test_a_missing_extra_is_named_with_both_ways_out(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r"outlive\[local\].*--upstream"):
+        asyncio.run(LocalModel().start())
+
+
+def address(upstream: Upstream) -> tuple[str, int]:
+    parts = urlsplit(upstream.url)
+    assert parts.hostname and parts.port
+    return parts.hostname, parts.port
+
+
+async def gone(reader: asyncio.StreamReader) -> bool:
+    """True once the other end is closed, however it was."""
+    try:
+        return await asyncio.wait_for(reader.read(), 10) == b""
+    except ConnectionResetError:
+        return True

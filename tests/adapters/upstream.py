@@ -1,0 +1,100 @@
+"""A model's server for tests: a real one on a real socket, that answers as each test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from outlive.adapters.backends.openai_chat import ChatBackend
+from outlive.adapters.backends.scripted import CountingIds
+from outlive.core.events import Json
+from outlive.ports.backend import Upstream
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Server:
+    """What it was asked, and when a caller left."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self.bodies: list[Json] = []
+        self.requests: list[web.Request] = []
+        self.connections: set[Any] = set()
+        self.left = asyncio.Event()
+
+    async def take(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(request)
+        self.connections.add(request.transport)
+        if request.can_read_body:
+            self.bodies.append(await request.json())
+        try:
+            return await self._answer(request)
+        except (asyncio.CancelledError, ConnectionError):
+            self.left.set()
+            raise
+
+
+@asynccontextmanager
+async def serve(answer: Answer, **fields: Any) -> AsyncGenerator[tuple[ChatBackend, Server], None]:
+    """A backend and the server that it talks to."""
+    server = Server(answer)
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", server.take)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout())
+    upstream = Upstream(**{"name": "test", "url": f"http://127.0.0.1:{port}/v1", **fields})
+    backend = ChatBackend(upstream, session, CountingIds())
+    try:
+        yield backend, server
+    finally:
+        await backend.close()
+        await session.close()
+        await runner.cleanup()
+
+
+def streaming(*pieces: bytes, then: Callable[[web.Request], Awaitable[None]] | None = None) -> Answer:
+    """An answer of events, piece by piece; `then` says how it goes on instead of ending."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for piece in pieces:
+            await response.write(piece)
+            await asyncio.sleep(0)
+        if then is not None:
+            await then(request)
+        await response.write_eof()
+        return response
+
+    return answer
+
+
+def whole(body: Any, status: int = 200, **headers: str) -> Answer:
+    """An answer in one piece of JSON, or of text."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        if isinstance(body, str):
+            return web.Response(text=body, status=status, headers=names)
+        return web.json_response(body, status=status, headers=names)
+
+    return answer
+
+
+async def hang(request: web.Request) -> None:
+    await asyncio.Event().wait()
+
+
+async def cut(request: web.Request) -> None:
+    assert request.transport is not None
+    request.transport.abort()

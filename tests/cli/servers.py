@@ -1,0 +1,259 @@
+"""Real HTTP servers for the commands to talk to: an imitation of a running Outlive, and an upstream with quirks."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+
+class Listening(ThreadingHTTPServer):
+    """A server on a free port whose behaviour is an object with a method per HTTP method."""
+
+    daemon_threads = True
+
+    def __init__(self, behaviour: Any) -> None:
+        super().__init__(("127.0.0.1", 0), Exchange)
+        self.behaviour = behaviour
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Exchange(BaseHTTPRequestHandler):
+    """One request, handed to the behaviour."""
+
+    protocol_version = "HTTP/1.1"
+    server: Listening
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def handle_any(self) -> None:
+        length = int(self.headers.get("content-length") or 0)
+        raw = self.rfile.read(length)
+        parts = urlsplit(self.path)
+        self.close_connection = True
+        self.server.behaviour.answer(
+            self, self.command, parts.path, parse_qs(parts.query), json.loads(raw) if raw else None
+        )
+
+    do_GET = do_POST = do_DELETE = handle_any  # noqa: N815 - the names that http.server calls
+
+    def json(self, status: int, value: object) -> None:
+        body = b"" if value is None else json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def error(self, status: int, message: str) -> None:
+        self.json(status, {"error": {"message": message, "type": "x", "param": None, "code": None}})
+
+    def stream(self, frames: list[str], clean_end: bool = True) -> None:
+        """Frames as chunks; without a clean end the connection is simply closed."""
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for frame in frames:
+            body = frame.encode()
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(body), body))
+        if clean_end:
+            self.wfile.write(b"0\r\n\r\n")
+
+
+@contextmanager
+def serving(behaviour: Any) -> Iterator[str]:
+    """The base address of a server with this behaviour."""
+    server = Listening(behaviour)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield server.url
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def event(number: int, kind: str, **fields: Any) -> str:
+    return f"event: {kind}\ndata: {json.dumps({'type': kind, 'sequence_number': number, **fields})}\n\n"
+
+
+def response(identifier: str = "resp_1", **fields: Any) -> dict[str, Any]:
+    return {
+        "id": identifier,
+        "object": "response",
+        "created_at": 1_700_000_000,
+        "status": "completed",
+        "model": "demo",
+        "conversation": {"id": "conv_1"},
+        "usage": {"input_tokens": 3, "output_tokens": 5, "total_tokens": 8},
+        "error": None,
+        "incomplete_details": None,
+        **fields,
+    }
+
+
+MESSAGE = {
+    "type": "message",
+    "id": "msg_1",
+    "role": "assistant",
+    "status": "completed",
+    "content": [{"type": "output_text", "text": "Once upon\x1b[31m a time", "annotations": []}],
+}
+
+
+def story(status: str = "completed", **fields: Any) -> list[str]:
+    """The journal of a response that says two words."""
+    ended = response(status=status, **fields)
+    running = response(status="in_progress", usage=None)
+    return [
+        event(0, "response.created", response=running),
+        event(1, "response.in_progress", response=running),
+        event(2, "response.output_item.added", item={"type": "message"}),
+        event(3, "response.output_text.delta", delta="Once "),
+        event(4, "response.output_text.delta", delta="upon"),
+        event(5, "response.output_item.done", item=MESSAGE),
+        event(6, f"response.{status}", response=ended),
+    ]
+
+
+class FakeOutlive:
+    """Endpoints of a running server, and a memory of what was asked."""
+
+    def __init__(self, key: str | None = None) -> None:
+        self.key = key
+        self.asked: list[tuple[str, str, dict[str, list[str]]]] = []
+        self.cuts: list[int] = []  # how many frames each of the first streams sends before it is cut
+        self.refusals: list[int] = []  # statuses that the first streams are refused with
+        self.frames = story()
+        self.items = [{**MESSAGE, "id": f"msg_{n}"} for n in range(250)]
+
+    def answer(self, exchange: Exchange, method: str, path: str, query: dict[str, list[str]], body: Any) -> None:
+        self.asked.append((method, path, query))
+        if self.key and exchange.headers.get("authorization") != f"Bearer {self.key}":
+            exchange.error(401, "No valid API key was given.")
+        elif path in ("/healthz", "/readyz"):
+            exchange.json(200, {"status": "ok"})
+        elif method == "GET" and path == "/v1/responses":
+            data = [response(), response("resp_2", status="failed", usage=None, conversation=None)]
+            exchange.json(200, _envelope(data, False))
+        elif path == "/v1/responses/resp_1" and query.get("stream") == ["true"]:
+            self._stream(exchange, query)
+        elif path in ("/v1/responses/resp_1", "/v1/responses/resp_1/cancel") and method in ("GET", "POST"):
+            status = "cancelled" if path.endswith("cancel") else "completed"
+            exchange.json(200, response(status=status, output=[MESSAGE]))
+        elif method == "DELETE" and path == "/v1/responses/resp_1":
+            exchange.json(204, None)
+        elif path == "/v1/conversations":
+            data = [{"id": "conv_1", "created_at": 1_700_000_000, "metadata": {"topic": "otters"}}]
+            exchange.json(200, _envelope(data, False))
+        elif path == "/v1/conversations/conv_1":
+            deleted = {"id": "conv_1", "object": "conversation.deleted", "deleted": True}
+            found = {"id": "conv_1", "object": "conversation", "created_at": 1_700_000_000, "metadata": {}}
+            exchange.json(200, deleted if method == "DELETE" else found)
+        elif path == "/v1/conversations/conv_1/items":
+            self._page(exchange, query)
+        else:
+            exchange.error(404, f"There is no {path.rpartition('/')[2]}.")
+
+    def _stream(self, exchange: Exchange, query: dict[str, list[str]]) -> None:
+        if self.refusals:
+            exchange.error(self.refusals.pop(0), "Not now.")
+            return
+        frames = self.frames[int(query.get("starting_after", ["-1"])[0]) + 1 :]
+        if self.cuts:
+            exchange.stream(frames[: self.cuts.pop(0)], clean_end=False)
+        else:
+            exchange.stream([": keep-alive\n\n", *frames, "data: [DONE]\n\n"])
+
+    def _page(self, exchange: Exchange, query: dict[str, list[str]]) -> None:
+        items = list(reversed(self.items)) if query["order"] == ["desc"] else self.items
+        start = 0
+        if "after" in query:
+            start = 1 + next(n for n, item in enumerate(items) if item["id"] == query["after"][0])
+        limit = int(query["limit"][0])
+        assert 1 <= limit <= 100
+        exchange.json(200, _envelope(items[start : start + limit], start + limit < len(items)))
+
+
+def _envelope(data: list[dict[str, Any]], has_more: bool) -> dict[str, Any]:
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": has_more}
+
+
+class FakeUpstream:
+    """A Chat Completions server whose quirks can be chosen."""
+
+    def __init__(self, **quirks: Any) -> None:
+        self.prefix: str = quirks.get("prefix", "/v1")
+        self.key: str | None = quirks.get("key")
+        self.models: list[str] | None = quirks.get("models", ["text-embedding-x", "tiny"])
+        self.honours: set[str] = quirks.get("honours", {"max_tokens", "max_completion_tokens"})
+        self.refuses: set[str] = quirks.get("refuses", set())  # fields, or "developer"
+        self.hears: set[str] = quirks.get("hears", {"developer", "system"})
+        self.continues: str = quirks.get("continues", "none")
+        self.sends_usage: bool = quirks.get("sends_usage", True)
+        self.broken: str | None = quirks.get("broken")
+        self.bodies: list[dict[str, Any]] = []
+        self.paths: list[str] = []
+
+    def answer(self, exchange: Exchange, method: str, path: str, query: dict[str, list[str]], body: Any) -> None:
+        self.paths.append(exchange.path)
+        given = exchange.headers.get("authorization") or exchange.headers.get("api-key") or ""
+        if not path.startswith(self.prefix + "/"):
+            exchange.error(404, "Nothing here.")
+        elif self.key and given.removeprefix("Bearer ") != self.key:
+            exchange.error(401, f"Incorrect API key provided: {given}")
+        elif path.endswith("/models"):
+            if self.models is None:
+                exchange.error(404, "No list.")
+            else:
+                exchange.json(200, {"object": "list", "data": [{"id": name} for name in self.models]})
+        else:
+            self._chat(exchange, body)
+
+    def _chat(self, exchange: Exchange, body: dict[str, Any]) -> None:
+        self.bodies.append(body)
+        if self.broken:
+            exchange.error(500, self.broken)
+            return
+        roles = {message["role"] for message in body["messages"]}
+        for name in self.refuses & ({*body} | roles):
+            exchange.error(400, f"Unknown {name}.")
+            return
+        limit = next((body[field] for field in self.honours if field in body), 1000)
+        words = self._words(body)[:limit]
+        chunks: list[dict[str, Any]] = [
+            {"choices": [{"index": 0, "delta": {"content": word}, "finish_reason": None}]} for word in words
+        ]
+        chunks.append(
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": "length" if len(words) == limit else "stop"}]}
+        )
+        if self.sends_usage and (body.get("stream_options") or {}).get("include_usage"):
+            chunks.append({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": len(words)}})
+        exchange.stream([f"data: {json.dumps(chunk)}\n\n" for chunk in chunks] + ["data: [DONE]\n\n"])
+
+    def _words(self, body: dict[str, Any]) -> list[str]:
+        first, last = body["messages"][0], body["messages"][-1]
+        if last["role"] == "assistant":
+            mode = (
+                "continue_final_message"
+                if body.get("continue_final_message")
+                else "prefix"
+                if last.get("prefix")
+                else "prefill"
+            )
+            return [", five", ", six"] if mode == self.continues else ["One", ", two"]
+        if "secret" in last["content"]:
+            known = first["role"] in self.hears and "tangerine" in first["content"]
+            return ["tangerine"] if known else ["I", " do", " not", " know"]
+        return [f"{n} " for n in range(1, 101)]

@@ -1,0 +1,104 @@
+"""`outlive serve`: the flags, the first lines, and the sentence for wrong settings."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from outlive import __version__
+from outlive.cli.serve import announce
+from outlive.config import Settings, load
+from outlive.options import OPTIONS, flag_name
+from tests.cli.conftest import Run
+
+
+def test_every_setting_is_a_flag(run: Run) -> None:
+    shown = run("serve", "--help", COLUMNS="200").stdout
+    for name in OPTIONS:
+        assert flag_name(name) in shown
+    for flag in ("--config", "--upstream", "--upstream-key-file", "--api-key", "--cors-origin"):
+        assert flag in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--port", "0x"], "outlive: --port must be a whole number from 0 to 65535, not '0x'.\n"),
+        (
+            ["--api-key", "a=k", "--api-key", "b=k"],
+            "outlive: a and b have the same key; every owner needs a key of his own.\n",
+        ),
+        (
+            ["--database", "postgres://x/y"],
+            "outlive: PostgreSQL is not supported yet; give --database sqlite:///FILE.\n",
+        ),
+    ],
+)
+def test_wrong_settings_end_at_once_with_one_sentence(run: Run, words: list[str], sentence: str) -> None:
+    result = run("serve", *words)
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", sentence)
+
+
+def test_the_module_is_the_command(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "outlive", "serve", "--host", "0.0.0.0"]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "outlive: Without keys the server listens on this machine only, not on 0.0.0.0; "
+        "give --api-key NAME=KEY to let others in.\n"
+    )
+
+
+def test_the_version_is_told(run: Run) -> None:
+    assert run("--version").stdout == f"outlive {__version__}\n"
+
+
+def test_the_embedded_model_is_called_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    announce(Settings(database="sqlite:////data/o.db"))
+    shown = capsys.readouterr().out
+    assert "This is a demo model: it shows durability, not intelligence." in shown
+    assert "Yours: outlive serve --upstream URL" in shown
+    assert "/data/o.db (responses for 30 days, conversations for ever)" in shown
+    assert "curl -N http://127.0.0.1:7878/v1/responses -H 'Content-Type: application/json' -d '{\"model\"" in shown
+
+
+def test_upstreams_are_announced_without_their_secrets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "o.toml"
+    file.write_text(
+        """
+        host = "0.0.0.0"
+        [keys]
+        alice = "s3cret-owner"
+        [upstreams.openai]
+        key = "s3cret-upstream"
+        models = { fast = "gpt-4o-mini" }
+        [upstreams.vllm]
+        url = "http://gpu:8000/v1?token=s3cret-query"
+        """
+    )
+    announce(load({"config": str(file)}, {}))
+    shown = capsys.readouterr().out
+    assert "s3cret" not in shown
+    assert "openai: https://api.openai.com/v1 (openai/MODEL, every other model name, fast)" in shown
+    assert "vllm: http://gpu:8000/v1 (vllm/MODEL)" in shown
+    assert "with the keys of alice" in shown
+    assert 'http://127.0.0.1:7878/v1/responses -H "Authorization: Bearer $KEY"' in shown
+    assert '"model": "fast"' in shown
+
+
+def test_one_upstream_takes_every_name(capsys: pytest.CaptureFixture[str]) -> None:
+    announce(load({"upstream": "ollama", "host": "::1", "port": "1", "response_days": "1"}, {}))
+    shown = capsys.readouterr().out
+    assert "ollama: http://localhost:11434/v1 (every model name)" in shown
+    assert "http://[::1]:1/v1, without keys, for this machine only" in shown
+    assert "responses for 1 day," in shown
+
+
+def test_an_unknown_port_gives_no_line_to_try(capsys: pytest.CaptureFixture[str]) -> None:
+    announce(Settings(port=0))
+    shown = capsys.readouterr().out
+    assert "127.0.0.1, on a free port, without keys" in shown
+    assert "curl" not in shown

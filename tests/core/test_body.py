@@ -1,0 +1,111 @@
+"""Request bodies as bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlive.core.body import canonical, decode_body
+from outlive.core.errors import InvalidRequest
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+# Text as JavaScript has it: any sequence of UTF-16 units, halves of pairs included.
+units = st.lists(st.sampled_from([0xD800, 0xDBFF, 0xDC00, 0xDFFF, 0xD83D, 0xDE00, 0x5C, 0x22, 0x75, 0x41]), max_size=8)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b" ",
+        b"{",
+        b"[1,]",
+        b"nope",
+        b"NaN",
+        b'{"a":Infinity}',
+        b"-Infinity",
+        b"1e400",
+        b'{"a":1}x',
+        b'"a\nb"',
+        b"9" * 9999,
+    ],
+)
+def test_what_is_not_json_is_refused(raw: bytes):
+    with pytest.raises(InvalidRequest) as caught:
+        decode_body(raw)
+    assert caught.value.code == "invalid_json"
+
+
+@pytest.mark.parametrize("raw", [b'"\xff"', b'{"\xc3":1}', b'"\xed\xa0\x80"'])
+def test_what_is_not_utf8_is_refused(raw: bytes):
+    with pytest.raises(InvalidRequest, match="UTF-8"):
+        decode_body(raw)
+
+
+@pytest.mark.parametrize("raw", [b"[" * 100_000, b'{"a":' * 100_000, b"[" * 100_000 + b"]" * 100_000])
+def test_a_bomb_of_brackets_is_refused(raw: bytes):
+    with pytest.raises(InvalidRequest, match="nested too deeply"):
+        decode_body(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (rb'"\ud800"', "\ufffd"),
+        (rb'"a\uDC00b"', "a\ufffdb"),
+        (rb'"\ud83d\ude00"', "\U0001f600"),
+        (rb'"\ud83d\ud83d\ude00"', "\ufffd\U0001f600"),
+        (rb'"\\ud800"', "\\ud800"),
+        (rb'"\ud800\\ud800"', "\ufffd\\ud800"),
+        (rb'"\\\ud800\u0041"', "\\\ufffdA"),
+    ],
+)
+def test_half_a_surrogate_pair_becomes_the_replacement_character(raw: bytes, text: str):
+    assert decode_body(raw) == text
+
+
+def test_half_a_surrogate_pair_does_not_excuse_other_faults():
+    with pytest.raises(InvalidRequest, match="not valid JSON"):
+        decode_body(rb'{"a":"\ud800",}')
+
+
+@given(units)
+def test_surrogates_are_read_as_the_standard_library_reads_them(codes: list[int]):
+    raw = b'"' + b"".join(rb"\u%04x" % code for code in codes) + b'"'
+    expected = "".join("\ufffd" if 0xD800 <= ord(char) <= 0xDFFF else char for char in json.loads(raw))
+    assert decode_body(raw) == expected
+
+
+@given(json_values)
+def test_every_json_value_is_read_as_it_was_written(value: Any):
+    assert decode_body(json.dumps(value).encode()) == value
+
+
+@given(st.binary(max_size=40))
+def test_whatever_the_bytes_only_invalid_request_is_raised(raw: bytes):
+    with contextlib.suppress(InvalidRequest):
+        decode_body(raw)
+
+
+def test_of_equal_keys_the_last_counts():
+    assert decode_body(b'{"a":1,"a":2}') == {"a": 2}
+
+
+@given(st.dictionaries(st.text(), json_values))
+def test_the_order_of_keys_does_not_matter_to_the_canonical_form(body: dict[str, Any]):
+    backwards = dict(reversed(body.items()))
+    assert canonical(body) == canonical(backwards)
+    assert decode_body(canonical(body)) == body
+
+
+def test_different_bodies_have_different_canonical_forms():
+    assert canonical({"a": [1, 2]}) != canonical({"a": [2, 1]})

@@ -1,0 +1,162 @@
+"""The context that a model gets never carries an earlier abort with it."""
+
+from __future__ import annotations
+
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlive.core.context import PLACEHOLDER_OUTPUT, assemble
+from outlive.core.events import Json
+
+
+def user(text: str, item_id: str | None = None) -> Json:
+    return {"type": "message", "id": item_id, "role": "user", "content": text}
+
+
+def call(call_id: str, status: str = "completed", type_: str = "function_call", item_id: str | None = None) -> Json:
+    return {"type": type_, "id": item_id, "call_id": call_id, "name": "f", "arguments": "{}", "status": status}
+
+
+def output(call_id: str, text: str = "done", type_: str = "function_call_output") -> Json:
+    return {"type": type_, "call_id": call_id, "output": text}
+
+
+def placeholder(call_id: str, type_: str = "function_call_output") -> Json:
+    return {"type": type_, "call_id": call_id, "output": PLACEHOLDER_OUTPUT}
+
+
+def test_history_comes_before_input() -> None:
+    assert assemble([user("a")], [user("b")]) == [user("a"), user("b")]
+
+
+def test_an_output_in_the_input_answers_a_call_in_history() -> None:
+    assert assemble([user("a"), call("1")], [output("1")]) == [user("a"), call("1"), output("1")]
+
+
+def test_an_unfinished_call_is_left_out_with_its_output() -> None:
+    for status in ("in_progress", "incomplete"):
+        assert assemble([user("a"), call("1", status)], [output("1"), user("b")]) == [user("a"), user("b")]
+
+
+def test_an_unanswered_call_gets_a_placeholder() -> None:
+    assert assemble([user("a"), call("1")], [user("b")]) == [user("a"), call("1"), placeholder("1"), user("b")]
+    assert assemble([], [user("a"), call("1")]) == [user("a"), call("1"), placeholder("1")]
+    custom = call("1", type_="custom_tool_call")
+    assert assemble([custom], []) == [custom, placeholder("1", "custom_tool_call_output")]
+
+
+def test_an_output_without_its_call_is_left_out() -> None:
+    assert assemble([output("1"), user("a")], [output("2")]) == [user("a")]
+    assert assemble([], [{"type": "local_shell_call_output", "output": ""}]) == []
+
+
+def test_a_second_output_is_left_out() -> None:
+    assert assemble([call("1"), output("1")], [output("1", "again")]) == [call("1"), output("1")]
+
+
+def test_parallel_calls_stay_together_before_their_outputs() -> None:
+    items = [call("1"), call("2"), output("2"), output("1")]
+    assert assemble(items, []) == [call("1"), call("2"), output("1"), output("2")]
+    assert assemble([call("1"), call("2")], [output("2")]) == [call("1"), call("2"), placeholder("1"), output("2")]
+
+
+def test_calls_one_after_the_other_stay_apart() -> None:
+    items = [call("1"), output("1"), call("2"), output("2")]
+    assert assemble(items, []) == items
+
+
+def test_a_late_output_stands_behind_its_call() -> None:
+    assert assemble([call("1"), user("wait")], [output("1")]) == [call("1"), output("1"), user("wait")]
+
+
+def test_call_ids_used_again_pair_with_the_nearest_call() -> None:
+    items = [call("1"), user("stop"), call("1"), output("1", "second")]
+    assert assemble(items, []) == [call("1"), placeholder("1"), user("stop"), call("1"), output("1", "second")]
+
+
+def test_other_kinds_of_calls_pair_by_their_call_id() -> None:
+    screen = call("1", type_="computer_call")
+    shot: Json = {"type": "computer_call_output", "call_id": "1", "output": {"type": "computer_screenshot"}}
+    assert assemble([screen], [shot]) == [screen, shot]
+
+
+def test_a_call_that_no_text_can_answer_is_left_out_when_unanswered() -> None:
+    assert assemble([call("1", type_="computer_call")], [user("a")]) == [user("a")]
+
+
+def test_an_item_given_again_is_there_once() -> None:
+    first = user("a", "msg_1")
+    assert assemble([first], [user("changed", "msg_1"), user("b", "msg_2")]) == [first, user("b", "msg_2")]
+
+
+def test_a_reference_to_what_is_there_says_nothing_new() -> None:
+    first = user("a", "msg_1")
+    here, elsewhere = {"type": "item_reference", "id": "msg_1"}, {"type": "item_reference", "id": "msg_2"}
+    assert assemble([first], [here, elsewhere]) == [first, elsewhere]
+
+
+def test_items_without_ids_are_not_repeats() -> None:
+    assert assemble([user("a")], [user("a")]) == [user("a"), user("a")]
+
+
+kinds = st.sampled_from(["function_call", "custom_tool_call", "computer_call"])
+call_ids = st.sampled_from(["1", "2", "3"])
+items = st.lists(
+    st.one_of(
+        st.builds(user, st.sampled_from("ab"), st.sampled_from([None, "msg_1", "msg_2"])),
+        st.builds(call, call_ids, st.sampled_from(["completed", "in_progress", "incomplete"]), kinds),
+        st.builds(output, call_ids, st.just("x"), kinds.map(lambda kind: f"{kind}_output")),
+    ),
+    max_size=20,
+)
+
+
+@given(items, items)
+def test_every_group_of_calls_is_followed_by_its_outputs(history: list[Json], input: list[Json]) -> None:
+    context = assemble(history, input)
+    asked: list[str] = []
+    answering = False
+    for item in [*context, user("end")]:
+        if item["type"].endswith("_output"):
+            assert asked and item["call_id"] == asked.pop(0)
+            answering = True
+        elif "call_id" in item:
+            assert not (answering and asked)
+            assert item["status"] == "completed"
+            asked.append(item["call_id"])
+            answering = False
+        else:
+            assert not asked
+    ids = [item["id"] for item in context if item.get("id")]
+    assert len(ids) == len(set(ids))
+
+
+@given(items, items)
+def test_assembling_again_changes_nothing(history: list[Json], input: list[Json]) -> None:
+    context = assemble(history, input)
+    assert assemble(context, []) == context
+    assert assemble(context[:3], context[3:]) == context
+
+
+@given(items, items)
+def test_messages_are_never_lost_or_reordered(history: list[Json], input: list[Json]) -> None:
+    seen: set[str] = set()
+    expected = []
+    for item in (*history, *input):
+        if item["type"] == "message" and (item["id"] is None or item["id"] not in seen):
+            expected.append(item)
+            seen.add(item["id"])
+    assert [item for item in assemble(history, input) if item["type"] == "message"] == expected
+
+
+def test_cost_is_linear() -> None:
+    def cost(count: int) -> float:
+        history = [item for n in range(count) for item in (user("a", f"msg_{n}"), call(str(n)), output(str(n)))]
+        began = time.process_time()
+        assemble(history, [])
+        return time.process_time() - began
+
+    small = min(cost(2_000) for _ in range(5))
+    assert min(cost(20_000) for _ in range(3)) < 40 * max(small, 0.001)

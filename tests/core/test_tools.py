@@ -1,0 +1,134 @@
+"""Tools and the choice among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outlive.core.errors import InvalidRequest
+from outlive.core.limits import Limits
+from outlive.core.tools import parse_tool_choice, parse_tools
+
+LIMITS = Limits()
+TOOLS = parse_tools([{"type": "function", "name": "f"}, {"type": "custom", "name": "c"}], LIMITS)
+
+
+def refusal(tools: Any, limits: Limits = LIMITS) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_tools(tools, limits)
+    return caught.value
+
+
+def test_a_function_tool_is_echoed_with_its_defaults():
+    assert TOOLS[0] == {"type": "function", "name": "f", "description": None, "parameters": None, "strict": False}
+
+
+def test_a_custom_tool_is_echoed_with_its_defaults():
+    assert TOOLS[1] == {"type": "custom", "name": "c", "description": None, "format": {"type": "text"}}
+
+
+def test_given_fields_of_tools_are_kept_unknown_ones_too():
+    grammar = {"type": "grammar", "syntax": "lark", "definition": "start: /a/"}
+    function = {
+        "type": "function",
+        "name": "f",
+        "description": "d",
+        "parameters": {"type": "object"},
+        "strict": True,
+        "x": 1,
+    }
+    custom = {"type": "custom", "name": "c", "description": "d", "format": grammar, "x": [1]}
+    assert parse_tools([function, custom], LIMITS) == [function, custom]
+
+
+@pytest.mark.parametrize(
+    ("tool", "param", "code"),
+    [
+        (1, "", "invalid_type"),
+        ({}, ".type", "missing_required_parameter"),
+        ({"type": 1}, ".type", "invalid_type"),
+        ({"type": "web_search"}, ".type", "unsupported_parameter"),
+        ({"type": "mcp", "server_label": "x"}, ".type", "unsupported_parameter"),
+        ({"type": "function"}, ".name", "missing_required_parameter"),
+        ({"type": "function", "name": ""}, ".name", "string_below_min_length"),
+        ({"type": "function", "name": "a b"}, ".name", "invalid_value"),
+        ({"type": "function", "name": "a\n"}, ".name", "invalid_value"),
+        ({"type": "function", "name": "a" * 129}, ".name", "string_above_max_length"),
+        ({"type": "function", "name": "f", "parameters": "{}"}, ".parameters", "invalid_type"),
+        ({"type": "function", "name": "f", "strict": 1}, ".strict", "invalid_type"),
+        ({"type": "function", "name": "f", "description": 1}, ".description", "invalid_type"),
+        ({"type": "custom", "name": "f", "format": "text"}, ".format", "invalid_type"),
+        ({"type": "custom", "name": "f", "format": {}}, ".format.type", "missing_required_parameter"),
+        ({"type": "custom", "name": "f", "format": {"type": "x"}}, ".format.type", "invalid_value"),
+        (
+            {"type": "custom", "name": "f", "format": {"type": "grammar"}},
+            ".format.syntax",
+            "missing_required_parameter",
+        ),
+        (
+            {"type": "custom", "name": "f", "format": {"type": "grammar", "syntax": "x", "definition": "y"}},
+            ".format.syntax",
+            "invalid_value",
+        ),
+    ],
+)
+def test_a_wrong_tool_is_refused_by_its_path(tool: Any, param: str, code: str):
+    error = refusal([{"type": "function", "name": "good"}, tool])
+    assert (error.param, error.code) == ("tools[1]" + param, code)
+
+
+def test_a_tool_in_the_shape_of_chat_completions_gets_a_hint():
+    assert "flat" in refusal([{"type": "function", "function": {"name": "f"}}]).message
+
+
+def test_more_tools_than_the_limit_are_refused():
+    error = refusal(TOOLS, Limits(max_tools=1))
+    assert (error.param, error.code) == ("tools", "array_above_max_length")
+
+
+@pytest.mark.parametrize(
+    "choice", ["none", "auto", "required", {"type": "function", "name": "f"}, {"type": "custom", "name": "c"}]
+)
+def test_choices_that_can_be_honoured_are_kept(choice: Any):
+    assert parse_tool_choice(choice, TOOLS) == choice
+
+
+def test_allowed_tools_are_kept_with_their_mode():
+    named = [{"type": "function", "name": "f"}]
+    choice = parse_tool_choice({"type": "allowed_tools", "tools": named}, TOOLS)
+    assert choice == {"type": "allowed_tools", "tools": named, "mode": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "param", "code"),
+    [
+        (1, "tool_choice", "invalid_type"),
+        ("always", "tool_choice", "invalid_value"),
+        ({}, "tool_choice.type", "missing_required_parameter"),
+        ({"type": []}, "tool_choice.type", "invalid_type"),
+        ({"type": "web_search_preview"}, "tool_choice.type", "unsupported_parameter"),
+        ({"type": "function"}, "tool_choice.name", "missing_required_parameter"),
+        ({"type": "function", "name": 1}, "tool_choice.name", "invalid_type"),
+        ({"type": "function", "name": "c"}, "tool_choice.name", "invalid_value"),
+        ({"type": "allowed_tools"}, "tool_choice.tools", "missing_required_parameter"),
+        ({"type": "allowed_tools", "tools": []}, "tool_choice.tools", "empty_array"),
+        ({"type": "allowed_tools", "mode": "none", "tools": []}, "tool_choice.mode", "invalid_value"),
+        ({"type": "allowed_tools", "tools": ["f"]}, "tool_choice.tools[0]", "invalid_type"),
+        (
+            {"type": "allowed_tools", "tools": [{"type": "function", "name": "g"}]},
+            "tool_choice.tools[0].name",
+            "invalid_value",
+        ),
+    ],
+)
+def test_a_wrong_choice_is_refused_by_its_path(choice: Any, param: str, code: str):
+    with pytest.raises(InvalidRequest) as caught:
+        parse_tool_choice(choice, TOOLS)
+    assert (caught.value.param, caught.value.code) == (param, code)
+
+
+def test_no_tool_can_be_required_when_there_is_none():
+    with pytest.raises(InvalidRequest) as caught:
+        parse_tool_choice("required", [])
+    assert caught.value.param == "tool_choice"

@@ -1,0 +1,101 @@
+"""Presets: the table, and what becomes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outlive.config import load
+from outlive.core.errors import SettingsError
+from outlive.ports.backend import Upstream
+from outlive.presets import PRESETS, recognise
+
+KEYS = {preset.key_variable: "k" for preset in PRESETS.values() if preset.key_variable}
+
+
+def built(name: str) -> Upstream:
+    (upstream,) = load({"upstream": name}, KEYS).upstreams
+    return upstream
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "key", "limit", "developer", "store", "continuation"),
+    [
+        ("openai", "https://api.openai.com/v1", "k", "max_completion_tokens", True, True, "none"),
+        ("anthropic", "https://api.anthropic.com/v1", "k", "max_completion_tokens", False, False, "none"),
+        ("gemini", "https://generativelanguage.googleapis.com/v1beta/openai", "k", "max_tokens", False, False, "none"),
+        ("openrouter", "https://openrouter.ai/api/v1", "k", "max_tokens", False, False, "none"),
+        ("ollama", "http://localhost:11434/v1", None, "max_tokens", False, False, "none"),
+        ("vllm", "http://localhost:8000/v1", None, "max_completion_tokens", False, False, "continue_final_message"),
+        ("llamacpp", "http://localhost:8080/v1", None, "max_tokens", False, False, "prefill"),
+        ("lmstudio", "http://localhost:1234/v1", None, "max_tokens", False, False, "none"),
+    ],
+)
+def test_a_preset_is_an_upstream_by_its_name(
+    name: str, url: str, key: str | None, limit: str, developer: bool, store: bool, continuation: str
+) -> None:
+    upstream = built(name)
+    assert (upstream.name, upstream.url, upstream.key) == (name, url, key)
+    assert (upstream.max_tokens_field, upstream.developer_role, upstream.sends_store) == (limit, developer, store)
+    assert (upstream.continuation, upstream.key_header) == (continuation, "authorization")
+
+
+def test_azure_takes_its_address_and_sends_its_own_header() -> None:
+    (upstream,) = load({"upstream": "https://me.openai.azure.com/openai/v1?api-version=preview"}, KEYS).upstreams
+    assert (upstream.url, upstream.query) == ("https://me.openai.azure.com/openai/v1", {"api-version": "preview"})
+    assert (upstream.key, upstream.key_header, upstream.max_tokens_field) == ("k", "api-key", "max_completion_tokens")
+
+
+def test_every_preset_names_fields_of_an_upstream() -> None:
+    fields = set(Upstream.__struct_fields__)
+    assert all(set(preset.quirks) <= fields for preset in PRESETS.values())
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://api.openai.com/v1", "openai"),
+        ("https://me.openai.azure.com/openai/v1", "azure"),
+        ("https://API.anthropic.com/v1", "anthropic"),
+        ("https://api.openai.com.evil.example/v1", "generic"),
+        ("https://evil-openai.azure.com.example/v1", "generic"),
+        ("http://localhost:8000/v1", "generic"),
+    ],
+)
+def test_vendors_are_recognised_by_their_address(url: str, name: str) -> None:
+    assert recognise(url) == name
+
+
+def test_an_unknown_server_gets_the_plain_dialect() -> None:
+    (upstream,) = load({"upstream": "http://somewhere:9/v1"}, {}).upstreams
+    assert (upstream.max_tokens_field, upstream.developer_role, upstream.sends_store) == ("max_tokens", False, False)
+
+
+def load_table(tmp_path: Any, text: str) -> Upstream:
+    file = tmp_path / "o.toml"
+    file.write_text(text)
+    (upstream,) = load({"config": str(file)}, KEYS).upstreams
+    return upstream
+
+
+def test_a_key_of_the_environment_goes_to_its_vendor_alone(tmp_path: Any) -> None:
+    assert load_table(tmp_path, "[upstreams.openai]").key == "k"
+    assert load_table(tmp_path, '[upstreams.openai]\nurl = "https://proxy.example/v1"').key is None
+    assert load_table(tmp_path, '[upstreams.x]\npreset = "azure"\nurl = "https://proxy.example/v1"').key is None
+
+
+def test_a_header_may_take_the_place_of_the_key(tmp_path: Any) -> None:
+    text = '[upstreams.openai]\nheaders = { Authorization = "Bearer other" }'
+    assert load_table(tmp_path, text).key is None
+
+
+def test_a_table_that_is_named_like_a_preset_has_its_quirks(tmp_path: Any) -> None:
+    assert load_table(tmp_path, '[upstreams.vllm]\nurl = "http://gpu:8000/v1"').continuation == "continue_final_message"
+    text = '[upstreams.vllm]\nurl = "http://gpu:8000/v1"\ncontinuation = "none"'
+    assert load_table(tmp_path, text).continuation == "none"
+
+
+def test_a_vendor_without_its_key_is_refused() -> None:
+    with pytest.raises(SettingsError, match="needs a key: set ANTHROPIC_API_KEY"):
+        load({"upstream": "https://api.anthropic.com/v1"}, {})

@@ -1,0 +1,86 @@
+"""Plays chunks through a translator, as a runner would, and looks at the events with every judge there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from openai import omit
+from openai.lib.streaming.responses._responses import ResponseStreamState
+from openai.types.responses import ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from outlive.adapters.backends.scripted import CountingIds
+from outlive.core import status
+from outlive.core.events import AnyDraft, Draft, Json, read_frame
+from outlive.core.fold import Fold
+from outlive.core.numbering import number
+from outlive.core.requests import CreateResponse, header
+from outlive.ports.backend import Ending, ModelCall, Open
+from outlive.translate.chat_completions import ChatTranslator
+
+
+def make_call(resume: Open | None = None, items: list[Json] | None = None, **fields: Any) -> ModelCall:
+    return ModelCall("m", CreateResponse(model="m", input=[], **fields), items or [], resume)
+
+
+def translate(chunks: Iterable[bytes], call: ModelCall | None = None) -> tuple[list[AnyDraft], Ending]:
+    translator = ChatTranslator(call or make_call(), CountingIds())
+    drafts = [draft for chunk in chunks for draft in translator.feed(chunk)]
+    closing, ending = translator.end()
+    return drafts + closing, ending
+
+
+def wrap(drafts: list[AnyDraft], ending: Ending, call: ModelCall) -> list[Json]:
+    """The whole stream of a response, as its readers get it."""
+    head = header(call.request, "resp_1", 1, "m", "in_progress")
+    items = [
+        draft.fields["item"] for draft in drafts if draft.type == "response.output_item.done" and type(draft) is Draft
+    ]
+    items_by_index = sorted(
+        (draft.fields["output_index"], n)
+        for n, draft in enumerate(
+            draft for draft in drafts if type(draft) is Draft and draft.type == "response.output_item.done"
+        )
+    )
+    final = {**head, "status": ending.status, "output": [items[n] for _, n in items_by_index], "usage": ending.usage}
+    if ending.reason:
+        final["incomplete_details"] = {"reason": ending.reason}
+    opening = [Draft("response.created", {"response": head}), Draft("response.in_progress", {"response": head})]
+    terminal = Draft(f"response.{ending.status}", {"response": final})
+    return [read_frame(frame) for frame in number([*opening, *drafts, terminal], -1)]
+
+
+def play(chunks: Iterable[bytes], call: ModelCall | None = None) -> list[Json]:
+    """The whole stream, found sound."""
+    call = call or make_call()
+    events = wrap(*translate(chunks, call), call)
+    assert_sound(events)
+    return events
+
+
+def assert_sound(events: list[Json]) -> None:
+    status.check(events)
+    parsed = [official().validate_python(event) for event in events]
+    strict: ResponseStreamState[Any] = ResponseStreamState(input_tools=omit, text_format=omit)
+    for event in parsed:
+        strict.handle_event(event)
+    fold = Fold()
+    fold.apply(Draft(event["type"], {k: v for k, v in event.items() if k != "type"}) for event in events[:-1])
+    assert fold.output == events[-1]["response"]["output"]
+
+
+@cache
+def official() -> TypeAdapter[Any]:
+    """The official types, as judge of every event."""
+    return TypeAdapter(ResponseStreamEvent)
+
+
+def output(events: list[Json]) -> list[Json]:
+    items: list[Json] = events[-1]["response"]["output"]
+    return items
+
+
+def types(events: list[Json]) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in events]
