@@ -141,7 +141,9 @@ def _claim_continued(play: Play, conversation: str, seen: Stream, rest: Stream) 
     ended = rest.events[-1]["response"]
     text = text_of(ended)
     stage.claim("text seen + text resumed = the answer, nothing repeated", seen.text + rest.text == text, text)
-    stage.claim("it was continued, not begun anew", bool(rest.text) and ended["status"] in {"completed", "incomplete"})
+    note = ended.get("outlive") or {}
+    continued = bool(rest.text) and note.get("attempts") == 2 and ended["status"] in {"completed", "incomplete"}
+    stage.claim(f"it was continued, and says where: {note}", continued, ended["status"])
     again = play.client.stream(f"/v1/responses/{seen.response_id}?stream=true")
     replayed = [again.frames[-1] for _ in again]
     stage.claim("a replay is byte for byte what was streamed", replayed == seen.frames + rest.frames)

@@ -12,7 +12,9 @@ from rich.rule import Rule
 
 from demo.client import Json
 
-_LONG_ID = re.compile(r"\b((?:resp|conv)_\w{8})\w+")
+_LONG_ID = re.compile(r"\b(resp|conv)_\w{20,}(\w{6})\b")
+# The same in every request, so shown last, where a line is cut.
+_LESS_TELLING = ("max_output_tokens", "model")
 
 
 class Stage:
@@ -36,7 +38,9 @@ class Stage:
         self.pause(0.8)
 
     def request(self, method: str, path: str, body: Json | None = None) -> None:
-        line = shorten(f"{method} {path} {json.dumps(body) if body else ''}".strip())
+        body = body or {}
+        shown = {name: body[name] for name in sorted(body, key=lambda name: name in _LESS_TELLING)}
+        line = shorten(f"{method} {path} {json.dumps(shown) if shown else ''}".strip())
         room = self.console.width - 8
         if len(line) > room:
             line = line[:room] + " ..."
@@ -65,5 +69,5 @@ class Stage:
 
 
 def shorten(text: str) -> str:
-    """Ids are long, and one knows them by their beginning."""
-    return _LONG_ID.sub(r"\1…", text)
+    """Ids are long, and they differ at the end."""
+    return _LONG_ID.sub(r"\1_…\2", text)

@@ -154,6 +154,26 @@ def test_a_connection_serves_again() -> None:
     assert asyncio.run(main()) == 1
 
 
+def test_a_connection_that_was_closed_meanwhile_is_replaced() -> None:
+    async def reply(request: web.Request) -> web.StreamResponse:
+        if len(seen) == 1:
+            seen.append("closed")
+            await cut(request)
+            return web.Response()
+        seen.append("answered")
+        return await streaming(sse(*answer("a")) + DONE)(request)
+
+    seen: list[str] = []
+
+    async def main() -> None:
+        async with serve(reply) as (backend, _):
+            for _ in range(2):
+                await run(backend, make_call(items=[HELLO]))
+
+    asyncio.run(main())
+    assert seen == ["answered", "closed", "answered"]
+
+
 def test_what_cannot_be_sent_is_refused_before_anything_is_sent() -> None:
     async def main() -> None:
         async with serve(streaming()) as (backend, server):
@@ -294,12 +314,12 @@ def test_comments_are_life() -> None:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for _ in range(6):
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.2)
             await response.write(b": ping\n\n")
         await response.write(sse(*answer("a")) + DONE)
         return response
 
-    assert ask(ping, silence_seconds=0.4)[-1]["type"] == "response.completed"
+    assert ask(ping, silence_seconds=1.0)[-1]["type"] == "response.completed"
 
 
 def test_a_cut_connection_is_a_fault() -> None:
@@ -354,7 +374,9 @@ def test_cancelling_a_run_closes_the_connection() -> None:
 
 
 def test_models_are_listed_with_aliases() -> None:
-    reply = whole({"data": [{"id": "big", "created": 5, "owned_by": None}, {"id": "small"}, {"nonsense": 1}]})
+    reply = whole(
+        {"data": [{"id": "big", "created": 5, "owned_by": None, "meta": {}}, {"id": "small"}, {"nonsense": 1}]}
+    )
 
     async def main() -> list[Json]:
         async with serve(reply, models={"best": "big", "gone": "missing"}) as (backend, server):

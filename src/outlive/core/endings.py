@@ -70,8 +70,8 @@ def close_open(fold: Fold) -> list[AnyDraft]:
     for output_index, item, parts in fold.open_items():
         place: Json = {"item_id": item.get("id"), "output_index": output_index}
         for list_name, index in parts:
-            drafts += _close_part(item, (list_name, index), place)
-        drafts += _close_call(item, place)
+            drafts += _close_part(fold, item, (list_name, index), place)
+        drafts += _close_call(fold, item, place)
         drafts.append(
             Draft("response.output_item.done", {"output_index": output_index, "item": {**item, "status": "incomplete"}})
         )
@@ -87,12 +87,19 @@ def _settled_tier(tier: object) -> object:
     return "default" if tier in (None, "auto") else tier
 
 
-def _close_call(item: Json, place: Json) -> list[AnyDraft]:
-    if item.get("type") == "function_call":
-        return [Draft("response.function_call_arguments.done", {**place, "arguments": item.get("arguments") or ""})]
-    if item.get("type") == "custom_tool_call":
-        return [Draft("response.custom_tool_call_input.done", {**place, "input": item.get("input") or ""})]
-    return []
+# Per type of call: the name of its text's events, and the field that holds the text.
+_CALL_TEXTS = {
+    "function_call": ("function_call_arguments", "arguments"),
+    "custom_tool_call": ("custom_tool_call_input", "input"),
+}
+
+
+def _close_call(fold: Fold, item: Json, place: Json) -> list[AnyDraft]:
+    text = _CALL_TEXTS.get(item.get("type", ""))
+    if text is None or fold.is_said(f"response.{text[0]}.delta", place["output_index"]):
+        return []
+    name = {"name": item.get("name")} if item["type"] == "function_call" else {}
+    return [Draft(f"response.{text[0]}.done", {**place, **name, text[1]: item.get(text[1]) or ""})]
 
 
 # Per type of part: the name of its text's events, and the field that holds the text.
@@ -104,7 +111,7 @@ _PART_TEXTS = {
 }
 
 
-def _close_part(item: Json, where: Part, place: Json) -> list[AnyDraft]:
+def _close_part(fold: Fold, item: Json, where: Part, place: Json) -> list[AnyDraft]:
     list_name, index = where
     part = item[list_name][index]
     event, index_name = (
@@ -112,7 +119,8 @@ def _close_part(item: Json, where: Part, place: Json) -> list[AnyDraft]:
     )
     at = {**place, index_name: index}
     drafts: list[AnyDraft] = []
-    if (text := _PART_TEXTS.get(part.get("type", ""))) is not None:
+    text = _PART_TEXTS.get(part.get("type", ""))
+    if text is not None and not fold.is_said(f"response.{text[0]}.delta", place["output_index"], index):
         logprobs = {"logprobs": part.get("logprobs") or []} if text[0] == "output_text" else {}
         drafts.append(Draft(f"response.{text[0]}.done", {**at, text[1]: part.get(text[1]) or "", **logprobs}))
     drafts.append(Draft(f"response.{event}.done", {**at, "part": part}))

@@ -34,17 +34,20 @@ Part = tuple[str, int]  # the list of an item that a part lies in, and its index
 class Fold:
     """Applies events one after the other. Applying event 10,000 costs what event 10 cost."""
 
-    __slots__ = ("_growing", "_header", "_items", "_open", "deltas", "ended", "last", "status", "visible")
+    __slots__ = ("_growing", "_header", "_items", "_open", "_said", "deltas", "ended", "last", "status", "visible")
 
-    def __init__(self) -> None:
-        self._header: Json = {}
+    def __init__(self, header: Json | None = None, last: int = -1) -> None:
+        """An empty fold, or one that begins with what a response was accepted as, and its first events' numbers."""
+        self._header: Json = header or {}
         self._items: list[Json] = []
         # Items without a `done` yet, each with its parts that have none.
         self._open: dict[int, list[Part]] = {}
         # Texts without a `done` yet, in pieces, by delta type, output index and part index.
         self._growing: dict[tuple[str, int, int], list[str]] = {}
-        self.status = "queued"
-        self.last = -1
+        # Texts of open items that have had their `done`, by the same key.
+        self._said: set[tuple[str, int, int]] = set()
+        self.status: str = self._header.get("status", "queued")
+        self.last = last
         self.deltas = 0
         self.visible = False
         self.ended = False
@@ -91,6 +94,10 @@ class Fold:
         for index, parts in sorted(self._open.items()):
             yield index, self._item(index), parts
 
+    def is_said(self, delta_type: str, output_index: int, index: int = 0) -> bool:
+        """Whether a text of an open item is whole: it has had its `done`, though its part or item has not."""
+        return (delta_type, output_index, index) in self._said
+
     # -- taking one event
 
     def _take(self, type_: str, fields: Json) -> None:
@@ -130,6 +137,7 @@ class Fold:
         list_name, field, index_name = DELTA_FIELDS[delta_type]
         index = fields[index_name] if index_name else 0
         self._growing.pop((delta_type, fields["output_index"], index), None)
+        self._said.add((delta_type, fields["output_index"], index))
         self._put_text(fields["output_index"], list_name, index, field, fields[field])
 
     def _take_part(self, type_: str, fields: Json) -> None:
@@ -154,6 +162,7 @@ class Fold:
         self._open.pop(index, None)
         for key in [key for key in self._growing if key[1] == index]:
             del self._growing[key]
+        self._said = {key for key in self._said if key[1] != index}
 
     def _put_text(self, output_index: int, list_name: str | None, index: int, field: str, text: str) -> None:
         self._items[output_index] = _with_text(self._items[output_index], list_name, index, field, text)

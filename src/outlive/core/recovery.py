@@ -54,9 +54,10 @@ def find_open_text(fold: Fold) -> Open | None:
     if len(open_items) != 1:
         return None
     output_index, item, parts = open_items[0]
-    if item.get("type") != "message" or len(parts) != 1 or parts[0][0] != "content":
+    # Only a message that is nothing but this text: a part before it (a refusal, say) could not be told to the model.
+    if item.get("type") != "message" or parts != [("content", 0)]:
         return None
-    part: Json = item["content"][parts[0][1]]
-    if part.get("type") != "output_text" or part.get("logprobs"):
+    part: Json = item["content"][0]
+    if part.get("type") != "output_text" or fold.is_said("response.output_text.delta", output_index):
         return None
-    return Open(item["id"], output_index, parts[0][1], part["text"], fold.deltas)
+    return Open(item["id"], output_index, 0, part["text"], fold.deltas)

@@ -165,7 +165,8 @@ class Door:
             claim = Claim(
                 admitted.lease, admission.owner, admission.request, admitted.place, 1, [], admission.request.background
             )
-            self._worker.start(claim, Live(admitted.lease, fold, self._clock.monotonic()))
+            live = Live(admitted.lease, fold, self._clock.monotonic(), admission.frames)
+            self._worker.start(claim, live)
         return None
 
     async def _admit_fleeting(self, arrival: Arrival, request: CreateResponse, model: str) -> Accepted:
@@ -188,18 +189,18 @@ class Door:
             raise
         lease = self._fleeting.admit(str(fold.header["id"]), frames, fold.last + 1)
         claim = Claim(lease, arrival.owner, request, place or NOWHERE, 1, [], False)
-        self._fleeting.start(claim, fold, lambda: self._worker.release(arrival.owner, runs=True))
+        live = Live(lease, fold, frames=frames)
+        self._fleeting.start(claim, live, lambda: self._worker.release(arrival.owner, runs=True))
         return Accepted(lease.response_id, request, fold)
 
     def _open(self, request: CreateResponse, model: str, now: float, waits: bool) -> tuple[Fold, bytes]:
         """The first events: created, and queued or in_progress. A foreground response that waits has created alone."""
         status = "queued" if request.background or waits else "in_progress"
         response = header(request, self._ids.new("resp"), int(now), model, status)
-        drafts: list[AnyDraft] = [Draft("response.created", {"response": response})]
+        fields = {"response": msgspec.Raw(msgspec.json.encode(response))}
+        drafts: list[AnyDraft] = [Draft("response.created", fields)]
         if request.background:
-            drafts.append(Draft("response.queued", {"response": response}))
+            drafts.append(Draft("response.queued", fields))
         elif not waits:
-            drafts.append(Draft("response.in_progress", {"response": response}))
-        fold = Fold()
-        fold.apply(drafts)
-        return fold, b"".join(number(drafts, -1))
+            drafts.append(Draft("response.in_progress", fields))
+        return Fold(response, len(drafts) - 1), b"".join(number(drafts, -1))

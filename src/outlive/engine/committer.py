@@ -34,6 +34,7 @@ class Committer:
         self._flight: asyncio.Future[list[bool]] | None = None
         self._next_at = 0.0
         self._failures = 0
+        self._urgent = False  # a first output waits for the commit under way to be over
 
     def submit(self, live: Live, drafts: list[AnyDraft]) -> None:
         """Emit drafts and see that they are committed soon."""
@@ -44,6 +45,8 @@ class Committer:
             self._dirty.append(live)
         if self._flight is None:
             self._schedule(urgent=first_output)
+        elif first_output:
+            self._urgent = True
 
     async def settle(self, live: Live) -> None:
         """Wait until everything this response has emitted is committed, or its lease is lost."""
@@ -60,6 +63,11 @@ class Committer:
         live.dirty = False  # whatever is pending goes into the closing transaction
         entry, _ = live.take(self._clock.now())
         closing = Closing(entry, status, snapshot, turn, keep_turn=status != "failed")
+        # Once the transaction is on its way it counts, so the live response must learn of it even if its run is
+        # cancelled meanwhile.
+        await asyncio.shield(self._close(live, closing))
+
+    async def _close(self, live: Live, closing: Closing) -> None:
         failures = 0
         while True:
             try:
@@ -71,7 +79,7 @@ class Committer:
             except StorageUnavailable:
                 await self._clock.sleep(_pause(failures))
                 failures += 1
-        live.finish(entry, snapshot)
+        live.finish(closing.entry, closing.snapshot)
 
     # -- one flush after the other
 
@@ -101,12 +109,14 @@ class Committer:
         self._flight = None
         if flight.cancelled():
             return
+        urgent, self._urgent = self._urgent, False
         if (error := flight.exception()) is not None:
+            urgent = False  # not against a storage that is down
             self._put_back(taken, error)
         else:
             self._advance(taken, flight.result())
         if self._dirty:
-            self._schedule()
+            self._schedule(urgent)
 
     def _advance(self, taken: Taken, kept: list[bool]) -> None:
         self._failures = 0

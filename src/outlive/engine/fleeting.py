@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable
 
 from outlive.core.errors import StaleFence
-from outlive.core.fold import Fold
 from outlive.engine.live import Live, Lives
 from outlive.engine.runner import Runner
 from outlive.ports.fleeting import FleetingLedger
@@ -25,9 +24,8 @@ class Fleeting:
         self._lives = lives
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def start(self, claim: Claim, fold: Fold, ended: Callable[[], None]) -> None:
+    def start(self, claim: Claim, live: Live, ended: Callable[[], None]) -> None:
         """Run it; `ended` is called when it does not run any more."""
-        live = Live(claim.lease, fold)
         self._lives.enter(live)
         task = asyncio.create_task(self._run(claim, live))
         task.add_done_callback(lambda _: ended())

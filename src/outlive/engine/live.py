@@ -27,7 +27,7 @@ class Live:
         "cause", "committed", "dirty", "ended", "final", "fold", "in_flight", "lease", "lost", "output", "read_at", "readers",
     )  # fmt: skip
 
-    def __init__(self, lease: Lease, fold: Fold, read_at: float = 0.0) -> None:
+    def __init__(self, lease: Lease, fold: Fold, read_at: float = 0.0, frames: bytes = b"") -> None:
         self.lease = lease
         self.fold = fold
         # Finished items by output index, committed or not; what was finished before us is in the fold.
@@ -47,6 +47,9 @@ class Live:
         self._tail: deque[Batch] = deque()
         self._tail_bytes = 0
         self._waiters: list[asyncio.Future[None]] = []
+        if frames:
+            # What it was accepted with, so that its first reader need not ask the journal.
+            self._keep(Batch(0, fold.last, frames))
 
     # -- the runner's side
 

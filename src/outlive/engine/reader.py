@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from outlive.core.errors import UpstreamFault
+from outlive.core.errors import NotFound, UpstreamFault
 from outlive.core.events import KEEP_ALIVE_FRAME, is_last
 from outlive.core.fold import Fold
 from outlive.engine.live import Live, Lives
@@ -18,7 +18,8 @@ FOLD_BYTES = 1024 * 1024
 
 
 class Cut(Exception):
-    """The server is leaving: the stream must end without a clean end, so that its reader notices and resumes (D11)."""
+    """The stream must end without a clean end, so that its reader notices and asks again (D11): the server is leaving,
+    or the response was deleted."""
 
 
 class Gate(Protocol):
@@ -73,14 +74,16 @@ class Cursor:
 
     async def _read_idle(self) -> bytes:
         """It does not run here: read the journal, and wait for it to begin here or to go on elsewhere."""
-        if frames := await self._read_journal():
+        if (frames := await self._read_journal()) or self.ended:
             return frames
         waiter = self._lives.wait(self.id)
         try:
             # It may have begun, and even ended, since that read and before we began to wait.
             if self._lives.get(self.id) is not None:
                 return b""
-            return await self._read_journal() or await self._wait(waiter)
+            if (frames := await self._read_journal()) or self.ended:
+                return frames
+            return await self._wait(waiter)
         finally:
             self._lives.forget(self.id, waiter)
 
@@ -140,12 +143,15 @@ class Cursor:
         return batch.frames
 
     async def _read_journal(self) -> bytes:
-        batch = await self._journal.read(self.id, self.after, PAGE_BYTES)
+        try:
+            batch = await self._journal.read(self.id, self.after, PAGE_BYTES)
+        except NotFound:
+            raise Cut from None  # it was deleted while we were reading: there will be no terminal event to end with
         if batch is None:
             return b""
         self._idle_since = 0.0
         self.after = batch.last
-        self.ended = is_last(batch.frames)
+        self.ended = not batch.frames or is_last(batch.frames)
         return batch.frames
 
 
@@ -172,7 +178,7 @@ class Reader:
     async def replay(self, response_id: str) -> Fold:
         """A fold of one's own, made from the journal."""
         fold = Fold()
-        while (batch := await self.journal.read(response_id, fold.last, FOLD_BYTES)) is not None:
+        while (batch := await self.journal.read(response_id, fold.last, FOLD_BYTES)) is not None and batch.frames:
             if len(batch.frames) > PAGE_BYTES:
                 await asyncio.to_thread(fold.replay, batch.frames)
             else:

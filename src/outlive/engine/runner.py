@@ -81,6 +81,7 @@ class Run:
         self._clock = runner.clock
         self._committer = runner.committer
         self._joints = list(claim.joints)
+        self._attempts = max(claim.attempts, 1)
         self._asked = 0
         self._began = self._clock.monotonic()
 
@@ -112,6 +113,8 @@ class Run:
                 if not await self._is_worth_another(fault):
                     return await self.give_up(fault)
             verdict = self._decide()
+        if self._asked == 0:
+            self._attempts -= 1  # taken only to be ended: that was no attempt
         await self.give_up(UpstreamFault(CUT_OFF if verdict.what == "interrupted" else TOO_OFTEN))
 
     async def _context(self) -> list[Json]:
@@ -145,12 +148,15 @@ class Run:
     # -- when it breaks
 
     def _decide(self) -> Verdict:
-        text = self._claim.request.text.get("format") or {}
+        request = self._claim.request
+        text = request.text.get("format") or {}
+        # The logprobs of what was shown are not kept, so an answer with logprobs cannot be made whole again.
+        with_logprobs = request.top_logprobs is not None or "message.output_text.logprobs" in request.include
         return recovery.decide(
             self._live.fold,
-            attempts=max(self._claim.attempts, 1),
+            attempts=self._attempts,
             joints=self._joints,
-            continuation=self._continuation,
+            continuation="none" if with_logprobs else self._continuation,
             text_format=text.get("type", "text"),
         )
 
@@ -217,11 +223,11 @@ class Run:
         await self._close(endings.close_open(self._live.fold), outcome)
 
     def _history_of_attempts(self) -> Json:
-        return {"attempts": max(self._claim.attempts, 1) + max(self._asked - 1, 0), "joints": self._joints}
+        return {"attempts": self._attempts + max(self._asked - 1, 0), "joints": self._joints}
 
     async def _close(self, drafts: list[AnyDraft], outcome: Outcome) -> None:
         live = self._live
-        if live.lost:
+        if live.lost or live.ended:
             return
         live.collect(drafts)
         output = [item for _, item in sorted(live.output.items())]

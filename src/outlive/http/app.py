@@ -44,6 +44,9 @@ ROUTES: list[tuple[str, str, Endpoint]] = [
     ("GET", "/readyz", health.readyz),
 ]
 
+# Most requests are for a path without a parameter, and need no search.
+EXACT = {(method, path): endpoint for method, path, endpoint in ROUTES if "{" not in path}
+
 # Probes come without a key, and from whatever name a load balancer uses.
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 
@@ -96,6 +99,8 @@ class Application:
             return preflight
         if call.scope["path"] not in OPEN_PATHS:
             call.owner = self._auth.admit(call)
+        if (endpoint := EXACT.get((call.scope["method"], call.scope["path"]))) is not None:
+            return await endpoint(call)
         call.scope["call"] = call
         call.scope["app"] = self  # makes the router raise what it cannot route, instead of answering it
         await self._router(call.scope, call.receive, call.send)

@@ -17,5 +17,9 @@ class Batch(msgspec.Struct, frozen=True):
 
 class Journal(Protocol):
     async def read(self, response_id: str, after: int, max_bytes: int) -> Batch | None:
-        """The committed frames after number `after`, about `max_bytes` of them; None when there are none yet."""
+        """The committed frames after number `after`, about `max_bytes` of them.
+
+        None when there are none yet, an empty batch when there never will be: the response has ended. Raises NotFound
+        when there is no such response, or no more.
+        """
         ...

@@ -37,6 +37,7 @@ def serve(order: dict[str, object]) -> object:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = order["threads"]
     params.n_parallel = order["slots"]
     params.n_ctx = order["context"]
+    params.n_predict = order["longest"]  # holds where the caller gives no limit of its own
     # One thread per open connection, so that callers wait for a slot, not for being heard.
     params.n_threads_http = 64
     # Prompts stay in the slots that work on them: no cache beside them, no endpoint that shows them, no log of them.

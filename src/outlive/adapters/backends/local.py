@@ -47,6 +47,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 1
     slots: int = 4
     context: int = 4 * 2048  # tokens, shared out among the slots
+    longest: int = 1024  # tokens; left alone, so small a model goes round in circles until its context is full
 
 
 def find_weights() -> Path:

@@ -16,6 +16,7 @@ from yarl import URL
 from outlive import __version__
 from outlive.adapters.backends.event_stream import EventStream
 from outlive.adapters.backends.refusals import read_refusal
+from outlive.adapters.backends.silence import Silence
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
@@ -79,7 +80,8 @@ class ChatBackend:
         self._upstream = upstream
         self._session = session
         self._ids = ids
-        self._timeout = aiohttp.ClientTimeout(sock_connect=_CONNECT_SECONDS, sock_read=upstream.silence_seconds)
+        self._timeout = aiohttp.ClientTimeout(sock_connect=_CONNECT_SECONDS)
+        self._url = _make_url(upstream, "chat/completions")
         self._headers = _make_headers(upstream)
         self._secrets = (upstream.key or "", *upstream.headers.values(), *upstream.query.values())
         self._draining: set[asyncio.Task[None]] = set()
@@ -93,6 +95,8 @@ class ChatBackend:
     async def stream(self, call: ModelCall) -> AsyncGenerator[list[bytes], None]:
         """Ask, and yield the payloads of each read. Closing the generator closes the connection at once."""
         response = await self._post(render(call, self._upstream))
+        content = response.content
+        silence = Silence(self._upstream.silence_seconds, lambda: content.set_exception(TimeoutError()))
         events = EventStream()
         before: list[bytes] = []
         last: list[bytes] = []
@@ -102,7 +106,8 @@ class ChatBackend:
             if response.content_type in ("application/json", "text/html"):
                 yield [to_chunk(await response.read(), call.resume)]
                 return
-            async for piece in response.content.iter_any():
+            async for piece in content.iter_any():
+                silence.heard()
                 if payloads := events.feed(piece):
                     before, last = last, payloads
                     yield payloads
@@ -115,6 +120,7 @@ class ChatBackend:
             if not any(_FINISH.search(payload) for payload in before + last):
                 raise self.broken(error) from error
         finally:
+            silence.stop()
             self._leave(response, events.done)
 
     async def pass_through(self, body: Json) -> Passed:
@@ -158,16 +164,27 @@ class ChatBackend:
         return UpstreamFault(f"The connection to the model's server ({self.name}) broke.")
 
     async def _post(self, body: Json) -> aiohttp.ClientResponse:
+        data = msgspec.json.encode(body)
         try:
+            try:
+                return await self._send(data)
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
+                # A server may close an idle connection in the moment in which it is used again; a new one will do.
+                if isinstance(error, aiohttp.ClientConnectorError):
+                    raise
+                return await self._send(data)
+        except (aiohttp.ClientError, OSError) as error:
+            raise self.broken(error) from error
+
+    async def _send(self, data: bytes) -> aiohttp.ClientResponse:
+        async with asyncio.timeout(self._upstream.silence_seconds):
             return await self._session.post(
-                _make_url(self._upstream, "chat/completions"),
-                data=msgspec.json.encode(body),
+                self._url,
+                data=data,
                 headers=self._headers,
                 timeout=self._timeout,
                 allow_redirects=False,  # a redirected POST arrives as a GET, or with the key at a stranger's
             )
-        except (aiohttp.ClientError, OSError) as error:
-            raise self.broken(error) from error
 
     async def _list_models(self) -> list[Json]:
         try:
@@ -227,6 +244,11 @@ def _make_headers(upstream: Upstream) -> CIMultiDict[str]:
 
 
 def _as_model(model: Json, owner: str) -> Json:
-    """An OpenAI Model object, whatever the upstream left out."""
-    defaults = {"id": "", "object": "model", "created": 0, "owned_by": owner}
-    return defaults | {name: value for name, value in model.items() if value is not None}
+    """An OpenAI Model object, whatever the upstream left out or added."""
+    created = model.get("created")
+    return {
+        "id": str(model.get("id")),
+        "object": "model",
+        "created": created if isinstance(created, int) else 0,
+        "owned_by": str(model.get("owned_by") or owner),
+    }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from outlive.core.events import split_frames
+from outlive.core.errors import NotFound
+from outlive.core.events import is_last, split_frames
 from outlive.ports.journal import Batch
 
 
@@ -11,9 +12,11 @@ class MemoryJournal:
         self.batches: dict[str, list[Batch]] = {}
 
     async def read(self, response_id: str, after: int, max_bytes: int) -> Batch | None:
+        if response_id not in self.batches:
+            raise NotFound(f"Response with id '{response_id}' not found.")
         parts: list[bytes] = []
         last = after
-        for batch in self.batches.get(response_id, ()):
+        for batch in self.batches[response_id]:
             if batch.last <= after:
                 continue
             skip = after + 1 - batch.first
@@ -21,4 +24,5 @@ class MemoryJournal:
             last = batch.last
             if sum(map(len, parts)) >= max_bytes:
                 break
-        return Batch(after + 1, last, b"".join(parts)) if parts else None
+        ended = is_last(self.batches[response_id][-1].frames)
+        return Batch(after + 1, last, b"".join(parts)) if parts or ended else None

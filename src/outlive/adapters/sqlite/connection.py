@@ -156,9 +156,11 @@ class Database:
                 job.result = job.work(self._writer)
             except OutliveError as error:
                 job.error = error
-        armed.reach("before-commit")
+        if armed.is_armed:
+            _reach("before-commit", jobs)
         self._writer.execute("COMMIT")
-        armed.reach("after-commit")
+        if armed.is_armed:
+            _reach("after-commit", jobs)
 
     # -- the readers
 
@@ -178,6 +180,13 @@ def load_queries(file: str = "queries.sql") -> dict[str, str]:
     text = resources.files("outlive.adapters.sqlite").joinpath(file).read_text()
     parts = re.split(r"^-- (\w+) --$", text, flags=re.M)[1:]
     return {name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _reach(point: str, jobs: list[Job[Any]]) -> None:
+    """Every commit is an armed point, by itself and by what it commits: `before-commit`, `before-commit-of-close`."""
+    armed.reach(point)
+    for job in jobs:
+        armed.reach(f"{point}-of-{job.name.replace(' ', '-')}")
 
 
 def _settle(jobs: list[Job[Any]]) -> None:

@@ -6,6 +6,7 @@ import sqlite3
 
 from outlive.adapters.sqlite.connection import Database
 from outlive.adapters.sqlite.threads import SQL
+from outlive.core.errors import NotFound
 from outlive.core.events import split_frames
 from outlive.ports.journal import Batch
 
@@ -19,12 +20,13 @@ class SqliteJournal:
 
 
 def _read(db: sqlite3.Connection, response_id: str, after: int, max_bytes: int) -> Batch | None:
-    row = db.execute(SQL["response_key"], (response_id,)).fetchone()
+    row = db.execute(SQL["find_journal"], (response_id,)).fetchone()
     if row is None:
-        return None
+        raise NotFound(f"Response with id '{response_id}' not found.")
+    key, ended = row
     parts: list[bytes] = []
     first, last, size = after + 1, after, 0
-    for row_first, count, frames in db.execute(SQL["read_events"], (row[0], first)):
+    for row_first, count, frames in db.execute(SQL["read_events"], (key, first)):
         if row_first + count - 1 <= after:
             continue
         if row_first <= after:
@@ -34,4 +36,4 @@ def _read(db: sqlite3.Connection, response_id: str, after: int, max_bytes: int) 
         last, size = row_first + count - 1, size + len(frames)
         if size >= max_bytes:
             break
-    return Batch(first, last, b"".join(parts)) if parts else None
+    return Batch(first, last, b"".join(parts)) if parts or ended else None

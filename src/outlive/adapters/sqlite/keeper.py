@@ -58,11 +58,13 @@ class SqliteKeeper:
         await self._database.checkpoint()
 
 
-def _erase_response(db: sqlite3.Connection, key: int, response_id: str, thread: int, in_conversation: int) -> None:
+def _erase_response(
+    db: sqlite3.Connection, key: int, response_id: str, thread: int, first: int, last: int, in_conversation: int
+) -> None:
     db.execute(SQL["erase_events"], (key,))
     db.execute(SQL["erase_unanswered"], (key,))
     db.execute(SQL["erase_keys"], (response_id,))
     if not in_conversation:
-        db.execute(SQL["erase_response_items"], (key,))
+        db.execute(SQL["erase_response_items"], (key, thread, first, last))
     db.execute(SQL["erase_response"], (key,))
     db.execute(SQL["erase_thread"], (thread,))

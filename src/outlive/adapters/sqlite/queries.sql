@@ -165,9 +165,9 @@ SELECT e.first, e.count, e.frames FROM events e
  WHERE e.response = ?1 AND e.first >= coalesce((SELECT max(first) FROM events WHERE response = ?1 AND first <= ?2), 0)
  ORDER BY e.first;
 
--- response_key --
--- The database's own key.
-SELECT key FROM responses WHERE id = ?;
+-- find_journal --
+-- The database's own key of a response, and whether its journal is complete.
+SELECT key, ended_at IS NOT NULL FROM responses WHERE id = ?;
 
 -- read_items --
 -- One indexed range: the items of a segment below a position.
@@ -222,7 +222,7 @@ SELECT key, thread FROM conversations WHERE hidden = 0 AND running IS NULL AND u
 
 -- erasable_responses --
 -- Hidden, and no unfinished run anywhere in the family of their thread, which might need their items.
-SELECT r.key, r.id, r.thread,
+SELECT r.key, r.id, r.thread, r.first, r.last,
        EXISTS (SELECT 1 FROM conversations c WHERE c.id = r.conversation AND c.hidden = 0 AND c.thread = r.thread)
   FROM responses r JOIN threads t ON t.key = r.thread
  WHERE r.hidden = 1 AND NOT EXISTS
@@ -243,8 +243,8 @@ SELECT c.key, c.id, c.thread FROM conversations c JOIN threads t ON t.key = c.th
 DELETE FROM events WHERE response = ?;
 
 -- erase_response_items --
--- Its items, in whichever thread they are.
-DELETE FROM items WHERE response = ?;
+-- Its items: input and output lie side by side.
+DELETE FROM items WHERE response = ?1 AND thread = ?2 AND position >= ?3 AND position < ?4;
 
 -- erase_loose_items --
 -- What a deleted conversation held besides the input and output of responses that still live.

@@ -30,7 +30,6 @@ CREATE TABLE responses (
 );
 CREATE INDEX responses_of_owner ON responses (owner, key);
 CREATE INDEX responses_of_thread ON responses (thread);
-CREATE INDEX responses_running ON responses (owner, key) WHERE status IN ('queued', 'in_progress');
 CREATE INDEX responses_in_conversation ON responses (conversation, key) WHERE conversation IS NOT NULL;
 CREATE INDEX responses_hidden ON responses (key) WHERE hidden = 1;
 CREATE INDEX responses_ended ON responses (ended_at) WHERE hidden = 0;
@@ -67,7 +66,6 @@ CREATE TABLE items (
     UNIQUE (thread, position)
 );
 CREATE INDEX items_by_id ON items (thread, id);
-CREATE INDEX items_of_response ON items (response) WHERE response IS NOT NULL;
 
 CREATE TABLE conversations (
     key        INTEGER PRIMARY KEY,

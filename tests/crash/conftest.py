@@ -1,0 +1,53 @@
+"""What the crash tests share: an upstream that follows scripts, and servers that can be killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.crash.client import Client
+from tests.support.server import OutliveServer
+from tests.support.upstream import FakeUpstream
+
+Serve = Callable[..., OutliveServer]
+
+
+@pytest.fixture(scope="session")
+def upstream() -> Iterator[FakeUpstream]:
+    with FakeUpstream() as fake:
+        yield fake
+
+
+@pytest.fixture
+def make_server(tmp_path: Path, upstream: FakeUpstream) -> Iterator[Serve]:
+    """Makes servers that do not run yet, and sees that none is left when the test is over.
+
+    With `continuation`, the upstream is one that can write on in an answer.
+    """
+    with ExitStack() as stack:
+
+        def make(*flags: str, continuation: str | None = None, **env: str) -> OutliveServer:
+            url: str | None = upstream.url
+            if continuation is not None:
+                config = tmp_path / "outlive.toml"
+                config.write_text(f'[upstreams.scripted]\nurl = "{url}"\ncontinuation = "{continuation}"\n')
+                flags, url = (*flags, "--config", str(config)), None
+            server = OutliveServer(tmp_path / "server", url, *flags, env=env)
+            stack.callback(server.kill)
+            return server
+
+        yield make
+
+
+@pytest.fixture
+def server(make_server: Serve) -> OutliveServer:
+    """A running server with an upstream that cannot continue."""
+    return make_server().start()
+
+
+@pytest.fixture
+def client(server: OutliveServer) -> Client:
+    return Client(server.port)

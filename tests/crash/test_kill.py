@@ -1,0 +1,274 @@
+"""kill -9 at armed points, and what a client finds afterwards (D9)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from http.client import HTTPException
+
+import pytest
+
+from tests.crash.checker import check_conversation, check_ended, check_file
+from tests.crash.client import Client, Stream, text_of
+from tests.crash.conftest import Serve
+from tests.crash.stories import tell, words
+from tests.support.upstream import HANG, FakeUpstream, Gate, Step, call, reasoning, say, text
+
+STORY = words(30)
+
+# Each transaction of a streamed turn in a conversation, just before and just after it is on disk.
+ARMED = [
+    f"{when}-commit-of-{what}"
+    for what in ("admit", "append", "append:2", "append:9", "close")
+    for when in ("before", "after")
+]
+
+
+@pytest.mark.parametrize("point", ARMED)
+def test_no_event_that_was_seen_is_lost_or_changed_by_a_kill(
+    point: str, upstream: FakeUpstream, make_server: Serve
+) -> None:
+    server = make_server(continuation="prefill").start(OUTLIVE_KILL_AT=point)
+    client = Client(server.port)
+    conversation = client.new_conversation(items=[{"role": "user", "content": "Before all that"}])
+    seen: list[bytes] = []
+    try:
+        with client.stream(upstream.model(tell(STORY, pause=0.003)), conversation=conversation) as stream:
+            stream.read_all()
+            assert stream.cut
+            seen = stream.frames
+    except (OSError, HTTPException):
+        pass  # killed before the stream began
+    assert server.wait_exit() == -9
+
+    server.start()
+    listed = client.ask("GET", f"/v1/responses?conversation={conversation}").body["data"]
+    ids = [response["id"] for response in listed]
+    assert len(ids) == (0 if point == "before-commit-of-admit" else 1)
+    turns = []
+    for response_id in ids:
+        body = check_ended(client, response_id, seen)
+        assert body["status"] == "completed"
+        assert text_of(body) == "".join(STORY)
+        turns.append(body)
+    check_conversation(client, conversation, turns)
+    server.kill()
+    check_file(server.database)
+
+
+@pytest.mark.parametrize("point", ["before-commit-of-claim", "after-commit-of-claim", "after-commit-of-mark"])
+def test_a_kill_in_the_middle_of_recovery_is_recovered_from_as_well(
+    point: str, upstream: FakeUpstream, make_server: Serve
+) -> None:
+    server = make_server(continuation="prefill").start()
+    client = Client(server.port)
+    gate = Gate()
+    model = upstream.model([text("w0 "), text("w1 "), gate], tell(STORY))
+    with client.stream(model) as stream:
+        stream.read_until(lambda event: event.get("delta") == "w1 ")
+        server.kill()
+        seen, response_id = stream.frames, stream.id
+    server.launch(OUTLIVE_KILL_AT=point)
+    assert server.wait_exit() == -9
+    server.start()
+    body = check_ended(client, response_id, seen)
+    assert (body["status"], text_of(body)) == ("completed", "".join(STORY))
+    assert len(body["output"]) == 1
+
+
+def test_a_stream_aborted_at_its_very_first_event_runs_to_its_end(
+    upstream: FakeUpstream, client: Client
+) -> None:
+    gate = Gate()
+    with client.stream(upstream.model(tell(STORY, before=[gate]))) as stream:
+        stream.read()
+    gate.open()
+    body = check_ended(client, stream.id, stream.frames)
+    assert (body["status"], text_of(body)) == ("completed", "".join(STORY))
+
+
+# -- nothing visible: run again
+
+
+def test_a_run_with_nothing_visible_is_run_again(upstream: FakeUpstream, make_server: Serve) -> None:
+    server = make_server().start()
+    client = Client(server.port)
+    model = upstream.model([HANG], say("At", " last"))
+    with client.stream(model) as stream:
+        stream.read_type("response.in_progress")
+        upstream.wait_call(model)
+        server.restart()
+        body = check_ended(client, stream.id, stream.frames)
+    assert (body["status"], text_of(body)) == ("completed", "At last")
+    assert body["outlive"] == {"attempts": 2, "joints": []}
+
+
+def test_after_three_attempts_with_nothing_visible_it_has_failed(upstream: FakeUpstream, make_server: Serve) -> None:
+    server = make_server().start()
+    client = Client(server.port)
+    conversation = client.new_conversation()
+    model = upstream.model([HANG])
+    response_id = client.start(model, "Why?", conversation=conversation)
+    for attempt in (1, 2, 3):
+        upstream.wait_call(model, attempt)
+        assert client.get(response_id)["status"] == "in_progress"
+        server.restart()
+    body = check_ended(client, response_id)
+    assert (body["status"], body["error"]["code"]) == ("failed", "server_error")
+    assert body["outlive"] == {"attempts": 3, "joints": []}
+    assert len(upstream.calls(model)) == 3
+    # A failed turn is taken out of its conversation; its input stays with the response (D6).
+    assert client.items(conversation) == []
+    kept = client.ask("GET", f"/v1/responses/{response_id}/input_items").body["data"]
+    assert kept[0]["content"] == [{"type": "input_text", "text": "Why?"}]
+    check_conversation(client, conversation, [body])
+
+
+# -- visible: continue in place, or say that it was interrupted
+
+
+def test_a_visible_answer_that_cannot_continue_ends_as_interrupted(upstream: FakeUpstream, make_server: Serve) -> None:
+    server = make_server().start()
+    client = Client(server.port)
+    conversation = client.new_conversation()
+    model = upstream.model([text("Once "), text("upon"), HANG])
+    with client.stream(model, conversation=conversation) as stream:
+        stream.read_until(lambda event: event.get("delta") == "upon")
+        server.restart()
+        body = check_ended(client, stream.id, stream.frames)
+    assert body["status"] == "incomplete"
+    assert body["incomplete_details"]["reason"] == "interrupted"
+    assert "cannot continue" in body["incomplete_details"]["message"]
+    assert (text_of(body), body["output"][0]["status"]) == ("Once upon", "incomplete")
+    assert len(upstream.calls(model)) == 1
+    check_conversation(client, conversation, [body])
+    assert [item["role"] for item in client.items(conversation)] == ["user", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("script", "fields"),
+    [
+        ([text("Let me see. "), call(0, '{"city": "Pa', "call_1", "weather"), HANG], {}),
+        ([reasoning("Hmm, "), reasoning("well"), HANG], {}),
+        ([text('{"answer": '), HANG], {"text": {"format": {"type": "json_object"}}}),
+    ],
+    ids=["a growing call", "a growing thought", "JSON"],
+)
+def test_only_plain_text_is_continued(
+    script: list[Step], fields: dict[str, object], upstream: FakeUpstream, make_server: Serve
+) -> None:
+    server = make_server(continuation="prefill").start()
+    client = Client(server.port)
+    model = upstream.model(script)
+    tools = [{"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}]
+    with client.stream(model, tools=tools, **fields) as stream:
+        stream.read_until(lambda event: event["type"].endswith(".delta"))
+        upstream.wait_call(model)
+        server.restart()
+        body = check_ended(client, stream.id, stream.frames)
+    assert (body["status"], body["incomplete_details"]["reason"]) == ("incomplete", "interrupted")
+    assert len(upstream.calls(model)) == 1
+
+
+def test_a_visible_text_goes_on_in_place_under_the_same_cursor(upstream: FakeUpstream, make_server: Serve) -> None:
+    server = make_server(continuation="prefill").start()
+    client = Client(server.port)
+    conversation = client.new_conversation()
+    first: list[Step] = [*map(text, STORY[:10]), HANG]
+    second: list[Step] = [*map(text, STORY[10:15]), HANG]
+    model = upstream.model(first, second, tell(STORY))
+
+    with client.stream(model, conversation=conversation, max_output_tokens=100) as stream:
+        stream.read_until(lambda event: event.get("delta") == STORY[9])
+        server.restart()
+        seen, joint = stream.frames, stream.last + 1
+    with client.follow(stream.id, after=joint - 1) as again:
+        again.read_until(lambda event: event.get("delta") == STORY[14])
+        server.restart()
+        seen, second_joint = seen + again.frames, again.last + 1
+    body = check_ended(client, stream.id, seen)
+
+    assert (body["status"], text_of(body)) == ("completed", "".join(STORY))
+    assert body["outlive"] == {"attempts": 3, "joints": [joint, second_joint]}
+    assert len(body["output"]) == 1
+    bodies = upstream.bodies(model)
+    assert bodies[1]["messages"][-1] == {"role": "assistant", "content": "".join(STORY[:10])}
+    assert bodies[2]["messages"][-1] == {"role": "assistant", "content": "".join(STORY[:15])}
+    assert [asked["max_completion_tokens"] for asked in bodies] == [100, 90, 85]
+    # 15 deltas of the first two attempts, and the 15 tokens that the last one reports.
+    assert body["usage"]["output_tokens"] == 30
+    assert body["usage"]["total_tokens"] == body["usage"]["input_tokens"] + 30
+    check_conversation(client, conversation, [body])
+
+
+def test_a_text_that_gets_no_further_is_not_continued_for_ever(upstream: FakeUpstream, make_server: Serve) -> None:
+    server = make_server(continuation="prefill").start()
+    client = Client(server.port)
+    model = upstream.model([text("Once "), HANG], [HANG])
+    with client.stream(model) as stream:
+        stream.read_until(lambda event: event.get("delta") == "Once ")
+        for attempt in (2, 3, 4):
+            server.restart()
+            upstream.wait_call(model, attempt)
+        server.restart()
+        body = check_ended(client, stream.id, stream.frames)
+    assert (body["status"], body["incomplete_details"]["reason"]) == ("incomplete", "interrupted")
+    assert len(upstream.calls(model)) == 4
+
+
+# -- many
+
+
+def test_a_thousand_cut_off_runs_are_taken_up_at_once_and_within_the_limit(
+    upstream: FakeUpstream, make_server: Serve
+) -> None:
+    server = make_server().start()
+    client = Client(server.port)
+    hanging, gate = upstream.model([HANG]), Gate()
+    ids: list[str] = []
+    threads = [
+        threading.Thread(target=lambda: ids.extend(client.start(hanging) for _ in range(125))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(ids)) == 1000
+    upstream.wait_call(hanging, 1000)
+    server.kill()
+    upstream.on(hanging, [gate, *say("Here")])
+
+    server.flags += ["--max-running", "50"]
+    server.start()
+    began = time.monotonic()
+    upstream.wait_call(hanging, 1050)
+    assert time.monotonic() - began < 2, "recovery starts at once"
+    newcomer = client.start(upstream.model(say("Me too")))
+    assert client.get(newcomer)["status"] == "queued"
+    assert len(upstream.calls(hanging)) == 1050, "and keeps to the limit"
+    gate.open()
+    for response_id in [*ids, newcomer]:
+        assert client.wait_end(response_id)["status"] == "completed"
+    assert len(upstream.calls(hanging)) == 2000
+    server.kill()
+    check_file(server.database)
+
+
+def test_following_streams_survive_the_restart_of_their_server(upstream: FakeUpstream, make_server: Serve) -> None:
+    """What a client that reconnects with its cursor sees: one stream, whatever happened in between."""
+    server = make_server(continuation="prefill").start()
+    client = Client(server.port)
+    gate = Gate()
+    model = upstream.model([*map(text, STORY[:3]), HANG], tell(STORY, before=[gate]))
+    first = client.stream(model)
+    first.read_until(lambda event: event.get("delta") == STORY[2])
+    followers: list[Stream] = [client.follow(first.id) for _ in range(3)]
+    for follower in followers:
+        follower.read_until(lambda event: event.get("delta") == STORY[2])
+    server.restart()
+    resumed = [client.follow(first.id, after=stream.last) for stream in (first, *followers)]
+    gate.open()
+    for before, after in zip([first, *followers], resumed, strict=True):
+        assert before.read() is None and before.cut
+        before.close()
+        check_ended(client, first.id, before.frames + after.read_all().frames)
