@@ -7,15 +7,14 @@ import signal
 
 # OUTLIVE_KILL_AT="point" or "point:N" (the N-th time it is reached). Nothing else in the product reads it.
 _point, _, _count = os.environ.get("OUTLIVE_KILL_AT", "").partition(":")
-_left = int(_count or 1)
+_left = [int(_count or 1)]
 # Lets a caller leave out the work of naming a point that nobody has armed.
 is_armed = bool(_point)
 
 
 def reach(point: str) -> None:
     """Die here with SIGKILL if a test has armed this point."""
-    global _left
     if point == _point:
-        _left -= 1
-        if _left == 0:
+        _left[0] -= 1
+        if _left[0] == 0:
             os.kill(os.getpid(), signal.SIGKILL)

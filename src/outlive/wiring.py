@@ -82,10 +82,10 @@ def build(
     lives, fleeting_lives = Lives(), Lives()
     gate = Gate()
 
-    def make_reader(lives: Lives, journal: SqliteJournal | MemoryJournal) -> Reader:
+    def make_reader(lives: Lives, journal: SqliteJournal | MemoryJournal, gate: Gate | Fleeting) -> Reader:
         return Reader(lives, journal, clock, gate, settings.keep_alive_seconds)
 
-    reader = make_reader(lives, SqliteJournal(database))
+    reader = make_reader(lives, SqliteJournal(database), gate)
     committer = Committer(ledger, clock, settings.commit_ms / 1000)
     runner = Runner(route, history, clock, ledger, committer, run_seconds=settings.run_seconds)
     worker = Worker(f"{socket.gethostname()}-{os.getpid()}", ledger, runner, reader, lives, clock, _capacity(settings))
@@ -109,7 +109,7 @@ def build(
         worker=worker,
         fleeting=fleeting,
         reader=reader,
-        fleeting_reader=make_reader(fleeting_lives, memory_journal),
+        fleeting_reader=make_reader(fleeting_lives, memory_journal, fleeting),
         ledger=ledger,
         catalog=catalog,
         conversations=SqliteConversations(database),
@@ -228,14 +228,17 @@ def _stop_on_signal(server: Server, engine: Engine, grace: float) -> list[asynci
 
     async def stop() -> None:
         log.info("stopping: no new responses, at most %g s for those that run", grace)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(engine.worker.drain(grace))
-            group.create_task(engine.fleeting.drain(grace))
-        server.should_exit = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(engine.worker.drain(grace))
+                group.create_task(engine.fleeting.drain(grace))
+        finally:
+            server.should_exit = True  # whatever went wrong: everything is on disk, and the next start takes it up
 
     def on_signal() -> None:
         if stopping:
             server.should_exit = server.force_exit = True
+            stopping[0].cancel()
         else:
             stopping.append(asyncio.create_task(stop()))
 

@@ -23,8 +23,9 @@ from outlive.adapters.backends.scripted import (
 )
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
+from outlive.core.recovery import Open
 from outlive.core.requests import CreateResponse
-from outlive.ports.backend import Backend, ModelCall, Open, Upstream
+from outlive.ports.backend import Backend, ModelCall, Upstream
 from tests.adapters.upstream import Answer, cut, hang, serve, streaming, whole
 from tests.translate.playback import assert_sound, make_call, output, wrap
 

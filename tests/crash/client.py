@@ -58,8 +58,10 @@ class Client:
         return body
 
     def stream(self, model: str, input: object = "Hi", timeout: float = PATIENCE, **fields: Any) -> Stream:
-        body = {"model": model, "input": input, "stream": True, **fields}
-        return Stream(*self._open("POST", "/v1/responses", body, timeout))
+        return self.open_stream("/v1/responses", {"model": model, "input": input, "stream": True, **fields}, timeout)
+
+    def open_stream(self, path: str, body: object, timeout: float = PATIENCE) -> Stream:
+        return Stream(*self._open("POST", path, body, timeout))
 
     def follow(self, response_id: str, after: int | None = None, timeout: float = PATIENCE) -> Stream:
         cursor = "" if after is None else f"&starting_after={after}"

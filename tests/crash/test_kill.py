@@ -194,7 +194,7 @@ def test_a_visible_text_goes_on_in_place_under_the_same_cursor(upstream: FakeUps
     bodies = upstream.bodies(model)
     assert bodies[1]["messages"][-1] == {"role": "assistant", "content": "".join(STORY[:10])}
     assert bodies[2]["messages"][-1] == {"role": "assistant", "content": "".join(STORY[:15])}
-    assert [asked["max_completion_tokens"] for asked in bodies] == [100, 90, 85]
+    assert [asked["max_tokens"] for asked in bodies] == [100, 90, 85]
     # 15 deltas of the first two attempts, and the 15 tokens that the last one reports.
     assert body["usage"]["output_tokens"] == 30
     assert body["usage"]["total_tokens"] == body["usage"]["input_tokens"] + 30

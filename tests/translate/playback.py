@@ -16,8 +16,9 @@ from outlive.core import status
 from outlive.core.events import AnyDraft, Draft, Json, read_frame
 from outlive.core.fold import Fold
 from outlive.core.numbering import number
+from outlive.core.recovery import Open
 from outlive.core.requests import CreateResponse, header
-from outlive.ports.backend import Ending, ModelCall, Open
+from outlive.ports.backend import Ending, ModelCall
 from outlive.translate.chat_completions import ChatTranslator
 
 

@@ -25,7 +25,8 @@ from outlive.adapters.backends.scripted import (
 )
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Delta, Draft, Json
-from outlive.ports.backend import Open, Translator
+from outlive.core.recovery import Open
+from outlive.ports.backend import Translator
 from outlive.translate.chat_completions import ChatTranslator
 from tests.translate.playback import make_call, output, play, translate, types
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from outlive.core.context import PLACEHOLDER_OUTPUT
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
-from outlive.ports.backend import Open, Upstream
+from outlive.core.recovery import Open
+from outlive.ports.backend import Upstream
 from outlive.translate.chat_completions import render
 from outlive.translate.chat_messages import OUTPUT_ELSEWHERE
 from tests.translate.playback import make_call

@@ -15,6 +15,13 @@ from tests.wire.raw import Wire
 Servers = Callable[..., OutliveServer]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What hangs here hangs for good: there is nothing in this folder that takes long."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(40))
+
+
 @pytest.fixture(scope="session")
 def upstream() -> Iterator[FakeUpstream]:
     with FakeUpstream() as running:

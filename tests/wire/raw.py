@@ -139,6 +139,11 @@ class Wire:
         cursor = f"&starting_after={after}" if after is not None else ""
         return self.open("GET", f"/v1/responses/{response_id}?stream=true{cursor}")
 
+    def said(self, conversation_id: str) -> list[tuple[str, str]]:
+        """The messages of a conversation, oldest first: who, and what."""
+        items = self.get(f"/v1/conversations/{conversation_id}/items?order=asc&limit=100").json()["data"]
+        return [(item["role"], item["content"][0]["text"]) for item in items if item["type"] == "message"]
+
     def post_and_leave(self, path: str, body: object, **headers: str) -> HTTPConnection:
         """Send a request whose answer nobody has read yet; the caller closes the connection."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)

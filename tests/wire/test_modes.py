@@ -37,7 +37,7 @@ class SyncSdk:
 
     def create(self, **body: Any) -> Told:
         with OpenAI(base_url=self._base_url, api_key="any", max_retries=0) as client:
-            made = client.responses.create(**body)
+            made: Any = client.responses.create(**body)
             if body.get("stream"):
                 streamed = [event.to_dict(mode="json") for event in made]
                 return Told(streamed[-1]["response"], streamed)
@@ -57,7 +57,7 @@ class AsyncSdk:
 
     async def _create(self, body: Json) -> Told:
         async with AsyncOpenAI(base_url=self._base_url, api_key="any", max_retries=0) as client:
-            made = await client.responses.create(**body)
+            made: Any = await client.responses.create(**body)
             if body.get("stream"):
                 streamed = [event.to_dict(mode="json") async for event in made]
                 return Told(streamed[-1]["response"], streamed)
@@ -129,7 +129,9 @@ def test_every_combination_works_or_is_refused_by_one_path(
     if store:
         assert found.json() == wire_form(found.json(), told.final)
         assert found.headers.get("openai-poll-after-ms") is None
-        assert items_of(client, earlier) == before + (["And 3+3?", "And 3+3 is six."] if "conversation" in earlier else [])
+        assert items_of(client, earlier) == before + (
+            ["And 3+3?", "And 3+3 is six."] if "conversation" in earlier else []
+        )
     else:
         assert found.status == 404
         assert items_of(client, earlier) == before
@@ -138,8 +140,8 @@ def test_every_combination_works_or_is_refused_by_one_path(
 def items_of(client: OpenAI, earlier: Json) -> list[str]:
     if "conversation" not in earlier:
         return []
-    page = client.conversations.items.list(earlier["conversation"], order="asc")
-    return [item.content[0].text for item in page]  # type: ignore[union-attr]
+    items: Any = client.conversations.items.list(earlier["conversation"], order="asc")
+    return [item.content[0].text for item in items]
 
 
 def wire_form(found: Json, told: Json) -> Json:

@@ -37,9 +37,7 @@ def test_a_stream_is_framed_as_the_wire_has_it(wire: Wire, upstream: FakeUpstrea
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_a_replay_is_byte_identical_to_what_was_streamed(
-    wire: Wire, upstream: FakeUpstream, background: bool
-) -> None:
+def test_a_replay_is_byte_identical_to_what_was_streamed(wire: Wire, upstream: FakeUpstream, background: bool) -> None:
     with wire.stream(model=upstream.model(say(*PIECES)), input="Hi", background=background) as stream:
         streamed = stream.rest()
     response_id = events.read_all(streamed)[0]["response"]["id"]
@@ -141,9 +139,11 @@ def test_the_strict_helper_works_async(server: OutliveServer, upstream: FakeUpst
     model = upstream.model(say(*PIECES))
 
     async def run() -> str:
-        async with AsyncOpenAI(base_url=server.base_url, api_key="any", max_retries=0) as client:
-            async with client.responses.stream(model=model, input="Hi") as stream:
-                return (await stream.get_final_response()).output_text
+        async with (
+            AsyncOpenAI(base_url=server.base_url, api_key="any", max_retries=0) as client,
+            client.responses.stream(model=model, input="Hi") as stream,
+        ):
+            return (await stream.get_final_response()).output_text
 
     assert asyncio.run(run()) == "Once upon a time."
 

@@ -55,7 +55,9 @@ class Channel:
 
     __slots__ = ("_head", "_place", "_tail", "key", "output_index", "type")
 
-    def __init__(self, type_: str, item_id: str, output_index: int, index_name: str | None = None, index: int = 0) -> None:
+    def __init__(
+        self, type_: str, item_id: str, output_index: int, index_name: str | None = None, index: int = 0
+    ) -> None:
         name = type_.encode()
         place: Json = {"item_id": item_id, "output_index": output_index}
         if index_name is not None:

@@ -1,4 +1,4 @@
-"""What to do with a run whose worker died or whose upstream broke: run again, continue in place, or end it (D9, D10)."""
+"""What becomes of a run whose worker died or whose upstream broke: again, continue in place, or end it (D9, D10)."""
 
 from __future__ import annotations
 

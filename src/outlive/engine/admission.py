@@ -37,6 +37,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     body: object
     idempotency_key: str | None = None
+    large: bool = False  # too much to look through while streams wait
     retry_count: int | None = None  # the SDK's x-stainless-retry-count; None: not an SDK that retries silently
 
 
@@ -76,17 +77,21 @@ class Door:
         self.answering: set[str] = set()
 
     async def admit(self, arrival: Arrival) -> Accepted:
+        examined = await asyncio.to_thread(self._examine, arrival) if arrival.large else self._examine(arrival)
+        request, model, digest = examined
+        if not request.store:
+            return await self._admit_fleeting(arrival, request, model)
+        if digest is not None and (earlier := await self._find_earlier(arrival, digest)) is not None:
+            return Accepted(earlier, request)
+        return await self._admit_stored(arrival, request, model, digest)
+
+    def _examine(self, arrival: Arrival) -> tuple[CreateResponse, str, bytes | None]:
+        """All that can be said of a request without asking anybody: what it wants, of which model, and its digest."""
         request = parse_create(arrival.body, self._ids, self._limits)
         backend, model = self._route(request.model)
         backend.check(request)
-        if not request.store:
-            return await self._admit_fleeting(arrival, request, model)
-        digest = None
-        if arrival.idempotency_key is not None or arrival.retry_count is not None:
-            digest = sha256(canonical(arrival.body)).digest()
-            if (earlier := await self._find_earlier(arrival, digest)) is not None:
-                return Accepted(earlier, request)
-        return await self._admit_stored(arrival, request, model, digest)
+        may_repeat = request.store and (arrival.idempotency_key is not None or arrival.retry_count is not None)
+        return request, model, sha256(canonical(arrival.body)).digest() if may_repeat else None
 
     # -- repeats
 
@@ -121,7 +126,7 @@ class Door:
                     return response_id
             if not found:
                 return None
-            await asyncio.sleep(RETRY_STEP_SECONDS)
+            await self._clock.sleep(RETRY_STEP_SECONDS)
         return None
 
     # -- acceptance
@@ -147,19 +152,25 @@ class Door:
                 idempotency=Idempotency(key, digest) if key is not None and digest is not None else None,
                 retry_digest=digest if arrival.retry_count is not None else None,
             )
-            admitted = await asyncio.shield(self._admit(admission, fold))
         except BaseException:
             self._worker.release(owner, runs)
             raise
-        if admitted is not None:
-            self._worker.release(owner, runs)
-            return Accepted(admitted, request)
-        return Accepted(admission.response_id, request, fold)
+        attached = await asyncio.shield(self._admit(admission, fold))
+        return Accepted(admission.response_id, request, fold) if attached is None else Accepted(attached, request)
 
     async def _admit(self, admission: Admission, fold: Fold) -> str | None:
-        """Admit and start. Shielded from the connection's end: once the transaction is on its way, it counts."""
-        admitted = await self._ledger.admit(admission)
+        """Admit and start. Shielded from the connection's end: once the transaction is on its way, it counts.
+
+        It owns the room that was reserved: a run gives that back when it ends, everything else gives it back here.
+        """
+        runs = admission.worker is not None
+        try:
+            admitted = await self._ledger.admit(admission)
+        except BaseException:
+            self._worker.release(admission.owner, runs)
+            raise
         if admitted.attached is not None:
+            self._worker.release(admission.owner, runs)
             return admitted.attached
         if admitted.lease is not None and admitted.place is not None:
             claim = Claim(
@@ -167,12 +178,14 @@ class Door:
             )
             live = Live(admitted.lease, fold, self._clock.monotonic(), admission.frames)
             self._worker.start(claim, live)
+        else:
+            self._worker.pump()  # room may have come free while the transaction was on its way
         return None
 
     async def _admit_fleeting(self, arrival: Arrival, request: CreateResponse, model: str) -> Accepted:
         if arrival.idempotency_key is not None:
             raise InvalidRequest(
-                "An Idempotency-Key needs a stored response to come back to; leave it out, or leave out `store: false`.",
+                "An Idempotency-Key needs a stored response to come back to: leave out it or `store: false`.",
                 param="Idempotency-Key",
                 code="unsupported_parameter",
             )

@@ -44,7 +44,8 @@ class Committer:
             live.dirty = True
             self._dirty.append(live)
         if self._flight is None:
-            self._schedule(urgent=first_output)
+            # Not against a storage that is down: that is tried again in its own time.
+            self._schedule(urgent=first_output and not self._failures)
         elif first_output:
             self._urgent = True
 
@@ -111,7 +112,7 @@ class Committer:
             return
         urgent, self._urgent = self._urgent, False
         if (error := flight.exception()) is not None:
-            urgent = False  # not against a storage that is down
+            urgent = False
             self._put_back(taken, error)
         else:
             self._advance(taken, flight.result())

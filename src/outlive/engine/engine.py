@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from outlive.core.errors import StorageUnavailable
 from outlive.core.ids import IdSource
 from outlive.core.limits import Limits
 from outlive.engine.admission import Door
@@ -47,7 +49,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
             for each in lives:
                 each.wake_all()
             if self.abandon_after is not None:
-                await self.worker.cancel_abandoned(self.abandon_after)
+                with contextlib.suppress(StorageUnavailable):  # then a later round does it
+                    await self.worker.cancel_abandoned(self.abandon_after)
 
     async def delete(self, owner: str, response_id: str) -> None:
         """Delete a response; one that runs is cancelled first (D18)."""

@@ -16,12 +16,15 @@ log = logging.getLogger(__name__)
 
 
 class Fleeting:
-    """Runs responses that are not stored."""
+    """Runs responses that are not stored, and tells their readers when the server leaves."""
+
+    draining = False  # nothing of it is ever handed back
 
     def __init__(self, ledger: FleetingLedger, runner: Runner, lives: Lives) -> None:
         self._ledger = ledger
         self._runner = runner
         self._lives = lives
+        self.leaving = False
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(self, claim: Claim, live: Live, ended: Callable[[], None]) -> None:
@@ -45,6 +48,8 @@ class Fleeting:
     async def drain(self, grace: float) -> None:
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=grace)
+        self.leaving = True
+        self._lives.wake_all()
 
     async def _run(self, claim: Claim, live: Live) -> None:
         try:

@@ -23,9 +23,26 @@ class Live:
     """Written by its runner, advanced by the committer, read by cursors. Only what is durable shows (D3)."""
 
     __slots__ = (
-        "_drafts", "_frames", "_numbered", "_pending_bytes", "_tail", "_tail_bytes", "_waiters",
-        "cause", "committed", "dirty", "ended", "final", "fold", "in_flight", "lease", "lost", "output", "read_at", "readers",
-    )  # fmt: skip
+        "_drafts",
+        "_frames",
+        "_numbered",
+        "_pending_bytes",
+        "_tail",
+        "_tail_bytes",
+        "_waiters",
+        "cause",
+        "committed",
+        "dirty",
+        "ended",
+        "final",
+        "fold",
+        "in_flight",
+        "lease",
+        "lost",
+        "output",
+        "read_at",
+        "readers",
+    )
 
     def __init__(self, lease: Lease, fold: Fold, read_at: float = 0.0, frames: bytes = b"") -> None:
         self.lease = lease

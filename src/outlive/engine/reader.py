@@ -39,7 +39,19 @@ class Gate(Protocol):
 class Cursor:
     """One reader's place in one response."""
 
-    __slots__ = ("_clock", "_gate", "_idle_since", "_journal", "_keep_alive", "_live", "_lives", "after", "ended", "id", "stopped")
+    __slots__ = (
+        "_clock",
+        "_gate",
+        "_idle_since",
+        "_journal",
+        "_keep_alive",
+        "_live",
+        "_lives",
+        "after",
+        "ended",
+        "id",
+        "stopped",
+    )
 
     def __init__(self, reader: Reader, response_id: str, after: int) -> None:
         self.id = response_id

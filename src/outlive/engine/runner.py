@@ -26,6 +26,9 @@ CUT_OFF = "The answer was cut off, and this upstream cannot continue it in place
 TOO_OFTEN = "The server was interrupted before anything was answered, too often to try again."
 TOO_LONG = "The response ran longer than this server allows."
 
+# More than this is put together in a thread, so that streams do not wait for it.
+MANY_ITEMS = 500
+
 Route = Callable[[str], tuple[Backend, str]]
 
 
@@ -52,6 +55,9 @@ class Runner:
     async def run(self, claim: Claim, live: Live) -> None:
         """Run to the terminal event. Raises StaleFence when another has taken the response over."""
         run = Run(self, claim, live)
+        if self._run_seconds is None:
+            await run.go()
+            return
         try:
             async with asyncio.timeout(self._run_seconds):
                 await run.go()
@@ -84,7 +90,6 @@ class Run:
         self._attempts = max(claim.attempts, 1)
         self._asked = 0
         self._began = self._clock.monotonic()
-
         self._continuation: str = "none"
 
     async def go(self) -> None:
@@ -107,11 +112,13 @@ class Run:
                 self._joints.append(live.fold.last + 1)
                 await self._runner.ledger.mark(live.lease, self._joints)
             try:
-                return await self._ask(backend, ModelCall(model, self._claim.request, items, verdict.open))
+                await self._ask(backend, ModelCall(model, self._claim.request, items, verdict.open))
+                return
             except UpstreamFault as fault:
                 await self._committer.settle(live)
                 if not await self._is_worth_another(fault):
-                    return await self.give_up(fault)
+                    await self.give_up(fault)
+                    return
             verdict = self._decide()
         if self._asked == 0:
             self._attempts -= 1  # taken only to be ended: that was no attempt
@@ -122,6 +129,8 @@ class Run:
         request, place = self._claim.request, self._claim.place
         has_history = request.previous_response_id is not None or (request.conversation is not None and place.first > 0)
         history = await self._runner.history.before(place) if has_history else []
+        if len(history) + len(request.input) > MANY_ITEMS:
+            return await asyncio.to_thread(assemble, history, request.input)
         return assemble(history, request.input)
 
     async def _ask(self, backend: Backend, call: ModelCall) -> None:

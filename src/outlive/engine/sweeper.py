@@ -32,9 +32,11 @@ class Sweeper:
         self._clock = clock
         self._retention = retention
         self._wanted = asyncio.Event()
+        self._unscrubbed = False
 
     def wake(self) -> None:
         """Something was deleted: do not wait for the next round."""
+        self._unscrubbed = True
         self._wanted.set()
 
     async def run(self) -> None:
@@ -58,8 +60,8 @@ class Sweeper:
         while await self._keeper.expire(responses_before=before[0], conversations_before=before[1], limit=BATCH):
             pass
         await self._keeper.forget_keys(now - DAY)
-        erased = 0
-        while count := await self._keeper.erase(BATCH):
-            erased += count
-        if erased:
+        while await self._keeper.erase(BATCH):
+            self._unscrubbed = True
+        if self._unscrubbed:
             await self._keeper.scrub()
+            self._unscrubbed = False

@@ -19,6 +19,8 @@ from outlive.ports.ledger import Claim, Ledger
 log = logging.getLogger(__name__)
 
 CLAIM_BATCH = 50
+STORAGE_PAUSE = 1.0  # seconds until a storage that is down is tried again
+LAST_SECONDS = 5.0  # how long a storage that is down can keep the server from leaving
 LEFT = "The server was shut down before the answer was complete."
 
 
@@ -54,6 +56,8 @@ class Worker:
         self._taken: Counter[str] = Counter()  # running or about to, by owner
         self._waiting: Counter[str] = Counter()
         self._pumping: asyncio.Task[None] | None = None
+        self._pump_again = False
+        self._cancelling: dict[str, asyncio.Task[None]] = {}
 
     # -- limits
 
@@ -104,20 +108,25 @@ class Worker:
 
     def pump(self) -> None:
         """See to it that whatever waits is taken as soon as there is room."""
-        if self._waiting and not self.draining and (self._pumping is None or self._pumping.done()):
+        if not self._waiting or self.draining:
+            return
+        # A claim under way may have looked before there was something to find.
+        self._pump_again = True
+        if self._pumping is None or self._pumping.done():
             self._pumping = asyncio.create_task(self._claim_all())
 
     async def _claim_all(self) -> None:
         while self._waiting and self._has_room() and not self.draining:
+            self._pump_again = False
             try:
                 claims = await self._claim_some()
             except StorageUnavailable:
-                await self._clock.sleep(1.0)
+                await self._clock.sleep(STORAGE_PAUSE)
                 continue
-            if not claims:
-                return
             for claim in claims:
                 await self._start_claimed(claim)
+            if not claims and not self._pump_again:
+                return
 
     async def _claim_some(self) -> list[Claim]:
         per_owner = self._capacity.running_per_owner
@@ -130,8 +139,16 @@ class Worker:
         return claims
 
     async def _start_claimed(self, claim: Claim) -> None:
-        fold = await self._reader.replay(claim.lease.response_id)
-        self.start(claim, Live(claim.lease, fold, self._clock.monotonic()))
+        self.start(claim, await self._revive(claim))
+
+    async def _revive(self, claim: Claim) -> Live:
+        """The response as its journal has it. Whoever took it must end it, so this waits for a storage that is down."""
+        while True:
+            try:
+                fold = await self._reader.replay(claim.lease.response_id)
+                return Live(claim.lease, fold, self._clock.monotonic())
+            except StorageUnavailable:
+                await self._clock.sleep(STORAGE_PAUSE)
 
     async def _run(self, claim: Claim, live: Live) -> None:
         response_id = claim.lease.response_id
@@ -158,13 +175,25 @@ class Worker:
     # -- ending from outside
 
     async def cancel(self, response_id: str) -> None:
-        """End a response as cancelled, wherever it runs; one that has ended stays as it is (D8)."""
+        """End a response as cancelled, wherever it runs; one that has ended stays as it is (D8).
+
+        Whoever asks while it is being cancelled waits for the same end, and whoever stops waiting does not stop it.
+        """
+        task = self._cancelling.get(response_id)
+        if task is None:
+            task = self._cancelling[response_id] = asyncio.create_task(self._cancel(response_id))
+            task.add_done_callback(lambda _: self._cancelling.pop(response_id))
+        await asyncio.shield(task)
+
+    async def _cancel(self, response_id: str) -> None:
         claim = await self._ledger.seize(response_id, self.name)
         if claim is None:
             return
         if (running := self._running.get(response_id)) is not None:
             running.task.cancel()
-        live = Live(claim.lease, await self._reader.replay(response_id), self._clock.monotonic())
+        if claim.waited:
+            self.release(claim.owner, runs=False)
+        live = await self._revive(claim)
         self._lives.enter(live)
         try:
             await self._runner.cancel(claim, live)
@@ -172,8 +201,6 @@ class Worker:
             pass  # somebody else cancelled it at the same time
         finally:
             self._lives.leave(live)
-            if self._waiting:
-                self._waiting = Counter(await self._ledger.waiting())
 
     async def cancel_abandoned(self, seconds: float) -> None:
         """Cancel foreground runs that nobody has read for so long (D1)."""
@@ -191,8 +218,9 @@ class Worker:
         self._lives.wake_all()
         if self._running:
             await asyncio.wait([running.task for running in self._running.values()], timeout=grace)
-        for running in list(self._running.values()):
-            await self._interrupt(running)
+        # What began meanwhile, or has come to a place where it can be continued, is handed back too.
+        await self._hand_back([running for running in self._running.values() if self._may_hand_back(running)])
+        await asyncio.gather(*(self._interrupt(running) for running in list(self._running.values())))
         self.leaving = True
         self._lives.wake_all()
 
@@ -204,9 +232,13 @@ class Worker:
         for running in leaving:
             running.task.cancel()
         await asyncio.gather(*(running.task for running in leaving), return_exceptions=True)
-        for running in leaving:
-            await self._runner.committer.settle(running.live)
-        await self._ledger.hand_back([running.live.lease for running in leaving if not running.live.ended])
+        try:
+            async with asyncio.timeout(LAST_SECONDS):
+                for running in leaving:
+                    await self._runner.committer.settle(running.live)
+                await self._ledger.hand_back([running.live.lease for running in leaving if not running.live.ended])
+        except (StorageUnavailable, TimeoutError):
+            log.warning("handing back failed: the database is unavailable. The next start takes these up all the same")
         for running in leaving:
             running.live.lose()
 
@@ -215,6 +247,9 @@ class Worker:
         await asyncio.gather(running.task, return_exceptions=True)
         if not running.live.ended and not running.live.lost:
             try:
-                await self._runner.break_off(running.claim, running.live, LEFT)
+                async with asyncio.timeout(LAST_SECONDS):
+                    await self._runner.break_off(running.claim, running.live, LEFT)
             except StaleFence:
                 pass
+            except TimeoutError:
+                log.warning("%s could not be ended: the database is unavailable", running.claim.lease.response_id)

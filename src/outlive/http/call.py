@@ -19,8 +19,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-# A body larger than this is decoded in a thread, so that streams do not wait for it.
-THREAD_BYTES = 256 * 1024
+# A body larger than this is looked through in a thread, so that streams do not wait for it.
+LARGE_BYTES = 256 * 1024
 MAX_PAGE = 100
 
 
@@ -41,9 +41,20 @@ class Call:
     """A request with the engine that serves it and the owner it came from."""
 
     __slots__ = (
-        "engine", "extra_headers", "headers", "lenient_chat", "max_body", "owner", "params", "receive", "request_id",
-        "scope", "send", "started",
-    )  # fmt: skip
+        "engine",
+        "extra_headers",
+        "headers",
+        "large",
+        "lenient_chat",
+        "max_body",
+        "owner",
+        "params",
+        "receive",
+        "request_id",
+        "scope",
+        "send",
+        "started",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, engine: Engine, max_body: int) -> None:
         self.scope = scope
@@ -55,6 +66,7 @@ class Call:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.params: dict[str, str] = {}
         self.extra_headers: dict[str, str] = {}
+        self.large = False
         self.lenient_chat = False
         self.started = False
         self.request_id = engine.ids.new("req")
@@ -79,7 +91,8 @@ class Call:
         if kind != "application/json":
             # A web page can send other types without asking first, so this is also what keeps pages out.
             raise UnsupportedMedia
-        if len(raw) > THREAD_BYTES:
+        self.large = len(raw) > LARGE_BYTES
+        if self.large:
             return await asyncio.to_thread(decode_body, raw)
         return decode_body(raw)
 
@@ -145,7 +158,9 @@ def read_int(text: str, param: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise InvalidRequest(f"{param} must be a whole number, not {text!r}.", param=param, code="invalid_type") from None
+        raise InvalidRequest(
+            f"{param} must be a whole number, not {text!r}.", param=param, code="invalid_type"
+        ) from None
 
 
 def read_bool(text: str | None, param: str) -> bool:

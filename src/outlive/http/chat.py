@@ -25,14 +25,13 @@ async def create(call: Call) -> None:
     if not isinstance(body.get("model"), str) or not body["model"]:
         raise InvalidRequest("model is required.", param="model", code="missing_required_parameter")
     for field, why in STATEFUL.items():
-        if body.get(field) not in (None, False):
-            if not call.lenient_chat:
-                raise InvalidRequest(
-                    f"{field} is not supported on /v1/chat/completions, which keeps no state: {why}. "
-                    f"Use /v1/responses, which honours it.",
-                    param=field,
-                    code="unsupported_parameter",
-                )
+        if body.get(field) not in (None, False) and not call.lenient_chat:
+            raise InvalidRequest(
+                f"{field} is not supported on /v1/chat/completions, which keeps no state: {why}. "
+                f"Use /v1/responses, which honours it.",
+                param=field,
+                code="unsupported_parameter",
+            )
         if field in body and (field != "store" or call.lenient_chat):
             del body[field]
     await _pass_on(call, body)

@@ -8,9 +8,18 @@ EXPOSED = "x-request-id, retry-after, openai-poll-after-ms"
 METHODS = "GET, POST, DELETE, OPTIONS"
 # Asked for by browsers on the SDK's behalf; x-stainless-* is a family, so what is asked for is looked at one by one.
 HEADERS = frozenset(
-    {"authorization", "content-type", "accept", "idempotency-key", "openai-organization", "openai-project", "openai-beta",
-     "last-event-id", "x-client-request-id"}
-)  # fmt: skip
+    {
+        "authorization",
+        "content-type",
+        "accept",
+        "idempotency-key",
+        "openai-organization",
+        "openai-project",
+        "openai-beta",
+        "last-event-id",
+        "x-client-request-id",
+    }
+)
 
 
 class Cors:

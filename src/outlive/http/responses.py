@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import msgspec
 
-from outlive.core.errors import InvalidRequest, NotFound, ShuttingDown, UpstreamFault
+from outlive.core.errors import InvalidRequest, ShuttingDown, UpstreamFault
 from outlive.core.events import Json
-from outlive.core.requests import CreateResponse
+from outlive.core.fold import Fold
 from outlive.engine.admission import Accepted, Arrival
-from outlive.engine.reader import Cursor, Cut, Reader
+from outlive.engine.reader import Cut, Reader
 from outlive.http import sse
 from outlive.http.call import Call, Reply, json_reply, list_reply, read_bool, read_int, read_paging
 from outlive.http.errors import STATUS_OF_CODE, encode, envelope, status_of_fault
@@ -34,9 +35,11 @@ _final = msgspec.json.Decoder(Final)
 
 async def create(call: Call) -> Reply | None:
     retries = call.header(b"x-stainless-retry-count")
+    body = await call.json()
     arrival = Arrival(
         owner=call.owner,
-        body=await call.json(),
+        body=body,
+        large=call.large,
         idempotency_key=call.header(b"idempotency-key"),
         retry_count=int(retries) if retries is not None and retries.isdigit() else None,
     )
@@ -61,10 +64,8 @@ async def retrieve(call: Call) -> Reply | None:
         await sse.stream(call, call.engine.reader.follow(response_id, after))
         return None
     if record.snapshot is None and wait:
-        try:
+        with contextlib.suppress(Cut):  # the server is leaving: say how far it is
             await call.engine.reader.wait_end(response_id, wait)
-        except Cut:
-            pass  # the server is leaving: say how far it is
         record = await call.engine.catalog.response(call.owner, response_id)
     return await _show(call, record)
 
@@ -98,7 +99,10 @@ async def list_all(call: Call) -> Reply:
     records, more = await call.engine.catalog.responses(
         call.owner, read_paging(query), statuses=statuses, conversation=dict(query).get("conversation")
     )
-    return list_reply(Page([_summary(await _body(call, record)) for record in records], more))
+    folds = {r.response_id: await call.engine.reader.fold(r.response_id) for r in records if r.snapshot is None}
+    # Final objects may be long, and a page may hold a hundred of them.
+    data = await asyncio.to_thread(lambda: [_summary(record, folds.get(record.response_id)) for record in records])
+    return list_reply(Page(data, more))
 
 
 # -- answering a create
@@ -147,7 +151,7 @@ async def _wait(call: Call, accepted: Accepted, reader: Reader) -> Reply | None:
             while not cursor.ended and not cursor.stopped:
                 await cursor.read()
         except Cut:
-            raise _unfinished(accepted.response_id) from None
+            raise _unfinished(accepted) from None
         if cursor.stopped:
             return None
         cause, final = cursor.cause, cursor.final
@@ -176,8 +180,9 @@ def _conclude(response_id: str, final: bytes, cause: UpstreamFault | None) -> Re
     return Reply(encode(envelope(message, type_, None, code)), status, headers)
 
 
-def _unfinished(response_id: str) -> ShuttingDown:
-    error = ShuttingDown(f"The server is shutting down; response {response_id} is kept: retrieve it in a moment.")
+def _unfinished(accepted: Accepted) -> ShuttingDown:
+    kept = "is kept: retrieve it in a moment" if accepted.request.store else "was not stored: ask again in a moment"
+    error = ShuttingDown(f"The server is shutting down; response {accepted.response_id} {kept}.")
     error.should_retry = False
     return error
 
@@ -188,22 +193,15 @@ def _unfinished(response_id: str) -> ShuttingDown:
 async def _show(call: Call, record: Record) -> Reply:
     if record.snapshot is not None:
         return Reply(record.snapshot)
-    body = await _body(call, record)
+    fold = await call.engine.reader.fold(record.response_id)
     age = call.engine.clock.now() - record.created_at
     # A run that is young may end soon; one that has been going for minutes will hardly end in the next second.
     poll = int(min(max(age * 100, 250), 5000))
-    return Reply(encode(body), headers={"openai-poll-after-ms": str(poll)} if body["status"] in STATUSES[:2] else {})
+    return Reply(fold.snapshot(), headers={} if fold.ended else {"openai-poll-after-ms": str(poll)})
 
 
-async def _body(call: Call, record: Record) -> Json:
-    if record.snapshot is not None:
-        body: Json = msgspec.json.decode(record.snapshot)
-        return body
-    fold = await call.engine.reader.fold(record.response_id)
-    return fold.response()
-
-
-def _summary(body: Json) -> Json:
+def _summary(record: Record, fold: Fold | None) -> Json:
+    body: Json = msgspec.json.decode(record.snapshot or b"{}") if fold is None else fold.header
     return {name: value for name, value in body.items() if name not in LONG_FIELDS}
 
 
@@ -214,7 +212,9 @@ def _read_after(query: dict[str, str], follow: bool) -> int:
         raise InvalidRequest("starting_after needs stream=true.", param="starting_after")
     after = read_int(query["starting_after"], "starting_after")
     if after < 0:
-        raise InvalidRequest("starting_after must not be negative.", param="starting_after", code="integer_below_min_value")
+        raise InvalidRequest(
+            "starting_after must not be negative.", param="starting_after", code="integer_below_min_value"
+        )
     return after
 
 

@@ -10,6 +10,9 @@ from outlive.core.events import DONE_FRAME
 from outlive.engine.reader import Cursor, Cut
 from outlive.http.call import Call
 
+# How long a client must have waited before it is watched: most short requests are over by then, and need no watcher.
+PATIENCE_SECONDS = 0.05
+
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 CONTENT_TYPE = "text/event-stream; charset=utf-8"
 
@@ -21,17 +24,21 @@ class Attention:
         self._call = call
         self._cursor = cursor
         self._task: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._start)
 
     def __enter__(self) -> Attention:
-        self._task = asyncio.create_task(self._watch())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
         self._cursor.leave()
+
+    def _start(self) -> None:
+        self._task = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
         while (await self._call.receive())["type"] != "http.disconnect":

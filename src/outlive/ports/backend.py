@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from outlive.core.events import AnyDraft, Json
-from outlive.core.recovery import Open as Open
+from outlive.core.recovery import Open
 from outlive.core.requests import CreateResponse
 
 ContinuationMode = Literal["none", "prefill", "continue_final_message", "prefix"]

@@ -65,6 +65,7 @@ class Claim(msgspec.Struct, frozen=True):
     attempts: int
     joints: list[int]
     background: bool
+    waited: bool = False  # nobody had it before; only of what was seized
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -91,7 +92,7 @@ class RunLedger(Protocol):
     """What a running response needs of a ledger. A stale fence can write nothing."""
 
     def append(self, entries: list[Entry]) -> asyncio.Future[list[bool]]:
-        """One commit for all of them; False for each whose lease is stale: its rows are dropped, the others' are not."""
+        """One commit for all of them; False for each whose lease is stale: its rows alone are dropped."""
         ...
 
     async def close(self, closing: Closing) -> None:

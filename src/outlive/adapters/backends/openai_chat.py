@@ -29,6 +29,7 @@ from outlive.translate.chat_whole import to_chunk
 _CONNECT_SECONDS = 30.0
 _MODELS_SECONDS = 10.0
 _DRAIN_SECONDS = 1.0
+_MANY_ITEMS = 500
 
 _HEADERS = {
     "Accept": "text/event-stream, application/json",
@@ -94,7 +95,7 @@ class ChatBackend:
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[list[bytes], None]:
         """Ask, and yield the payloads of each read. Closing the generator closes the connection at once."""
-        response = await self._post(render(call, self._upstream))
+        response = await self._post(await self._render(call))
         content = response.content
         silence = Silence(self._upstream.silence_seconds, lambda: content.set_exception(TimeoutError()))
         events = EventStream()
@@ -126,7 +127,8 @@ class ChatBackend:
     async def pass_through(self, body: Json) -> Passed:
         """Send a Chat Completions request as it is, and hand back the answer as it comes, errors included."""
         # No upstream is asked to keep anything (D4).
-        response = await self._post({**body, "store": False} if self._upstream.sends_store else body)
+        sent = {**body, "store": False} if self._upstream.sends_store else body
+        response = await self._post(msgspec.json.encode(sent))
         if response.status in (401, 403) or 300 <= response.status < 400:
             # Such an answer is about this server's settings, and may quote its key: not for the caller.
             try:
@@ -163,8 +165,13 @@ class ChatBackend:
             return UpstreamFault(f"The URL of the model's server ({self.name}) is wrong.", retryable=False)
         return UpstreamFault(f"The connection to the model's server ({self.name}) broke.")
 
-    async def _post(self, body: Json) -> aiohttp.ClientResponse:
-        data = msgspec.json.encode(body)
+    async def _render(self, call: ModelCall) -> bytes:
+        """The request's body; a long context is put together in a thread, so that streams do not wait for it."""
+        if len(call.items) > _MANY_ITEMS:
+            return await asyncio.to_thread(lambda: msgspec.json.encode(render(call, self._upstream)))
+        return msgspec.json.encode(render(call, self._upstream))
+
+    async def _post(self, data: bytes) -> aiohttp.ClientResponse:
         try:
             try:
                 return await self._send(data)

@@ -11,7 +11,6 @@ from outlive.core.errors import InvalidRequest, NotFound
 from outlive.core.events import Json
 from outlive.ports.catalog import Page, Paging, Record
 
-
 RUNNING = frozenset({"queued", "in_progress"})
 
 
@@ -132,7 +131,9 @@ def _page(
     conditions, values = [*where[0]], [*where[1]]
     before = "<" if paging.order == "desc" else ">"
     if paging.after is not None:
-        cursor = db.execute(f"SELECT key FROM {table} WHERE id = ? AND owner = ?", (paging.after, where[1][0])).fetchone()
+        cursor = db.execute(
+            f"SELECT key FROM {table} WHERE id = ? AND owner = ?", (paging.after, where[1][0])
+        ).fetchone()
         if cursor is None:
             raise _bad_cursor(paging.after)
         conditions.append(f"key {before} {int(cursor[0])}")
@@ -151,7 +152,8 @@ def _items(db: sqlite3.Connection, thread: int, span: tuple[int, int] | None, pa
         else:
             first = max(first, row[0] + 1)
     rows = db.execute(
-        f"SELECT body FROM items WHERE thread = ? AND position >= ? AND position < ? ORDER BY position {paging.order} LIMIT ?",
+        "SELECT body FROM items WHERE thread = ? AND position >= ? AND position < ? "
+        f"ORDER BY position {paging.order} LIMIT ?",
         (thread, first, end, paging.limit + 1),
     ).fetchall()
     return Page([decode(body) for (body,) in rows[: paging.limit]], len(rows) > paging.limit)

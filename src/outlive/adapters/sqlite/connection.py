@@ -13,6 +13,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from outlive import armed
@@ -24,6 +25,10 @@ Work = Callable[[sqlite3.Connection], T]
 SCHEMA_VERSION = 1
 BUSY_MS = 2000
 READERS = 3
+# After a commit of k jobs the next one waits so long for each of them, at most so long in all: a commit costs more
+# than the jobs in it, so under load it should carry many.
+PAUSE_PER_JOB = 0.0005
+MAX_PAUSE = 0.002
 # A batch this large is committed even if more is waiting, so that nobody waits for a whole stampede.
 MAX_JOBS = 256
 
@@ -62,7 +67,11 @@ class Database:
         except sqlite3.Error as error:
             raise SettingsError(f"The database {path} cannot be opened: {error}.") from error
         self._loop = asyncio.get_running_loop()
-        self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
+        # What waits for the next commit, whether one is under way, and when the next may begin.
+        self._gathered: list[Job[Any]] = []
+        self._writing = False
+        self._rest_until = 0.0
+        self._batches: queue.SimpleQueue[list[Job[Any]]] = queue.SimpleQueue()
         self._local = threading.local()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="outlive-reader")
         self._opened: list[sqlite3.Connection] = []
@@ -72,7 +81,9 @@ class Database:
     def write(self, name: str, work: Work[T]) -> asyncio.Future[T]:
         """Run `work` in the writer's next transaction. It must check before it writes: an error undoes nothing."""
         future: asyncio.Future[T] = self._loop.create_future()
-        self._jobs.put(Job(name, work, future))
+        self._gathered.append(Job(name, work, future))
+        if len(self._gathered) == 1 and not self._writing:
+            self._hand_over_soon()
         return future
 
     def read(self, name: str, work: Work[T]) -> Awaitable[T]:
@@ -89,46 +100,53 @@ class Database:
         """Move the log into the file and empty it. A transaction cannot do that, so it has a connection of its own."""
 
         def work() -> None:
-            connection = _open(self.path)
             try:
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                with contextlib.closing(_open(self.path)) as connection:
+                    (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             except sqlite3.Error as error:
                 raise StorageUnavailable("checkpoint", str(error)) from error
-            finally:
-                connection.close()
+            if busy:
+                raise StorageUnavailable("checkpoint", "somebody is reading")
 
         await asyncio.to_thread(work)
 
     async def close(self) -> None:
-        self._jobs.put(None)
+        await self.write("close", lambda _: None)  # and with it everything that was to be written before
+        self._batches.put([])
         await asyncio.to_thread(self._thread.join)
         self._readers.shutdown(wait=True)
         for connection in (*self._opened, self._writer):
             connection.close()
         os.close(self._lock)
 
+    # -- group commit: one batch is being written while the next one gathers
+
+    def _hand_over_soon(self) -> None:
+        pause = self._rest_until - self._loop.time()
+        if pause > 0:
+            self._loop.call_later(pause, self._hand_over)
+        else:
+            self._loop.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        jobs, self._gathered = self._gathered[:MAX_JOBS], self._gathered[MAX_JOBS:]
+        self._writing = True
+        self._batches.put(jobs)
+
+    def _settle(self, jobs: list[Job[Any]]) -> None:
+        self._writing = False
+        self._rest_until = self._loop.time() + min(len(jobs) * PAUSE_PER_JOB, MAX_PAUSE)
+        for job in jobs:
+            job.settle()
+        if self._gathered:
+            self._hand_over_soon()
+
     # -- the writer thread
 
     def _write_forever(self) -> None:
-        job = self._jobs.get()
-        while job is not None:
-            jobs = [job]
-            # Whatever has gathered meanwhile goes into the same commit.
-            while (job := self._next_now()) is not None and len(jobs) < MAX_JOBS:
-                jobs.append(job)
+        while jobs := self._batches.get():
             self._commit(jobs)
-            self._loop.call_soon_threadsafe(_settle, jobs)
-            job = job or self._jobs.get()
-
-    def _next_now(self) -> Job[Any] | None:
-        """The next job, if one waits already. The end mark is left for the blocking get to find."""
-        try:
-            job = self._jobs.get_nowait()
-        except queue.Empty:
-            return None
-        if job is None:
-            self._jobs.put(None)
-        return job
+            self._loop.call_soon_threadsafe(self._settle, jobs)
 
     def _commit(self, jobs: list[Job[Any]]) -> None:
         try:
@@ -189,11 +207,6 @@ def _reach(point: str, jobs: list[Job[Any]]) -> None:
         armed.reach(f"{point}-of-{job.name.replace(' ', '-')}")
 
 
-def _settle(jobs: list[Job[Any]]) -> None:
-    for job in jobs:
-        job.settle()
-
-
 def _open(path: str, read_only: bool = False) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
     connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
@@ -228,7 +241,7 @@ def _lock_file(path: str) -> int:
     The descriptor is not inherited, so a child that outlives the server does not keep the lock.
     """
     try:
-        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        Path(path).absolute().parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise SettingsError(f"The database {path} cannot be opened: {error.strerror}.") from error

@@ -22,7 +22,7 @@ class SqliteConversations:
     ) -> str:
         def work(db: sqlite3.Connection) -> str:
             target = _find_by_key(db, owner, "conversation", idempotency)
-            if target is not None:
+            if target is not None and db.execute(SQL["find_conversation"], (target, owner)).fetchone() is not None:
                 return target
             thread = int(db.execute(SQL["add_thread"], (None, None, None, len(items), at)).lastrowid or 0)
             metadata = encode(conversation["metadata"])
@@ -53,15 +53,18 @@ class SqliteConversations:
         self, owner: str, conversation_id: str, items: list[Json], at: float, idempotency: Idempotency | None
     ) -> list[Json]:
         def work(db: sqlite3.Connection) -> list[Json]:
-            thread = _find_unlocked(db, owner, conversation_id)
+            # A repeat is answered before the lock is looked at (D17).
             kind = f"items of {conversation_id}"
+            thread = int(find_conversation(db, owner, conversation_id)[1])
             target = _find_by_key(db, owner, kind, idempotency)
             if target is not None:
                 return _read_items(db, thread, target.split(","))
+            _find_unlocked(db, owner, conversation_id)
             head = db.execute(SQL["find_thread"], (thread,)).fetchone()[3]
             new = threads.without_repeats(db, items, Place(thread, head))
             threads.add_items(db, thread, head, new, None)
             db.execute(SQL["move_head"], (head + len(new), thread))
+            db.execute(SQL["use_conversation"], (at, conversation_id))
             ids = [item["id"] for item in items]
             _save_key(db, owner, kind, idempotency, ",".join(ids), at)
             return _read_items(db, thread, ids)

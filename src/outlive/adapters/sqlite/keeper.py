@@ -41,7 +41,7 @@ class SqliteKeeper:
                 db.execute(SQL["erase_loose_items"], (thread,))
                 db.execute(SQL["erase_keys"], (conversation_id,))
                 db.execute(SQL["erase_conversation"], (key,))
-                db.execute(SQL["erase_thread"], (thread,))
+                _erase_thread(db, thread)
             return len(responses) + len(conversations)
 
         return await self._database.write("erase", work)
@@ -66,5 +66,12 @@ def _erase_response(
     db.execute(SQL["erase_keys"], (response_id,))
     if not in_conversation:
         db.execute(SQL["erase_response_items"], (key, thread, first, last))
+        _erase_thread(db, thread)
     db.execute(SQL["erase_response"], (key,))
-    db.execute(SQL["erase_thread"], (thread,))
+
+
+def _erase_thread(db: sqlite3.Connection, thread: int | None) -> None:
+    """If nothing needs it; then also the threads that were kept for its sake alone."""
+    while thread is not None:
+        row = db.execute(SQL["erase_thread"], (thread,)).fetchone()
+        thread = row[0] if row else None

@@ -30,7 +30,7 @@ class SqliteLedger:
     async def seize(self, response_id: str, worker: str) -> Claim | None:
         def work(db: sqlite3.Connection) -> Claim | None:
             row = db.execute(SQL["find_running"], (response_id,)).fetchone()
-            return _take(db, row[0], worker, attempts=0) if row else None
+            return _take(db, row[0], worker, attempts=0, waited=bool(row[1])) if row else None
 
         return await self._database.write("seize", work)
 
@@ -110,8 +110,10 @@ def _add_response(db: sqlite3.Connection, admission: Admission, thread: int, fir
     key = int(
         db.execute(
             SQL["add_response"],
-            (admission.response_id, owner, admission.status, request.background, at, request.conversation)
-            + (thread, first, end, end, pack(request)),
+            (
+                *(admission.response_id, owner, admission.status, request.background, at, request.conversation),
+                *(thread, first, end, end, pack(request)),
+            ),
         ).lastrowid
         or 0
     )
@@ -129,7 +131,7 @@ def _add_response(db: sqlite3.Connection, admission: Admission, thread: int, fir
 # -- running
 
 
-def _take(db: sqlite3.Connection, key: int, worker: str, attempts: int) -> Claim:
+def _take(db: sqlite3.Connection, key: int, worker: str, attempts: int, waited: bool = False) -> Claim:
     db.execute(SQL["take_lease"], (worker, attempts, key))
     db.execute(SQL["start_response"], (key,))
     row = db.execute(SQL["find_claim"], (key,)).fetchone()
@@ -143,6 +145,7 @@ def _take(db: sqlite3.Connection, key: int, worker: str, attempts: int) -> Claim
         attempts=made,
         joints=decode(joints),
         background=bool(background),
+        waited=waited,
     )
 
 
@@ -176,7 +179,7 @@ def _close(db: sqlite3.Connection, closing: Closing) -> None:
 
 
 def _take_out(db: sqlite3.Connection, key: int, thread: int, first: int, input_end: int, at: float) -> None:
-    """A failed turn leaves its conversation or chain; its input stays with the response, on a thread of its own (D6)."""
+    """A failed turn leaves its conversation or chain; its input stays with it, on a thread of its own (D6)."""
     own = db.execute(SQL["add_thread"], (None, None, None, input_end - first, at)).lastrowid
     db.execute(SQL["move_items"], (own, first, thread, first, input_end))
     db.execute(SQL["move_response"], (own, key))

@@ -112,8 +112,8 @@ SELECT r.id, r.key, l.fence, r.owner, r.request, r.thread, r.first, r.input_end,
   FROM leases l JOIN responses r ON r.key = l.response WHERE l.response = ?;
 
 -- find_running --
--- The key of a response that has not ended.
-SELECT l.response FROM responses r JOIN leases l ON l.response = r.key WHERE r.id = ?;
+-- The key of a response that has not ended, and whether it waits for a worker.
+SELECT l.response, l.worker IS NULL FROM responses r JOIN leases l ON l.response = r.key WHERE r.id = ?;
 
 -- mark_lease --
 -- So that the final object can tell where it was joined.
@@ -201,6 +201,10 @@ DELETE FROM items WHERE thread = ? AND id = ?;
 -- A new conversation on a new thread.
 INSERT INTO conversations (id, owner, created_at, used_at, thread, metadata) VALUES (?, ?, ?, ?, ?, ?);
 
+-- use_conversation --
+-- Kept from now on for as long as conversations are kept (D18).
+UPDATE conversations SET used_at = ? WHERE id = ?;
+
 -- update_conversation --
 -- Replaces the metadata.
 UPDATE conversations SET metadata = ? WHERE key = ?;
@@ -212,9 +216,9 @@ UPDATE conversations SET hidden = 1 WHERE key = ?;
 -- expire_responses --
 -- Ended and unused since then; a chain counts as used when any of its responses was a parent.
 SELECT r.key, r.thread, r.first FROM responses r
-  JOIN threads t ON t.key = r.thread LEFT JOIN threads root ON root.key = t.root
+  LEFT JOIN threads t ON t.key = r.thread LEFT JOIN threads root ON root.key = t.root
  WHERE r.hidden = 0 AND r.ended_at < ?1
-   AND (r.conversation IS NOT NULL OR max(t.used_at, coalesce(root.used_at, 0)) < ?1) LIMIT ?2;
+   AND (r.conversation IS NOT NULL OR max(coalesce(t.used_at, 0), coalesce(root.used_at, 0)) < ?1) LIMIT ?2;
 
 -- expire_conversations --
 -- Unused since then and with nothing running.
@@ -224,18 +228,18 @@ SELECT key, thread FROM conversations WHERE hidden = 0 AND running IS NULL AND u
 -- Hidden, and no unfinished run anywhere in the family of their thread, which might need their items.
 SELECT r.key, r.id, r.thread, r.first, r.last,
        EXISTS (SELECT 1 FROM conversations c WHERE c.id = r.conversation AND c.hidden = 0 AND c.thread = r.thread)
-  FROM responses r JOIN threads t ON t.key = r.thread
- WHERE r.hidden = 1 AND NOT EXISTS
-       (SELECT 1 FROM leases l JOIN responses o ON o.key = l.response JOIN threads ot ON ot.key = o.thread
-         WHERE coalesce(ot.root, ot.key) = coalesce(t.root, t.key))
+  FROM responses r LEFT JOIN threads t ON t.key = r.thread
+ WHERE r.hidden = 1 AND coalesce(t.root, r.thread) NOT IN
+       (SELECT coalesce(ot.root, o.thread) FROM leases l JOIN responses o ON o.key = l.response
+          LEFT JOIN threads ot ON ot.key = o.thread)
  LIMIT ?;
 
 -- erasable_conversations --
 -- Hidden, and no unfinished run in the family of their thread.
-SELECT c.key, c.id, c.thread FROM conversations c JOIN threads t ON t.key = c.thread
- WHERE c.hidden = 1 AND NOT EXISTS
-       (SELECT 1 FROM leases l JOIN responses o ON o.key = l.response JOIN threads ot ON ot.key = o.thread
-         WHERE coalesce(ot.root, ot.key) = coalesce(t.root, t.key))
+SELECT c.key, c.id, c.thread FROM conversations c LEFT JOIN threads t ON t.key = c.thread
+ WHERE c.hidden = 1 AND coalesce(t.root, c.thread) NOT IN
+       (SELECT coalesce(ot.root, o.thread) FROM leases l JOIN responses o ON o.key = l.response
+          LEFT JOIN threads ot ON ot.key = o.thread)
  LIMIT ?;
 
 -- erase_events --
@@ -275,9 +279,9 @@ DELETE FROM idempotency WHERE used_at < ? AND kind <> 'response';
 DELETE FROM unanswered WHERE created_at < ?;
 
 -- erase_thread --
--- A thread that nothing refers to any more.
+-- A thread that holds nothing any more, is no conversation's, and that no fork goes on from; the one it was forked from.
 DELETE FROM threads WHERE key = ?1
-   AND NOT EXISTS (SELECT 1 FROM responses WHERE thread = ?1)
-   AND NOT EXISTS (SELECT 1 FROM conversations WHERE thread = ?1)
    AND NOT EXISTS (SELECT 1 FROM items WHERE thread = ?1)
-   AND NOT EXISTS (SELECT 1 FROM threads t WHERE t.parent = ?1);
+   AND NOT EXISTS (SELECT 1 FROM conversations WHERE thread = ?1)
+   AND NOT EXISTS (SELECT 1 FROM threads fork WHERE fork.parent = ?1)
+RETURNING parent;

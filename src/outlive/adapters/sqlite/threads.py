@@ -47,7 +47,8 @@ def locate(db: sqlite3.Connection, owner: str, conversation: str | None, parent:
 def segments(db: sqlite3.Connection, thread: int | None, upto: int) -> Iterator[tuple[int, int, int | None]]:
     """The segments of a line, newest first: thread, end position, and hole."""
     while thread is not None:
-        _, parent, fork, _, hole = db.execute(SQL["find_thread"], (thread,)).fetchone()
+        # A thread that was erased with all that lay on it is nothing but a hole.
+        _, parent, fork, _, hole = db.execute(SQL["find_thread"], (thread,)).fetchone() or (None, None, 0, 0, -1)
         yield thread, upto, hole
         thread, upto = parent, fork
 

@@ -1,8 +1,11 @@
 -- Everything a single server keeps. Content is stored as bytes (JSON text may hold what SQL text may not).
 
+-- Keys of threads and responses are never used again (AUTOINCREMENT): an item, a fork or a stale lease may outlive what
+-- its key stood for, and must not come to mean something else.
+
 -- A line of items: a conversation, or a chain of responses. A fork inherits its parent's items below `fork`.
 CREATE TABLE threads (
-    key     INTEGER PRIMARY KEY,
+    key     INTEGER PRIMARY KEY AUTOINCREMENT,
     root    INTEGER,            -- the first thread of the family; NULL: this one
     parent  INTEGER,
     fork    INTEGER,
@@ -10,9 +13,10 @@ CREATE TABLE threads (
     hole    INTEGER,            -- from this position on, something was deleted: no chain may reach past it (D22)
     used_at REAL NOT NULL
 );
+CREATE INDEX forks ON threads (parent) WHERE parent IS NOT NULL;
 
 CREATE TABLE responses (
-    key          INTEGER PRIMARY KEY,
+    key          INTEGER PRIMARY KEY AUTOINCREMENT,
     id           TEXT NOT NULL UNIQUE,
     owner        TEXT NOT NULL,
     status       TEXT NOT NULL,
@@ -29,7 +33,6 @@ CREATE TABLE responses (
     snapshot     BLOB                         -- once it has ended
 );
 CREATE INDEX responses_of_owner ON responses (owner, key);
-CREATE INDEX responses_of_thread ON responses (thread);
 CREATE INDEX responses_in_conversation ON responses (conversation, key) WHERE conversation IS NOT NULL;
 CREATE INDEX responses_hidden ON responses (key) WHERE hidden = 1;
 CREATE INDEX responses_ended ON responses (ended_at) WHERE hidden = 0;
@@ -57,14 +60,13 @@ CREATE TABLE events (
 );
 
 CREATE TABLE items (
-    key      INTEGER PRIMARY KEY,
     thread   INTEGER NOT NULL,
     position INTEGER NOT NULL,
     id       TEXT NOT NULL,
     response INTEGER,               -- NULL: put there through the conversation's own endpoints
     body     BLOB NOT NULL,
-    UNIQUE (thread, position)
-);
+    PRIMARY KEY (thread, position)
+) WITHOUT ROWID;
 CREATE INDEX items_by_id ON items (thread, id);
 
 CREATE TABLE conversations (
@@ -79,6 +81,7 @@ CREATE TABLE conversations (
     metadata   BLOB NOT NULL
 );
 CREATE INDEX conversations_of_owner ON conversations (owner, key);
+CREATE INDEX conversations_of_thread ON conversations (thread);
 CREATE INDEX conversations_hidden ON conversations (key) WHERE hidden = 1;
 
 CREATE TABLE idempotency (

@@ -1,0 +1,28 @@
+"""Which adapters the suites run on: a new database is one more line in each table here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.homes import Opener, RunOpener, open_run_memory, open_run_sqlite, open_sqlite
+
+HOMES: dict[str, Callable[[Path], Opener]] = {
+    "sqlite": lambda folder: lambda: open_sqlite(folder / "outlive.db"),
+}
+RUN_HOMES: dict[str, Callable[[Path], RunOpener]] = {
+    "sqlite": lambda folder: lambda: open_run_sqlite(folder / "outlive.db"),
+    "memory": lambda folder: open_run_memory,
+}
+
+
+@pytest.fixture(params=list(HOMES))
+def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
+    return HOMES[request.param](tmp_path)
+
+
+@pytest.fixture(params=list(RUN_HOMES))
+def run_opener(request: pytest.FixtureRequest, tmp_path: Path) -> RunOpener:
+    return RUN_HOMES[request.param](tmp_path)

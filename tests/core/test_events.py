@@ -1,0 +1,119 @@
+"""Frames hold any text, come apart where they were put together, and read back as what they were made of."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlive.core.events import (
+    DONE_FRAME,
+    KEEP_ALIVE_FRAME,
+    TERMINAL_EVENTS,
+    AnyDraft,
+    Channel,
+    Delta,
+    Draft,
+    is_last,
+    read_frame,
+    split_frames,
+)
+from outlive.core.numbering import number
+from tests.core.journals import NASTY, runs, texts
+
+
+def test_a_draft_becomes_one_sse_event_of_its_own_type() -> None:
+    assert Draft("response.x", {"a": 1}).frame(7) == (
+        b'event: response.x\ndata: {"type":"response.x","sequence_number":7,"a":1}\n\n'
+    )
+
+
+def test_a_draft_without_fields_is_still_json() -> None:
+    assert read_frame(Draft("response.x", {}).frame(0)) == {"type": "response.x", "sequence_number": 0}
+
+
+@given(st.integers(0, 10**9), st.dictionaries(st.sampled_from(["a", "b"]), texts))
+def test_a_frame_reads_back_as_what_it_was_made_of(n: int, fields: dict[str, str]) -> None:
+    assert read_frame(Draft("response.x", fields).frame(n)) == {"type": "response.x", "sequence_number": n, **fields}
+
+
+@given(texts, st.integers(0, 10**6))
+def test_a_delta_reads_back_with_its_text_and_place(text: str, n: int) -> None:
+    channel = Channel("response.output_text.delta", "msg_1", 2, "content_index", 1)
+    assert read_frame(Delta(channel, text).frame(n)) == {
+        "type": "response.output_text.delta",
+        "sequence_number": n,
+        "item_id": "msg_1",
+        "output_index": 2,
+        "content_index": 1,
+        "delta": text,
+        "logprobs": [],
+    }
+
+
+def test_only_text_deltas_carry_logprobs() -> None:
+    channel = Channel("response.function_call_arguments.delta", "fc_1", 0)
+    assert set(read_frame(Delta(channel, "{").frame(3))) == {
+        "type",
+        "sequence_number",
+        "item_id",
+        "output_index",
+        "delta",
+    }
+
+
+@pytest.mark.parametrize("text", NASTY)
+def test_no_text_can_break_out_of_its_frame(text: str) -> None:
+    frame = Delta(Channel("response.output_text.delta", "msg_1", 0, "content_index", 0), text).frame(0)
+    assert frame.count(b"\n") == 3
+    assert frame.count(b"\r") == 0
+    assert split_frames(frame) == [frame]
+
+
+@given(st.lists(texts, max_size=10), st.integers(-1, 100))
+def test_splitting_undoes_joining(pieces: list[str], after: int) -> None:
+    channel = Channel("response.output_text.delta", "msg_1", 0, "content_index", 0)
+    drafts: list[AnyDraft] = [Delta(channel, text) for text in pieces]
+    frames = number(drafts, after)
+    assert split_frames(b"".join(frames)) == frames
+
+
+def test_nothing_splits_into_nothing() -> None:
+    assert split_frames(b"") == []
+
+
+@given(runs)
+def test_every_event_of_a_run_reads_back(drafts: list[AnyDraft]) -> None:
+    for frame, draft in zip(number(drafts, -1), drafts, strict=True):
+        event = read_frame(frame)
+        assert event["type"] == draft.type
+        if isinstance(draft, Delta):
+            assert event["delta"] == draft.text
+
+
+@pytest.mark.parametrize("type_", sorted(TERMINAL_EVENTS))
+def test_a_terminal_event_is_the_last(type_: str) -> None:
+    before = Draft("response.in_progress", {"response": {}}).frame(0)
+    last = Draft(type_, {"response": {"text": "\n\nevent: response.in_progress\n"}}).frame(1)
+    assert is_last(last)
+    assert is_last(before + last)
+    assert not is_last(before)
+    assert not is_last(last + before)
+
+
+@given(runs)
+def test_no_event_before_the_terminal_one_is_the_last(drafts: list[AnyDraft]) -> None:
+    frames = number(drafts, -1)
+    assert not any(is_last(frame) for frame in frames)
+    assert not is_last(b"".join(frames))
+
+
+def test_what_is_not_an_event_has_no_number() -> None:
+    assert DONE_FRAME == b"data: [DONE]\n\n"
+    assert KEEP_ALIVE_FRAME.startswith(b":")
+    assert KEEP_ALIVE_FRAME.endswith(b"\n\n")
+
+
+def test_drafts_show_what_they_are() -> None:
+    assert "response.x" in repr(Draft("response.x", {"a": 1}))
+    assert "hello" in repr(Delta(Channel("response.output_text.delta", "msg_1", 0, "content_index", 0), "hello"))

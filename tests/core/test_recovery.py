@@ -1,0 +1,127 @@
+"""A run that stopped goes on if nothing is lost by it, and ends if it cannot (D9, D10)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlive.adapters.backends.scripted import CountingIds, call_chunk, reasoning_chunk, refusal_chunk, text_chunk
+from outlive.core.events import AnyDraft, read_frame, split_frames
+from outlive.core.fold import Fold
+from outlive.core.recovery import CONTINUABLE, MAX_ATTEMPTS, Open, Verdict, decide, find_open_text
+from outlive.core.status import check
+from outlive.ports.backend import ModelCall
+from outlive.translate.chat_completions import ChatTranslator
+from tests.core.journals import REQUEST, chunks, fold_of, frames_of, opening, run, runs, texts
+
+
+def verdict(
+    fold: Fold,
+    attempts: int = 1,
+    joints: list[int] | None = None,
+    continuation: str = "prefill",
+    text_format: str = "text",
+) -> Verdict:
+    return decide(fold, attempts=attempts, joints=joints or [], continuation=continuation, text_format=text_format)
+
+
+def shown(*upstream: bytes) -> Fold:
+    return fold_of(run(list(upstream), finish=None))
+
+
+@pytest.mark.parametrize("attempts", range(1, MAX_ATTEMPTS + 1))
+def test_what_nobody_has_seen_runs_again(attempts: int) -> None:
+    assert verdict(fold_of(opening()), attempts, continuation="none") == Verdict("again")
+
+
+def test_what_nobody_has_seen_fails_when_its_attempts_are_used_up() -> None:
+    assert verdict(fold_of(opening()), MAX_ATTEMPTS + 1) == Verdict("failed")
+
+
+@pytest.mark.parametrize("continuation", sorted(CONTINUABLE))
+def test_an_open_text_is_continued_where_the_upstream_can(continuation: str) -> None:
+    fold = shown(text_chunk("Once "), text_chunk("upon"))
+    assert verdict(fold, continuation=continuation) == Verdict("continue", Open("msg_1", 0, 0, "Once upon", 2))
+
+
+def test_an_open_text_is_cut_off_where_the_upstream_cannot_go_on() -> None:
+    assert verdict(shown(text_chunk("Once")), continuation="none") == Verdict("interrupted")
+
+
+@pytest.mark.parametrize("text_format", ["json_schema", "json_object"])
+def test_only_plain_text_is_continued(text_format: str) -> None:
+    assert verdict(shown(text_chunk('{"a":')), text_format=text_format) == Verdict("interrupted")
+
+
+@pytest.mark.parametrize(
+    "upstream",
+    [
+        [reasoning_chunk("Hm")],
+        [refusal_chunk("No")],
+        [text_chunk("Well"), refusal_chunk("No")],
+        [call_chunk(0, "call_a", "weather", "{")],
+        [call_chunk(0, "call_a", "weather", "{"), text_chunk("Hi")],
+        [text_chunk("Hi"), call_chunk(0, "call_a", "weather", "{")],
+    ],
+)
+def test_anything_else_that_is_open_is_cut_off(upstream: list[bytes]) -> None:
+    assert verdict(shown(*upstream)) == Verdict("interrupted")
+
+
+def test_a_text_after_finished_thoughts_is_continued() -> None:
+    found = find_open_text(shown(reasoning_chunk("Hm"), text_chunk("Hi")))
+    assert found is not None
+    assert (found.output_index, found.text) == (1, "Hi")
+
+
+def test_a_text_that_was_said_is_not_continued() -> None:
+    drafts = run([text_chunk("Hi")])
+    said = next(n for n, draft in enumerate(drafts) if draft.type == "response.output_text.done")
+    assert find_open_text(fold_of(drafts[:said])) is not None
+    for cut in range(said + 1, len(drafts) + 1):
+        assert find_open_text(fold_of(drafts[:cut])) is None
+
+
+def test_joints_that_bring_nothing_new_come_to_an_end() -> None:
+    fold = shown(text_chunk("Once"))
+    here = fold.last + 1
+    assert verdict(fold, joints=[here] * (MAX_ATTEMPTS - 1)).what == "continue"
+    assert verdict(fold, joints=[here] * MAX_ATTEMPTS).what == "interrupted"
+    # Joints elsewhere brought something, so they do not count.
+    assert verdict(fold, joints=[here - 1] * MAX_ATTEMPTS).what == "continue"
+
+
+@given(runs, st.data())
+def test_every_prefix_has_a_verdict(drafts: list[AnyDraft], data: st.DataObject) -> None:
+    fold = fold_of(drafts[: data.draw(st.integers(1, len(drafts)))])
+    attempts = data.draw(st.integers(1, 5))
+    found = verdict(fold, attempts)
+    assert (found.what in ("again", "failed")) == (not fold.visible)
+    assert (found.open is not None) == (found.what == "continue")
+
+
+@given(chunks, st.data(), st.lists(texts, max_size=4))
+def test_a_continued_stream_is_as_sound_as_an_unbroken_one(
+    upstream: list[bytes], data: st.DataObject, more: list[str]
+) -> None:
+    """Whatever came before, a text that is continued in place keeps the grammar and loses no word."""
+    before = run([*upstream, text_chunk("Once ")], finish=None)
+    fold = fold_of(before)
+    found = verdict(fold)
+    if found.open is None:
+        return
+    translator = ChatTranslator(ModelCall("m", REQUEST, [], found.open), _Ids())
+    after = [draft for text in more for draft in translator.feed(text_chunk(text))]
+    whole = [*before, *after]
+    events = [read_frame(frame) for frame in split_frames(frames_of(before) + frames_of(after, fold.last))]
+    check(events, finished=False)
+    item = fold_of(whole).output[found.open.output_index]
+    assert item["content"][0]["text"] == found.open.text + "".join(more)
+
+
+class _Ids(CountingIds):
+    """Goes on after the ids of the first attempt."""
+
+    def new(self, prefix: str) -> str:
+        return super().new(f"{prefix}_again")

@@ -1,0 +1,149 @@
+"""`store: false` leaves no byte on disk: a canary goes through every mode, and is looked for everywhere (D4)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.crash.client import Client, text_of
+from tests.crash.conftest import Serve
+from tests.crash.traces import find
+from tests.support.upstream import CUT, HANG, FakeUpstream, Refuse, Step, call, ending, finish, reasoning, say, text
+
+CANARY = "canary-7f3a91c2"
+BAIT = "bait-51d0e8"  # stored, and so found: the search works
+
+TOOLS = [
+    {"type": "function", "name": "look", "description": CANARY, "parameters": {"type": "object", "properties": {}}},
+    {"type": "custom", "name": "note", "description": CANARY},
+]
+
+
+def fields(**more: Any) -> dict[str, Any]:
+    """A request with the canary wherever it may stand."""
+    item = {"role": "user", "content": [{"type": "input_text", "text": f"Say {CANARY}"}]}
+    return {
+        "input": [item],
+        "instructions": CANARY,
+        "metadata": {"note": CANARY},
+        "user": CANARY,
+        "tools": TOOLS,
+        "vendor_extra": CANARY,
+        "store": False,
+        **more,
+    }
+
+
+def answer() -> list[Step]:
+    return [
+        reasoning(f"Think of {CANARY}."),
+        text(f"Here is {CANARY}. "),
+        *(text(f"{CANARY} again {n}. ") for n in range(200)),
+        call(0, f'{{"what": "{CANARY}"}}', "call_1", "look"),
+        call(1, f'{{"input": "{CANARY}"}}', "call_2", "note"),
+        *ending("tool_calls"),
+    ]
+
+
+def send_good_ones(client: Client, upstream: FakeUpstream, stored: str, conversation: str) -> None:
+    model = upstream.model(answer())
+    for where in ({}, {"conversation": conversation}, {"previous_response_id": stored}):
+        plain = client.create(model, **fields(**where))
+        assert plain.status == 200 and CANARY in text_of(plain.body)
+        with client.stream(model, **fields(**where)) as stream:
+            assert stream.read_all().whole
+        assert client.ask("GET", f"/v1/responses/{stream.id}").status == 404
+    chat = {"model": model, "messages": [{"role": "user", "content": CANARY}], "stream": True}
+    with client.open_stream("/v1/chat/completions", chat) as stream:
+        assert stream.read_all().whole
+    assert client.ask("POST", "/v1/chat/completions", {**chat, "stream": False}).status == 200
+
+
+def send_failing_ones(client: Client, upstream: FakeUpstream) -> None:
+    error = {"error": {"message": f"I cannot say {CANARY}", "type": "x", "code": CANARY}}
+    scripts: list[list[Step]] = [
+        [Refuse(400, error)],
+        [Refuse(401, error)],
+        [Refuse(418, f"<html>{CANARY}</html>")],
+        [text(f"{CANARY} and "), CUT],
+        [text(f"{CANARY} and "), error],
+        [{"choices": [{"index": 0, "delta": {"content": {"odd": CANARY}}, "finish_reason": None}]}, finish()],
+        [f"data: {{not json {CANARY}\n\n".encode()],
+        [{"choices": CANARY}],
+        [text(f"{CANARY}")],  # no finish
+    ]
+    for script in scripts:
+        model = upstream.model(script)
+        client.create(model, **fields())
+        with client.stream(model, **fields()) as stream:
+            stream.read_all()
+        chat = {"model": model, "messages": [{"role": "user", "content": CANARY}], "stream": True}
+        with client.open_stream("/v1/chat/completions", chat) as passed:
+            passed.read_all()
+
+
+def send_bad_ones(client: Client, conversation: str) -> None:
+    deep: Any = CANARY
+    for _ in range(200):
+        deep = [deep]
+    bad: list[Any] = [
+        fields(model=1),
+        fields(model=CANARY, background=True),
+        fields(model=CANARY, temperature=CANARY),
+        fields(model=CANARY, previous_response_id=CANARY),
+        fields(model=CANARY, conversation=CANARY),
+        fields(model=CANARY, input=[{"type": CANARY}]),
+        fields(model=CANARY, input=[{"type": "function_call", "name": CANARY}]),
+        fields(model=CANARY, input=deep),
+        fields(model=CANARY, tools=[{"type": CANARY}]),
+        fields(model=CANARY, text={"format": {"type": CANARY}}),
+        fields(model=CANARY, thread_id=CANARY),
+        [CANARY],
+        f"{CANARY}".encode(),
+        b'{"model": "' + CANARY.encode() + b"\xff",
+    ]
+    for body in bad:
+        assert client.ask("POST", "/v1/responses", body).status in (400, 404), body
+    key = client.ask("POST", "/v1/responses", fields(model="any"), **{"idempotency-key": CANARY})
+    assert key.status == 400
+    assert client.ask("POST", "/v1/responses", fields(model="any"), **{"content-type": "text/plain"}).status == 415
+    for path in (f"/v1/{CANARY}", f"/v1/responses/{CANARY}", f"/v1/responses?after={CANARY}"):
+        assert client.ask("GET", path).status in (400, 404)
+    busy = {"model": "any", "conversation": conversation, "store": False, "stream": CANARY}
+    assert client.ask("POST", "/v1/responses", busy).status == 400
+
+
+def disconnect_in_the_middle(client: Client, upstream: FakeUpstream) -> None:
+    model = upstream.model([text(f"{CANARY} "), text("..."), HANG])
+    with client.stream(model, **fields()) as stream:
+        stream.read_until(lambda event: event.get("delta") == "...")
+    upstream.wait_call(model).wait_left()
+
+
+def test_store_false_leaves_no_byte_on_disk(upstream: FakeUpstream, make_server: Serve, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "tmp"
+    elsewhere.mkdir()
+    server = make_server("--log-level", "debug", TMPDIR=str(elsewhere)).start()
+    client = Client(server.port)
+    conversation = client.new_conversation()
+    stored = client.create(upstream.model(say(BAIT)), conversation=conversation).body["id"]
+
+    send_good_ones(client, upstream, stored, conversation)
+    send_failing_ones(client, upstream)
+    send_bad_ones(client, conversation)
+    disconnect_in_the_middle(client, upstream)
+    model = upstream.model([text(f"{CANARY} "), HANG])
+    with client.stream(model, **fields()) as cut_by_the_end:
+        cut_by_the_end.read_until(lambda event: CANARY in event.get("delta", ""))
+        assert find(BAIT.encode(), server, elsewhere), "the search finds what is there"
+        assert find(CANARY.encode(), server, elsewhere) == []
+        server.kill()
+    assert find(CANARY.encode(), server, elsewhere) == []
+
+    # Nothing was written to the conversation or the list either.
+    server.start()
+    assert len(client.items(conversation)) == 2
+    assert [listed["id"] for listed in client.ask("GET", "/v1/responses").body["data"]] == [stored]
+    assert server.terminate() == 0
+    assert find(CANARY.encode(), server, elsewhere) == []
+    assert find(BAIT.encode(), server, elsewhere)
