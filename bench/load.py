@@ -44,6 +44,7 @@ class Plan:
     response_id: str = ""
     after: Sequence[int] = (-1,)  # where replays start; -1: at the first event
     processes: Callable[[], list[int]] = list  # whose CPU and memory is counted
+    upstream: Callable[[], list[int]] = list  # who else belongs to the load
     watch_memory: bool = False
 
     @property
@@ -165,8 +166,9 @@ async def measure(plan: Plan, patience: float = 60) -> Window:
 
 
 async def _watch(plan: Plan, tally: Tally, before: int) -> Window:
-    processes, peak = plan.processes(), before
+    processes, upstream, peak = plan.processes(), plan.upstream(), before
     cpu, own, busy = machine.cpu_seconds(processes), time.process_time(), machine.busy_seconds()
+    fed = machine.cpu_seconds(upstream)
     started, tally.open = now(), True
     while (left := started + plan.seconds - now()) > 0:
         await asyncio.sleep(min(0.5, left))
@@ -174,7 +176,7 @@ async def _watch(plan: Plan, tally: Tally, before: int) -> Window:
             peak = max(peak, machine.memory_kb(processes))
     tally.open, seconds = False, now() - started
     cpu, own = machine.cpu_seconds(processes) - cpu, time.process_time() - own
-    busy = machine.busy_seconds() - busy - cpu - own
+    busy = machine.busy_seconds() - busy - cpu - own - (machine.cpu_seconds(upstream) - fed)
     return Window(tally, seconds, cpu, own, max(0.0, busy / seconds), peak - before)
 
 

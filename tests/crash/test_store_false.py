@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +73,17 @@ def send_failing_ones(client: Client, upstream: FakeUpstream) -> None:
         [{"choices": CANARY}],
         [text(f"{CANARY}")],  # no finish
     ]
-    for script in scripts:
-        model = upstream.model(script)
-        client.create(model, **fields())
-        with client.stream(model, **fields()) as stream:
-            stream.read_all()
-        chat = {"model": model, "messages": [{"role": "user", "content": CANARY}], "stream": True}
-        with client.open_stream("/v1/chat/completions", chat) as passed:
-            passed.read_all()
+    models = [upstream.model(script) for script in scripts]
+    # All at once: those that show nothing are asked again, after a pause.
+    with ThreadPoolExecutor(3 * len(models)) as pool:
+        jobs: list[Future[Any]] = []
+        for model in models:
+            chat = {"model": model, "messages": [{"role": "user", "content": CANARY}], "stream": True}
+            jobs.append(pool.submit(client.create, model, **fields()))
+            for path, body in (("/v1/responses", fields(model=model, stream=True)), ("/v1/chat/completions", chat)):
+                jobs.append(pool.submit(lambda path, body: client.open_stream(path, body).read_all(), path, body))
+        for job in jobs:
+            job.result()
 
 
 def send_bad_ones(client: Client, conversation: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 
@@ -9,7 +10,7 @@ import pytest
 from openai import APIStatusError, InternalServerError, OpenAI, RateLimitError
 
 from tests.support.server import OutliveServer, free_port
-from tests.support.upstream import CUT, FakeUpstream, Refuse, Script, Step, call, ending, finish, say, text
+from tests.support.upstream import CUT, HANG, FakeUpstream, Refuse, Script, Step, call, ending, finish, say, text
 from tests.wire import events
 from tests.wire.conftest import Servers
 from tests.wire.raw import Json, Wire
@@ -104,8 +105,15 @@ def test_an_upstream_that_is_not_there_is_a_502(alone: Wire) -> None:
 @pytest.mark.parametrize(
     "rest", [[CUT], [], [b'data: {"error": {"message": "overloaded", "code": 529}}\n\n']], ids=["cut", "no_finish", "error"]
 )  # fmt: skip
-def test_what_was_said_is_kept_when_the_stream_breaks(wire: Wire, upstream: FakeUpstream, rest: list[Step]) -> None:
-    model = upstream.model([text("Once "), text("upon"), *rest])
+@pytest.mark.parametrize("together", [False, True], ids=["apart", "in_one_read"])
+def test_what_was_said_is_kept_when_the_stream_breaks(
+    wire: Wire, upstream: FakeUpstream, rest: list[Step], together: bool
+) -> None:
+    script: list[Step] = [text("Once "), text("upon"), *rest]
+    if together:
+        pieces = [step if isinstance(step, bytes) else b"data: %b\n\n" % json.dumps(step).encode() for step in script if step is not CUT]
+        script = [b"".join(pieces), *(step for step in rest if step is CUT)]
+    model = upstream.model(script)
     final = tell(wire, model)[-1]["response"]
     assert final["status"] == "incomplete"
     assert final["incomplete_details"]["reason"] == "interrupted"
@@ -203,8 +211,6 @@ def test_the_sdk_sees_a_rate_limit_as_one(client: OpenAI, upstream: FakeUpstream
 
 def test_a_silent_upstream_is_a_504(servers: Servers, upstream: FakeUpstream) -> None:
     impatient = servers("--silence-seconds", "0.2")
-    from tests.support.upstream import HANG
-
     with Wire(impatient.port) as wire:
         model = upstream.model([HANG])
         answer = wire.create(model=model, input="Hi")
@@ -216,8 +222,6 @@ def test_a_silent_upstream_is_a_504(servers: Servers, upstream: FakeUpstream) ->
 
 def test_a_run_longer_than_allowed_is_ended(servers: Servers, upstream: FakeUpstream) -> None:
     brief = servers("--run-seconds", "0.3")
-    from tests.support.upstream import HANG
-
     with Wire(brief.port) as wire:
         model = upstream.model([HANG])
         answer = wire.create(model=model, input="Hi")

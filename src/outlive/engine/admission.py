@@ -149,6 +149,7 @@ class Door:
                 frames=frames,
                 count=fold.last + 1,
                 worker=self._worker.name if runs else None,
+                large=arrival.large,
                 idempotency=Idempotency(key, digest) if key is not None and digest is not None else None,
                 retry_digest=digest if arrival.retry_count is not None else None,
             )

@@ -106,7 +106,7 @@ class Run:
             header = {**live.fold.header, "status": "in_progress"}
             self._committer.submit(live, [Draft("response.in_progress", {"response": header})])
         items = await self._context()
-        verdict = self._decide()
+        verdict, cause = self._decide(), UpstreamFault(CUT_OFF)
         while verdict.what in ("again", "continue"):
             if verdict.open is not None:
                 self._joints.append(live.fold.last + 1)
@@ -115,6 +115,7 @@ class Run:
                 await self._ask(backend, ModelCall(model, self._claim.request, items, verdict.open))
                 return
             except UpstreamFault as fault:
+                cause = fault
                 await self._committer.settle(live)
                 if not await self._is_worth_another(fault):
                     await self.give_up(fault)
@@ -122,7 +123,7 @@ class Run:
             verdict = self._decide()
         if self._asked == 0:
             self._attempts -= 1  # taken only to be ended: that was no attempt
-        await self.give_up(UpstreamFault(CUT_OFF if verdict.what == "interrupted" else TOO_OFTEN))
+        await self.give_up(cause if verdict.what == "interrupted" else UpstreamFault(TOO_OFTEN))
 
     async def _context(self) -> list[Json]:
         """What the model gets: the history of ended turns, and this response's own input."""
@@ -142,17 +143,22 @@ class Run:
         stream = backend.stream(call)
         try:
             async for chunks in stream:
-                drafts = [draft for chunk in chunks for draft in feed(chunk)]
-                if drafts:
-                    submit(live, drafts)
-                    if live.crowded:
-                        await self._committer.settle(live)
-                    if live.lost:
-                        return
+                drafts: list[AnyDraft] = []
+                try:
+                    for chunk in chunks:
+                        drafts += feed(chunk)
+                finally:
+                    # What was said before an error in the same read counts as said.
+                    if drafts:
+                        submit(live, drafts)
+                if live.crowded:
+                    await self._committer.settle(live)
+                if live.lost:
+                    return
         finally:
             await stream.aclose()
-        drafts, ending = translator.end()
-        await self._finish(drafts, ending)
+        last, ending = translator.end()
+        await self._finish(last, ending)
 
     # -- when it breaks
 

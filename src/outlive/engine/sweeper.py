@@ -15,6 +15,7 @@ from outlive.ports.keeper import Keeper
 log = logging.getLogger(__name__)
 
 BATCH = 100
+RETRY_SECONDS = 5.0
 DAY = 86_400.0
 
 
@@ -32,7 +33,7 @@ class Sweeper:
         self._clock = clock
         self._retention = retention
         self._wanted = asyncio.Event()
-        self._unscrubbed = False
+        self._unscrubbed = True  # a process before us may have died between erasing and scrubbing
 
     def wake(self) -> None:
         """Something was deleted: do not wait for the next round."""
@@ -41,12 +42,14 @@ class Sweeper:
 
     async def run(self) -> None:
         while True:
+            pause = self._retention.every_seconds
             try:
                 await self.sweep()
-            except StorageUnavailable:
-                log.warning("sweeping has to wait: the database is unavailable")
+            except StorageUnavailable as error:
+                log.warning("sweeping has to wait: %s", error.message)
+                pause = min(pause, RETRY_SECONDS)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._retention.every_seconds):
+                async with asyncio.timeout(pause):
                     await self._wanted.wait()
             self._wanted.clear()
 

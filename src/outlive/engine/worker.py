@@ -195,6 +195,8 @@ class Worker:
             self.release(claim.owner, runs=False)
         live = await self._revive(claim)
         self._lives.enter(live)
+        if running is not None:
+            running.live.lose()  # its run may have left already, so that nobody else sends its readers on
         try:
             await self._runner.cancel(claim, live)
         except StaleFence:

@@ -44,6 +44,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     worker: str | None  # who takes the lease at once; None: anyone may claim it
     idempotency: Idempotency | None = None
+    large: bool = False  # so much input that it should not be written in one go
     retry_digest: bytes | None = None  # lets an SDK's silent retry find this response (D17)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
+from outlive.adapters.sqlite import stash
 from outlive.adapters.sqlite.connection import Database
 from outlive.adapters.sqlite.threads import SQL, decode
 from outlive.core.errors import InvalidRequest, NotFound
@@ -90,8 +91,7 @@ class SqliteCatalog:
             row = db.execute(SQL["read_item"], (thread, item_id)).fetchone()
             if row is None:
                 raise item_not_found(item_id)
-            item: Json = decode(row[0])
-            return item
+            return stash.load(db, row[0])
 
         return await self._database.read("find item", work)
 
@@ -156,7 +156,7 @@ def _items(db: sqlite3.Connection, thread: int, span: tuple[int, int] | None, pa
         f"ORDER BY position {paging.order} LIMIT ?",
         (thread, first, end, paging.limit + 1),
     ).fetchall()
-    return Page([decode(body) for (body,) in rows[: paging.limit]], len(rows) > paging.limit)
+    return Page(stash.load_all(db, rows[: paging.limit]), len(rows) > paging.limit)
 
 
 def _bad_cursor(after: str) -> InvalidRequest:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from outlive import armed
+from outlive.adapters.sqlite.checkpoint import Checkpointer
 from outlive.core.errors import OutliveError, SettingsError, StorageUnavailable
 
 T = TypeVar("T")
@@ -24,6 +25,7 @@ Work = Callable[[sqlite3.Connection], T]
 
 SCHEMA_VERSION = 1
 BUSY_MS = 2000
+CHECKPOINT_BUSY_MS = 100
 READERS = 3
 # After a commit of k jobs the next one waits so long for each of them, at most so long in all: a commit costs more
 # than the jobs in it, so under load it should carry many.
@@ -75,6 +77,7 @@ class Database:
         self._local = threading.local()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="outlive-reader")
         self._opened: list[sqlite3.Connection] = []
+        self._checkpointer = Checkpointer(path, _open(path))
         self._thread = threading.Thread(target=self._write_forever, name="outlive-writer", daemon=True)
         self._thread.start()
 
@@ -93,7 +96,8 @@ class Database:
         """Whether the database can be written; asks it only when it last could not."""
         if not self.healthy:
             with contextlib.suppress(StorageUnavailable):
-                await self.write("probe", lambda db: db.execute("UPDATE leases SET fence = fence WHERE response = -1"))
+                # Sets what is set already, but a page is written for it: only that tells whether the disk has room.
+                await self.write("probe", lambda db: db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}"))
         return self.healthy
 
     async def checkpoint(self) -> None:
@@ -102,6 +106,8 @@ class Database:
         def work() -> None:
             try:
                 with contextlib.closing(_open(self.path)) as connection:
+                    # Nobody can write while this waits for a reader to finish, so it does not wait for long.
+                    connection.execute(f"PRAGMA busy_timeout = {CHECKPOINT_BUSY_MS}")
                     (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             except sqlite3.Error as error:
                 raise StorageUnavailable("checkpoint", str(error)) from error
@@ -111,9 +117,11 @@ class Database:
         await asyncio.to_thread(work)
 
     async def close(self) -> None:
-        await self.write("close", lambda _: None)  # and with it everything that was to be written before
+        with contextlib.suppress(StorageUnavailable):
+            await self.write("close", lambda _: None)  # and with it everything that was to be written before
         self._batches.put([])
         await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._checkpointer.close)
         self._readers.shutdown(wait=True)
         for connection in (*self._opened, self._writer):
             connection.close()
@@ -147,8 +155,18 @@ class Database:
         while jobs := self._batches.get():
             self._commit(jobs)
             self._loop.call_soon_threadsafe(self._settle, jobs)
+            if self._checkpointer.wanted:
+                self._checkpointer.finish(self._writer)
 
     def _commit(self, jobs: list[Job[Any]]) -> None:
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            # Another program holds the file; none of these is the cause, and each alone would only take longer.
+            self.healthy = False
+            for job in jobs:
+                job.error = StorageUnavailable(job.name, str(error))
+            return
         try:
             self._transact(jobs)
             self.healthy = True
@@ -167,7 +185,6 @@ class Database:
                 jobs[0].error = error
 
     def _transact(self, jobs: list[Job[Any]]) -> None:
-        self._writer.execute("BEGIN IMMEDIATE")
         for job in jobs:
             try:
                 job.error = None
@@ -215,6 +232,7 @@ def _open(path: str, read_only: bool = False) -> sqlite3.Connection:
         return connection
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")  # see checkpoint.py
     # Deleted content is overwritten with zeros, so that it is not in the file any more (D18).
     connection.execute("PRAGMA secure_delete = ON")
     connection.execute("PRAGMA temp_store = MEMORY")

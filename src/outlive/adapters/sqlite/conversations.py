@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 
-from outlive.adapters.sqlite import threads
+from outlive.adapters.sqlite import stash, threads
 from outlive.adapters.sqlite.catalog import as_conversation, find_conversation, item_not_found
 from outlive.adapters.sqlite.connection import Database
-from outlive.adapters.sqlite.threads import SQL, decode, encode
+from outlive.adapters.sqlite.threads import SQL, encode
 from outlive.core.errors import Conflict, ConversationLocked
 from outlive.core.events import Json
 from outlive.ports.ledger import Idempotency, Place
@@ -27,7 +27,7 @@ class SqliteConversations:
             thread = int(db.execute(SQL["add_thread"], (None, None, None, len(items), at)).lastrowid or 0)
             metadata = encode(conversation["metadata"])
             db.execute(SQL["add_conversation"], (conversation["id"], owner, at, at, thread, metadata))
-            threads.add_items(db, thread, 0, items, None)
+            threads.add_items(db, Place(thread, 0), items)
             _save_key(db, owner, "conversation", idempotency, conversation["id"], at)
             return str(conversation["id"])
 
@@ -62,7 +62,7 @@ class SqliteConversations:
             _find_unlocked(db, owner, conversation_id)
             head = db.execute(SQL["find_thread"], (thread,)).fetchone()[3]
             new = threads.without_repeats(db, items, Place(thread, head))
-            threads.add_items(db, thread, head, new, None)
+            threads.add_items(db, Place(thread, head), new)
             db.execute(SQL["move_head"], (head + len(new), thread))
             db.execute(SQL["use_conversation"], (at, conversation_id))
             ids = [item["id"] for item in items]
@@ -74,8 +74,11 @@ class SqliteConversations:
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Json:
         def work(db: sqlite3.Connection) -> Json:
             thread = _find_unlocked(db, owner, conversation_id)
-            if db.execute(SQL["drop_item"], (thread, item_id)).rowcount == 0:
+            row = db.execute(SQL["read_item"], (thread, item_id)).fetchone()
+            if row is None:
                 raise item_not_found(item_id)
+            stash.wipe(db, row[0])
+            db.execute(SQL["drop_item"], (thread, item_id))
             return as_conversation(find_conversation(db, owner, conversation_id))
 
         return await self._database.write("delete item", work)
@@ -90,7 +93,7 @@ def _find_unlocked(db: sqlite3.Connection, owner: str, conversation_id: str) -> 
 
 def _read_items(db: sqlite3.Connection, thread: int, ids: list[str]) -> list[Json]:
     rows = [db.execute(SQL["read_item"], (thread, item_id)).fetchone() for item_id in ids]
-    return [decode(row[0]) for row in rows if row is not None]
+    return stash.load_all(db, [row for row in rows if row is not None])
 
 
 def _find_by_key(db: sqlite3.Connection, owner: str, kind: str, idempotency: Idempotency | None) -> str | None:

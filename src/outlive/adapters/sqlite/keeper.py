@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
+from outlive.adapters.sqlite import stash
 from outlive.adapters.sqlite.connection import Database
 from outlive.adapters.sqlite.threads import SQL
 
@@ -38,6 +39,7 @@ class SqliteKeeper:
                 _erase_response(db, *row)
             conversations = db.execute(SQL["erasable_conversations"], (limit,)).fetchall()
             for key, conversation_id, thread in conversations:
+                stash.erase(db, db.execute(SQL["find_loose_stashed"], (thread,)).fetchall())
                 db.execute(SQL["erase_loose_items"], (thread,))
                 db.execute(SQL["erase_keys"], (conversation_id,))
                 db.execute(SQL["erase_conversation"], (key,))
@@ -65,6 +67,7 @@ def _erase_response(
     db.execute(SQL["erase_unanswered"], (key,))
     db.execute(SQL["erase_keys"], (response_id,))
     if not in_conversation:
+        stash.erase(db, db.execute(SQL["find_stashed"], (thread, first, last)).fetchall())
         db.execute(SQL["erase_response_items"], (key, thread, first, last))
         _erase_thread(db, thread)
     db.execute(SQL["erase_response"], (key,))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 
-from outlive.adapters.sqlite import threads
+from outlive.adapters.sqlite import stash, threads
 from outlive.adapters.sqlite.connection import Database
+from outlive.adapters.sqlite.stash import Stash
 from outlive.adapters.sqlite.threads import SQL, Spot, decode, encode
-from outlive.core.errors import Conflict, NotFound, StaleFence
+from outlive.core.errors import Conflict, NotFound, OutliveError, StaleFence
 from outlive.core.requests import pack, unpack
 from outlive.ports.ledger import Admission, Admitted, Claim, Closing, Entry, Lease, Place
 
@@ -18,7 +19,18 @@ class SqliteLedger:
         self._database = database
 
     async def admit(self, admission: Admission) -> Admitted:
-        return await self._database.write("admit", lambda db: _admit(db, admission))
+        if not admission.large:
+            return await self._database.write("admit", lambda db: _admit(db, admission))
+        stashed = await asyncio.to_thread(stash.cut, admission.response_id, admission.request.input)
+        await stash.put(self._database, stashed)
+        try:
+            admitted = await self._database.write("admit", lambda db: _admit(db, admission, stashed))
+        except OutliveError:
+            await stash.take_out(self._database, stashed.holder)
+            raise
+        if admitted.attached is not None:
+            await stash.take_out(self._database, stashed.holder)
+        return admitted
 
     async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
         def work(db: sqlite3.Connection) -> list[Claim]:
@@ -53,7 +65,7 @@ class SqliteLedger:
 
     async def free(self) -> None:
         """Take the leases of whoever ran on this file before; the file's lock says that nobody does now."""
-        await self._database.write("free", lambda db: db.execute(SQL["free_leases"]))
+        await self._database.write("free", _free)
 
     async def waiting(self) -> dict[str, int]:
         return await self._database.read("count", lambda db: dict(db.execute(SQL["count_waiting"]).fetchall()))
@@ -62,10 +74,15 @@ class SqliteLedger:
         await self._database.write("delete", lambda db: _hide(db, owner, response_id))
 
 
+def _free(db: sqlite3.Connection) -> None:
+    db.execute(SQL["free_leases"])
+    db.execute(SQL["drop_loose_pieces"])
+
+
 # -- admission
 
 
-def _admit(db: sqlite3.Connection, admission: Admission) -> Admitted:
+def _admit(db: sqlite3.Connection, admission: Admission, stashed: Stash | None = None) -> Admitted:
     if (attached := _find_by_key(db, admission)) is not None:
         return Admitted(attached=attached)
     request = admission.request
@@ -73,7 +90,7 @@ def _admit(db: sqlite3.Connection, admission: Admission) -> Admitted:
     items = threads.without_repeats(db, request.input, spot.place) if request.given_ids else request.input
     thread = _make_room(db, spot, len(items), admission.at)
     key = _add_response(db, admission, thread, spot.first, len(items))
-    threads.add_items(db, thread, spot.first, items, key)
+    threads.add_items(db, Place(thread, spot.first), items, key, stashed)
     if spot.conversation is not None:
         db.execute(SQL["lock_conversation"], (key, admission.at, spot.conversation))
     return Admitted(Place(thread, spot.first), Lease(admission.response_id, key, 1) if admission.worker else None)
@@ -140,7 +157,7 @@ def _take(db: sqlite3.Connection, key: int, worker: str, attempts: int, waited: 
     return Claim(
         lease=Lease(response_id, key, fence),
         owner=owner,
-        request=unpack(request, [decode(body) for (body,) in input_items]),
+        request=unpack(request, stash.load_all(db, input_items)),
         place=Place(thread, first),
         attempts=made,
         joints=decode(joints),
@@ -167,7 +184,7 @@ def _close(db: sqlite3.Connection, closing: Closing) -> None:
     _append(db, entry)
     turn = closing.turn if closing.keep_turn and not conversation_gone else []
     last = input_end + len(turn)
-    threads.add_items(db, thread, input_end, turn, key)
+    threads.add_items(db, Place(thread, input_end), turn, key)
     if closing.keep_turn:
         db.execute(SQL["move_head"], (last, thread))
     db.execute(SQL["end_response"], (closing.status, closing.snapshot, entry.at, last, key))

@@ -177,6 +177,38 @@ SELECT body FROM items WHERE thread = ? AND position < ? ORDER BY position;
 -- A response's own input.
 SELECT body FROM items WHERE thread = ? AND position >= ? AND position < ? ORDER BY position;
 
+-- add_piece --
+-- A piece of a large request that is about to be accepted.
+INSERT INTO stash (holder, number, bytes) VALUES (?, ?, ?);
+
+-- read_pieces --
+-- The pieces that an item lies in.
+SELECT bytes FROM stash WHERE holder = ? AND number BETWEEN ? AND ? ORDER BY number;
+
+-- change_piece --
+-- With an item that was deleted blanked out.
+UPDATE stash SET bytes = ? WHERE holder = ? AND number = ?;
+
+-- drop_pieces --
+-- The request was not accepted, or is forgotten.
+DELETE FROM stash WHERE holder = ?;
+
+-- add_holder --
+-- Accepted.
+INSERT INTO holders (id) VALUES (?);
+
+-- drop_holder --
+-- Forgotten.
+DELETE FROM holders WHERE id = ?;
+
+-- drop_loose_pieces --
+-- At start: what was written ahead for requests that a crash kept from being accepted.
+DELETE FROM stash WHERE holder NOT IN (SELECT id FROM holders);
+
+-- find_stashed --
+-- Those items of a range that lie in the stash.
+SELECT body FROM items WHERE thread = ? AND position >= ? AND position < ? AND substr(body, 1, 1) = x'40';
+
 -- find_response --
 -- A response as readers see it.
 SELECT id, status, created_at, snapshot FROM responses WHERE id = ? AND owner = ? AND hidden = 0;
@@ -249,6 +281,11 @@ DELETE FROM events WHERE response = ?;
 -- erase_response_items --
 -- Its items: input and output lie side by side.
 DELETE FROM items WHERE response = ?1 AND thread = ?2 AND position >= ?3 AND position < ?4;
+
+-- find_loose_stashed --
+-- Those of them that lie in the stash.
+SELECT body FROM items WHERE thread = ?1 AND substr(body, 1, 1) = x'40'
+   AND (response IS NULL OR NOT EXISTS (SELECT 1 FROM responses r WHERE r.key = items.response));
 
 -- erase_loose_items --
 -- What a deleted conversation held besides the input and output of responses that still live.

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from outlive.adapters.sqlite import stash
 from outlive.adapters.sqlite.connection import load_queries
+from outlive.adapters.sqlite.stash import Stash
 from outlive.core.errors import ConversationLocked, InvalidRequest, NotFound
 from outlive.core.events import Json
 from outlive.ports.ledger import Place
@@ -55,15 +57,22 @@ def segments(db: sqlite3.Connection, thread: int | None, upto: int) -> Iterator[
 
 def read_before(db: sqlite3.Connection, place: Place) -> list[Json]:
     parts = [
-        [decode(body) for (body,) in db.execute(SQL["read_items"], (thread, upto))]
+        stash.load_all(db, db.execute(SQL["read_items"], (thread, upto)))
         for thread, upto, _ in segments(db, place.thread, place.first)
     ]
     return [item for part in reversed(parts) for item in part]
 
 
-def add_items(db: sqlite3.Connection, thread: int, first: int, items: list[Json], response: int | None) -> None:
-    rows = [(thread, first + i, item["id"], response, encode(item)) for i, item in enumerate(items)]
+def add_items(
+    db: sqlite3.Connection, place: Place, items: list[Json], response: int | None = None, stashed: Stash | None = None
+) -> None:
+    bodies = stashed.bodies if stashed is not None else {}
+    rows = [
+        (place.thread, place.first + i, item["id"], response, bodies.get(item["id"]) or encode(item))
+        for i, item in enumerate(items)
+    ]
     db.executemany(SQL["add_item"], rows)
+    stash.keep(db, stashed)
 
 
 def without_repeats(db: sqlite3.Connection, items: list[Json], place: Place | None) -> list[Json]:

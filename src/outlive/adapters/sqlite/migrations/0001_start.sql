@@ -69,6 +69,16 @@ CREATE TABLE items (
 ) WITHOUT ROWID;
 CREATE INDEX items_by_id ON items (thread, id);
 
+-- The items of large requests, in pieces (see stash.py); a holder is who they were accepted with.
+CREATE TABLE stash (
+    key    INTEGER PRIMARY KEY,
+    holder TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    bytes  BLOB NOT NULL,
+    UNIQUE (holder, number)
+);
+CREATE TABLE holders (id TEXT PRIMARY KEY) WITHOUT ROWID;
+
 CREATE TABLE conversations (
     key        INTEGER PRIMARY KEY,
     id         TEXT NOT NULL UNIQUE,

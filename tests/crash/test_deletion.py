@@ -1,0 +1,236 @@
+"""What was deleted is not found in any file any more, and what still needs it is not harmed (D18, D22)."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.crash.checker import check_ended, check_file
+from tests.crash.client import Client, Json, text_of, wait_until
+from tests.crash.conftest import Serve
+from tests.crash.traces import database_holds, find
+from tests.support.server import OutliveServer
+from tests.support.upstream import HANG, FakeUpstream, Gate, say, text
+
+SIZES = {"small": 1, "several pages": 300, "many overflow pages": 20_000}
+
+
+def fill(needle: str, times: int) -> str:
+    """A text that has the needle all over."""
+    return " ".join(f"{needle} {n}" for n in range(times))
+
+
+def wait_gone(needle: str, server: OutliveServer) -> None:
+    wait_until(lambda: not database_holds(needle.encode(), server), f"{needle} is gone from the database's files")
+    assert find(needle.encode(), server) == []
+
+
+def assert_there(needle: str, server: OutliveServer) -> None:
+    assert database_holds(needle.encode(), server), "the search finds what is there"
+
+
+@pytest.fixture
+def busy(upstream: FakeUpstream, client: Client) -> Iterator[None]:
+    """Other things go on meanwhile: a run, and somebody who reads it."""
+    with client.stream(upstream.model([text("Other "), text("things"), HANG])) as stream:
+        stream.read_until(lambda event: event.get("delta") == "things")
+        yield
+
+
+@pytest.mark.usefixtures("busy")
+def test_a_deleted_response_is_in_no_file_any_more(
+    upstream: FakeUpstream, server: OutliveServer, client: Client
+) -> None:
+    for size, times in SIZES.items():
+        needle = f"needle-{times}-"
+        long = fill(needle, times)
+        body = client.create(upstream.model(say(long, long)), long, instructions=long, metadata={"note": needle}).body
+        assert text_of(body) == long + long
+        assert_there(needle, server)
+        assert client.ask("DELETE", f"/v1/responses/{body['id']}").status == 200, size
+        assert client.ask("GET", f"/v1/responses/{body['id']}").status == 404
+        assert client.ask("GET", f"/v1/responses/{body['id']}/input_items").status == 404
+        assert client.ask("GET", f"/v1/responses/{body['id']}?stream=true").status == 404
+        wait_gone(needle, server)
+
+
+@pytest.mark.usefixtures("busy")
+def test_a_deleted_conversation_and_a_deleted_item_are_in_no_file_any_more(
+    server: OutliveServer, client: Client
+) -> None:
+    for times in SIZES.values():
+        kept, gone = f"kept-{times}-", f"gone-{times}-"
+        items = [{"role": "user", "content": fill(word, times)} for word in (kept, gone)]
+        conversation = client.new_conversation(items=items, metadata={"topic": kept})
+        assert_there(gone, server)
+        second = client.items(conversation)[1]["id"]
+        assert client.ask("DELETE", f"/v1/conversations/{conversation}/items/{second}").status == 200
+        wait_gone(gone, server)
+        assert len(client.items(conversation)) == 1
+        assert_there(kept, server)
+        assert client.ask("DELETE", f"/v1/conversations/{conversation}").status == 200
+        assert client.ask("GET", f"/v1/conversations/{conversation}").status == 404
+        wait_gone(kept, server)
+
+
+def test_items_of_a_deleted_response_stay_until_their_conversation_is_deleted(
+    upstream: FakeUpstream, server: OutliveServer, client: Client
+) -> None:
+    conversation = client.new_conversation()
+    said = "turn-4711"
+    private = {"instructions": "instruction-4711", "conversation": conversation}
+    body = client.create(upstream.model(say(said)), "question-4711", **private).body
+    client.ask("DELETE", f"/v1/responses/{body['id']}")
+    wait_gone("instruction-4711", server)
+    assert [item["role"] for item in client.items(conversation)] == ["user", "assistant"]
+    client.ask("DELETE", f"/v1/conversations/{conversation}")
+    wait_gone(said, server)
+    wait_gone("question-4711", server)
+
+
+def test_a_response_outlives_its_deleted_conversation_until_it_is_deleted_itself(
+    upstream: FakeUpstream, server: OutliveServer, client: Client
+) -> None:
+    conversation = client.new_conversation(items=[{"role": "user", "content": "note-4712"}])
+    body = client.create(upstream.model(say("turn-4712")), "question-4712", conversation=conversation).body
+    client.ask("DELETE", f"/v1/conversations/{conversation}")
+    wait_gone("note-4712", server)
+    assert client.get(body["id"]) == body
+    assert len(client.ask("GET", f"/v1/responses/{body['id']}/input_items").body["data"]) == 1
+    client.ask("DELETE", f"/v1/responses/{body['id']}")
+    wait_gone("turn-4712", server)
+    wait_gone("question-4712", server)
+
+
+def test_what_has_expired_is_in_no_file_any_more(upstream: FakeUpstream, make_server: Serve) -> None:
+    day = 86_400.0
+    flags = ("--response-days", str(0.5 / day), "--conversation-days", str(0.5 / day), "--sweep-seconds", "0.1")
+    server = make_server(*flags).start()
+    client = Client(server.port)
+    gate = Gate()
+    running = client.start(upstream.model([text("late-4713"), gate, *say("!")]))
+    body = client.create(upstream.model(say(fill("old-4713", 500))), fill("asked-4713", 500)).body
+    conversation = client.new_conversation(items=[{"role": "user", "content": "note-4713"}])
+    for needle in ("old-4713", "asked-4713", "note-4713"):
+        wait_gone(needle, server)
+    assert client.ask("GET", f"/v1/responses/{body['id']}").status == 404
+    assert client.ask("GET", f"/v1/conversations/{conversation}").status == 404
+    # A response that runs does not expire, however old it is.
+    assert client.get(running)["status"] == "in_progress"
+    gate.open()
+    wait_gone("late-4713", server)
+
+
+def test_no_chain_reaches_past_a_deleted_response(upstream: FakeUpstream, server: OutliveServer, client: Client) -> None:
+    ids: list[str] = []
+    for n in range(4):
+        parent = {"previous_response_id": ids[-1]} if ids else {}
+        ids.append(client.create(upstream.model(say(f"answer-4714-{n}")), f"question-4714-{n}", **parent).body["id"])
+    client.ask("DELETE", f"/v1/responses/{ids[1]}")
+    wait_gone("answer-4714-1", server)
+    wait_gone("question-4714-1", server)
+    for parent_id in ids[1:]:
+        refused = client.create("any", previous_response_id=parent_id)
+        assert (refused.status, refused.body["error"]["code"]) == (400, "previous_response_not_found")
+    model = upstream.model(say("fine"))
+    assert client.create(model, previous_response_id=ids[0]).status == 200
+    said = [message["content"] for message in upstream.calls(model)[0].messages]
+    assert said == ["question-4714-0", "answer-4714-0", "Hi"]
+    # The younger ones themselves are still there.
+    assert text_of(client.get(ids[3])) == "answer-4714-3"
+    assert len(client.ask("GET", f"/v1/responses/{ids[3]}/input_items").body["data"]) == 1
+
+
+def test_a_running_response_that_is_deleted_is_cancelled_and_gone(
+    upstream: FakeUpstream, server: OutliveServer, client: Client
+) -> None:
+    conversation = client.new_conversation()
+    model = upstream.model([text("begun-4715"), HANG])
+    with client.stream(model, "question-4715", conversation=conversation, instructions="order-4715") as stream:
+        stream.read_until(lambda event: event.get("delta") == "begun-4715")
+        assert client.ask("DELETE", f"/v1/responses/{stream.id}").status == 200
+        stream.read_all()
+        assert stream.whole and stream.events[-1]["type"] == "response.cancelled"
+    upstream.wait_call(model).wait_left()
+    assert client.ask("GET", f"/v1/responses/{stream.id}").status == 404
+    wait_gone("order-4715", server)
+    # It had a turn in its conversation, which is not locked any more.
+    after = client.create(upstream.model(say("Next")), conversation=conversation)
+    assert after.status == 200
+
+
+def test_a_response_whose_conversation_is_deleted_meanwhile_still_ends_normally(
+    upstream: FakeUpstream, make_server: Serve
+) -> None:
+    server = make_server("--sweep-seconds", "0.2").start()
+    client = Client(server.port)
+    gate = Gate()
+    conversation = client.new_conversation(items=[{"role": "user", "content": "note-4716"}])
+    with client.stream(upstream.model([text("Once "), gate, *say("upon")]), conversation=conversation) as stream:
+        stream.read_until(lambda event: event.get("delta") == "Once ")
+        assert client.ask("DELETE", f"/v1/conversations/{conversation}").status == 200
+        assert client.ask("GET", f"/v1/conversations/{conversation}").status == 404
+        gate.open()
+        stream.read_all()
+    body = check_ended(client, stream.id, stream.frames)
+    assert (body["status"], text_of(body)) == ("completed", "Once upon")
+    wait_gone("note-4716", server)
+    client.ask("DELETE", f"/v1/responses/{stream.id}")
+    wait_gone("upon", server)
+
+
+def test_history_that_an_unfinished_run_needs_outlives_its_deletion_and_a_kill(
+    upstream: FakeUpstream, server: OutliveServer, client: Client
+) -> None:
+    first = client.create(upstream.model(say("answer-4717")), "question-4717").body["id"]
+    gate = Gate()
+    model = upstream.model([HANG], [gate, *say("I remember")])
+    child = client.start(model, "Go on", previous_response_id=first)
+    upstream.wait_call(model)
+    client.ask("DELETE", f"/v1/responses/{first}")
+    server.restart()
+    said = [message["content"] for message in upstream.wait_call(model, 2).messages]
+    assert said == ["question-4717", "answer-4717", "Go on"]
+    assert client.ask("GET", f"/v1/responses/{first}").status == 404
+    gate.open()
+    assert client.wait_end(child)["status"] == "completed"
+    client.ask("DELETE", f"/v1/responses/{client.create(upstream.model(say('x'))).body['id']}")  # wakes the sweeper
+    wait_gone("answer-4717", server)
+
+
+@pytest.mark.parametrize("point", ["before-commit-of-erase:2", "after-commit-of-erase:2"])
+def test_a_kill_in_the_middle_of_the_sweep_leaves_nothing_behind(
+    point: str, upstream: FakeUpstream, make_server: Serve
+) -> None:
+    server = make_server().start(OUTLIVE_KILL_AT=point)  # the first sweep is the one at start
+    client = Client(server.port)
+    body: Json = client.create(upstream.model(say(fill("answer-4718", 2000)))).body
+    client.ask("DELETE", f"/v1/responses/{body['id']}")
+    assert server.wait_exit() == -9
+    assert_there("answer-4718", server)
+    server.start()
+    wait_gone("answer-4718", server)
+    server.kill()
+    check_file(server.database)
+
+
+def test_a_reader_that_holds_the_log_only_delays_the_scrubbing(
+    upstream: FakeUpstream, make_server: Serve
+) -> None:
+    server = make_server("--sweep-seconds", "0.2").start()
+    client = Client(server.port)
+    body = client.create(upstream.model(say(fill("answer-4719", 2000)))).body
+    holder = sqlite3.connect(f"file:{server.database}?mode=ro", uri=True, isolation_level=None)
+    try:
+        holder.execute("BEGIN")
+        holder.execute("SELECT count(*) FROM responses").fetchone()
+        client.ask("DELETE", f"/v1/responses/{body['id']}")
+        time.sleep(2.5)  # longer than the scrubbing waits for others
+        assert client.create(upstream.model(say("still here"))).status == 200
+        assert_there("answer-4719", server)
+    finally:
+        holder.close()
+    wait_gone("answer-4719", server)
