@@ -193,7 +193,7 @@ def test_a_failed_turn_is_taken_out_and_can_be_tried_again(
     model = upstream.model([Refuse(400)], say("Six."))
     body = {"model": model, "input": "3+3?", "conversation": conversation, **mode}
     wire.post("/v1/responses", body)
-    failed = wire.get("/v1/responses?status=failed&limit=1").json()["data"][0]
+    failed = wire.get(f"/v1/responses?conversation={conversation}&limit=1").json()["data"][0]
     assert wire.get(f"/v1/responses/{failed['id']}?wait=10").json()["status"] == "failed"
     assert wire.said(conversation) == [("user", "2+2?"), ("assistant", "Four.")]
     # the response itself still has its input

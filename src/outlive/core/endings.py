@@ -49,7 +49,7 @@ def end(header: Json, output: list[Json], outcome: Outcome) -> Json:
         response["incomplete_details"] = details | ({"message": outcome.message} if outcome.message else {})
     if outcome.model:
         response["model"] = outcome.model
-    if outcome.attempts > 1 or outcome.joints:
+    if outcome.attempts > 1:
         response["outlive"] = {"attempts": outcome.attempts, "joints": outcome.joints}
     return response
 

@@ -156,17 +156,21 @@ class Door:
         except BaseException:
             self._worker.release(owner, runs)
             raise
-        attached = await asyncio.shield(self._admit(admission, fold))
+        attached = await self._admit(admission, fold)
         return Accepted(admission.response_id, request, fold) if attached is None else Accepted(attached, request)
 
     async def _admit(self, admission: Admission, fold: Fold) -> str | None:
-        """Admit and start. Shielded from the connection's end: once the transaction is on its way, it counts.
+        """Admit and start; the id of the earlier response if there was one already.
 
         It owns the room that was reserved: a run gives that back when it ends, everything else gives it back here.
         """
         runs = admission.worker is not None
         try:
             admitted = await self._ledger.admit(admission)
+        except asyncio.CancelledError:
+            # The transaction may be on its way already, and then it counts.
+            self._worker.adopt(admission.response_id, admission.owner, runs)
+            raise
         except BaseException:
             self._worker.release(admission.owner, runs)
             raise

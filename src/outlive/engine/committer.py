@@ -64,23 +64,17 @@ class Committer:
         live.dirty = False  # whatever is pending goes into the closing transaction
         entry, _ = live.take(self._clock.now())
         closing = Closing(entry, status, snapshot, turn, keep_turn=status != "failed")
-        # Once the transaction is on its way it counts, so the live response must learn of it even if its run is
-        # cancelled meanwhile.
-        await asyncio.shield(self._close(live, closing))
-
-    async def _close(self, live: Live, closing: Closing) -> None:
         failures = 0
-        while True:
+        while not live.ended:
+            # Once the transaction is on its way it counts: the live response learns of it even if its run is
+            # cancelled meanwhile.
+            closed = self._ledger.close(closing)
+            closed.add_done_callback(partial(_closed, live, closing))
             try:
-                await self._ledger.close(closing)
-                break
-            except StaleFence:
-                live.lose()
-                raise
+                await asyncio.shield(closed)
             except StorageUnavailable:
                 await self._clock.sleep(_pause(failures))
                 failures += 1
-        live.finish(closing.entry, closing.snapshot)
 
     # -- one flush after the other
 
@@ -143,6 +137,16 @@ class Committer:
                 live.dirty = True
                 self._dirty.append(live)
             live.wake()
+
+
+def _closed(live: Live, closing: Closing, closed: asyncio.Future[None]) -> None:
+    if closed.cancelled():
+        return
+    error = closed.exception()
+    if error is None:
+        live.finish(closing.entry, closing.snapshot)
+    elif isinstance(error, StaleFence):
+        live.lose()
 
 
 def _pause(failures: int) -> float:

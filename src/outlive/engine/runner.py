@@ -8,7 +8,7 @@ from collections.abc import Callable
 from outlive.core import endings, recovery
 from outlive.core.context import assemble
 from outlive.core.endings import Outcome, TerminalStatus
-from outlive.core.errors import InvalidRequest, UpstreamFault
+from outlive.core.errors import InvalidRequest, StorageUnavailable, UpstreamFault
 from outlive.core.events import AnyDraft, Draft, Json
 from outlive.core.recovery import Verdict
 from outlive.engine.committer import Committer
@@ -98,6 +98,9 @@ class Run:
         except InvalidRequest as error:
             # The history holds something that this upstream cannot be sent.
             await self.give_up(UpstreamFault(error.message, code="invalid_prompt", status=400, retryable=False))
+        except StorageUnavailable as error:
+            # The history cannot be read. What was shown stays; the end is written when the storage is back.
+            await self.give_up(UpstreamFault(error.message, status=503, retryable=False))
 
     async def _go(self) -> None:
         live = self._live
@@ -238,7 +241,9 @@ class Run:
         await self._close(endings.close_open(self._live.fold), outcome)
 
     def _history_of_attempts(self) -> Json:
-        return {"attempts": self._attempts + max(self._asked - 1, 0), "joints": self._joints}
+        asked = self._attempts + max(self._asked - 1, 0)
+        # Each joint is another asking, also where no attempt was counted: in a process before this, or handed back.
+        return {"attempts": max(asked, len(self._joints) + 1), "joints": self._joints}
 
     async def _close(self, drafts: list[AnyDraft], outcome: Outcome) -> None:
         live = self._live

@@ -55,6 +55,7 @@ class Worker:
         self._running: dict[str, Running] = {}
         self._taken: Counter[str] = Counter()  # running or about to, by owner
         self._waiting: Counter[str] = Counter()
+        self._adopting: set[asyncio.Task[None]] = set()
         self._pumping: asyncio.Task[None] | None = None
         self._pump_again = False
         self._cancelling: dict[str, asyncio.Task[None]] = {}
@@ -105,6 +106,20 @@ class Worker:
         self._lives.enter(live)
         task = asyncio.create_task(self._run(claim, live))
         self._running[claim.lease.response_id] = Running(task, claim, live)
+
+    def adopt(self, response_id: str, owner: str, runs: bool) -> None:
+        """See to a response whose admission nobody waits for any more, if it was accepted at all."""
+
+        async def take_up() -> None:
+            claim = await self._ledger.seize(response_id, self.name) if runs else None
+            if claim is None:
+                self.release(owner, runs)
+            else:
+                self.start(claim, await self._revive(claim))
+
+        task = asyncio.create_task(take_up())
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
 
     def pump(self) -> None:
         """See to it that whatever waits is taken as soon as there is room."""
@@ -231,6 +246,8 @@ class Worker:
         return not running.live.fold.visible or self._runner.can_continue(running.claim, running.live)
 
     async def _hand_back(self, leaving: list[Running]) -> None:
+        if not leaving:
+            return
         for running in leaving:
             running.task.cancel()
         await asyncio.gather(*(running.task for running in leaving), return_exceptions=True)

@@ -124,6 +124,16 @@ class Call:
     def _too_large(self) -> TooLarge:
         return TooLarge(f"The request body is larger than the {self.max_body} bytes that this server takes.")
 
+    def has_left(self) -> bool:
+        """Whether the client is known to have gone, without waiting for it to go. Not for use after the last send."""
+        waiting = self.receive().__await__()
+        try:
+            next(waiting)
+        except StopIteration as received:
+            return bool(received.value["type"] == "http.disconnect")
+        waiting.close()
+        return False
+
     async def start(self, status: int, content_type: str, headers: dict[str, str], length: int | None = None) -> None:
         self.started = True
         raw = [(b"content-type", content_type.encode()), (b"x-request-id", self.request_id.encode())]

@@ -114,13 +114,14 @@ async def _answer(call: Call, accepted: Accepted, may_be_retried: bool) -> Reply
     if request.stream:
         whole = await sse.stream(call, engine.reader.follow(accepted.response_id))
     elif request.background:
-        await call.reply(await _admitted(call, accepted))
-        whole = True
+        reply = await _admitted(call, accepted)
+        whole = not call.has_left()
+        await call.reply(reply)
     else:
-        reply = await _wait(call, accepted, engine.reader)
-        whole = reply is not None
-        if reply is not None:
-            await call.reply(reply)
+        final = await _wait(call, accepted, engine.reader)
+        whole = final is not None and not call.has_left()
+        if final is not None:
+            await call.reply(final)
     if whole and may_be_retried:
         await engine.ledger.answered(accepted.response_id)
     return None

@@ -53,11 +53,13 @@ async def stream(call: Call, cursor: Cursor) -> bool:
         await call.start(200, CONTENT_TYPE, HEADERS)
         while frames := await cursor.read():
             if cursor.ended:
+                here = not call.has_left()
                 await send({"type": "http.response.body", "body": frames + DONE_FRAME})
-                return True
+                return here
             await send({"type": "http.response.body", "body": frames, "more_body": True})
         if cursor.ended:
+            here = not call.has_left()
             await send({"type": "http.response.body", "body": DONE_FRAME})
-            return True
+            return here
     # Without a last chunk: whoever still listens must see that this was no end (D11).
     return False

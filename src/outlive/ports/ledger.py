@@ -96,7 +96,7 @@ class RunLedger(Protocol):
         """One commit for all of them; False for each whose lease is stale: its rows alone are dropped."""
         ...
 
-    async def close(self, closing: Closing) -> None:
+    def close(self, closing: Closing) -> asyncio.Future[None]:
         """Terminal event, snapshot, turn, lease and conversation lock. Raises StaleFence."""
         ...
 

@@ -27,10 +27,14 @@ class MemoryLedger:
         future.set_result([self._append(entry) for entry in entries])
         return future
 
-    async def close(self, closing: Closing) -> None:
-        if not self._append(closing.entry):
-            raise StaleFence
-        del self._fences[closing.entry.lease.response_id]
+    def close(self, closing: Closing) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._append(closing.entry):
+            del self._fences[closing.entry.lease.response_id]
+            future.set_result(None)
+        else:
+            future.set_exception(StaleFence())
+        return future
 
     async def mark(self, lease: Lease, joints: list[int]) -> None:
         """Nobody takes such a run over, so nobody will ask."""

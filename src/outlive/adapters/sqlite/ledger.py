@@ -49,8 +49,8 @@ class SqliteLedger:
     def append(self, entries: list[Entry]) -> asyncio.Future[list[bool]]:
         return self._database.write("append", lambda db: [_append(db, entry) for entry in entries])
 
-    async def close(self, closing: Closing) -> None:
-        await self._database.write("close", lambda db: _close(db, closing))
+    def close(self, closing: Closing) -> asyncio.Future[None]:
+        return self._database.write("close", lambda db: _close(db, closing))
 
     async def mark(self, lease: Lease, joints: list[int]) -> None:
         row = (encode(joints).decode(), lease.key, lease.fence)

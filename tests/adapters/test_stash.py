@@ -1,0 +1,161 @@
+"""Large inputs on SQLite: written ahead in pieces, read back whole, and forgotten without a trace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from outlive.adapters.backends.scripted import CountingIds
+from outlive.adapters.sqlite.catalog import SqliteCatalog
+from outlive.adapters.sqlite.connection import Database
+from outlive.adapters.sqlite.conversations import SqliteConversations
+from outlive.adapters.sqlite.history import SqliteHistory
+from outlive.adapters.sqlite.keeper import SqliteKeeper
+from outlive.adapters.sqlite.ledger import SqliteLedger
+from outlive.adapters.sqlite.stash import PIECE_BYTES
+from outlive.core.errors import ConversationLocked
+from outlive.core.events import Json
+from outlive.core.requests import Limits, parse_create
+from outlive.ports.catalog import Paging
+from outlive.ports.ledger import Admission, Admitted, Closing, Entry
+
+IDS = CountingIds()
+CANARY = "canary-in-the-stash"
+
+
+def large_input() -> list[Json]:
+    """Items that begin and end within pieces, and one that spans several."""
+    texts = [CANARY, "x" * (PIECE_BYTES - 200), CANARY + "y" * (3 * PIECE_BYTES) + CANARY, "ü" * 1000, CANARY]
+    return [{"role": "user", "content": text} for text in texts]
+
+
+async def admit(database: Database, response_id: str, conversation: str | None = None) -> tuple[Admitted, list[Json]]:
+    body = {"model": "m", "input": large_input(), "conversation": conversation}
+    request = parse_create(body, IDS, Limits())
+    admission = Admission(
+        response_id=response_id,
+        owner="local",
+        at=1.0,
+        request=request,
+        status="in_progress",
+        frames=b"event: response.created\ndata: {}\n\n",
+        count=1,
+        worker="w",
+        large=True,
+    )
+    return await SqliteLedger(database).admit(admission), request.input
+
+
+async def close(database: Database, admitted: Admitted) -> None:
+    assert admitted.lease is not None
+    entry = Entry(admitted.lease, 1, 1, 2.0, b"event: response.completed\ndata: {}\n\n")
+    await SqliteLedger(database).close(Closing(entry, "completed", b"{}", [], True))
+
+
+async def count(database: Database, table: str) -> int:
+    rows: int = await database.read("count", lambda db: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+    return rows
+
+
+def play(path: Path, scene: Callable[[Database], Awaitable[None]]) -> None:
+    async def go() -> None:
+        database = Database(str(path / "stash.db"))
+        try:
+            await scene(database)
+        finally:
+            await database.close()
+
+    asyncio.run(go())
+
+
+def found_on_disk(path: Path) -> bool:
+    return any(CANARY.encode() in file.read_bytes() for file in path.iterdir())
+
+
+def test_a_large_input_is_read_back_whole(tmp_path: Path) -> None:
+    async def scene(database: Database) -> None:
+        admitted, given = await admit(database, "resp_1")
+        assert admitted.place is not None
+        page = await SqliteCatalog(database).input_items("local", "resp_1", Paging(order="asc"))
+        assert page.data == given
+        assert await SqliteHistory(database).before(type(admitted.place)(admitted.place.thread, 99)) == given
+        assert (await SqliteLedger(database).seize("resp_1", "other")).request.input == given  # type: ignore[union-attr]
+
+    play(tmp_path, scene)
+
+
+def test_a_refused_large_request_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def scene(database: Database) -> None:
+        await SqliteConversations(database).create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
+        await admit(database, "resp_1", "conv_1")
+        pieces = await count(database, "stash")
+        with pytest.raises(ConversationLocked):
+            await admit(database, "resp_2", "conv_1")
+        assert await count(database, "stash") == pieces
+
+    play(tmp_path, scene)
+
+
+def test_pieces_of_a_request_that_a_crash_kept_from_being_accepted_go_at_the_next_start(tmp_path: Path) -> None:
+    async def scene(database: Database) -> None:
+        await admit(database, "resp_1")
+        kept = await count(database, "stash")
+        await database.write(
+            "test", lambda db: db.execute("INSERT INTO stash (holder, number, bytes) VALUES ('resp_2', 0, x'00')")
+        )
+        await SqliteLedger(database).free()
+        assert await count(database, "stash") == kept
+
+    play(tmp_path, scene)
+
+
+def test_a_deleted_response_takes_its_pieces_with_it(tmp_path: Path) -> None:
+    async def scene(database: Database) -> None:
+        admitted, _ = await admit(database, "resp_1")
+        await close(database, admitted)
+        await SqliteLedger(database).hide("local", "resp_1")
+        keeper = SqliteKeeper(database)
+        assert await keeper.erase(10) == 1
+        await keeper.scrub()
+        assert await count(database, "stash") == await count(database, "holders") == 0
+        assert not found_on_disk(tmp_path)
+
+    play(tmp_path, scene)
+
+
+def test_a_deleted_conversation_takes_the_pieces_of_forgotten_responses_with_it(tmp_path: Path) -> None:
+    async def scene(database: Database) -> None:
+        conversations, keeper = SqliteConversations(database), SqliteKeeper(database)
+        await conversations.create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
+        admitted, given = await admit(database, "resp_1", "conv_1")
+        await close(database, admitted)
+        await SqliteLedger(database).hide("local", "resp_1")
+        await keeper.erase(10)
+        page = await SqliteCatalog(database).items("local", "conv_1", Paging(order="asc"))
+        assert page.data == given  # the conversation still has them
+        await conversations.delete("local", "conv_1")
+        await keeper.erase(10)
+        await keeper.scrub()
+        assert await count(database, "stash") == 0
+        assert not found_on_disk(tmp_path)
+
+    play(tmp_path, scene)
+
+
+def test_one_deleted_item_is_blanked_out_and_the_others_stay(tmp_path: Path) -> None:
+    async def scene(database: Database) -> None:
+        conversations, keeper = SqliteConversations(database), SqliteKeeper(database)
+        await conversations.create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
+        admitted, given = await admit(database, "resp_1", "conv_1")
+        await close(database, admitted)
+        for item in (given[0], given[2], given[4]):
+            await conversations.delete_item("local", "conv_1", item["id"])
+        page = await SqliteCatalog(database).items("local", "conv_1", Paging(order="asc"))
+        assert page.data == [given[1], given[3]]
+        await keeper.scrub()
+        assert not found_on_disk(tmp_path)
+
+    play(tmp_path, scene)

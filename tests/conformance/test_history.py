@@ -1,0 +1,184 @@
+"""What a model is given: all ended turns before a place, once each, read as one range per segment."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from outlive.core.errors import InvalidRequest, NotFound
+from outlive.ports.ledger import Place
+from tests.conformance.scenes import Book, scene
+
+TURNS = 1000
+
+
+def alternate(*questions: str) -> list[str]:
+    return [text for question in questions for text in (question, "answer")]
+
+
+@scene
+async def test_a_first_response_has_no_history(book: Book) -> None:
+    _, admitted = await book.admit("Hi")
+    assert await book.history_of(admitted.place) == []
+
+
+@scene
+async def test_the_runs_own_input_is_not_in_its_history(book: Book) -> None:
+    conversation = await book.converse("before")
+    _, admitted = await book.admit("Hi", conversation=conversation)
+    assert await book.history_of(admitted.place) == ["before"]
+
+
+@scene
+async def test_a_chain_is_read_oldest_first(book: Book) -> None:
+    one = await book.answer("one")
+    two = await book.answer("two", parent=one)
+    _, admitted = await book.admit("three", parent=two)
+    assert await book.history_of(admitted.place) == alternate("one", "two")
+
+
+@scene
+async def test_forks_of_forks_have_each_their_own_history(book: Book) -> None:
+    one = await book.answer("one")
+    two = await book.answer("two", parent=one)
+    fork = await book.answer("fork", parent=one)
+    _, of_two = await book.admit("three", parent=two)
+    _, of_fork = await book.admit("fork three", parent=fork)
+    again = await book.answer("again", parent=fork)
+    _, of_again = await book.admit("more", parent=again)
+    assert await book.history_of(of_two.place) == alternate("one", "two")
+    assert await book.history_of(of_fork.place) == alternate("one", "fork")
+    assert await book.history_of(of_again.place) == alternate("one", "fork", "again")
+
+
+@scene
+async def test_a_later_turn_does_not_change_an_earlier_place(book: Book) -> None:
+    conversation = await book.converse("before")
+    response_id, admitted = await book.admit("one", conversation=conversation)
+    assert admitted.lease is not None
+    await book.close(admitted.lease)
+    await book.answer("two", conversation=conversation)
+    assert await book.history_of(admitted.place) == ["before"]
+
+
+@scene
+async def test_a_deleted_item_is_a_hole_that_history_reads_over(book: Book) -> None:
+    conversation = await book.converse("one", "two", "three")
+    await book.home.conversations.delete_item("ann", conversation, "msg_3")
+    _, admitted = await book.admit("Hi", conversation=conversation)
+    assert await book.history_of(admitted.place) == ["one", "three"]
+
+
+@scene
+async def test_a_failed_turn_is_nobodys_history(book: Book) -> None:
+    conversation = await book.converse("before")
+    await book.answer("Hi", None, conversation=conversation, status="failed")
+    await book.answer("two", conversation=conversation)
+    _, admitted = await book.admit("three", conversation=conversation)
+    assert await book.history_of(admitted.place) == ["before", "two", "answer"]
+
+
+# -- reading without being stored
+
+
+@scene
+async def test_what_is_not_stored_never_sees_a_turn_that_has_not_ended(book: Book) -> None:
+    conversation = await book.converse("before")
+    _, lease = await book.start("running", conversation=conversation)
+    locate = book.home.history.locate
+    assert await book.history_of(await locate("ann", conversation=conversation, parent=None)) == ["before"]
+    await book.close(lease)
+    place = await locate("ann", conversation=conversation, parent=None)
+    assert await book.history_of(place) == ["before", "running", "answer"]
+
+
+@scene
+async def test_what_is_not_stored_reads_a_chain_wherever_it_would_continue_or_fork(book: Book) -> None:
+    one = await book.answer("one")
+    locate = book.home.history.locate
+    assert await book.history_of(await locate("ann", conversation=None, parent=one)) == alternate("one")
+    two = await book.answer("two", parent=one)
+    assert await book.history_of(await locate("ann", conversation=None, parent=one)) == alternate("one")
+    assert await book.history_of(await locate("ann", conversation=None, parent=two)) == alternate("one", "two")
+    assert await locate("ann", conversation=None, parent=None) is None
+
+
+@scene
+async def test_locating_takes_no_lock_and_writes_nothing(book: Book) -> None:
+    conversation = await book.converse("before")
+    before = await book.home.inspector.rows()
+    await book.home.history.locate("ann", conversation=conversation, parent=None)
+    assert await book.home.inspector.rows() == before
+    await book.admit(conversation=conversation)
+
+
+@scene
+async def test_locating_refuses_what_an_admission_refuses(book: Book) -> None:
+    locate = book.home.history.locate
+    running, _ = await book.start()
+    theirs = await book.answer(owner="bob")
+    with pytest.raises(NotFound):
+        await locate("ann", conversation="conv_none", parent=None)
+    for parent, code in ((running, "response_not_finished"), (theirs, "previous_response_not_found")):
+        with pytest.raises(InvalidRequest) as caught:
+            await locate("ann", conversation=None, parent=parent)
+        assert caught.value.code == code
+
+
+# -- what it costs
+
+
+@scene
+async def test_a_thousand_turns_are_one_segment_read_by_one_indexed_range(book: Book) -> None:
+    """Of a conversation and of a chain alike; and the thousandth turn is admitted at the price of the tenth."""
+    conversation = await book.converse()
+    parent: str | None = None
+    prices: dict[int, int] = {}
+    for turn in range(TURNS):
+
+        async def both(parent: str | None = parent, turn: int = turn) -> str:
+            return (
+                await asyncio.gather(
+                    book.answer(f"{turn}", parent=parent), book.answer(f"{turn}", conversation=conversation)
+                )
+            )[0]
+
+        if turn in (10, TURNS - 1):
+
+            async def act() -> None:
+                nonlocal parent
+                parent = await both()
+
+            prices[turn] = await book.home.inspector.work_of(act)
+        else:
+            parent = await both()
+    assert prices[TURNS - 1] <= prices[10] * 1.1
+
+    _, in_chain = await book.admit(parent=parent)
+    _, in_conversation = await book.admit(conversation=conversation)
+    for place in (in_chain.place, in_conversation.place):
+        assert place is not None
+        assert await book.history_of(place) == alternate(*map(str, range(TURNS)))
+        await assert_one_range(book, place)
+
+
+async def assert_one_range(book: Book, place: Place) -> None:
+    statements = await book.home.inspector.history_statements(place)
+    reads = [statement for statement in statements if "FROM items" in statement]
+    assert len(reads) == 1
+    assert len(statements) == 2
+    for plan in await book.home.inspector.plans(reads[0]):
+        assert plan.startswith("SEARCH items USING")
+        assert "position<" in plan
+
+
+@scene
+async def test_only_a_fork_adds_a_segment(book: Book) -> None:
+    one = await book.answer("one")
+    await book.answer("two", parent=one)
+    fork = await book.answer("fork", parent=one)
+    _, admitted = await book.admit(parent=fork)
+    assert admitted.place is not None
+    statements = await book.home.inspector.history_statements(admitted.place)
+    assert len([statement for statement in statements if "FROM items" in statement]) == 2

@@ -1,0 +1,95 @@
+"""An upstream that goes away and comes back (D10)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.crash.checker import check_conversation, check_ended
+from tests.crash.client import Client, text_of, wait_until
+from tests.crash.conftest import Serve
+from tests.crash.stories import tell, words
+from tests.support.server import OutliveServer, free_port
+from tests.support.upstream import CUT, FakeUpstream, Refuse, say, text
+
+STORY = words(20)
+
+
+def test_an_upstream_that_is_gone_for_a_moment_is_asked_again(make_server: Serve) -> None:
+    port = free_port()
+    server = make_server()
+    server.upstream = f"http://127.0.0.1:{port}/v1"
+    server.start()
+    client = Client(server.port)
+    conversation = client.new_conversation()
+    response_id = client.start("any", conversation=conversation)
+    wait_until(lambda: client.get(response_id)["status"] == "in_progress", "it runs")
+    assert client.readyz() == 200
+    late = FakeUpstream()
+    late.port = port
+    with late:
+        late.on("any", say("Back", " again"))
+        body = check_ended(client, response_id)
+    assert (body["status"], text_of(body)) == ("completed", "Back again")
+    check_conversation(client, conversation, [body])
+
+
+def test_an_upstream_that_stays_away_fails_the_response_and_frees_its_conversation(
+    make_server: Serve,
+) -> None:
+    server = make_server()
+    server.upstream = f"http://127.0.0.1:{free_port()}/v1"
+    server.start()
+    client = Client(server.port)
+    conversation = client.new_conversation()
+    answer = client.create("any", "Anybody there?", conversation=conversation)
+    assert answer.status == 502
+    assert answer.headers["x-should-retry"] == "false"
+    (listed,) = client.ask("GET", "/v1/responses").body["data"]
+    assert listed["id"] in answer.body["error"]["message"]
+    body = check_ended(client, listed["id"])
+    assert (body["status"], body["error"]["code"]) == ("failed", "server_error")
+    assert client.items(conversation) == []
+    check_conversation(client, conversation, [body])
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["breaks", "breaks and then the server is killed"])
+def test_an_upstream_that_breaks_in_mid_sentence_is_asked_to_write_on(
+    restart: bool, upstream: FakeUpstream, make_server: Serve
+) -> None:
+    server = make_server(continuation="prefill").start()
+    client = Client(server.port)
+    sorry = Refuse(503, retry_after="1" if restart else "0")
+    model = upstream.model([*map(text, STORY[:5]), CUT], [sorry], tell(STORY))
+    with client.stream(model) as stream:
+        stream.read_until(lambda event: event.get("delta") == STORY[4])
+        upstream.wait_call(model, 2)
+        if restart:
+            server.restart()
+        else:
+            stream.read_all()
+    body = check_ended(client, stream.id, stream.frames)
+    assert (body["status"], text_of(body)) == ("completed", "".join(STORY))
+    assert len(body["output"]) == 1
+    assert body["outlive"] == {"attempts": 3, "joints": [stream_joint(stream.frames)] * 2}
+    assert body["usage"]["output_tokens"] == len(STORY)
+
+
+def stream_joint(frames: list[bytes]) -> int:
+    """The number after the last delta of the first attempt."""
+    return next(n for n, frame in enumerate(frames) if f'"delta":"{STORY[4]}"'.encode() in frame) + 1
+
+
+def test_an_upstream_that_breaks_and_cannot_continue_leaves_an_honest_end(
+    upstream: FakeUpstream, server: OutliveServer, client: Client
+) -> None:
+    conversation = client.new_conversation()
+    began = time.monotonic()
+    answer = client.create(upstream.model([*map(text, STORY[:5]), CUT]), conversation=conversation)
+    assert time.monotonic() - began < 5
+    assert (answer.status, answer.body["status"]) == (200, "incomplete")
+    assert answer.body["incomplete_details"]["reason"] == "interrupted"
+    assert text_of(answer.body) == "".join(STORY[:5])
+    check_ended(client, answer.body["id"])
+    check_conversation(client, conversation, [answer.body])

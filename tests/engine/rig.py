@@ -1,0 +1,310 @@
+"""The whole engine on a real SQLite file, with a scripted model, a fixed clock and counting ids."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from outlive.adapters.backends.scripted import CountingIds, Script, ScriptedBackend
+from outlive.adapters.memory.journal import MemoryJournal
+from outlive.adapters.memory.ledger import MemoryLedger
+from outlive.adapters.sqlite.catalog import SqliteCatalog
+from outlive.adapters.sqlite.connection import Database
+from outlive.adapters.sqlite.conversations import SqliteConversations
+from outlive.adapters.sqlite.history import SqliteHistory
+from outlive.adapters.sqlite.journal import SqliteJournal
+from outlive.adapters.sqlite.keeper import SqliteKeeper
+from outlive.adapters.sqlite.ledger import SqliteLedger
+from outlive.core import status
+from outlive.core.errors import StorageUnavailable
+from outlive.core.events import Json, read_frame, split_frames
+from outlive.core.limits import Limits
+from outlive.engine.admission import Accepted, Arrival, Door
+from outlive.engine.committer import Committer
+from outlive.engine.engine import Engine
+from outlive.engine.fleeting import Fleeting
+from outlive.engine.live import Lives
+from outlive.engine.reader import Reader
+from outlive.engine.runner import Runner
+from outlive.engine.sweeper import Retention, Sweeper
+from outlive.engine.worker import Capacity, Worker
+from outlive.ports.backend import Backend, ContinuationMode
+from outlive.ports.catalog import Paging
+from outlive.ports.ledger import Admission, Admitted, Claim, Closing, Entry, Lease
+from tests.core.journals import assert_official_event
+
+PATIENCE = 20.0  # seconds of real time after which a scene counts as hung
+
+
+class FixedClock:
+    """Time stands still but for what is slept, which takes no time at all."""
+
+    def __init__(self) -> None:
+        self.time = 1_000_000.0
+        self.slept: list[float] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def monotonic(self) -> float:
+        return self.time
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.time += seconds
+        await asyncio.sleep(0)
+
+
+class FaultyLedger(SqliteLedger):
+    """The real ledger, with points where a test may hold it or have its storage fail."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.failing: dict[str, int] = {}  # how many of the next calls of a method fail
+        self.held: dict[str, asyncio.Event] = {}  # methods that wait before they do anything
+        self.reached: dict[str, asyncio.Event] = {}
+
+    def hold(self, method: str) -> asyncio.Event:
+        """Have a method wait; what is set once somebody waits there."""
+        self.held[method] = asyncio.Event()
+        self.reached[method] = asyncio.Event()
+        return self.reached[method]
+
+    def let_go(self, method: str) -> None:
+        self.held.pop(method).set()
+
+    async def _pass(self, method: str) -> None:
+        if (event := self.held.get(method)) is not None:
+            self.reached[method].set()
+            await event.wait()
+        if self.failing.get(method, 0) > 0:
+            self.failing[method] -= 1
+            raise StorageUnavailable(method, "a test says so")
+
+    def append(self, entries: list[Entry]) -> asyncio.Future[list[bool]]:
+        async def go() -> list[bool]:
+            await self._pass("append")
+            return await super(FaultyLedger, self).append(entries)
+
+        return asyncio.ensure_future(go())
+
+    def close(self, closing: Closing) -> asyncio.Future[None]:
+        async def go() -> None:
+            await self._pass("close")
+            await super(FaultyLedger, self).close(closing)
+
+        return asyncio.ensure_future(go())
+
+    async def admit(self, admission: Admission) -> Admitted:
+        await self._pass("admit")
+        return await super().admit(admission)
+
+    async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
+        await self._pass("claim")
+        return await super().claim(worker, limit, busy_owners)
+
+    async def seize(self, response_id: str, worker: str) -> Claim | None:
+        await self._pass("seize")
+        return await super().seize(response_id, worker)
+
+    async def hand_back(self, leases: list[Lease]) -> None:
+        await self._pass("hand_back")
+        await super().hand_back(leases)
+
+    async def mark(self, lease: Lease, joints: list[int]) -> None:
+        await self._pass("mark")
+        await super().mark(lease, joints)
+
+
+class FaultyJournal(SqliteJournal):
+    """The real journal, which may be told to fail."""
+
+    failing = 0
+    reads = 0
+
+    async def read(self, response_id: str, after: int, max_bytes: int) -> Any:
+        self.reads += 1
+        if self.failing > 0:
+            self.failing -= 1
+            raise StorageUnavailable("read", "a test says so")
+        return await super().read(response_id, after, max_bytes)
+
+
+class FaultyHistory(SqliteHistory):
+    """The real history, which may be told to fail."""
+
+    failing = 0
+
+    async def before(self, place: Any) -> list[Json]:
+        if self.failing > 0:
+            self.failing -= 1
+            raise StorageUnavailable("history", "a test says so")
+        return await super().before(place)
+
+
+class Rig:
+    """One server's engine, and short ways to drive it and look at it."""
+
+    def __init__(
+        self,
+        database: Database,
+        scripts: Sequence[Script],
+        *,
+        continuation: ContinuationMode = "none",
+        capacity: Capacity | None = None,
+        linger: float = 0.0,
+        run_seconds: float | None = None,
+        retention: Retention | None = None,
+        ids: CountingIds | None = None,
+    ) -> None:
+        self.clock, self.ids = FixedClock(), ids or CountingIds()
+        self.backend = ScriptedBackend("scripted", scripts, continuation=continuation, ids=self.ids)
+        self.ledger, self.journal = FaultyLedger(database), FaultyJournal(database)
+        self.history, self.catalog = FaultyHistory(database), SqliteCatalog(database)
+        self.lives, self.fleeting_lives = Lives(), Lives()
+        self.draining = self.leaving = False
+        self.reader = Reader(self.lives, self.journal, self.clock, self, 15.0)
+        self.committer = Committer(self.ledger, self.clock, linger)
+        self.runner = Runner(
+            self._route, self.history, self.clock, self.ledger, self.committer, run_seconds=run_seconds
+        )
+        self.worker = Worker(
+            "worker",
+            self.ledger,
+            self.runner,
+            self.reader,
+            self.lives,
+            self.clock,
+            capacity or Capacity(running=100, waiting=100),
+        )
+        memory_journal = MemoryJournal()
+        self.memory = MemoryLedger(memory_journal)
+        memory_runner = Runner(
+            self._route, self.history, self.clock, self.memory, Committer(self.memory, self.clock, 0.0)
+        )
+        self.fleeting = Fleeting(self.memory, memory_runner, self.fleeting_lives)
+        self.fleeting_reader = Reader(self.fleeting_lives, memory_journal, self.clock, self, 15.0)
+        self.door = Door(
+            self._route,
+            self.ledger,
+            self.catalog,
+            self.history,
+            self.worker,
+            self.fleeting,
+            self.clock,
+            self.ids,
+            Limits(),
+        )
+        self.conversations = SqliteConversations(database)
+        self.keeper = SqliteKeeper(database)
+        self.sweeper = Sweeper(self.keeper, self.clock, retention or Retention())
+        self.engine = Engine(
+            backends={"scripted": self.backend},
+            route=self._route,
+            door=self.door,
+            worker=self.worker,
+            fleeting=self.fleeting,
+            reader=self.reader,
+            fleeting_reader=self.fleeting_reader,
+            ledger=self.ledger,
+            catalog=self.catalog,
+            conversations=self.conversations,
+            sweeper=self.sweeper,
+            clock=self.clock,
+            ids=self.ids,
+            limits=Limits(),
+            is_healthy=database.probe,
+        )
+
+    def _route(self, model: str) -> tuple[Backend, str]:
+        return self.backend, model
+
+    # -- driving
+
+    async def create(
+        self,
+        input: Any = "Hi",
+        *,
+        owner: str = "ann",
+        key: str | None = None,
+        retry: int | None = None,
+        **fields: Any,
+    ) -> Accepted:
+        body = {"model": "m", "input": input, **fields}
+        return await self.door.admit(Arrival(owner=owner, body=body, idempotency_key=key, retry_count=retry))
+
+    async def answer(self, input: Any = "Hi", **fields: Any) -> Json:
+        """A whole response; its final object."""
+        accepted = await self.create(input, **fields)
+        return await self.end(accepted.response_id, fields.get("owner", "ann"))
+
+    async def converse(self, owner: str = "ann") -> str:
+        conversation: Json = {"id": self.ids.new("conv"), "created_at": 1, "metadata": {}}
+        return await self.conversations.create(owner, conversation, [], self.clock.now(), None)
+
+    # -- looking
+
+    async def end(self, response_id: str, owner: str = "ann") -> Json:
+        """Wait for the end; the final object, with the whole journal found sound."""
+        await self.reader.wait_end(response_id)
+        final = await self.show(response_id, owner)
+        assert final is not None
+        events = await self.events(response_id)
+        status.check(events)
+        for event in events:
+            assert_official_event(event)
+        assert events[-1]["response"] == final
+        return final
+
+    async def show(self, response_id: str, owner: str = "ann") -> Json | None:
+        record = await self.catalog.response(owner, response_id)
+        return None if record.snapshot is None else msgspec.json.decode(record.snapshot)
+
+    async def frames(self, response_id: str) -> list[bytes]:
+        batch = await SqliteJournal.read(self.journal, response_id, -1, 1 << 30)
+        return split_frames(batch.frames) if batch is not None else []
+
+    async def events(self, response_id: str) -> list[Json]:
+        return [read_frame(frame) for frame in await self.frames(response_id)]
+
+    async def types(self, response_id: str) -> list[str]:
+        return [event["type"].removeprefix("response.") for event in await self.events(response_id)]
+
+    async def texts_of(self, conversation: str, owner: str = "ann") -> list[str]:
+        page = await self.catalog.items(owner, conversation, Paging(limit=100, order="asc"))
+        return [text_of(item) for item in page.data]
+
+
+def text_of(item: Json) -> str:
+    return "".join(part.get("text", "") for part in item.get("content") or [])
+
+
+def answer_of(response: Json) -> str:
+    return "".join(text_of(item) for item in response["output"] if item["type"] == "message")
+
+
+Scene = Callable[[Rig], Awaitable[None]]
+
+
+@asynccontextmanager
+async def open_rig(path: Path, *scripts: Script, **options: Any) -> AsyncIterator[Rig]:
+    database = Database(str(path / "outlive.db"))
+    try:
+        yield Rig(database, scripts, **options)
+    finally:
+        await database.close()
+
+
+def play(path: Path, scene: Scene, *scripts: Script, **options: Any) -> None:
+    """Run a scene on a fresh engine over the database in that folder."""
+
+    async def go() -> None:
+        async with asyncio.timeout(PATIENCE), open_rig(path, *scripts, **options) as rig:
+            await scene(rig)
+
+    asyncio.run(go())
