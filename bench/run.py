@@ -20,7 +20,7 @@ from client import PROMPT
 from figures import Figure, markdown, table
 from lines import LINES
 from rich.console import Console
-from sitting import Sitting
+from sitting import BUSY, Sitting
 from upstream import text_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,8 +67,9 @@ measured in turns; the load generator and the fake upstream (`bench/upstream.py`
 memory are the kernel's, of the process and its children. Values are medians of the runs.
 
 In the last columns stand each server's own values; in lines about growth, the early and the late one. `aim`: the aim is
-met; `holds`: what must hold does. Ratios of CPU repeat within some 10 %; times depend on the disk, and on what else the
-machine does.
+met; `holds`: what must hold does. Times, and to a lesser degree CPU, depend on what else the machine does: compare
+ratios. A window in which others kept more than {busy} cores busy is measured again, twice at most, unless it dropped
+something.
 
 {table}
 {notes}
@@ -86,6 +87,7 @@ these two; `{{upstream}}` and `{{port}}` in its command are filled in.
 
 def page(figures: list[Figure], facts: dict[str, str], notes: list[str]) -> str:
     return PAGE_TEXT.format(
+        busy=BUSY,
         table=markdown(figures),
         notes="".join(f"\n* {note}" for note in notes) + "\n" * bool(notes),
         facts="\n".join(f"| {name} | {value} |" for name, value in facts.items()),

@@ -12,10 +12,10 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 
-import aiohttp
 import uvicorn
 import uvloop
 
+from outlive.adapters.backends.http1 import Pool
 from outlive.adapters.backends.local import MODEL, LocalModel
 from outlive.adapters.backends.openai_chat import ChatBackend
 from outlive.adapters.memory.journal import MemoryJournal
@@ -63,8 +63,9 @@ async def _serve(settings: Settings) -> None:
         database = Database(str(settings.database_path))
         stack.push_async_callback(database.close)
         upstreams = settings.upstreams or [await stack.enter_async_context(_embedded())]
-        session = await stack.enter_async_context(_open_session())
-        engine, lives = build(settings, database, upstreams, session)
+        pool = Pool()
+        stack.callback(pool.close)
+        engine, lives = build(settings, database, upstreams, pool)
         waiting = await engine.worker.recover()
         if waiting:
             log.info("taking up %d responses that were cut off", waiting)
@@ -72,11 +73,11 @@ async def _serve(settings: Settings) -> None:
 
 
 def build(
-    settings: Settings, database: Database, upstreams: list[Upstream], session: aiohttp.ClientSession
+    settings: Settings, database: Database, upstreams: list[Upstream], pool: Pool
 ) -> tuple[Engine, tuple[Lives, Lives]]:
     """The engine on SQLite, with a second, fleeting home for what is not stored."""
     clock, ids = SystemClock(), RandomIds()
-    backends: dict[str, Backend] = {upstream.name: ChatBackend(upstream, session, ids) for upstream in upstreams}
+    backends: dict[str, Backend] = {upstream.name: ChatBackend(upstream, pool, ids) for upstream in upstreams}
     route = _make_route(upstreams, backends)
     ledger, history, catalog = SqliteLedger(database), SqliteHistory(database), SqliteCatalog(database)
     lives, fleeting_lives = Lives(), Lives()
@@ -153,14 +154,6 @@ def _capacity(settings: Settings) -> Capacity:
         running_per_owner=settings.max_running_per_owner,
         waiting_per_owner=settings.max_waiting_per_owner,
     )
-
-
-@contextlib.asynccontextmanager
-async def _open_session() -> AsyncIterator[aiohttp.ClientSession]:
-    connector = aiohttp.TCPConnector(limit=0)
-    timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=True) as session:
-        yield session
 
 
 @contextlib.asynccontextmanager

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 
+from outlive.adapters.backends.http1 import Pool
 from outlive.adapters.backends.openai_chat import ChatBackend
 from outlive.adapters.backends.scripted import (
     CountingIds,
@@ -281,10 +281,9 @@ def test_an_error_in_the_stream_is_a_fault() -> None:
 
 def test_a_server_that_is_not_there_is_a_fault() -> None:
     async def main() -> None:
-        async with aiohttp.ClientSession() as session:
-            upstream = Upstream(name="gone", url=f"http://127.0.0.1:1/v1?code={KEY}", key=KEY)
-            backend = ChatBackend(upstream, session, CountingIds())
-            await run(backend, make_call(items=[HELLO]))
+        upstream = Upstream(name="gone", url=f"http://127.0.0.1:1/v1?code={KEY}", key=KEY)
+        backend = ChatBackend(upstream, Pool(), CountingIds())
+        await run(backend, make_call(items=[HELLO]))
 
     with pytest.raises(UpstreamFault, match=r"\(gone\) could not be reached: .*refused") as caught:
         asyncio.run(main())

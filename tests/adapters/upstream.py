@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 from aiohttp import web
 
+from outlive.adapters.backends.http1 import Pool
 from outlive.adapters.backends.openai_chat import ChatBackend
 from outlive.adapters.backends.scripted import CountingIds
 from outlive.core.events import Json
@@ -51,14 +51,14 @@ async def serve(answer: Answer, **fields: Any) -> AsyncGenerator[tuple[ChatBacke
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
-    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout())
+    pool = Pool()
     upstream = Upstream(**{"name": "test", "url": f"http://127.0.0.1:{port}/v1", **fields})
-    backend = ChatBackend(upstream, session, CountingIds())
+    backend = ChatBackend(upstream, pool, CountingIds())
     try:
         yield backend, server
     finally:
         await backend.close()
-        await session.close()
+        pool.close()
         await runner.cleanup()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -191,6 +192,11 @@ class Stream:
         """While a thread reads: until so many frames have come."""
         with self._seen:
             assert self._seen.wait_for(lambda: len(self.frames) >= count, PATIENCE), self.frames[-1:]
+
+    def hang_up(self) -> None:
+        """While a thread reads: end that."""
+        if self.connection.sock is not None:
+            self.connection.sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self.response.close()

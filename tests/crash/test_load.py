@@ -18,7 +18,7 @@ from tests.crash.client import Client, Stream, text_of, wait_until
 from tests.crash.conftest import Serve
 from tests.crash.process import cpu, memory
 from tests.support.server import OutliveServer
-from tests.support.upstream import HANG, FakeUpstream, Gate, Pause, Step, say, text
+from tests.support.upstream import FakeUpstream, Gate, Pause, Step, say, text
 
 MB = 1_000_000
 
@@ -50,11 +50,11 @@ def test_slow_readers_hold_little_and_get_everything_later(
     upstream: FakeUpstream, server: OutliveServer, client: Client
 ) -> None:
     gate = Gate()
-    pieces = [f"{n} ".ljust(2000, ".") for n in range(6000)]
+    pieces = [f"{n} ".ljust(100, ".") for n in range(8000)]
     model = upstream.model([text("First "), gate, *map(text, pieces), *say("last")])
     response_id = client.start(model)
     wait_until(lambda: text_of(client.get(response_id)) == "First ", "it has begun")
-    readers = [open_slowly(server.port, f"/v1/responses/{response_id}?stream=true") for _ in range(60)]
+    readers = [open_slowly(server.port, f"/v1/responses/{response_id}?stream=true") for _ in range(40)]
     for reader in readers:
         reader.read_until(lambda event: event.get("delta") == "First ")
     resident = memory(server.pid)
@@ -63,16 +63,17 @@ def test_slow_readers_hold_little_and_get_everything_later(
         other.read_all()
     assert other.whole, "others flow"
     assert client.wait_end(response_id)["status"] == "completed"
-    # 60 readers have 12 MB and more to come, each; what they hold of it is the kernel's, and a page of ours.
+    # They have 5 MB to come, each; the kernel holds some of it, and we a page. The response itself takes its share.
     grown = memory(server.pid) - resident
-    print(f"60 slow readers of a stream of 13 MB: {grown / MB:.0f} MB")
-    assert grown < 150 * MB
+    print(f"40 slow readers of a stream of 5 MB: {grown / MB:.0f} MB")
+    assert grown < 80 * MB
     for reader in readers[2:]:
         reader.close()
     for reader in readers[:2]:
         reader.read_all()
         assert reader.whole
-        check_ended(client, response_id, reader.frames)
+    assert readers[0].frames == readers[1].frames
+    check_ended(client, response_id, readers[0].frames)
 
 
 def test_a_thousand_idle_subscribers_cost_little(
@@ -149,8 +150,8 @@ def test_a_huge_request_does_not_make_other_streams_stutter(
         answer = post_file(server, body)
         assert answer["status"] == "completed", answer
         gaps.append(largest_gap(stream, since, time.monotonic()))
-    stream.close()
-    thread.join(1)
+    stream.hang_up()
+    thread.join()
     print(f"a request of 30 MB ({shape}): largest gap {min(gaps) * 1000:.0f} ms ({gaps})")
     assert min(gaps) < 0.25
 
@@ -169,4 +170,3 @@ def test_a_request_over_the_limit_is_refused_before_anything_is_stored(make_serv
     refused = client.create(upstream.model(say("x")), "x" * 200_000)
     assert (refused.status, refused.body["error"]["code"]) == (413, "request_too_large")
     assert client.ask("GET", "/v1/responses").body["data"] == []
-    assert HANG is not None

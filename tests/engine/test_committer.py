@@ -381,8 +381,26 @@ def test_a_run_that_is_cancelled_while_closing_is_closed_all_the_same() -> None:
         settling = asyncio.create_task(stage.committer.settle(live))
         await turn()
         assert not settling.done()
-        stage.ledger.closings[0][2].set_result(None)
+        # Also if the storage is down at first.
+        stage.ledger.closings[0][2].set_exception(StorageUnavailable("close"))
+        await asyncio.sleep(1)
+        stage.ledger.closings[1][2].set_result(None)
         await settling
         assert live.ended
+
+
+def test_a_mistake_in_closing_does_not_leave_anybody_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        stage = Stage()
+        live = stage.live()
+        closing = close(stage, live)
+        await turn()
+        stage.ledger.closings[0][2].set_exception(RuntimeError("a mistake of ours"))
+        with pytest.raises(StaleFence):
+            await closing
+        assert live.lost
+
+    run_virtually(scene())
+    assert "a mistake of ours" in caplog.text
 
     run_virtually(scene())

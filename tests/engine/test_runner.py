@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from outlive.core.events import Json
 from outlive.engine.runner import CUT_OFF, RETRIES, TOO_LONG, TOO_OFTEN
 from outlive.ports.backend import ModelCall
 from tests.engine.rig import Rig, answer_of, play, text_of
+from tests.engine.virtual import turn
 
 BROKEN = UpstreamFault("The model's server went away.")
 BUSY = UpstreamFault("Too many requests.", code="rate_limit_exceeded", status=429)
@@ -377,31 +379,30 @@ def test_a_run_that_lost_its_lease_stops_its_upstream_call_and_writes_nothing(tm
     play(tmp_path, scene, ["Hel", gate, "lo", *[" more"] * 50, Gate()])
 
 
+class Pulled(list[Any]):
+    """A script that counts how far it was played."""
+
+    steps = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for step in super().__iter__():
+            self.steps += 1
+            yield step
+
+
 def test_a_run_that_cannot_be_committed_stops_reading_its_upstream(tmp_path: Path) -> None:
     async def scene(rig: Rig) -> None:
         reached = rig.ledger.hold("append")
         accepted = await rig.create()
         await reached.wait()
-        for _ in range(200):
-            await asyncio.sleep(0)
-        assert 0 < sum(rig.backend.read) < 10
+        await turn(200)
+        assert 0 < script.steps < 10
         rig.ledger.let_go("append")
         final = await rig.end(accepted.response_id)
         assert len(answer_of(final)) == 20 * 300_000
 
-    class Counting(list[str]):
-        def __iter__(self) -> Any:
-            for step in super().__iter__():
-                rig_reads.append(1)
-                yield step
-
-    rig_reads: list[int] = []
-
-    async def with_reads(rig: Rig) -> None:
-        rig.backend.read = rig_reads  # type: ignore[attr-defined]
-        await scene(rig)
-
-    play(tmp_path, with_reads, Counting([*["x" * 300_000] * 20, finish_chunk()]))  # type: ignore[list-item]
+    script = Pulled([*["x" * 300_000] * 20, finish_chunk()])
+    play(tmp_path, scene, script)
 
 
 def test_a_history_that_cannot_be_read_ends_the_run_with_a_clear_error(tmp_path: Path) -> None:

@@ -144,6 +144,12 @@ class Wire:
         items = self.get(f"/v1/conversations/{conversation_id}/items?order=asc&limit=100").json()["data"]
         return [(item["role"], item["content"][0]["text"]) for item in items if item["type"] == "message"]
 
+    def running(self, name: str) -> str:
+        """The id of the running response whose metadata says that this is its name."""
+        data = self.get("/v1/responses?status=in_progress&limit=100").json()["data"]
+        (response_id,) = [each["id"] for each in data if each["metadata"] == {"name": name}]
+        return str(response_id)
+
     def post_and_leave(self, path: str, body: object, **headers: str) -> HTTPConnection:
         """Send a request whose answer nobody has read yet; the caller closes the connection."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT)

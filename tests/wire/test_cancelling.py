@@ -8,7 +8,7 @@ import time
 import pytest
 from openai import BadRequestError, OpenAI
 
-from tests.support.upstream import HANG, FakeUpstream, Gate, call, reasoning, say, text
+from tests.support.upstream import HANG, FakeUpstream, Gate, Step, call, reasoning, say, text
 from tests.wire import events
 from tests.wire.conftest import Servers
 from tests.wire.raw import Answer, Wire
@@ -86,7 +86,7 @@ def test_a_response_is_cancelled_before_it_said_anything(wire: Wire, upstream: F
 
 def test_everything_that_is_open_is_closed(wire: Wire, upstream: FakeUpstream) -> None:
     tools = [{"type": "function", "name": "weather", "parameters": {}}, {"type": "custom", "name": "note"}]
-    script = [
+    script: list[Step] = [
         reasoning("Hm."),
         text("Let me see."),
         call(0, '{"city":"Rome"}', "call_1", "weather"),
@@ -110,8 +110,7 @@ def test_a_plain_create_that_is_cancelled_says_so(wire: Wire, upstream: FakeUpst
     asking = threading.Thread(target=lambda: answers.append(wire.post("/v1/responses", body)))
     asking.start()
     upstream.wait_call(model)
-    running = wire.get("/v1/responses?status=in_progress").json()["data"]
-    (response_id,) = [each["id"] for each in running if each["metadata"] == {"name": model}]
+    response_id = wire.running(model)
     wire.post(f"/v1/responses/{response_id}/cancel")
     asking.join(10)
     assert answers[0].status == 400

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 
@@ -153,5 +155,5 @@ def test_input_items_are_a_responses_own_input_only(client: OpenAI, upstream: Fa
         input=[{"role": "user", "content": str(n)} for n in range(25)],
     )
     for order, expected in (("asc", range(25)), ("desc", range(24, -1, -1))):
-        listed = client.responses.input_items.list(second.id, order=order, limit=10)  # type: ignore[arg-type]
-        assert [item.content[0].text for item in listed] == [str(n) for n in expected]  # type: ignore[union-attr]
+        listed: Any = client.responses.input_items.list(second.id, order=order, limit=10)  # type: ignore[arg-type]
+        assert [item.content[0].text for item in listed] == [str(n) for n in expected]

@@ -32,7 +32,13 @@ def test_a_deleted_response_is_gone_for_everybody(client: OpenAI, wire: Wire, up
     made = client.responses.create(model=upstream.model(), input="Hi")
     answer = wire.delete(f"/v1/responses/{made.id}")
     assert answer.json() == {"id": made.id, "object": "response", "deleted": True}
-    for method, path in (("GET", ""), ("GET", "?stream=true"), ("GET", "/input_items"), ("POST", "/cancel"), ("DELETE", "")):
+    for method, path in (
+        ("GET", ""),
+        ("GET", "?stream=true"),
+        ("GET", "/input_items"),
+        ("POST", "/cancel"),
+        ("DELETE", ""),
+    ):
         assert wire.ask(method, f"/v1/responses/{made.id}{path}").status == 404
     assert made.id not in wire.get("/v1/responses?limit=100").body.decode()
     with pytest.raises(NotFoundError):
@@ -89,7 +95,11 @@ def test_items_that_are_in_a_conversation_stay_there(
     assert wire.said(conversation) == [("user", "kept-question"), ("assistant", "kept-answer")]
     model = upstream.model()
     client.responses.create(model=model, input="And?", conversation=conversation)
-    assert [message["content"] for message in upstream.calls(model)[0].messages] == ["kept-question", "kept-answer", "And?"]
+    assert [message["content"] for message in upstream.calls(model)[0].messages] == [
+        "kept-question",
+        "kept-answer",
+        "And?",
+    ]
     client.conversations.delete(conversation)
     later = client.responses.create(model=upstream.model(), input="unrelated")
     assert later.status == "completed"

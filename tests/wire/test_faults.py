@@ -63,12 +63,10 @@ def test_a_wait_of_more_than_a_minute_is_a_failure_at_once(wire: Wire, upstream:
     assert len(upstream.calls(model)) == 1
 
 
-@pytest.mark.parametrize(
-    ("status", "code"), [(400, "invalid_prompt"), (404, "invalid_prompt"), (413, "invalid_prompt"), (422, "invalid_prompt")]
-)  # fmt: skip
-def test_a_refusal_for_good_is_not_tried_again(wire: Wire, upstream: FakeUpstream, status: int, code: str) -> None:
+@pytest.mark.parametrize("status", [400, 404, 413, 422])
+def test_a_refusal_for_good_is_not_tried_again(wire: Wire, upstream: FakeUpstream, status: int) -> None:
     model = upstream.model([Refuse(status)])
-    assert tell(wire, model)[-1]["response"]["error"]["code"] == code
+    assert tell(wire, model)[-1]["response"]["error"]["code"] == "invalid_prompt"
     assert len(upstream.calls(model)) == 1
 
 
@@ -103,15 +101,21 @@ def test_an_upstream_that_is_not_there_is_a_502(alone: Wire) -> None:
 
 
 @pytest.mark.parametrize(
-    "rest", [[CUT], [], [b'data: {"error": {"message": "overloaded", "code": 529}}\n\n']], ids=["cut", "no_finish", "error"]
-)  # fmt: skip
+    "rest",
+    [[CUT], [], [b'data: {"error": {"message": "overloaded", "code": 529}}\n\n']],
+    ids=["cut", "no_finish", "error"],
+)
 @pytest.mark.parametrize("together", [False, True], ids=["apart", "in_one_read"])
 def test_what_was_said_is_kept_when_the_stream_breaks(
     wire: Wire, upstream: FakeUpstream, rest: list[Step], together: bool
 ) -> None:
     script: list[Step] = [text("Once "), text("upon"), *rest]
     if together:
-        pieces = [step if isinstance(step, bytes) else b"data: %b\n\n" % json.dumps(step).encode() for step in script if step is not CUT]
+        pieces = [
+            step if isinstance(step, bytes) else b"data: %b\n\n" % json.dumps(step).encode()
+            for step in script
+            if step is not CUT
+        ]
         script = [b"".join(pieces), *(step for step in rest if step is CUT)]
     model = upstream.model(script)
     final = tell(wire, model)[-1]["response"]

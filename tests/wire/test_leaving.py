@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable
 
@@ -49,11 +50,9 @@ def test_a_stored_plain_create_runs_on_without_its_caller(wire: Wire, upstream: 
     connection = wire.post_and_leave("/v1/responses", {"model": model, "input": "Hi", "metadata": {"name": model}})
     gate.wait_reached()
     connection.close()
-    (running,) = [
-        each for each in wire.get("/v1/responses?status=in_progress").json()["data"] if each["metadata"] == {"name": model}
-    ]  # fmt: skip
+    running = wire.running(model)
     gate.open()
-    assert wire.get(f"/v1/responses/{running['id']}?wait=10").json()["status"] == "completed"
+    assert wire.get(f"/v1/responses/{running}?wait=10").json()["status"] == "completed"
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
@@ -113,9 +112,7 @@ def test_an_abandoned_foreground_run_is_cancelled_where_the_setting_says_so(
     with Wire(caring.port) as wire:
         model = upstream.model([text("Once "), HANG])
         read, left = wire.stream(model=model, input="read"), wire.stream(model=model, input="left")
-        ids = [
-            events.read(stream.until("response.output_text.delta")[0])["response"]["id"] for stream in (read, left)
-        ]
+        ids = [events.read(stream.until("response.output_text.delta")[0])["response"]["id"] for stream in (read, left)]
         background = wire.create(model=model, input="background", background=True).json()["id"]
         left.close()
         upstream.wait_call(model, 2)
@@ -130,8 +127,6 @@ def test_an_abandoned_foreground_run_is_cancelled_where_the_setting_says_so(
 
 
 def test_a_request_that_was_never_whole_leaves_nothing(wire: Wire, upstream: FakeUpstream) -> None:
-    import socket
-
     before = wire.get("/v1/responses?limit=1").json()["first_id"]
     with socket.create_connection(("127.0.0.1", wire.port)) as half:
         half.sendall(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from openai import NotFoundError, OpenAI
 
-from tests.support.upstream import HANG, FakeUpstream, Gate, Refuse, ending, say, text
+from tests.support.upstream import HANG, FakeUpstream, Gate, Refuse, Step, ending, say, text
 from tests.wire import events
 from tests.wire.conftest import Servers
 from tests.wire.raw import Wire
@@ -23,7 +23,7 @@ def own(servers: Servers) -> Iterator[Wire]:
 @pytest.fixture(scope="module")
 def made(own: Wire, upstream: FakeUpstream) -> dict[str, str]:
     """One response in every status, in the order in which they were made, by their status."""
-    scripts = {
+    scripts: dict[str, list[Step]] = {
         "completed": say("Hi."),
         "failed": [Refuse(400)],
         "incomplete": [text("Hi"), *ending("length")],
@@ -89,9 +89,7 @@ def test_a_list_that_makes_no_sense_is_refused(own: Wire, query: str, param: str
     assert answer.error["param"] == param
 
 
-def test_a_page_opened_again_finds_the_answer_still_running(
-    client: OpenAI, wire: Wire, upstream: FakeUpstream
-) -> None:
+def test_a_page_opened_again_finds_the_answer_still_running(client: OpenAI, wire: Wire, upstream: FakeUpstream) -> None:
     conversation = client.conversations.create().id
     wire.create(model=upstream.model(say("Four.")), input="2+2?", conversation=conversation)
     gate = Gate()

@@ -289,15 +289,15 @@ def test_a_retry_with_another_body_does_not_attach(wire: Wire, upstream: FakeUps
 def test_a_retry_attaches_to_what_has_ended_meanwhile(wire: Wire, upstream: FakeUpstream) -> None:
     gate = Gate()
     model = upstream.model([gate, *say("Hi.")])
-    body = {"model": model, "input": "Hi"}
+    body = {"model": model, "input": "Hi", "metadata": {"name": model}}
     connection = wire.post_and_leave("/v1/responses", body, x_stainless_retry_count="0")
     gate.wait_reached()
     connection.close()
-    (running,) = [each for each in wire.get("/v1/responses?limit=5&status=in_progress").json()["data"]]
+    running = wire.running(model)
     gate.open()
-    assert wire.get(f"/v1/responses/{running['id']}?wait=10").json()["status"] == "completed"
-    assert retry(wire, body, 1).json()["id"] == running["id"]
-    assert retry(wire, body, 2).json()["id"] != running["id"]  # that one has been delivered now
+    assert wire.get(f"/v1/responses/{running}?wait=10").json()["status"] == "completed"
+    assert retry(wire, body, 1).json()["id"] == running
+    assert retry(wire, body, 2).json()["id"] != running  # that one has been delivered now
     assert len(upstream.calls(model)) == 2
 
 

@@ -181,7 +181,7 @@ def test_tool_arguments_are_parsed_by_the_sdk(client: OpenAI, upstream: FakeUpst
         city: str
 
     tool: Any = pydantic_function_tool(Weather, name="weather")
-    flat = {"type": "function", **tool["function"]}
+    flat: Any = {"type": "function", **tool["function"]}
     made = client.responses.parse(model=upstream.model(ONE_CALL), input="Hi", tools=[flat])
     got: Any = made.output[0]
     assert got.type == "function_call" and got.arguments == '{"city":"Rome"}'
@@ -295,8 +295,12 @@ def test_what_the_model_cannot_be_shown_is_refused_by_name(
 
 @pytest.mark.parametrize(
     ("reason", "status", "detail"),
-    [("stop", "completed", None), ("length", "incomplete", "max_output_tokens"), ("content_filter", "incomplete", "content_filter")],
-)  # fmt: skip
+    [
+        ("stop", "completed", None),
+        ("length", "incomplete", "max_output_tokens"),
+        ("content_filter", "incomplete", "content_filter"),
+    ],
+)
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "plain"])
 def test_finish_reasons_decide_the_status(
     wire: Wire, upstream: FakeUpstream, reason: str, status: str, detail: str | None, stream: bool

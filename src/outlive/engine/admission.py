@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from hashlib import sha256
 
 import msgspec
@@ -21,7 +22,7 @@ from outlive.engine.worker import Worker
 from outlive.ports.catalog import Catalog
 from outlive.ports.clock import Clock
 from outlive.ports.history import History
-from outlive.ports.ledger import Admission, Claim, Idempotency, Ledger, Place
+from outlive.ports.ledger import Admission, Admitted, Claim, Idempotency, Ledger, Place
 
 # D17: how old a response may be that a silent retry attaches to, and how long to wait for its connection to die.
 RETRY_AGE_SECONDS = 900.0
@@ -160,23 +161,22 @@ class Door:
         return Accepted(admission.response_id, request, fold) if attached is None else Accepted(attached, request)
 
     async def _admit(self, admission: Admission, fold: Fold) -> str | None:
-        """Admit and start; the id of the earlier response if there was one already.
+        """Admit and start; the id of the earlier response if there was one already."""
+        admitting = self._ledger.admit(admission)
+        # Once the transaction is on its way it counts, also if the connection is gone by the time it is over.
+        admitting.add_done_callback(partial(self._admitted, admission, fold))
+        return (await asyncio.shield(admitting)).attached
 
-        It owns the room that was reserved: a run gives that back when it ends, everything else gives it back here.
-        """
+    def _admitted(self, admission: Admission, fold: Fold, admitting: asyncio.Future[Admitted]) -> None:
+        """Owns the room that was reserved: a run gives that back when it ends, everything else gives it back here."""
         runs = admission.worker is not None
-        try:
-            admitted = await self._ledger.admit(admission)
-        except asyncio.CancelledError:
-            # The transaction may be on its way already, and then it counts.
-            self._worker.adopt(admission.response_id, admission.owner, runs)
-            raise
-        except BaseException:
+        if admitting.cancelled() or admitting.exception() is not None:
             self._worker.release(admission.owner, runs)
-            raise
+            return
+        admitted = admitting.result()
         if admitted.attached is not None:
             self._worker.release(admission.owner, runs)
-            return admitted.attached
+            return
         if admitted.lease is not None and admitted.place is not None:
             claim = Claim(
                 admitted.lease, admission.owner, admission.request, admitted.place, 1, [], admission.request.background
@@ -185,7 +185,6 @@ class Door:
             self._worker.start(claim, live)
         else:
             self._worker.pump()  # room may have come free while the transaction was on its way
-        return None
 
     async def _admit_fleeting(self, arrival: Arrival, request: CreateResponse, model: str) -> Accepted:
         if arrival.idempotency_key is not None:

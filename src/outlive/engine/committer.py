@@ -34,6 +34,7 @@ class Committer:
         self._flight: asyncio.Future[list[bool]] | None = None
         self._next_at = 0.0
         self._failures = 0
+        self._closing: set[asyncio.Task[None]] = set()  # what waits for the storage to come back
         self._urgent = False  # a first output waits for the commit under way to be over
 
     def submit(self, live: Live, drafts: list[AnyDraft]) -> None:
@@ -64,17 +65,36 @@ class Committer:
         live.dirty = False  # whatever is pending goes into the closing transaction
         entry, _ = live.take(self._clock.now())
         closing = Closing(entry, status, snapshot, turn, keep_turn=status != "failed")
-        failures = 0
+        self._try_close(live, closing)
         while not live.ended:
-            # Once the transaction is on its way it counts: the live response learns of it even if its run is
-            # cancelled meanwhile.
-            closed = self._ledger.close(closing)
-            closed.add_done_callback(partial(_closed, live, closing))
-            try:
-                await asyncio.shield(closed)
-            except StorageUnavailable:
-                await self._clock.sleep(_pause(failures))
-                failures += 1
+            if live.lost:
+                raise StaleFence
+            await live.wait()
+
+    def _try_close(self, live: Live, closing: Closing, failures: int = 0) -> None:
+        # Once the transaction is on its way it counts: the live response learns of it, and it is tried again while the
+        # storage is down, even if the run is cancelled meanwhile.
+        closed = self._ledger.close(closing)
+        closed.add_done_callback(partial(self._closed, live, closing, failures))
+
+    def _closed(self, live: Live, closing: Closing, failures: int, closed: asyncio.Future[None]) -> None:
+        if closed.cancelled():
+            return
+        error = closed.exception()
+        if error is None:
+            live.finish(closing.entry, closing.snapshot)
+        elif isinstance(error, StorageUnavailable):
+            task = asyncio.create_task(self._close_later(live, closing, failures))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+        else:
+            if not isinstance(error, StaleFence):
+                log.error("closing %s failed", closing.entry.lease.response_id, exc_info=error)
+            live.lose()
+
+    async def _close_later(self, live: Live, closing: Closing, failures: int) -> None:
+        await self._clock.sleep(_pause(failures))
+        self._try_close(live, closing, failures + 1)
 
     # -- one flush after the other
 
@@ -137,16 +157,6 @@ class Committer:
                 live.dirty = True
                 self._dirty.append(live)
             live.wake()
-
-
-def _closed(live: Live, closing: Closing, closed: asyncio.Future[None]) -> None:
-    if closed.cancelled():
-        return
-    error = closed.exception()
-    if error is None:
-        live.finish(closing.entry, closing.snapshot)
-    elif isinstance(error, StaleFence):
-        live.lose()
 
 
 def _pause(failures: int) -> float:

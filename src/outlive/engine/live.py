@@ -15,6 +15,8 @@ from outlive.ports.ledger import Entry, Lease
 
 # Readers that are further behind than this read the journal instead.
 TAIL_BYTES = 16 * 1024
+# A batch longer than this is not kept for them at all: every slow reader would hold a copy of the whole of it.
+BATCH_BYTES = 256 * 1024
 # A run whose events cannot be committed this far stops reading its upstream until they can.
 PENDING_BYTES = 1024 * 1024
 
@@ -130,7 +132,8 @@ class Live:
     def _keep(self, batch: Batch) -> None:
         self._tail.append(batch)
         self._tail_bytes += len(batch.frames)
-        while self._tail_bytes > TAIL_BYTES and len(self._tail) > 1:
+        least = 0 if len(batch.frames) > BATCH_BYTES else 1
+        while self._tail_bytes > TAIL_BYTES and len(self._tail) > least:
             self._tail_bytes -= len(self._tail.popleft().frames)
 
     # -- the readers' side

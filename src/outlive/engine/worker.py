@@ -55,7 +55,6 @@ class Worker:
         self._running: dict[str, Running] = {}
         self._taken: Counter[str] = Counter()  # running or about to, by owner
         self._waiting: Counter[str] = Counter()
-        self._adopting: set[asyncio.Task[None]] = set()
         self._pumping: asyncio.Task[None] | None = None
         self._pump_again = False
         self._cancelling: dict[str, asyncio.Task[None]] = {}
@@ -106,20 +105,6 @@ class Worker:
         self._lives.enter(live)
         task = asyncio.create_task(self._run(claim, live))
         self._running[claim.lease.response_id] = Running(task, claim, live)
-
-    def adopt(self, response_id: str, owner: str, runs: bool) -> None:
-        """See to a response whose admission nobody waits for any more, if it was accepted at all."""
-
-        async def take_up() -> None:
-            claim = await self._ledger.seize(response_id, self.name) if runs else None
-            if claim is None:
-                self.release(owner, runs)
-            else:
-                self.start(claim, await self._revive(claim))
-
-        task = asyncio.create_task(take_up())
-        self._adopting.add(task)
-        task.add_done_callback(self._adopting.discard)
 
     def pump(self) -> None:
         """See to it that whatever waits is taken as soon as there is room."""
@@ -231,35 +216,47 @@ class Worker:
     async def drain(self, grace: float) -> None:
         """Hand back what loses nothing by it, let the rest run on for a while, then end it."""
         self.draining = True
-        await self._hand_back([running for running in self._running.values() if self._may_hand_back(running)])
+        await self._hand_back()
         self._lives.wake_all()
         if self._running:
             await asyncio.wait([running.task for running in self._running.values()], timeout=grace)
         # What began meanwhile, or has come to a place where it can be continued, is handed back too.
-        await self._hand_back([running for running in self._running.values() if self._may_hand_back(running)])
+        await self._hand_back()
         await asyncio.gather(*(self._interrupt(running) for running in list(self._running.values())))
         self.leaving = True
         self._lives.wake_all()
 
     def _may_hand_back(self, running: Running) -> bool:
-        """Nothing shown yet, or another worker can go on where this one stops."""
-        return not running.live.fold.visible or self._runner.can_continue(running.claim, running.live)
+        """Nothing to be shown yet, or another worker can go on where this one stops."""
+        live = running.live
+        if not live.fold.visible:
+            return live.settled
+        return self._runner.can_continue(running.claim, live)
 
-    async def _hand_back(self, leaving: list[Running]) -> None:
-        if not leaving:
-            return
-        for running in leaving:
-            running.task.cancel()
-        await asyncio.gather(*(running.task for running in leaving), return_exceptions=True)
+    async def _hand_back(self) -> None:
+        """Give up what loses nothing by it."""
         try:
             async with asyncio.timeout(LAST_SECONDS):
+                for running in list(self._running.values()):
+                    await self._first_output(running.live)
+                leaving = [running for running in self._running.values() if self._may_hand_back(running)]
+                if not leaving:
+                    return
+                for running in leaving:
+                    running.task.cancel()
+                await asyncio.gather(*(running.task for running in leaving), return_exceptions=True)
                 for running in leaving:
                     await self._runner.committer.settle(running.live)
                 await self._ledger.hand_back([running.live.lease for running in leaving if not running.live.ended])
+                for running in leaving:
+                    running.live.lose()
         except (StorageUnavailable, TimeoutError):
             log.warning("handing back failed: the database is unavailable. The next start takes these up all the same")
-        for running in leaving:
-            running.live.lose()
+
+    async def _first_output(self, live: Live) -> None:
+        """Wait for a first output that is on its way to the journal: it will be visible in a moment."""
+        while not live.fold.visible and not live.settled:
+            await live.wait()
 
     async def _interrupt(self, running: Running) -> None:
         running.task.cancel()

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.routing import Route, Router
+from starlette.routing import Match, Route, Router
 
 from outlive.core.errors import OutliveError
 from outlive.engine.engine import Engine
@@ -68,7 +68,8 @@ class Application:
         self._access = access
         self._auth = Auth(access.keys, access.origins)
         self._cors = Cors(access.origins)
-        self._router = Router([Route(path, _Target(endpoint), methods=[method]) for method, path, endpoint in ROUTES])
+        self._routes = [Route(path, _Target(endpoint), methods=[method]) for method, path, endpoint in ROUTES]
+        self._router = Router(self._routes)
         self._router.redirect_slashes = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,7 +83,7 @@ class Application:
         except Gone:
             return
         except HTTPException as error:
-            reply = _routing_reply(error, scope)
+            reply = _routing_reply(error, scope, self._routes)
         except OutliveError as error:
             status, body, headers = describe(error)
             reply = Reply(encode(body), status, headers)
@@ -120,10 +121,13 @@ class _Target:
         scope["reply"] = await self._endpoint(call)
 
 
-def _routing_reply(error: HTTPException, scope: Scope) -> Reply:
+def _routing_reply(error: HTTPException, scope: Scope, routes: list[Route]) -> Reply:
     if error.status_code == 405:
         message = f"{scope['method']} is not allowed on {scope['path']}."
         body = envelope(message, "invalid_request_error", None, "method_not_allowed")
-        return Reply(encode(body), 405, dict(error.headers or {}))
+        # Each route has one method, so the router itself knows of the first one's only.
+        matching = [route for route in routes if route.matches(scope)[0] != Match.NONE]
+        allowed = sorted({method for route in matching for method in route.methods or ()})
+        return Reply(encode(body), 405, {"allow": ", ".join(allowed)})
     message = f"There is no {scope['method']} {scope['path']} here."
     return Reply(encode(envelope(message, "invalid_request_error", None, "unknown_url")), error.status_code)

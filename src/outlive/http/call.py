@@ -108,6 +108,8 @@ class Call:
             raise self._too_large()
         message = await self.receive()
         body: bytes = message.get("body", b"")
+        if len(body) > self.max_body:  # its length need not have been declared
+            raise self._too_large()
         if not message.get("more_body") and message["type"] == "http.request":
             return body
         pieces, size = [body], len(body)

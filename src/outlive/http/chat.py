@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 from outlive.core.errors import InvalidRequest, UpstreamFault
-from outlive.http.call import Call
+from outlive.http.call import Call, Gone
+from outlive.ports.backend import Passed
 
 # Fields that ask for state, and what to do instead.
 STATEFUL = {
@@ -39,21 +39,29 @@ async def create(call: Call) -> None:
 
 async def _pass_on(call: Call, body: dict[str, Any]) -> None:
     backend, model = call.engine.route(body["model"])
-    passed = await backend.pass_through({**body, "model": model})
-    watch = asyncio.create_task(_close_when_gone(call, passed.close))
+    asking = asyncio.create_task(backend.pass_through({**body, "model": model}))
+    leaving = asyncio.create_task(_wait_gone(call))
     try:
-        await call.start(passed.status, passed.headers.pop("content-type", "application/json"), passed.headers)
-        with contextlib.suppress(OSError, UpstreamFault):
-            async for piece in passed.body():
-                await call.send({"type": "http.response.body", "body": piece, "more_body": True})
-            await call.send({"type": "http.response.body", "body": b""})
-        # A broken upstream ends the stream without a last chunk, so that the client sees that it is not whole.
+        await asyncio.wait((asking, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not asking.done():
+            raise Gone
+        passed = asking.result()
+        leaving.add_done_callback(lambda _: passed.close())
+        await _relay(call, passed)
     finally:
-        watch.cancel()
-        passed.close()
+        asking.cancel()
+        leaving.cancel()
 
 
-async def _close_when_gone(call: Call, close: Callable[[], None]) -> None:
+async def _relay(call: Call, passed: Passed) -> None:
+    await call.start(passed.status, passed.headers.pop("content-type", "application/json"), passed.headers)
+    with contextlib.suppress(OSError, UpstreamFault):
+        async for piece in passed.body():
+            await call.send({"type": "http.response.body", "body": piece, "more_body": True})
+        await call.send({"type": "http.response.body", "body": b""})
+    # A broken upstream ends the stream without a last chunk, so that the client sees that it is not whole.
+
+
+async def _wait_gone(call: Call) -> None:
     while (await call.receive())["type"] != "http.disconnect":
         pass
-    close()

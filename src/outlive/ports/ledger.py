@@ -108,7 +108,7 @@ class RunLedger(Protocol):
 class Ledger(RunLedger, Protocol):
     """The one write port. Every method checks before it writes, so an error means that nothing was written."""
 
-    async def admit(self, admission: Admission) -> Admitted: ...
+    def admit(self, admission: Admission) -> asyncio.Future[Admitted]: ...
 
     async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
         """Take up to `limit` waiting responses, foreground first, then oldest; counts an attempt for each."""

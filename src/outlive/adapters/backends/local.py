@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import aiohttp
 import msgspec
 
+from outlive.adapters.backends.http1 import Pool
 from outlive.core.errors import SettingsError
 from outlive.ports.backend import Upstream
 
@@ -163,15 +163,16 @@ class LocalModel:
 
 
 async def _wait_for_health(address: str) -> None:
-    async with aiohttp.ClientSession() as session:
-        while True:
-            try:
-                async with session.get(f"{address}/health") as response:
-                    if response.status == 200:
-                        return
-            except aiohttp.ClientConnectionError:
-                pass  # it listens, but a busy machine may not have let it accept yet
-            await asyncio.sleep(_HEALTH_SECONDS)
+    pool = Pool()
+    while True:
+        try:
+            answer = await pool.request("GET", f"{address}/health", b"")
+            answer.close()
+            if answer.status == 200:
+                return
+        except ConnectionError:
+            pass  # it listens, but a busy machine may not have let it accept yet
+        await asyncio.sleep(_HEALTH_SECONDS)
 
 
 async def _explain(child: asyncio.subprocess.Process) -> str:

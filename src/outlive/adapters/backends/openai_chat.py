@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import ssl
 from collections.abc import AsyncGenerator
 from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-import aiohttp
 import msgspec
-from multidict import CIMultiDict
-from yarl import URL
 
 from outlive import __version__
 from outlive.adapters.backends.event_stream import EventStream
+from outlive.adapters.backends.http1 import BadUrl, Connection, Pool, Unreachable
 from outlive.adapters.backends.refusals import read_refusal
 from outlive.adapters.backends.silence import Silence
 from outlive.core.errors import UpstreamFault
@@ -26,16 +26,15 @@ from outlive.translate.chat_completions import ChatTranslator
 from outlive.translate.chat_request import check, render
 from outlive.translate.chat_whole import to_chunk
 
-_CONNECT_SECONDS = 30.0
 _MODELS_SECONDS = 10.0
 _DRAIN_SECONDS = 1.0
 _MANY_ITEMS = 500
 
 _HEADERS = {
-    "Accept": "text/event-stream, application/json",
-    "Accept-Encoding": "identity",  # compression would hold chunks back until there is enough to compress
-    "Content-Type": "application/json",
-    "User-Agent": f"outlive/{__version__}",
+    "accept": "text/event-stream, application/json",
+    "accept-encoding": "identity",  # compression would hold chunks back until there is enough to compress
+    "content-type": "application/json",
+    "user-agent": f"outlive/{__version__}",
 }
 
 _RELAYED = ("content-type", "retry-after", "retry-after-ms", "x-should-retry")
@@ -47,41 +46,40 @@ _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
 class Passed:
     """An answer that is passed through as it comes. Whoever has it reads `body` to its end, or closes it."""
 
-    __slots__ = ("_backend", "_response", "headers", "status")
+    __slots__ = ("_answer", "_backend", "headers", "status")
 
-    def __init__(self, backend: ChatBackend, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, backend: ChatBackend, answer: Connection) -> None:
         self._backend = backend
-        self._response = response
-        self.status = response.status
+        self._answer = answer
+        self.status = answer.status
         self.headers = {
-            name.lower(): value
-            for name, value in response.headers.items()
-            if name.lower() in _RELAYED or name.lower().startswith(_RELAYED_FAMILIES)
+            name: value
+            for name, value in answer.headers.items()
+            if name in _RELAYED or name.startswith(_RELAYED_FAMILIES)
         }
 
     async def body(self) -> AsyncGenerator[bytes, None]:
         try:
-            async for piece in self._response.content.iter_any():
+            async for piece in self._answer.pieces():
                 yield piece
-        except (aiohttp.ClientError, OSError) as error:
+        except OSError as error:
             raise self._backend.broken(error) from error
         finally:
             self.close()
 
     def close(self) -> None:
-        self._response.close()
+        self._answer.leave()
 
 
 class ChatBackend:
-    """One upstream. The session is shared by all of them, and is not closed here."""
+    """One upstream. The pool is shared by all of them, and is not closed here."""
 
-    def __init__(self, upstream: Upstream, session: aiohttp.ClientSession, ids: IdSource) -> None:
+    def __init__(self, upstream: Upstream, pool: Pool, ids: IdSource) -> None:
         self.name = upstream.name
         self.continuation: ContinuationMode = upstream.continuation
         self._upstream = upstream
-        self._session = session
+        self._pool = pool
         self._ids = ids
-        self._timeout = aiohttp.ClientTimeout(sock_connect=_CONNECT_SECONDS)
         self._url = _make_url(upstream, "chat/completions")
         self._headers = _make_headers(upstream)
         self._secrets = (upstream.key or "", *upstream.headers.values(), *upstream.query.values())
@@ -95,19 +93,18 @@ class ChatBackend:
 
     async def stream(self, call: ModelCall) -> AsyncGenerator[list[bytes], None]:
         """Ask, and yield the payloads of each read. Closing the generator closes the connection at once."""
-        response = await self._post(await self._render(call))
-        content = response.content
-        silence = Silence(self._upstream.silence_seconds, lambda: content.set_exception(TimeoutError()))
+        answer = await self._post(await self._render(call))
+        silence = Silence(self._upstream.silence_seconds, lambda: answer.fail(TimeoutError()))
         events = EventStream()
         before: list[bytes] = []
         last: list[bytes] = []
         try:
-            if response.status != 200:
-                raise await read_refusal(response, self._secrets)
-            if response.content_type in ("application/json", "text/html"):
-                yield [to_chunk(await response.read(), call.resume)]
+            if answer.status != 200:
+                raise await read_refusal(answer, self._secrets)
+            if answer.content_type in ("application/json", "text/html"):
+                yield [to_chunk(await answer.read_whole(), call.resume)]
                 return
-            async for piece in content.iter_any():
+            while piece := await answer.read():
                 silence.heard()
                 if payloads := events.feed(piece):
                     before, last = last, payloads
@@ -116,26 +113,26 @@ class ChatBackend:
                     return
             if payloads := events.end():
                 yield payloads
-        except (aiohttp.ClientError, OSError) as error:
+        except OSError as error:
             # After the finish only the usage can be missing, and the answer is whole without it.
             if not any(_FINISH.search(payload) for payload in before + last):
                 raise self.broken(error) from error
         finally:
             silence.stop()
-            self._leave(response, events.done)
+            self._leave(answer, events.done)
 
     async def pass_through(self, body: Json) -> Passed:
         """Send a Chat Completions request as it is, and hand back the answer as it comes, errors included."""
         # No upstream is asked to keep anything (D4).
         sent = {**body, "store": False} if self._upstream.sends_store else body
-        response = await self._post(msgspec.json.encode(sent))
-        if response.status in (401, 403) or 300 <= response.status < 400:
+        answer = await self._post(msgspec.json.encode(sent))
+        if answer.status in (401, 403) or 300 <= answer.status < 400:
             # Such an answer is about this server's settings, and may quote its key: not for the caller.
             try:
-                raise await read_refusal(response, self._secrets)
+                raise await read_refusal(answer, self._secrets)
             finally:
-                response.close()
-        return Passed(self, response)
+                answer.close()
+        return Passed(self, answer)
 
     async def models(self) -> list[Json]:
         """The aliases, then what the upstream lists; one that lists nothing has at least its aliases."""
@@ -152,18 +149,22 @@ class ChatBackend:
 
     def broken(self, error: Exception) -> UpstreamFault:
         """The fault behind an error of the network; neither the URL nor a header is in its message."""
-        if isinstance(error, aiohttp.ConnectionTimeoutError):
-            return UpstreamFault(f"The model's server ({self.name}) could not be reached in time.", timed_out=True)
+        if isinstance(error, Unreachable):
+            return self._unreachable(error.__cause__)
         if isinstance(error, TimeoutError):
             seconds = self._upstream.silence_seconds
             return UpstreamFault(f"The model's server ({self.name}) was silent for {seconds:g} s.", timed_out=True)
-        if isinstance(error, aiohttp.ClientConnectorCertificateError):
-            return UpstreamFault(f"The certificate of the model's server ({self.name}) is not valid.", retryable=False)
-        if isinstance(error, aiohttp.ClientConnectorError):
-            return UpstreamFault(f"The model's server ({self.name}) could not be reached: {_reason(error.os_error)}.")
-        if isinstance(error, aiohttp.InvalidURL):
+        if isinstance(error, BadUrl):
             return UpstreamFault(f"The URL of the model's server ({self.name}) is wrong.", retryable=False)
         return UpstreamFault(f"The connection to the model's server ({self.name}) broke.")
+
+    def _unreachable(self, cause: BaseException | None) -> UpstreamFault:
+        if isinstance(cause, TimeoutError):
+            return UpstreamFault(f"The model's server ({self.name}) could not be reached in time.", timed_out=True)
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return UpstreamFault(f"The certificate of the model's server ({self.name}) is not valid.", retryable=False)
+        reason = _reason(cause) if isinstance(cause, OSError) else "no reason given"
+        return UpstreamFault(f"The model's server ({self.name}) could not be reached: {reason}.")
 
     async def _render(self, call: ModelCall) -> bytes:
         """The request's body; a long context is put together in a thread, so that streams do not wait for it."""
@@ -171,62 +172,45 @@ class ChatBackend:
             return await asyncio.to_thread(lambda: msgspec.json.encode(render(call, self._upstream)))
         return msgspec.json.encode(render(call, self._upstream))
 
-    async def _post(self, data: bytes) -> aiohttp.ClientResponse:
+    async def _post(self, data: bytes) -> Connection:
         try:
-            try:
-                return await self._send(data)
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as error:
-                # A server may close an idle connection in the moment in which it is used again; a new one will do.
-                if isinstance(error, aiohttp.ClientConnectorError):
-                    raise
-                return await self._send(data)
-        except (aiohttp.ClientError, OSError) as error:
+            async with asyncio.timeout(self._upstream.silence_seconds):
+                return await self._pool.request("POST", self._url, self._headers, data)
+        except (OSError, BadUrl) as error:
             raise self.broken(error) from error
-
-    async def _send(self, data: bytes) -> aiohttp.ClientResponse:
-        async with asyncio.timeout(self._upstream.silence_seconds):
-            return await self._session.post(
-                self._url,
-                data=data,
-                headers=self._headers,
-                timeout=self._timeout,
-                allow_redirects=False,  # a redirected POST arrives as a GET, or with the key at a stranger's
-            )
 
     async def _list_models(self) -> list[Json]:
         try:
-            async with self._session.get(
-                _make_url(self._upstream, "models"),
-                headers=self._headers,
-                timeout=aiohttp.ClientTimeout(total=_MODELS_SECONDS),
-                allow_redirects=False,
-            ) as response:
-                body: Any = msgspec.json.decode(await response.read()) if response.status == 200 else {}
-        except (aiohttp.ClientError, OSError, ValueError):
+            async with asyncio.timeout(_MODELS_SECONDS):
+                answer = await self._pool.request("GET", _make_url(self._upstream, "models"), self._headers)
+                try:
+                    body: Any = msgspec.json.decode(await answer.read_whole()) if answer.status == 200 else {}
+                finally:
+                    answer.leave()
+        except (OSError, ValueError):
             return []
         data = body.get("data") if isinstance(body, dict) else None
         models = data if isinstance(data, list) else []
         return [_as_model(model, self.name) for model in models if isinstance(model, dict) and model.get("id")]
 
-    def _leave(self, response: aiohttp.ClientResponse, done: bool) -> None:
+    def _leave(self, answer: Connection, done: bool) -> None:
         """Close the connection, unless it can serve again: then wait for its body's end, which comes after [DONE]."""
-        if not done or response.closed:
-            response.close()
+        if answer.is_complete or not done:
+            answer.leave()
             return
-        task = asyncio.get_running_loop().create_task(_drain(response))
+        task = asyncio.get_running_loop().create_task(_drain(answer))
         self._draining.add(task)
         task.add_done_callback(self._draining.discard)
 
 
-async def _drain(response: aiohttp.ClientResponse) -> None:
+async def _drain(answer: Connection) -> None:
     try:
         async with asyncio.timeout(_DRAIN_SECONDS):
-            async for _ in response.content.iter_any():
-                pass
-    except (aiohttp.ClientError, OSError):
+            await answer.read_whole()
+    except OSError:
         pass
     finally:
-        response.close()
+        answer.leave()
 
 
 def _reason(error: OSError) -> str:
@@ -236,18 +220,20 @@ def _reason(error: OSError) -> str:
     return error.strerror or type(error).__name__
 
 
-def _make_url(upstream: Upstream, path: str) -> URL:
-    base = URL(upstream.url)
-    return base.joinpath(*path.split("/")).update_query(base.query).update_query(upstream.query)
+def _make_url(upstream: Upstream, path: str) -> str:
+    base = urlsplit(upstream.url)
+    query = urlencode({**dict(parse_qsl(base.query)), **upstream.query})
+    return urlunsplit((base.scheme, base.netloc, f"{base.path.rstrip('/')}/{path}", query, ""))
 
 
-def _make_headers(upstream: Upstream) -> CIMultiDict[str]:
-    headers = CIMultiDict(_HEADERS)
+def _make_headers(upstream: Upstream) -> bytes:
+    """The lines that every request carries; what the settings say wins, whatever its spelling."""
+    headers = dict(_HEADERS)
     if upstream.key is not None:
         bearer = upstream.key_header == "authorization"
-        headers["Authorization" if bearer else "api-key"] = f"Bearer {upstream.key}" if bearer else upstream.key
-    headers.update(upstream.headers)
-    return headers
+        headers["authorization" if bearer else "api-key"] = f"Bearer {upstream.key}" if bearer else upstream.key
+    headers |= {name.lower(): value for name, value in upstream.headers.items()}
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("latin-1", "replace")
 
 
 def _as_model(model: Json, owner: str) -> Json:

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 
-import aiohttp
-from multidict import CIMultiDictProxy
-
+from outlive.adapters.backends.http1 import Connection
 from outlive.core.body import decode_body
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.translate.faults import read_fault
@@ -19,7 +18,7 @@ _MOST_SECONDS = 10.0  # to wait for it
 _SHORTEST_SECRET = 6  # anything shorter may well be an ordinary word
 
 
-async def read_refusal(response: aiohttp.ClientResponse, secrets: Iterable[str]) -> UpstreamFault:
+async def read_refusal(response: Connection, secrets: Iterable[str]) -> UpstreamFault:
     """The fault that an answer with a status other than 200 tells of."""
     status = response.status
     if status in (401, 403):
@@ -33,7 +32,7 @@ async def read_refusal(response: aiohttp.ClientResponse, secrets: Iterable[str])
     return read_fault(envelope, status, read_retry_after(response.headers))
 
 
-def read_retry_after(headers: CIMultiDictProxy[str]) -> float | None:
+def read_retry_after(headers: dict[str, str]) -> float | None:
     """The seconds that the upstream asks us to wait; it may say so in milliseconds, in seconds or as a date."""
     try:
         if "retry-after-ms" in headers:
@@ -50,17 +49,12 @@ def read_retry_after(headers: CIMultiDictProxy[str]) -> float | None:
         return None
 
 
-async def _read_some(response: aiohttp.ClientResponse) -> bytes:
-    raw = b""
+async def _read_some(response: Connection) -> bytes:
     try:
         async with asyncio.timeout(_MOST_SECONDS):
-            async for piece in response.content.iter_any():
-                raw += piece
-                if len(raw) >= _MOST_BYTES:
-                    break
-    except (aiohttp.ClientError, OSError):
-        pass  # the status says enough
-    return raw
+            return await response.read_whole(_MOST_BYTES)
+    except OSError:
+        return b""  # the status says enough
 
 
 def _hide(raw: bytes, secrets: Iterable[str]) -> bytes:
@@ -70,13 +64,20 @@ def _hide(raw: bytes, secrets: Iterable[str]) -> bytes:
     return raw
 
 
-def _open_envelope(raw: bytes, response: aiohttp.ClientResponse) -> object:
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+def _open_envelope(raw: bytes, response: Connection) -> object:
     """The error object, in any of the envelopes that servers put it in."""
     try:
         body = decode_body(raw)
     except InvalidRequest:
         # A page is written for people with a browser; plain text is a message.
-        return raw.decode(errors="replace") if response.content_type == "text/plain" else response.reason
+        return raw.decode(errors="replace") if response.content_type == "text/plain" else _phrase(response.status)
     if isinstance(body, list) and body:
         body = body[0]  # Gemini
     if isinstance(body, dict):

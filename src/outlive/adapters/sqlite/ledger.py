@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Iterator
 
 from outlive.adapters.sqlite import stash, threads
 from outlive.adapters.sqlite.connection import Database
 from outlive.adapters.sqlite.stash import Stash
 from outlive.adapters.sqlite.threads import SQL, Spot, decode, encode
 from outlive.core.errors import Conflict, NotFound, OutliveError, StaleFence
+from outlive.core.events import split_frames
 from outlive.core.requests import pack, unpack
 from outlive.ports.ledger import Admission, Admitted, Claim, Closing, Entry, Lease, Place
+
+ROW_BYTES = 64 * 1024
 
 
 class SqliteLedger:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def admit(self, admission: Admission) -> Admitted:
+    def admit(self, admission: Admission) -> asyncio.Future[Admitted]:
         if not admission.large:
-            return await self._database.write("admit", lambda db: _admit(db, admission))
+            return self._database.write("admit", lambda db: _admit(db, admission))
+        return asyncio.ensure_future(self._admit_large(admission))
+
+    async def _admit_large(self, admission: Admission) -> Admitted:
         stashed = await asyncio.to_thread(stash.cut, admission.response_id, admission.request.input)
         await stash.put(self._database, stashed)
         try:
@@ -167,8 +174,27 @@ def _take(db: sqlite3.Connection, key: int, worker: str, attempts: int, waited: 
 
 
 def _append(db: sqlite3.Connection, entry: Entry) -> bool:
-    row = (entry.lease.key, entry.first, entry.count, entry.at, entry.frames, entry.lease.fence)
+    if len(entry.frames) > ROW_BYTES:
+        return all(_append_row(db, entry, *part) for part in _cut(entry))
+    return _append_row(db, entry, entry.first, entry.count, entry.frames)
+
+
+def _append_row(db: sqlite3.Connection, entry: Entry, first: int, count: int, frames: bytes) -> bool:
+    row = (entry.lease.key, first, count, entry.at, frames, entry.lease.fence)
     return db.execute(SQL["append_events"], row).rowcount == 1
+
+
+def _cut(entry: Entry) -> Iterator[tuple[int, int, bytes]]:
+    """A long entry in several rows: a reader, however slow, holds one row at a time."""
+    first, size, frames = entry.first, 0, []
+    for frame in split_frames(entry.frames):
+        frames.append(frame)
+        size += len(frame)
+        if size >= ROW_BYTES:
+            yield first, len(frames), b"".join(frames)
+            first, size, frames = first + len(frames), 0, []
+    if frames:
+        yield first, len(frames), b"".join(frames)
 
 
 # -- ending

@@ -1,0 +1,256 @@
+"""The way every token takes: a lean HTTP/1.1 client that sends a request and hands over the answer as it comes.
+
+A general client costs as much per chunk as all the rest of the path together; an upstream needs little of what it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import defaultdict
+from collections.abc import AsyncGenerator
+from urllib.parse import urlsplit
+
+import httptools
+
+CONNECT_SECONDS = 30.0
+IDLE_SECONDS = 60.0  # how long a connection waits for its next request
+# What may wait to be read before the upstream is made to wait.
+MOST_BUFFERED = 256 * 1024
+
+Origin = tuple[str, int, bool]  # host, port, TLS
+
+
+class BadUrl(ValueError):
+    """That is no http or https URL."""
+
+
+class Unreachable(ConnectionError):
+    """There is no connection to be had; `__cause__` says why."""
+
+
+class Broken(ConnectionError):
+    """The connection ended before the answer did, or what came is not HTTP."""
+
+
+class Unanswered(Broken):
+    """The connection ended before the first byte of an answer; the request may be sent again on a new one."""
+
+
+class Pool:
+    """Connections that can serve again, by origin."""
+
+    def __init__(self) -> None:
+        self._idle: defaultdict[Origin, list[Connection]] = defaultdict(list)
+        self._tls: ssl.SSLContext | None = None
+
+    async def request(self, method: str, url: str, headers: bytes, body: bytes = b"") -> Connection:
+        """Send a request and wait for the head of its answer. `headers` are whole lines, each with its end."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadUrl(url)
+        tls = parts.scheme == "https"
+        origin = (parts.hostname, parts.port or (443 if tls else 80), tls)
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        length = f"Content-Length: {len(body)}\r\n" if method == "POST" else ""
+        head = f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc.rpartition('@')[2]}\r\n{length}"
+        message = b"%b%b\r\n%b" % (head.encode(), headers, body)
+        while True:
+            connection = self._reuse(origin)
+            fresh = connection is None
+            if connection is None:
+                connection = await self._connect(origin)
+            try:
+                await connection.ask(message)
+                return connection
+            except Unanswered:
+                # A server may close an idle connection in the moment in which it is used again; a new one will do.
+                if fresh:
+                    raise
+            except BaseException:
+                connection.close()
+                raise
+
+    def close(self) -> None:
+        for idle in self._idle.values():
+            for connection in list(idle):
+                connection.close()
+
+    def keep(self, connection: Connection) -> None:
+        self._idle[connection.origin].append(connection)
+
+    def drop(self, connection: Connection) -> None:
+        idle = self._idle[connection.origin]
+        if connection in idle:
+            idle.remove(connection)
+
+    def _reuse(self, origin: Origin) -> Connection | None:
+        idle = self._idle[origin]
+        return idle.pop() if idle else None
+
+    async def _connect(self, origin: Origin) -> Connection:
+        host, port, tls = origin
+        if tls and self._tls is None:
+            self._tls = await asyncio.to_thread(ssl.create_default_context)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self, origin, loop), host, port, ssl=self._tls if tls else None
+                )
+        except OSError as error:
+            raise Unreachable from error
+        return connection
+
+
+class Connection(asyncio.Protocol):
+    """One connection, and the one answer that it is carrying."""
+
+    def __init__(self, pool: Pool, origin: Origin, loop: asyncio.AbstractEventLoop) -> None:
+        self.origin = origin
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self._pool = pool
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._waiter: asyncio.Future[None] | None = None
+        self._pieces: list[bytes] = []
+        self._buffered = 0
+        self._paused = False
+        self._complete = False
+        self._reusable = False
+        self._head_done = False
+        self._error: BaseException | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    # -- asking and reading
+
+    async def ask(self, request: bytes) -> None:
+        """Send, and wait for the head of the answer."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+        if self._transport is None or self._transport.is_closing():
+            raise Unanswered("The connection was closed.")
+        self.status, self.headers = 0, {}
+        self._complete = self._head_done = self._reusable = False
+        self._transport.write(request)
+        while not self._head_done:
+            await self._wait()
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """The rest of the answer as it comes."""
+        while piece := await self.read():
+            yield piece
+
+    async def read_whole(self, most: int | None = None) -> bytes:
+        """The rest of the answer, or about that much of it."""
+        whole = b""
+        while piece := await self.read():
+            whole += piece
+            if most is not None and len(whole) >= most:
+                break
+        return whole
+
+    async def read(self) -> bytes:
+        """What has come since the last time, as one piece; empty at the end of the answer."""
+        while not self._pieces:
+            if self._complete:
+                return b""
+            await self._wait()
+        pieces, self._pieces, self._buffered = self._pieces, [], 0
+        if self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def fail(self, error: BaseException) -> None:
+        """Let whoever reads get this error."""
+        self._error = error
+        self._wake()
+
+    def leave(self) -> None:
+        """Nobody reads this answer any more: the connection serves again if the answer is over, else it goes."""
+        if self._complete and self._reusable and self._error is None and self._transport is not None:
+            self._pieces, self._buffered = [], 0
+            self._parser = httptools.HttpResponseParser(self)
+            self._idle_timer = self._loop.call_later(IDLE_SECONDS, self.close)
+            self._pool.keep(self)
+        else:
+            self.close()
+
+    @property
+    def is_complete(self) -> bool:
+        return self._complete
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _wait(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._waiter = self._loop.create_future()
+        await self._waiter
+
+    def _wake(self) -> None:
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # -- the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._error = Broken("What came is not HTTP.")
+            self.close()
+        if self._buffered > MOST_BUFFERED and not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._pool.drop(self)
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        if self._head_done and not self._complete and exc is None and self._ends_with_connection():
+            self._complete = True
+        elif not self._complete and self._error is None:
+            self._error = (Broken if self.status else Unanswered)("The connection broke.")
+        self._wake()
+
+    def _ends_with_connection(self) -> bool:
+        return "content-length" not in self.headers and "transfer-encoding" not in self.headers
+
+    # -- the parser's side
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        self._head_done = self.status >= 200  # an interim answer is none
+
+    def on_body(self, body: bytes) -> None:
+        self._pieces.append(body)
+        self._buffered += len(body)
+
+    def on_message_complete(self) -> None:
+        if self._head_done:
+            self._complete = True
+            self._reusable = self._parser.should_keep_alive()  # the parser knows only now
+        else:
+            self.headers = {}

@@ -1,0 +1,152 @@
+"""Chat Completions: passed through as they are, and never silently without the state that was asked for (D12)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from http.client import IncompleteRead
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI, BadRequestError, OpenAI, RateLimitError
+
+from tests.support.server import OutliveServer
+from tests.support.upstream import CUT, HANG, FakeUpstream, Gate, Refuse, ending, say, text
+from tests.wire.conftest import Servers
+from tests.wire.raw import Wire
+
+ASKED: list[Any] = [{"role": "user", "content": "Hi"}]
+
+
+def test_a_completion_is_passed_through(client: OpenAI, upstream: FakeUpstream) -> None:
+    model = upstream.model(say("Hello", " there"))
+    made = client.chat.completions.create(model=model, messages=ASKED, temperature=0.5, extra_body={"top_k": 3})
+    assert made.choices[0].message.content == "Hello there"
+    body = upstream.bodies(model)[0]
+    assert (body["messages"], body["temperature"], body["top_k"]) == (ASKED, 0.5, 3)
+
+
+def test_a_streamed_completion_is_passed_through_as_it_comes(client: OpenAI, upstream: FakeUpstream) -> None:
+    gate = Gate()
+    model = upstream.model([text("Hello"), gate, text(" there"), *ending()])
+    stream = client.chat.completions.create(model=model, messages=ASKED, stream=True)
+    said = ""
+    for chunk in stream:
+        said += (chunk.choices[0].delta.content or "") if chunk.choices else ""
+        if said == "Hello":
+            gate.open()
+    assert said == "Hello there"
+
+
+def test_the_async_sdk_works_too(server: OutliveServer, upstream: FakeUpstream) -> None:
+    model = upstream.model(say("Hello"))
+
+    async def run() -> str | None:
+        async with AsyncOpenAI(base_url=server.base_url, api_key="any", max_retries=0) as client:
+            made = await client.chat.completions.create(model=model, messages=ASKED)
+            return made.choices[0].message.content
+
+    assert asyncio.run(run()) == "Hello"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("previous_response_id", "resp_1"),
+        ("conversation", "conv_1"),
+        ("conversation", {"id": "conv_1"}),
+        ("conversation_id", "conv_1"),
+        ("background", True),
+        ("store", True),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+def test_state_is_refused_by_name(
+    client: OpenAI, upstream: FakeUpstream, field: str, value: object, stream: bool
+) -> None:
+    model = upstream.model()
+    with pytest.raises(BadRequestError) as refused:
+        client.chat.completions.create(model=model, messages=ASKED, stream=stream, extra_body={field: value})
+    assert (refused.value.code, refused.value.param) == ("unsupported_parameter", field)
+    assert field in refused.value.message
+    assert "/v1/responses" in refused.value.message
+    assert upstream.calls(model) == []
+
+
+@pytest.mark.parametrize("value", [None, False])
+@pytest.mark.parametrize("field", ["previous_response_id", "conversation", "conversation_id", "background", "store"])
+def test_asking_for_no_state_is_never_refused(wire: Wire, upstream: FakeUpstream, field: str, value: object) -> None:
+    model = upstream.model()
+    assert wire.post("/v1/chat/completions", {"model": model, "messages": ASKED, field: value}).status == 200
+    assert len(upstream.calls(model)) == 1
+
+
+def test_a_lenient_server_drops_the_fields(servers: Servers, upstream: FakeUpstream) -> None:
+    lenient = servers("--lenient-chat")
+    model = upstream.model()
+    state = {"previous_response_id": "resp_1", "conversation": "conv_1", "background": True, "store": True}
+    with Wire(lenient.port) as wire:
+        answer = wire.post("/v1/chat/completions", {"model": model, "messages": ASKED, **state})
+    assert answer.status == 200
+    assert not set(state) & set(upstream.bodies(model)[0])
+
+
+def test_a_completion_leaves_nothing_behind(wire: Wire, server: OutliveServer, upstream: FakeUpstream) -> None:
+    before = wire.get("/v1/responses?limit=1").json()["first_id"]
+    message = {"role": "user", "content": "canary-in-chat"}
+    wire.post("/v1/chat/completions", {"model": upstream.model(say("canary-said")), "messages": [message]})
+    assert wire.get("/v1/responses?limit=1").json()["first_id"] == before
+    for path in server.folder.iterdir():
+        content = path.read_bytes()
+        assert b"canary-in-chat" not in content and b"canary-said" not in content
+
+
+def test_the_upstreams_errors_are_passed_through(client: OpenAI, upstream: FakeUpstream) -> None:
+    refusal = Refuse(429, {"error": {"message": "slow down", "type": "t", "param": None, "code": "c"}}, retry_after="7")
+    with pytest.raises(RateLimitError) as refused:
+        client.chat.completions.create(model=upstream.model([refusal]), messages=ASKED)
+    assert "slow down" in refused.value.message
+    assert refused.value.response.headers["retry-after"] == "7"
+
+
+def test_a_refused_key_is_this_servers_affair(wire: Wire, upstream: FakeUpstream) -> None:
+    refusal = Refuse(401, {"error": {"message": "Incorrect API key provided: sk-secret"}})
+    answer = wire.post("/v1/chat/completions", {"model": upstream.model([refusal]), "messages": ASKED})
+    assert answer.status == 502
+    assert "sk-secret" not in answer.error["message"]
+
+
+def test_a_cut_completion_is_seen_as_cut(wire: Wire, upstream: FakeUpstream) -> None:
+    body = {"model": upstream.model([text("Once "), CUT]), "messages": ASKED, "stream": True}
+    stream = wire.open("POST", "/v1/chat/completions", body)
+    with pytest.raises((IncompleteRead, ConnectionError)):
+        stream.rest()
+
+
+def test_a_client_that_leaves_ends_the_upstreams_work(wire: Wire, upstream: FakeUpstream) -> None:
+    model = upstream.model([text("Once "), HANG])
+    stream = wire.open("POST", "/v1/chat/completions", {"model": model, "messages": ASKED, "stream": True})
+    stream.frame()
+    left_at = time.monotonic()
+    stream.close()
+    asked = upstream.calls(model)[0]
+    asked.wait_left(5)
+    assert asked.left_at is not None and asked.left_at - left_at < 1.0
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+def test_a_client_that_leaves_before_the_first_word_ends_it_too(
+    wire: Wire, upstream: FakeUpstream, stream: bool
+) -> None:
+    gate = Gate()
+    model = upstream.model([gate, HANG])
+    connection = wire.post_and_leave("/v1/chat/completions", {"model": model, "messages": ASKED, "stream": stream})
+    gate.wait_reached()
+    connection.close()
+    upstream.calls(model)[0].wait_left(5)
+
+
+def test_a_completion_needs_a_model(wire: Wire) -> None:
+    answer = wire.post("/v1/chat/completions", {"messages": ASKED})
+    assert answer.status == 400
+    assert answer.error["param"] == "model"

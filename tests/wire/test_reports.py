@@ -1,0 +1,326 @@
+"""The five reports that this server was built to answer, each as its reporter would walk through it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import ModelSettings, ModelTracing, OpenAIChatCompletionsModel
+from openai import AsyncOpenAI, BadRequestError, OpenAI
+
+from tests.support.server import OutliveServer
+from tests.support.upstream import HANG, FakeUpstream, Gate, Pause, Step, call, ending, say, text
+from tests.wire import events
+from tests.wire.raw import Json, Wire
+
+AUTHORIZED = {"Authorization": "Bearer some-key-that-nobody-asked-for"}
+
+
+# -- 1. The Conversations API with background and with streaming clients that disconnect
+
+
+def test_report_1_a_background_response_stores_its_messages_in_the_conversation(
+    wire: Wire, upstream: FakeUpstream
+) -> None:
+    model = upstream.model(say("Far out, ", "beyond Saturn, ", "the otters floated."))
+
+    # Step 1: create a conversation
+    conversation = wire.post("/v1/conversations", {}, **AUTHORIZED).json()["id"]
+
+    # Step 2: create a background response with the conversation
+    response = wire.post(
+        "/v1/responses",
+        {
+            "model": model,
+            "conversation": conversation,
+            "input": [{"role": "user", "content": "Write a long story about space otters"}],
+            "background": True,
+            "store": True,
+        },
+        **AUTHORIZED,
+    ).json()
+    assert response["status"] == "queued"
+
+    # Step 3: poll for completion
+    polled = wire.get(f"/v1/responses/{response['id']}", **AUTHORIZED)
+    while polled.json()["status"] != "completed":
+        time.sleep(int(polled.headers["openai-poll-after-ms"]) / 1000)
+        polled = wire.get(f"/v1/responses/{response['id']}", **AUTHORIZED)
+
+    # Step 4: the conversation holds the user's message and the assistant's
+    items = wire.get(f"/v1/conversations/{conversation}/items", **AUTHORIZED).json()
+    assert items["has_more"] is False
+    assert [item["role"] for item in items["data"]] == ["assistant", "user"]
+    assert items["data"][0]["content"][0]["text"] == "Far out, beyond Saturn, the otters floated."
+    assert items["data"][1]["content"][0]["text"] == "Write a long story about space otters"
+
+
+def test_report_1_a_stream_goes_on_when_its_client_disconnects(wire: Wire, upstream: FakeUpstream) -> None:
+    gate = Gate()
+    model = upstream.model([text("In the 1940s, "), gate, text("machines filled rooms."), *ending()])
+
+    # Step 1: create a conversation
+    conversation = wire.post("/v1/conversations", {}).json()["id"]
+
+    # Step 2: start a streaming response
+    stream = wire.stream(
+        model=model,
+        conversation=conversation,
+        input=[{"role": "user", "content": "Write a detailed essay about the history of computer science"}],
+        store=True,
+    )
+
+    # Step 3: after some of it, Ctrl+C
+    seen = stream.until("response.output_text.delta")
+    response_id = events.read(seen[0])["response"]["id"]
+    last_seen = events.read(seen[-1])["sequence_number"]
+    stream.reset()
+
+    # Step 4: the conversation has the question already, and the answer is on its way
+    assert [role for role, _ in wire.said(conversation)] == ["user"]
+    assert wire.get(f"/v1/responses/{response_id}").json()["status"] == "in_progress"
+
+    # Option B: resume, from where the connection broke
+    resumed = wire.follow(response_id, last_seen)
+    gate.open()
+    rest = resumed.rest()
+    assert events.text_of(events.read_all(b"".join(seen) + rest)) == "In the 1940s, machines filled rooms."
+
+    # Step 5, Option A: the generation went on and is complete
+    assert wire.said(conversation)[1] == ("assistant", "In the 1940s, machines filled rooms.")
+
+
+def test_report_1_what_was_interrupted_is_stored_and_marked(wire: Wire, upstream: FakeUpstream) -> None:
+    """Option C, for those who stop it on purpose."""
+    conversation = wire.post("/v1/conversations", {}).json()["id"]
+    model = upstream.model([text("In the 1940s, "), HANG])
+    stream = wire.stream(model=model, conversation=conversation, input="Write an essay")
+    response_id = events.read(stream.until("response.output_text.delta")[0])["response"]["id"]
+    stream.reset()
+    wire.post(f"/v1/responses/{response_id}/cancel")
+    kept = wire.get(f"/v1/conversations/{conversation}/items").json()["data"][0]
+    assert (kept["status"], kept["content"][0]["text"]) == ("incomplete", "In the 1940s, ")
+
+
+# -- 2. store=false still persists conversation messages
+
+
+def test_report_2_what_is_not_to_be_stored_is_not(upstream: FakeUpstream, tmp_path: Path) -> None:
+    with OutliveServer(tmp_path, upstream.url) as server, Wire(server.port) as wire:
+        # Step 1: create a conversation
+        conversation = wire.post("/v1/conversations", {}).json()["id"]
+
+        # Step 2: create a response with store=false on this conversation
+        model = upstream.model(say("2 + 2 equals ", "four-canary."))
+        body = {"model": model, "input": "What is 2+2, question-canary?", "store": False, "conversation": conversation}
+        answer = wire.post("/v1/responses", body).json()
+        assert answer["status"] == "completed" and answer["store"] is False
+        assert answer["output"][0]["content"][0]["text"] == "2 + 2 equals four-canary."
+        with wire.open("POST", "/v1/responses", {**body, "stream": True}) as stream:
+            assert events.text_of(events.read_all(stream.rest())) == "2 + 2 equals four-canary."
+
+        # Step 3: the response was not stored
+        assert wire.get(f"/v1/responses/{answer['id']}").status == 404
+
+        # Step 4: and neither was anything in the conversation
+        items = wire.get(f"/v1/conversations/{conversation}/items").json()
+        assert items == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
+        server.terminate()
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or b"canary" not in path.read_bytes(), path
+
+
+# -- 3. A streaming response cannot be recovered after the client disconnects
+
+
+def test_report_3_a_response_is_there_from_its_first_event_on(wire: Wire, upstream: FakeUpstream) -> None:
+    tools = [{"type": "function", "name": "look_up", "parameters": {"type": "object", "properties": {}}}]
+    steps: list[Step] = [
+        text("Let me see. "),
+        call(0, '{"word":"otter"}', "call_1", "look_up"),
+        call(1, '{"word":"se', "call_2", "look_up"),
+        call(1, 'al"}'),
+    ]
+    gates = [Gate() for _ in steps]
+    script = [*itertools.chain(*zip(gates, steps, strict=True)), *ending("tool_calls")]
+
+    # 1. Start a streaming response
+    stream = wire.stream(model=upstream.model(script), input="Do something that calls tools.", store=True, tools=tools)
+
+    # 2. Wait until the client receives response.created
+    response_id = events.read(stream.frame())["response"]["id"]
+    shown = wire.get(f"/v1/responses/{response_id}").json()
+    assert (shown["object"], shown["status"], shown["output"]) == ("response", "in_progress", [])
+
+    # 3. Wait until some text deltas and tool events arrive: what is stored grows with them
+    gates[0].open()
+    stream.until("response.output_text.delta")
+    assert text_in(wire.get(f"/v1/responses/{response_id}").json()) == "Let me see. "
+    gates[1].open()
+    stream.until("response.function_call_arguments.delta")
+    gates[2].open()
+    stream.until("response.function_call_arguments.delta")
+    output = wire.get(f"/v1/responses/{response_id}").json()["output"]
+    assert [item["type"] for item in output] == ["message", "function_call", "function_call"]
+    assert output[2]["arguments"] == '{"word":"se' and output[2]["status"] == "in_progress"
+
+    # 4. Disconnect the client before response.completed
+    stream.reset()
+
+    # 5. Retrieve the response: it goes on, and the final one is there once it has ended
+    assert wire.get(f"/v1/responses/{response_id}").json()["status"] == "in_progress"
+    gates[3].open()
+    final = wire.get(f"/v1/responses/{response_id}?wait=20").json()
+    assert final["status"] == "completed"
+    assert [item.get("arguments") for item in final["output"]] == [None, '{"word":"otter"}', '{"word":"seal"}']
+
+
+def text_in(response: Json) -> str:
+    return "".join(part["text"] for item in response["output"] for part in item.get("content", []))
+
+
+# -- 4. Chat Completions should reject state that a server would have to manage
+
+
+def test_report_4_chat_completions_refuses_state_that_it_cannot_keep(client: OpenAI, upstream: FakeUpstream) -> None:
+    model = upstream.model()
+    for field in ("previous_response_id", "conversation_id"):
+        with pytest.raises(BadRequestError) as refused:
+            client.chat.completions.create(
+                model=model,
+                messages=[{"role": "user", "content": "second turn only"}],
+                extra_body={field: "resp_123"},
+            )
+        assert refused.value.code == "unsupported_parameter"
+        assert refused.value.param == field
+        assert "/v1/responses" in refused.value.message
+    assert upstream.calls(model) == []  # no error is raised, said the report; and the model had seen half a talk
+
+
+def test_report_4_an_agents_model_that_passes_state_on_fails_fast(
+    server: OutliveServer, upstream: FakeUpstream
+) -> None:
+    model = upstream.model(say("ok"))
+
+    async def ask(**extra: Any) -> None:
+        async with AsyncOpenAI(base_url=server.base_url, api_key="any", max_retries=0) as client:
+            chat = OpenAIChatCompletionsModel(model=model, openai_client=client)
+            await chat.get_response(
+                system_instructions=None,
+                input="second turn only",
+                model_settings=ModelSettings(**extra),
+                tools=[],
+                output_schema=None,
+                handoffs=[],
+                tracing=ModelTracing.DISABLED,
+                previous_response_id=None,
+                conversation_id=None,
+                prompt=None,
+            )
+
+    asyncio.run(ask())
+    with pytest.raises(BadRequestError) as refused:
+        asyncio.run(ask(extra_body={"previous_response_id": "resp_123"}))
+    assert refused.value.param == "previous_response_id"
+    assert len(upstream.calls(model)) == 1
+
+
+# -- 5. Background mode: submit, poll adaptively, cancel
+
+
+@pytest.fixture
+def base_url(server: OutliveServer) -> str:
+    return server.base_url
+
+
+async def submit_and_poll(
+    client: AsyncOpenAI, accepted: asyncio.Event | None = None, **body: Any
+) -> tuple[Any, list[float]]:
+    """What the proposed model does: submit, sleep as the server says, cancel when it is cancelled itself."""
+    submitted = await client.responses.with_raw_response.create(background=True, **body)
+    response, headers = submitted.parse(), submitted.headers
+    pauses: list[float] = []
+    try:
+        if accepted is not None:
+            accepted.set()
+        while response.status in ("queued", "in_progress"):
+            pauses.append(int(headers["openai-poll-after-ms"]) / 1000)
+            await asyncio.sleep(pauses[-1])
+            polled = await client.responses.with_raw_response.retrieve(response.id)
+            response, headers = polled.parse(), polled.headers
+    except asyncio.CancelledError:
+        await client.responses.cancel(response.id)
+        raise
+    return response, pauses
+
+
+def test_report_5_submit_and_poll_as_the_header_says(base_url: str, upstream: FakeUpstream) -> None:
+    model = upstream.model([text("It took "), Pause(0.6), text("a while."), *ending()])
+
+    async def run() -> tuple[Any, list[float]]:
+        async with AsyncOpenAI(base_url=base_url, api_key="any") as client:
+            return await submit_and_poll(client, model=model, input="Think hard.")
+
+    response, pauses = asyncio.run(run())
+    assert response.status == "completed"
+    assert response.output_text == "It took a while."
+    assert 1 <= len(pauses) <= 10  # neither hammering nor sleeping through it
+    assert all(0 < pause <= 5 for pause in pauses)
+
+
+def test_report_5_a_terminal_answer_needs_no_poll(client: OpenAI, upstream: FakeUpstream) -> None:
+    made = client.responses.create(model=upstream.model(), input="Hi", background=True)
+    ended = client.responses.with_raw_response.retrieve(made.id, extra_query={"wait": 20})
+    assert ended.parse().status == "completed"
+    assert "openai-poll-after-ms" not in ended.headers
+
+
+def test_report_5_a_cancelled_task_leaves_no_work_behind(base_url: str, client: OpenAI, upstream: FakeUpstream) -> None:
+    model = upstream.model([text("Thinking"), HANG])
+
+    async def run() -> None:
+        async with AsyncOpenAI(base_url=base_url, api_key="any") as own:
+            accepted = asyncio.Event()
+            body: Json = {"model": model, "input": "Hi", "metadata": {"name": model}}
+            task = asyncio.create_task(submit_and_poll(own, accepted, **body))
+            await accepted.wait()
+            await asyncio.to_thread(upstream.wait_call, model)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(run())
+    upstream.calls(model)[0].wait_left(5)
+    listed = json.loads(client.get("/responses?limit=1", cast_to=str))
+    assert (listed["data"][0]["status"], listed["data"][0]["metadata"]) == ("cancelled", {"name": model})
+
+
+def test_report_5_background_and_streamed_is_resumed_where_it_broke(base_url: str, upstream: FakeUpstream) -> None:
+    gate = Gate()
+    model = upstream.model([text("It "), text("took "), gate, text("a while."), *ending()])
+
+    async def run() -> tuple[str, list[int]]:
+        async with AsyncOpenAI(base_url=base_url, api_key="any") as client:
+            stream = await client.responses.create(model=model, input="Hi", background=True, stream=True)
+            said, numbers, response_id = "", [], ""
+            async for event in stream:
+                numbers.append(event.sequence_number)
+                response_id = event.response.id if event.type == "response.created" else response_id
+                if event.type == "response.output_text.delta":
+                    said += event.delta
+                    break
+            await stream.close()
+            gate.open()
+            async for event in await client.responses.retrieve(response_id, stream=True, starting_after=numbers[-1]):
+                numbers.append(event.sequence_number)
+                said += event.delta if event.type == "response.output_text.delta" else ""
+            return said, numbers
+
+    said, numbers = asyncio.run(run())
+    assert said == "It took a while."
+    assert numbers == list(range(len(numbers)))
