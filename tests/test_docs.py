@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 import typer
 
+from outlive.adapters.sqlite import connection
 from outlive.cli import app
 from outlive.config import Settings, load
 from outlive.core import status
 from outlive.core.events import TERMINAL_EVENTS
+from outlive.engine import live, reader
 from outlive.http.app import ROUTES
 from outlive.layers import OTHERS
 from outlive.options import NEVER, OPTIONS, flag_name, variable_name
@@ -250,6 +252,24 @@ def test_every_decision_that_the_code_names_is_explained() -> None:
     explained = set(re.findall(r"\*\*(D\d+b?)\.", (ROOT / "docs" / "decisions" / "wire.md").read_text()))
     assert named <= explained
     assert explained == {f"D{n}" for n in range(1, 25)} | {"D6b"}
+
+
+def test_every_table_stands_in_the_architecture() -> None:
+    files = (SOURCE / "adapters" / "sqlite" / "migrations").glob("*.sql")
+    tables = {name for file in files for name in re.findall(r"^CREATE TABLE (\w+)", file.read_text(), re.M)}
+    assert tables <= rows((ROOT / "ARCHITECTURE.md").read_text()).keys()
+
+
+def test_the_architectures_numbers_are_the_codes() -> None:
+    text = re.sub(r"\s+", " ", (ROOT / "ARCHITECTURE.md").read_text())
+    for sentence in (
+        f"in pages of {reader.PAGE_BYTES // 1024} KB",
+        f"pile up ({live.PENDING_BYTES // 1024**2} MB)",
+        f"`commit_ms` ({Settings().commit_ms:g}) at most",
+        f"at most {connection.MAX_JOBS} jobs",
+        f"waits {connection.PAUSE_PER_JOB * 1000:g} ms for each, {connection.MAX_PAUSE * 1000:g} ms at most",
+    ):
+        assert sentence in text
 
 
 def test_rooms_import_in_the_direction_that_the_architecture_draws() -> None:

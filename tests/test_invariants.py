@@ -1,230 +1,355 @@
-"""The promises that ARCHITECTURE.md prints, one test each, under the same names."""
+"""What is always true of this server. ARCHITECTURE.md prints each of these sentences beside the name of its test."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
+import random
+import re
 import sqlite3
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from outlive.adapters.backends.scripted import Gate as Stop
-from outlive.adapters.backends.scripted import answer
-from outlive.core.errors import StaleFence
-from outlive.engine.live import Live
-from outlive.ports.ledger import Closing, Entry
-from tests.crash.checker import check_ended
-from tests.crash.client import Client, Json
-from tests.crash.stories import remaining, tell, words
-from tests.crash.traces import find
-from tests.engine.rig import Rig, play
-from tests.support.server import OutliveServer
-from tests.support.upstream import HANG, FakeUpstream, Gate, Refuse, Script, Step, ending, say, text
+from outlive.adapters.backends.scripted import (
+    Gate,
+    Script,
+    answer,
+    call_chunk,
+    error_chunk,
+    finish_chunk,
+    reasoning_chunk,
+    refusal_chunk,
+    text_chunk,
+    usage_chunk,
+)
+from outlive.core.errors import StaleFence, UpstreamFault
+from outlive.core.events import is_last, read_frame, split_frames
+from outlive.engine.live import Live, Lives
+from outlive.engine.reader import Cursor
+from outlive.ports.ledger import Closing, Entry, Lease
+from tests.conformance.scenes import frames as some_frames
+from tests.engine.rig import Rig, answer_of, play
+from tests.engine.virtual import turn
 
-BEGUN = "response.output_text.delta"
-
-
-@pytest.fixture(scope="module")
-def upstream() -> Iterator[FakeUpstream]:
-    with FakeUpstream() as fake:
-        yield fake
-
-
-@pytest.fixture
-def server(tmp_path: Path, upstream: FakeUpstream) -> Iterator[OutliveServer]:
-    """A server whose upstream can go on in an answer that was cut off."""
-    config = tmp_path / "outlive.toml"
-    config.write_text(f'[upstreams.scripted]\nurl = "{upstream.url}"\ncontinuation = "prefill"\n')
-    with OutliveServer(tmp_path / "server", None, "--config", str(config)) as started:
-        yield started
-
-
-@pytest.fixture
-def client(server: OutliveServer) -> Client:
-    return Client(server.port)
+BROKEN = UpstreamFault("The model's server went away.")
+# Everything a stream can hold, and characters that would break a careless frame.
+RICH: Script = [
+    reasoning_chunk("Hm\n\n"),
+    [text_chunk("Hel\x00"), text_chunk("lo\r\n\n")],
+    refusal_chunk("\N{PILE OF POO}"),
+    call_chunk(0, "call_a", "weather", '{"city":'),
+    call_chunk(1, "call_b", "weather", "{}"),
+    call_chunk(0, arguments='"Bonn"}'),
+    [finish_chunk("tool_calls"), usage_chunk(3, 9)],
+]
 
 
-def stored(server: OutliveServer, sql: str) -> list[tuple[bytes]]:
-    """What the file itself says, asked past the server."""
-    connection = sqlite3.connect(f"file:{server.database}?mode=ro", uri=True)
-    try:
-        return connection.execute(sql).fetchall()
-    finally:
-        connection.close()
+async def read_on(cursor: Cursor) -> bytes:
+    parts = []
+    while frames := await cursor.read():
+        parts.append(frames)
+    cursor.leave()
+    return b"".join(parts)
 
 
-def test_an_event_is_durable_before_any_client_sees_it(
-    server: OutliveServer, client: Client, upstream: FakeUpstream
-) -> None:
-    model = upstream.model(tell(words(30), pause=0.005))
-    with client.stream(model) as stream:
-        while (frame := stream.read()) is not None:
-            journal = b"".join(frames for (frames,) in stored(server, "SELECT frames FROM events ORDER BY first"))
-            assert frame in journal
-        assert stream.whole
+def stored(folder: Path, response_id: str) -> bytes:
+    """The journal of a response as another process finds it in the file at this moment."""
+    with closing(sqlite3.connect(f"file:{folder / 'outlive.db'}?mode=ro", uri=True)) as db:
+        rows = db.execute(
+            "SELECT frames FROM events WHERE response = (SELECT key FROM responses WHERE id = ?) ORDER BY first",
+            (response_id,),
+        )
+        return b"".join(frames for (frames,) in rows)
 
 
-def test_sequence_numbers_have_no_gap_and_no_repeat_across_workers(
-    server: OutliveServer, client: Client, upstream: FakeUpstream
-) -> None:
-    asked = itertools.count(1)
+def dump(folder: Path) -> list[str]:
+    """Everything that is in the file."""
+    with closing(sqlite3.connect(f"file:{folder / 'outlive.db'}?mode=ro", uri=True)) as db:
+        return list(db.iterdump())
 
-    def choose(body: Json) -> Script:
-        """A few words and then silence, three times; then the rest."""
-        left = remaining(words(30), body)
-        assert left is not None
-        steps: list[Step] = [text(piece) for piece in left]
-        return [*steps[:5], HANG] if next(asked) <= 3 else [*steps, *ending()]
 
-    stream = client.stream(upstream.model(choose))
-    stream.read_type(BEGUN)
-    for _ in range(3):
-        server.kill()
-        stream.read_all()
-        server.start()
-        again = client.follow(stream.id, after=stream.last)
-        again.read_type(BEGUN)
-        stream.frames += again.frames
-        again.close()
-    body = check_ended(client, stream.id, stream.frames)
-    assert body["status"] == "completed"
-    assert body["outlive"]["attempts"] == 4
+def test_an_event_is_durable_before_any_client_sees_it(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        (mode,) = await rig.database.write("look", lambda db: db.execute("PRAGMA synchronous").fetchone())
+        assert mode == 2  # FULL: a commit is on the disk, not on its way there
+
+        async def follow(response_id: str) -> None:
+            cursor, seen = rig.reader.follow(response_id), b""
+            while frames := await cursor.read():
+                seen += frames
+                assert stored(tmp_path, response_id).startswith(seen)
+                # What a GET shows is never ahead of the journal either.
+                fold = await rig.reader.fold(response_id)
+                assert fold.last < len(split_frames(stored(tmp_path, response_id)))
+            assert is_last(seen)
+
+        accepted = await asyncio.gather(*(rig.create(f"{n}") for n in range(8)))
+        await asyncio.gather(*(follow(each.response_id) for each in accepted))
+        for each in accepted:
+            final = await rig.end(each.response_id)
+            assert final["status"] == "completed"
+
+    play(tmp_path, scene, [*RICH[:2], *["more"] * 30, *RICH[2:]], linger=0.005)
+
+
+def test_sequence_numbers_have_no_gap_and_no_repeat_across_workers(tmp_path: Path) -> None:
+    """Four workers, three of which die in mid-sentence, and a cancel at the end."""
+    ids: list[str] = []
+
+    async def live_and_die(rig: Rig) -> None:
+        if not ids:
+            ids.extend([(await rig.create(f"{n}")).response_id for n in range(3)])
+        else:
+            await rig.worker.recover()
+        for response_id in ids:
+            while (live := rig.lives.get(response_id)) is None or not live.fold.output:
+                await asyncio.sleep(0.001)
+            await rig.committer.settle(live)
+
+    async def finish(rig: Rig) -> None:
+        await rig.worker.recover()
+        while rig.lives.get(ids[0]) is None:
+            await asyncio.sleep(0.001)
+        await rig.worker.cancel(ids[0])
+        gate.open()
+        for response_id in ids:
+            final = await rig.end(response_id)
+            numbers = [event["sequence_number"] for event in await rig.events(response_id)]
+            assert numbers == list(range(len(numbers)))
+            assert final["outlive"]["attempts"] == 4
+        assert answer_of(await rig.show(ids[1]) or {}) == "one two three four"
+
+    for text in ("one ", "two ", "three "):
+        play(tmp_path, live_and_die, [text, Gate()], continuation="prefill")
+    gate = Gate()
+    play(tmp_path, finish, [gate, "four", finish_chunk()], continuation="prefill")
 
 
 def test_a_stale_fence_can_write_nothing(tmp_path: Path) -> None:
     async def scene(rig: Rig) -> None:
-        accepted = await rig.create()
-        await stop.reached.wait()
+        conversation = await rig.converse()
+        accepted = await rig.create(conversation=conversation)
+        await gate.reached.wait()
         live = rig.lives.get(accepted.response_id)
         assert live is not None
         await rig.committer.settle(live)
-        before = await rig.frames(accepted.response_id)
         stale = live.lease
-        assert await rig.ledger.seize(accepted.response_id, "another") is not None
-        entry = Entry(stale, len(before), 1, 0.0, b"event: x\ndata: {}\n\n")
-        assert await rig.ledger.append([entry]) == [False]
-        with pytest.raises(StaleFence):
-            await rig.ledger.close(Closing(entry, "completed", b"{}", [], keep_turn=True))
-        await rig.ledger.hand_back([stale])
-        assert await rig.ledger.waiting() == {}
-        assert await rig.frames(accepted.response_id) == before
-        assert await rig.show(accepted.response_id) is None
+        claim = await rig.ledger.seize(accepted.response_id, "another")
+        assert claim is not None
+        before = dump(tmp_path)
+        await try_everything(rig, stale, live.committed + 1)
+        assert dump(tmp_path) == before
+        # Nor does the worker that held it, when it wakes up.
+        gate.open()
+        while rig.worker._running:
+            await asyncio.sleep(0.001)
+        assert dump(tmp_path) == before
 
-    stop = Stop()
-    play(tmp_path, scene, ["Hel", stop])
+    gate = Gate()
+    play(tmp_path, scene, ["Hel", gate, "lo", finish_chunk()])
+
+
+async def try_everything(rig: Rig, stale: Lease, first: int) -> None:
+    """Everything that a worker can do under a lease."""
+    entry = Entry(stale, first, 1, 1.0, some_frames(first, 1))
+    last = Entry(stale, first, 1, 1.0, some_frames(first, 1, "response.completed"))
+    assert await rig.ledger.append([entry]) == [False]
+    for keep_turn in (True, False):
+        with pytest.raises(StaleFence):
+            await rig.ledger.close(Closing(last, "completed", b"{}", [{"id": "x"}], keep_turn))
+    await rig.ledger.mark(stale, [first])
+    await rig.ledger.hand_back([stale])
 
 
 def test_a_wake_up_may_be_lost_without_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine of ten wake-ups never come; whoever waits finds out at the next tick, and misses nothing."""
+    chance = random.Random(7)
+    wake, ring = Live.wake, Lives.ring
+    monkeypatch.setattr(Live, "wake", lambda live: wake(live) if chance.random() < 0.1 else None)
+    monkeypatch.setattr(Lives, "ring", lambda lives, key: ring(lives, key) if chance.random() < 0.1 else None)
+
+    async def scene(rig: Rig) -> None:
+        ticking = asyncio.create_task(rig.engine.tick((rig.lives, rig.fleeting_lives), 0.002))
+        accepted = await asyncio.gather(*(rig.create(f"{n}") for n in range(6)))
+        streams = await asyncio.gather(*(read_on(rig.reader.follow(each.response_id)) for each in accepted))
+        for each, streamed in zip(accepted, streams, strict=True):
+            assert streamed == b"".join(await rig.frames(each.response_id))
+            assert is_last(streamed)
+        ticking.cancel()
+
+    play(tmp_path, scene, RICH)
+
+
+def test_a_replay_is_byte_identical_to_what_was_streamed(tmp_path: Path) -> None:
+    streams: dict[str, bytes] = {}
+
+    async def stream(rig: Rig) -> None:
+        async def follow(response_id: str, cancel: bool = False) -> None:
+            if cancel:
+                while (live := rig.lives.get(response_id)) is None or not live.fold.visible:
+                    await asyncio.sleep(0.001)
+                await rig.worker.cancel(response_id)
+            streams[response_id] = await read_on(rig.reader.follow(response_id))
+
+        for nth in range(5):
+            accepted = await rig.create(f"{nth}", background=nth % 2 == 0)
+            await follow(accepted.response_id, cancel=nth == 4)
+        await replay(rig)
+
+    async def replay(rig: Rig) -> None:
+        for response_id, streamed in streams.items():
+            frames = split_frames(streamed)
+            assert is_last(streamed)
+            for after in range(-1, len(frames)):
+                assert await read_on(rig.reader.follow(response_id, after)) == b"".join(frames[after + 1 :])
+
+    no_more = UpstreamFault("No.", retryable=False)
+    play(tmp_path, stream, RICH, ["Hel", BROKEN], [no_more], ["Hel", finish_chunk("length")], ["Hel", Gate()])
+    assert len(streams) == 5
+    play(tmp_path, replay, RICH)  # and after a restart
+
+
+@pytest.mark.parametrize("status", ["completed", "incomplete", "failed", "cancelled"])
+def test_after_a_terminal_event_nothing_follows(tmp_path: Path, status: str) -> None:
+    scripts: dict[str, Script] = {
+        "completed": ["Hel", finish_chunk()],
+        "incomplete": ["Hel", error_chunk("broken")],
+        "failed": [UpstreamFault("No.", retryable=False)],
+        "cancelled": ["Hel", Gate(), "lo", finish_chunk()],
+    }
+    held: dict[str, Any] = {}
+
     async def scene(rig: Rig) -> None:
         accepted = await rig.create()
+        live = rig.lives.get(accepted.response_id)
+        assert live is not None
+        if status == "cancelled":
+            await rig.worker.cancel(accepted.response_id)
+        final = await rig.end(accepted.response_id)
+        assert final["status"] == status
+        frames = await rig.frames(accepted.response_id)
+        await try_everything(rig, live.lease, len(frames))
+        await rig.worker.cancel(accepted.response_id)
+        assert await rig.ledger.seize(accepted.response_id, "another") is None
+        await rig.sweeper.sweep()
+        held.update(id=accepted.response_id, frames=frames, final=final)
+        await still_the_same(rig)
+
+    async def still_the_same(rig: Rig) -> None:
+        assert await rig.worker.recover() == 0
+        assert await rig.frames(held["id"]) == held["frames"]
+        assert await rig.show(held["id"]) == held["final"]
+        types = [read_frame(frame)["type"] for frame in held["frames"]]
+        assert types.index(f"response.{status}") == len(types) - 1
+        cursor = rig.reader.follow(held["id"], len(types) - 1)
+        assert await cursor.read() == b""
+        assert cursor.ended
+
+    play(tmp_path, scene, scripts[status])
+    play(tmp_path, still_the_same, RICH)
+
+
+def test_a_conversation_changes_only_at_admission_at_the_end_or_by_its_own_endpoints(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        conversation = await rig.converse()
+
+        async def items() -> list[str]:
+            return await rig.texts_of(conversation)
+
+        # At admission, and not before: a refused one changes nothing.
+        with pytest.raises(Exception, match="not found"):
+            await rig.create("no", conversation=conversation, owner="bob")
+        assert await items() == []
+        accepted = await rig.create("one", conversation=conversation)
+        assert await items() == ["one"]
+        # Not while it runs, whatever happens around it.
+        await gate.reached.wait()
+        for _ in range(3):
+            await rig.create("aside", conversation=conversation, store=False)
+            await rig.answer("elsewhere")
+            await rig.reader.fold(accepted.response_id)
+            await rig.sweeper.sweep()
+            await turn()
+            assert await items() == ["one"]
+        # At the end, together with the terminal event.
         cursor = rig.reader.follow(accepted.response_id)
-        seen = await cursor.read()
-        with monkeypatch.context() as lossy:
-            lossy.setattr(Live, "wake", lambda live: None)
-            stop.open()
-            # Everything is said and committed, and nobody is told.
-            reading = asyncio.create_task(cursor.read())
-            while len(await rig.frames(accepted.response_id)) < 4:
-                await asyncio.sleep(0.001)
+        gate.open()
         while not cursor.ended:
-            rig.lives.wake_all()  # what the server does every few seconds
-            if reading.done():
-                seen += reading.result()
-                reading = asyncio.create_task(cursor.read())
-            await asyncio.sleep(0.001)
-        seen += await reading
-        assert seen == b"".join(await rig.frames(accepted.response_id))
+            await cursor.read()
+            assert await items() == (["one", "Hello"] if cursor.ended else ["one"])
+        # A response that is deleted leaves it alone.
+        await rig.engine.delete("ann", accepted.response_id)
+        await rig.sweeper.sweep()
+        assert await items() == ["one", "Hello"]
+        # A failed turn is taken out by the transaction that fails it.
+        rig.backend.scripts = [[UpstreamFault("No.", retryable=False)]]
+        assert (await rig.answer("two", conversation=conversation))["status"] == "failed"
+        assert await items() == ["one", "Hello"]
+        # And by its own endpoints.
+        (first, *_) = (await rig.history.before(await place(rig, conversation)))[:1]
+        await rig.conversations.delete_item("ann", conversation, first["id"])
+        assert await items() == ["Hello"]
 
-    stop = Stop()
-    play(tmp_path, scene, [stop, answer("Hel", "lo")])
+    async def place(rig: Rig, conversation: str) -> Any:
+        found = await rig.history.locate("ann", conversation=conversation, parent=None)
+        assert found is not None
+        return found
+
+    gate = Gate()
+    play(tmp_path, scene, ["Hel", gate, "lo", finish_chunk()], [answer("x")])
 
 
-def test_a_replay_is_byte_identical_to_what_was_streamed(client: Client, upstream: FakeUpstream) -> None:
-    model = upstream.model(say("Zwölf ", "Boxkämpfer\n\n", "\x00 \u2028 ", "👩‍🚀"))
-    streamed = client.stream(model).read_all()
-    assert streamed.whole
-    for after in (None, *range(len(streamed.frames))):
-        replayed = client.follow(streamed.id, after=after).read_all()
-        assert replayed.whole
-        assert replayed.frames == streamed.frames[0 if after is None else after + 1 :]
+def test_store_false_leaves_no_byte_on_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In every mode a canary goes in and comes out; then the files of the database, and the log, are searched."""
+    caplog.set_level("DEBUG", "outlive")
+    canary = "canary-that-sang"
+
+    async def scene(rig: Rig) -> None:
+        conversation = await rig.converse()
+        parent = await rig.answer("before")
+        before = dump(tmp_path)
+        for where in ({}, {"conversation": conversation}, {"previous_response_id": parent["id"]}):
+            for stream in (False, True):
+                for script in scripts:
+                    rig.backend.scripts = [script]
+                    accepted = await rig.create(
+                        canary,
+                        store=False,
+                        stream=stream,
+                        instructions=canary,
+                        metadata={"secret": canary},
+                        tools=[{"type": "function", "name": "weather", "description": canary, "parameters": {}}],
+                        **where,
+                    )
+                    cursor = rig.fleeting_reader.follow(accepted.response_id)
+                    seen = await cursor.read()
+                    if script[-1] is not gate:
+                        seen += await read_on(cursor)
+                    assert canary.encode() in seen
+                    rig.fleeting.stop(accepted.response_id)
+        await turn(20)
+        assert dump(tmp_path) == before
+
+    gate = Gate()
+    scripts: list[Script] = [
+        [answer(canary)],
+        [canary, BROKEN],
+        [UpstreamFault("No.", retryable=False)],
+        [call_chunk(0, "call_a", "weather", f'{{"city":"{canary}"}}'), finish_chunk("tool_calls")],
+        [canary, gate],
+    ]
+    play(tmp_path, scene, [answer("after")])
+    for file in tmp_path.iterdir():
+        assert canary.encode() not in file.read_bytes(), file.name
+    assert canary not in caplog.text
 
 
-def test_after_a_terminal_event_nothing_follows(server: OutliveServer, client: Client, upstream: FakeUpstream) -> None:
-    endless = upstream.model(tell(words(10_000), pause=0.01))
-    ends: dict[str, str] = {
-        "completed": client.create(upstream.model(say("Hello"))).body["id"],
-        "incomplete": client.create(upstream.model([text("Hel"), *ending("length")])).body["id"],
-        "failed": client.start(upstream.model([Refuse(400)])),
-        "cancelled": client.start(endless),
+def test_the_architecture_prints_every_invariant_beside_its_test() -> None:
+    text = (Path(__file__).parent.parent / "ARCHITECTURE.md").read_text()
+    printed = set(re.findall(r"`(test_\w+)`", text))
+    here = {name for name in globals() if name.startswith("test_")} - {
+        "test_the_architecture_prints_every_invariant_beside_its_test"
     }
-    client.ask("POST", f"/v1/responses/{ends['cancelled']}/cancel")
-    frames: dict[str, list[bytes]] = {}
-    for status, response_id in ends.items():
-        assert check_ended(client, response_id)["status"] == status
-        frames[response_id] = client.replay(response_id)
-        assert client.ask("POST", f"/v1/responses/{response_id}/cancel").body["status"] == status
-    server.kill()
-    server.start()
-    for response_id, before in frames.items():
-        assert client.replay(response_id) == before
-
-
-def test_a_conversation_changes_only_at_admission_at_the_end_or_by_its_own_endpoints(
-    client: Client, upstream: FakeUpstream
-) -> None:
-    conversation = client.new_conversation()
-
-    def texts() -> list[str]:
-        return [item["content"][0]["text"] for item in client.items(conversation)]
-
-    def begin(gate: Gate, question: str, **fields: Any) -> str:
-        response_id = client.start(
-            upstream.model([text("Hel"), gate, *say("lo")]), question, conversation=conversation, **fields
-        )
-        gate.wait_reached()
-        return response_id
-
-    first, second = Gate(), Gate()
-    one = begin(first, "one")
-    assert texts() == ["one"]  # from admission on
-    first.open()
-    client.wait_end(one)
-    assert texts() == ["one", "Hello"]  # with the end
-    client.create(upstream.model(say("unkept")), "not stored", conversation=conversation, store=False)
-    client.create(upstream.model([Refuse(400)]), "fails", conversation=conversation)
-    chained: Json = client.create(upstream.model(say("elsewhere")), "a fork", previous_response_id=one).body
-    assert chained["status"] == "completed"
-    assert texts() == ["one", "Hello"]
-    two = begin(second, "two")
-    assert client.ask("POST", f"/v1/responses/{two}/cancel").body["status"] == "cancelled"
-    second.open()
-    assert texts() == ["one", "Hello", "two", "Hel"]
-    note = {"items": [{"role": "user", "content": "note"}]}
-    added = client.ask("POST", f"/v1/conversations/{conversation}/items", note)
-    assert texts() == ["one", "Hello", "two", "Hel", "note"]
-    client.ask("DELETE", f"/v1/conversations/{conversation}/items/{added.body['data'][0]['id']}")
-    client.ask("DELETE", f"/v1/responses/{one}")
-    assert texts() == ["one", "Hello", "two", "Hel"]
-
-
-def test_store_false_leaves_no_byte_on_disk(server: OutliveServer, client: Client, upstream: FakeUpstream) -> None:
-    canary, bait = "canary-5b21", "bait-90fe"
-    conversation = client.new_conversation()
-    client.create(upstream.model(say(bait)), "kept", conversation=conversation)
-    unkept: dict[str, Any] = {
-        "store": False,
-        "conversation": conversation,
-        "metadata": {"note": canary},
-        "instructions": canary,
-    }
-    model = upstream.model(say(*[f"{canary} "] * 50))
-    assert canary in str(client.create(model, canary, **unkept).body)
-    assert client.stream(model, canary, **unkept).read_all().whole
-    assert client.create(upstream.model([Refuse(400)]), canary, **unkept).status == 400
-    assert find(bait.encode(), server) != []  # so the search works
-    assert find(canary.encode(), server) == []
-    server.kill()
-    assert find(canary.encode(), server) == []
+    assert printed == here

@@ -124,7 +124,9 @@ def test_what_has_expired_is_in_no_file_any_more(upstream: FakeUpstream, make_se
     wait_gone("late-4713", server)
 
 
-def test_no_chain_reaches_past_a_deleted_response(upstream: FakeUpstream, server: OutliveServer, client: Client) -> None:
+def test_no_chain_reaches_past_a_deleted_response(
+    upstream: FakeUpstream, server: OutliveServer, client: Client
+) -> None:
     ids: list[str] = []
     for n in range(4):
         parent = {"previous_response_id": ids[-1]} if ids else {}
@@ -217,9 +219,7 @@ def test_a_kill_in_the_middle_of_the_sweep_leaves_nothing_behind(
     check_file(server.database)
 
 
-def test_a_reader_that_holds_the_log_only_delays_the_scrubbing(
-    upstream: FakeUpstream, make_server: Serve
-) -> None:
+def test_a_reader_that_holds_the_log_only_delays_the_scrubbing(upstream: FakeUpstream, make_server: Serve) -> None:
     server = make_server("--sweep-seconds", "0.2").start()
     client = Client(server.port)
     body = client.create(upstream.model(say(fill("answer-4719", 2000)))).body

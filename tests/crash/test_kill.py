@@ -76,9 +76,7 @@ def test_a_kill_in_the_middle_of_recovery_is_recovered_from_as_well(
     assert len(body["output"]) == 1
 
 
-def test_a_stream_aborted_at_its_very_first_event_runs_to_its_end(
-    upstream: FakeUpstream, client: Client
-) -> None:
+def test_a_stream_aborted_at_its_very_first_event_runs_to_its_end(upstream: FakeUpstream, client: Client) -> None:
     gate = Gate()
     with client.stream(upstream.model(tell(STORY, before=[gate]))) as stream:
         stream.read()
@@ -226,9 +224,7 @@ def test_a_thousand_cut_off_runs_are_taken_up_at_once_and_within_the_limit(
     client = Client(server.port)
     hanging, gate = upstream.model([HANG]), Gate()
     ids: list[str] = []
-    threads = [
-        threading.Thread(target=lambda: ids.extend(client.start(hanging) for _ in range(125))) for _ in range(8)
-    ]
+    threads = [threading.Thread(target=lambda: ids.extend(client.start(hanging) for _ in range(125))) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -47,6 +47,7 @@ class FixedClock:
     def __init__(self) -> None:
         self.time = 1_000_000.0
         self.slept: list[float] = []
+        self.pause = 0.0  # what a sleep takes in real seconds
 
     def now(self) -> float:
         return self.time
@@ -57,7 +58,7 @@ class FixedClock:
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.time += seconds
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.pause)
 
 
 class FaultyLedger(SqliteLedger):
@@ -165,6 +166,7 @@ class Rig:
         retention: Retention | None = None,
         ids: CountingIds | None = None,
     ) -> None:
+        self.database = database
         self.clock, self.ids = FixedClock(), ids or CountingIds()
         self.backend = ScriptedBackend("scripted", scripts, continuation=continuation, ids=self.ids)
         self.ledger, self.journal = FaultyLedger(database), FaultyJournal(database)

@@ -56,7 +56,9 @@ def test_a_slice_from_any_number_is_what_was_committed_after_it(batches: list[in
         drafts += deltas(count)
     after = data.draw(st.integers(-1, live.committed - 1))
     batch = live.slice(after)
-    assert batch is not None
+    if batch is None:
+        assert len(frames_of(drafts)) > TAIL_BYTES
+        return
     assert (batch.first, batch.last) == (after + 1, live.committed)
     assert split_frames(batch.frames) == number(drafts, -1)[after + 1 :]
 

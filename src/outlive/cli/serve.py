@@ -51,7 +51,7 @@ def _places(settings: Settings) -> list[tuple[str, str]]:
             )
         )
     if not settings.upstreams:
-        # It brings aiohttp along, which would double the time that every other command takes to start.
+        # Every other command starts faster without this import.
         from outlive.adapters.backends.local import TITLE
 
         lines += [

@@ -29,6 +29,7 @@ class Committer:
         self._ledger = ledger
         self._clock = clock
         self._linger = linger
+        self._loop = asyncio.get_running_loop()
         self._dirty: list[Live] = []
         self._timer: asyncio.Handle | None = None
         self._flight: asyncio.Future[list[bool]] | None = None
@@ -103,7 +104,7 @@ class Committer:
             if not urgent:
                 return
             self._timer.cancel()
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         wait = 0.0 if urgent else self._next_at - loop.time()
         self._timer = loop.call_later(wait, self._flush) if wait > 0 else loop.call_soon(self._flush)
 
@@ -143,12 +144,12 @@ class Committer:
                 live.advance(entry, drafts)
             else:
                 live.lose()
-        self._next_at = asyncio.get_running_loop().time() + min(count * 0.001, self._linger)
+        self._next_at = self._loop.time() + min(count * 0.001, self._linger)
 
     def _put_back(self, taken: Taken, error: BaseException) -> None:
         if not isinstance(error, StorageUnavailable):
             log.error("committing events failed", exc_info=error)
-        self._next_at = asyncio.get_running_loop().time() + _pause(self._failures)
+        self._next_at = self._loop.time() + _pause(self._failures)
         self._failures += 1
         for live, entry, drafts in taken:
             live.in_flight = False

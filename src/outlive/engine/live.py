@@ -14,7 +14,7 @@ from outlive.ports.journal import Batch
 from outlive.ports.ledger import Entry, Lease
 
 # Readers that are further behind than this read the journal instead.
-TAIL_BYTES = 16 * 1024
+TAIL_BYTES = 4 * 1024
 # A batch longer than this is not kept for them at all: every slow reader would hold a copy of the whole of it.
 BATCH_BYTES = 256 * 1024
 # A run whose events cannot be committed this far stops reading its upstream until they can.
@@ -27,6 +27,7 @@ class Live:
     __slots__ = (
         "_drafts",
         "_frames",
+        "_loop",
         "_numbered",
         "_pending_bytes",
         "_tail",
@@ -66,6 +67,7 @@ class Live:
         self._tail: deque[Batch] = deque()
         self._tail_bytes = 0
         self._waiters: list[asyncio.Future[None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
         if frames:
             # What it was accepted with, so that its first reader need not ask the journal.
             self._keep(Batch(0, fold.last, frames))
@@ -156,7 +158,9 @@ class Live:
 
     def wait(self) -> asyncio.Future[None]:
         """Done when there is more, or an end, or a keep-alive is due."""
-        waiter = asyncio.get_running_loop().create_future()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()  # asked once, for it costs a system call
+        waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append(waiter)
         return waiter
 
@@ -183,6 +187,9 @@ class Lives:
     def enter(self, live: Live) -> None:
         response_id = live.lease.response_id
         before = self._lives.get(response_id)
+        if before is not None and before.lease.fence > live.lease.fence:
+            live.lose()  # it was taken over between being claimed and being begun here
+            return
         self._lives[response_id] = live
         if before is not None:
             before.lose()
@@ -192,6 +199,7 @@ class Lives:
         response_id = live.lease.response_id
         if self._lives.get(response_id) is live:
             del self._lives[response_id]
+            self.ring(response_id)  # whoever waits for it to go on may find its end in the journal
 
     def ring(self, response_id: str) -> None:
         for waiter in self._waiters.pop(response_id, ()):

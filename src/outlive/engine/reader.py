@@ -91,7 +91,7 @@ class Cursor:
         waiter = self._lives.wait(self.id)
         try:
             # It may have begun, and even ended, since that read and before we began to wait.
-            if self._lives.get(self.id) is not None:
+            if (live := self._lives.get(self.id)) is not None and not live.lost:
                 return b""
             if (frames := await self._read_journal()) or self.ended:
                 return frames
@@ -140,9 +140,11 @@ class Cursor:
         live = self._live
         if live is None or live.lost:
             self.leave()
-            self._live = live = self._lives.get(self.id)
-            if live is not None:
-                live.readers += 1
+            live = self._lives.get(self.id)
+            if live is None or live.lost:
+                return None
+            self._live = live
+            live.readers += 1
         return live
 
     def _read_live(self, live: Live) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -105,6 +106,8 @@ class Worker:
         self._lives.enter(live)
         task = asyncio.create_task(self._run(claim, live))
         self._running[claim.lease.response_id] = Running(task, claim, live)
+        # Not in the task itself: one that is cancelled before it begins never comes to its end.
+        task.add_done_callback(partial(self._ended, claim, live))
 
     def pump(self) -> None:
         """See to it that whatever waits is taken as soon as there is room."""
@@ -151,19 +154,21 @@ class Worker:
                 await self._clock.sleep(STORAGE_PAUSE)
 
     async def _run(self, claim: Claim, live: Live) -> None:
-        response_id = claim.lease.response_id
         try:
-            await self._runner.run(claim, live)
+            if not live.lost:
+                await self._runner.run(claim, live)
         except StaleFence:
             pass
         except Exception:
-            log.exception("running %s failed", response_id)
+            log.exception("running %s failed", claim.lease.response_id)
             await self._end_broken(claim, live)
-        finally:
-            if (running := self._running.get(response_id)) is not None and running.live is live:
-                del self._running[response_id]
-            self._lives.leave(live)
-            self.release(claim.owner, runs=True)
+
+    def _ended(self, claim: Claim, live: Live, task: asyncio.Task[None]) -> None:
+        response_id = claim.lease.response_id
+        if (running := self._running.get(response_id)) is not None and running.live is live:
+            del self._running[response_id]
+        self._lives.leave(live)
+        self.release(claim.owner, runs=True)
 
     async def _end_broken(self, claim: Claim, live: Live) -> None:
         """A mistake of ours must not leave a response without an end."""

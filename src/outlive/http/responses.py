@@ -18,6 +18,8 @@ from outlive.http.errors import STATUS_OF_CODE, encode, envelope, status_of_faul
 from outlive.ports.catalog import Page, Record
 
 MAX_WAIT_SECONDS = 60.0
+# No response has so many events, and every database can count so far.
+MAX_NUMBER = 1 << 53
 # What lists leave out of a response: the parts that may be long.
 LONG_FIELDS = ("output", "tools", "instructions")
 STATUSES = ("queued", "in_progress", "completed", "failed", "cancelled", "incomplete")
@@ -41,7 +43,7 @@ async def create(call: Call) -> Reply | None:
         body=body,
         large=call.large,
         idempotency_key=call.header(b"idempotency-key"),
-        retry_count=int(retries) if retries is not None and retries.isdigit() else None,
+        retry_count=int(retries) if retries is not None and retries.isdecimal() and len(retries) < 10 else None,
     )
     accepted = await call.engine.door.admit(arrival)
     if not accepted.request.store:
@@ -216,7 +218,7 @@ def _read_after(query: dict[str, str], follow: bool) -> int:
         raise InvalidRequest(
             "starting_after must not be negative.", param="starting_after", code="integer_below_min_value"
         )
-    return after
+    return min(after, MAX_NUMBER)
 
 
 def _read_wait(query: dict[str, str]) -> float:

@@ -171,10 +171,11 @@ class ChatTranslator:
         for entry in entries:
             if isinstance(entry, dict):
                 drafts += self._call(Fragment(entry))
-        if choice.finish_reason in _BROKEN:
-            raise UpstreamFault(f"The model's server gave up (finish_reason {choice.finish_reason}).")
-        if choice.finish_reason and self._finish not in _INCOMPLETE:
-            self._finish = str(choice.finish_reason)
+        reason = str(choice.finish_reason) if choice.finish_reason else ""
+        if reason in _BROKEN:
+            raise UpstreamFault(f"The model's server gave up (finish_reason {reason}).")
+        if reason and self._finish not in _INCOMPLETE:
+            self._finish = reason
         return drafts
 
     def _think(self, text: object) -> list[AnyDraft]:

@@ -1,0 +1,59 @@
+"""The embedded real model: it answers, and what it was saying when the server was killed, it goes on saying."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.checker import check_conversation, check_ended, check_file
+from tests.crash.client import Client, text_of
+from tests.support.server import OutliveServer
+
+ASK = "Tell me a long story about a lighthouse and the sea."
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[OutliveServer]:
+    server = OutliveServer(tmp_path / "server", None)
+    try:
+        yield server.start()
+    finally:
+        server.kill()
+
+
+def test_the_embedded_model_answers_and_survives_a_kill_in_mid_sentence(server: OutliveServer, client: Client) -> None:
+    conversation = client.new_conversation()
+    plain = client.create("whatever", "Say hello.", max_output_tokens=16, conversation=conversation).body
+    assert plain["status"] in ("completed", "incomplete")
+    assert text_of(plain) and plain["model"] == "smollm2-135m-instruct"
+    assert 0 < plain["usage"]["output_tokens"] <= 16
+
+    with client.stream("whatever", ASK, max_output_tokens=120, conversation=conversation) as stream:
+        for _ in range(20):
+            stream.read_type("response.output_text.delta")
+        server.kill()
+        while stream.read() is not None:
+            pass
+    (item_id,) = {event["item_id"] for event in stream.events if "item_id" in event}
+    before = "".join(event["delta"] for event in stream.events if event["type"] == "response.output_text.delta")
+
+    server.start()
+    with client.follow(stream.id, after=stream.last) as resumed:
+        resumed.read_all()
+    assert resumed.whole
+    body = check_ended(client, stream.id, stream.frames + resumed.frames)
+    assert body["status"] in ("completed", "incomplete")
+    assert (body["incomplete_details"] or {}).get("reason") in (None, "max_output_tokens")
+    assert text_of(body).startswith(before) and len(text_of(body)) > len(before)
+    assert [item["id"] for item in body["output"]] == [item_id]
+    # The journal may hold more than was seen, so the joint lies there or a little later.
+    assert body["outlive"]["attempts"] == 2
+    (joint,) = body["outlive"]["joints"]
+    assert joint > stream.last
+    assert 20 < body["usage"]["output_tokens"] <= 120
+    check_conversation(client, conversation, [plain, body])
+
+    assert server.terminate() == 0
+    check_file(server.database)

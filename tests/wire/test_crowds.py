@@ -1,0 +1,87 @@
+"""Many at once: everyone gets their own answer, and one conversation takes one turn at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+
+from openai import AsyncOpenAI, OpenAI
+
+from tests.support.server import OutliveServer
+from tests.support.upstream import FakeUpstream, Gate, Script, ending, say, text
+from tests.wire import events
+from tests.wire.raw import Answer, Json, Wire
+
+
+def echo(body: Json) -> Script:
+    """Says what it was asked, word by word."""
+    return [*(text(word + " ") for word in body["messages"][-1]["content"].split()), *ending()]
+
+
+def test_a_hundred_streams_at_once_each_say_their_own(server: OutliveServer, upstream: FakeUpstream) -> None:
+    model = upstream.model(echo)
+
+    async def ask(client: AsyncOpenAI, number: int) -> str:
+        question = " ".join(f"{number}-{word}" for word in range(20))
+        told: list[Json] = []
+        stream = await client.responses.create(model=model, input=question, stream=True, background=number % 2 == 0)
+        async for event in stream:
+            told.append(event.to_dict(mode="json"))
+        events.check(told)
+        assert events.text_of(told) == question + " "
+        return str(told[0]["response"]["id"])
+
+    async def run() -> list[str]:
+        async with AsyncOpenAI(base_url=server.base_url, api_key="any", max_retries=0) as client:
+            return await asyncio.gather(*(ask(client, number) for number in range(100)))
+
+    assert len(set(asyncio.run(run()))) == 100
+
+
+def test_of_many_turns_at_once_one_is_taken(wire: Wire, client: OpenAI, upstream: FakeUpstream) -> None:
+    conversation = client.conversations.create().id
+    gate = Gate()
+    model = upstream.model([gate, *say("Mine.")])
+    answers: list[Answer] = []
+
+    def ask(number: int) -> None:
+        body = {"model": model, "input": f"turn {number}", "conversation": conversation, "background": number % 2 == 0}
+        answers.append(wire.post("/v1/responses", body))
+
+    askers = [threading.Thread(target=ask, args=(number,)) for number in range(10)]
+    for asker in askers:
+        asker.start()
+    gate.wait_reached()
+    while len(answers) < 9:
+        assert any(asker.is_alive() for asker in askers)
+        askers[0].join(0.01)
+    gate.open()
+    for asker in askers:
+        asker.join(20)
+    assert Counter(answer.status for answer in answers) == {200: 1, 400: 9}
+    refused = [answer.error["code"] for answer in answers if answer.status == 400]
+    assert refused == ["conversation_locked"] * 9
+    taken = next(answer.json()["id"] for answer in answers if answer.status == 200)
+    wire.get(f"/v1/responses/{taken}?wait=10")
+    assert [role for role, _ in wire.said(conversation)] == ["user", "assistant"]
+    assert len(upstream.calls(model)) == 1
+
+
+def test_items_added_at_once_all_arrive(wire: Wire, client: OpenAI) -> None:
+    conversation = client.conversations.create().id
+    path = f"/v1/conversations/{conversation}/items"
+
+    def add(number: int) -> None:
+        items = [{"role": "user", "content": f"{number}-{n}"} for n in range(3)]
+        assert wire.post(path, {"items": items}).status == 200
+
+    adders = [threading.Thread(target=add, args=(number,)) for number in range(10)]
+    for adder in adders:
+        adder.start()
+    for adder in adders:
+        adder.join(20)
+    said = [words for _, words in wire.said(conversation)]
+    assert sorted(said) == sorted(f"{number}-{n}" for number in range(10) for n in range(3))
+    # what was sent together stays together
+    assert all(said[at].split("-")[0] == said[at + 2].split("-")[0] for at in range(0, 30, 3))
