@@ -30,7 +30,7 @@ class SqliteKeeper:
                 hidden += len(rows)
             return hidden
 
-        return await self._database.write("expire", work)
+        return await self._database.write("expire", work, heavy=True)
 
     async def erase(self, limit: int) -> int:
         def work(db: sqlite3.Connection) -> int:
@@ -46,14 +46,14 @@ class SqliteKeeper:
                 _erase_thread(db, thread)
             return len(responses) + len(conversations)
 
-        return await self._database.write("erase", work)
+        return await self._database.write("erase", work, heavy=True)
 
     async def forget_keys(self, before: float) -> None:
         def work(db: sqlite3.Connection) -> None:
             db.execute(SQL["erase_old_keys"], (before,))
             db.execute(SQL["erase_old_unanswered"], (before,))
 
-        await self._database.write("forget keys", work)
+        await self._database.write("forget keys", work, heavy=True)
 
     async def scrub(self) -> None:
         # Deleted content was overwritten with zeros in the pages; the log still holds them as they were.

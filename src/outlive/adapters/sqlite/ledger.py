@@ -31,7 +31,7 @@ class SqliteLedger:
         stashed = await asyncio.to_thread(stash.cut, admission.response_id, admission.request.input)
         await stash.put(self._database, stashed)
         try:
-            admitted = await self._database.write("admit", lambda db: _admit(db, admission, stashed))
+            admitted = await self._database.write("admit", lambda db: _admit(db, admission, stashed), heavy=True)
         except OutliveError:
             await stash.take_out(self._database, stashed.holder)
             raise
@@ -44,14 +44,14 @@ class SqliteLedger:
             rows = db.execute(SQL["find_waiting"], (encode(sorted(busy_owners)).decode(), limit)).fetchall()
             return [_take(db, key, worker, attempts=1) for (key,) in rows]
 
-        return await self._database.write("claim", work)
+        return await self._database.write("claim", work, heavy=True)
 
     async def seize(self, response_id: str, worker: str) -> Claim | None:
         def work(db: sqlite3.Connection) -> Claim | None:
             row = db.execute(SQL["find_running"], (response_id,)).fetchone()
             return _take(db, row[0], worker, attempts=0, waited=bool(row[1])) if row else None
 
-        return await self._database.write("seize", work)
+        return await self._database.write("seize", work, heavy=True)
 
     def append(self, entries: list[Entry]) -> asyncio.Future[list[bool]]:
         return self._database.write("append", lambda db: [_append(db, entry) for entry in entries])
@@ -72,7 +72,7 @@ class SqliteLedger:
 
     async def free(self) -> None:
         """Take the leases of whoever ran on this file before; the file's lock says that nobody does now."""
-        await self._database.write("free", _free)
+        await self._database.write("free", _free, heavy=True)
 
     async def waiting(self) -> dict[str, int]:
         return await self._database.read("count", lambda db: dict(db.execute(SQL["count_waiting"]).fetchall()))
