@@ -1,4 +1,4 @@
-"""The rooms of the house: who may import whom, where nothing may wait, and that each module has a sentence and a test."""
+"""The rooms of the house: who may import whom, where nothing may wait, and that each module says what it is for."""
 
 from __future__ import annotations
 
@@ -110,7 +110,9 @@ def test_every_folder_of_the_product_is_a_room_or_stands_above_them() -> None:
 def test_pure_rooms_neither_wait_nor_look_outside(path: Path) -> None:
     assert {name.split(".")[0] for name in imports(path)} & IMPURE == set()
     nodes = list(ast.walk(parse(path)))
-    assert not [node for node in nodes if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith)]
+    assert not [
+        node for node in nodes if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith)
+    ]
     calls = [node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     assert not set(calls) & {"open", "print", "input"}
 

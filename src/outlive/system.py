@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterator
 
-
 BYTES = 18  # of randomness in an id
 DRAW = 128
 

@@ -97,6 +97,7 @@ class Book:
         key: str | None = None,
         digest: bytes = b"digest",
         retry_digest: bytes | None = None,
+        large: bool = False,
         **fields: Any,
     ) -> tuple[str, Admitted]:
         given = items if items is not None else [message(self.new("msg"), text)]
@@ -112,7 +113,10 @@ class Book:
         response_id, at = self.new("resp"), self.tick()
         status = "in_progress" if worker else "queued"
         response = header(request, response_id, int(at), "m", status)
-        drafts = [Draft("response.created", {"response": response}), Draft("response.in_progress", {"response": response})]
+        drafts = [
+            Draft("response.created", {"response": response}),
+            Draft("response.in_progress", {"response": response}),
+        ]
         admission = Admission(
             response_id=response_id,
             owner=owner,
@@ -124,6 +128,7 @@ class Book:
             worker=worker,
             idempotency=Idempotency(key, digest) if key is not None else None,
             retry_digest=retry_digest,
+            large=large,
         )
         return response_id, await self.ledger.admit(admission)
 
@@ -148,7 +153,11 @@ class Book:
         frame = b"".join(number([Draft(f"response.{status}", {"response": final})], first - 1))
         await self.ledger.close(
             Closing(
-                Entry(lease, first, 1, at, frame), status, msgspec.json.encode(final), turn, keep_turn=status != "failed"
+                Entry(lease, first, 1, at, frame),
+                status,
+                msgspec.json.encode(final),
+                turn,
+                keep_turn=status != "failed",
             )
         )
 

@@ -55,7 +55,7 @@ async def test_forks_of_forks_have_each_their_own_history(book: Book) -> None:
 @scene
 async def test_a_later_turn_does_not_change_an_earlier_place(book: Book) -> None:
     conversation = await book.converse("before")
-    response_id, admitted = await book.admit("one", conversation=conversation)
+    _, admitted = await book.admit("one", conversation=conversation)
     assert admitted.lease is not None
     await book.close(admitted.lease)
     await book.answer("two", conversation=conversation)

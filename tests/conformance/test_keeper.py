@@ -176,7 +176,7 @@ async def test_nothing_is_left_of_a_family_of_forks(book: Book) -> None:
 @scene
 async def test_erasing_waits_for_the_unfinished_runs_of_a_chain(book: Book) -> None:
     one = await book.answer("one")
-    two, lease = await book.start("two", parent=one)
+    two, _ = await book.start("two", parent=one)
     await book.ledger.hide("ann", one)
     assert await erase_all(book) == 0
     claim = await book.ledger.seize(two, "w2")
@@ -191,7 +191,7 @@ async def test_erasing_waits_for_the_unfinished_runs_of_a_chain(book: Book) -> N
 async def test_erasing_waits_for_an_unfinished_fork(book: Book) -> None:
     one = await book.answer("one")
     await book.answer("two", parent=one)
-    fork, _ = await book.admit("fork", parent=one, worker=None)
+    await book.admit("fork", parent=one, worker=None)
     await book.ledger.hide("ann", one)
     assert await erase_all(book) == 0
     (claim,) = await book.claim()
@@ -260,7 +260,7 @@ async def test_a_deleted_conversation_leaves_its_responses_their_own_items(book:
 @scene
 async def test_erasing_a_conversation_waits_for_the_run_in_it(book: Book) -> None:
     conversation = await book.converse("before")
-    response_id, lease = await book.start("Hi", conversation=conversation)
+    response_id, _ = await book.start("Hi", conversation=conversation)
     await book.home.conversations.delete("ann", conversation)
     assert await erase_all(book) == 0
     claim = await book.ledger.seize(response_id, "w2")

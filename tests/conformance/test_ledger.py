@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -316,7 +317,7 @@ async def test_a_failed_turn_of_a_chain_gives_its_place_back(book: Book) -> None
     failed = await book.answer("two", None, parent=parent, status="failed")
     with pytest.raises(InvalidRequest, match="failed"):
         await book.admit(parent=failed)
-    response_id, admitted = await book.admit("three", parent=parent)
+    _, admitted = await book.admit("three", parent=parent)
     assert await book.history_of(admitted.place) == ["one", "1"]
     page = await book.home.catalog.input_items("ann", failed, Paging())
     assert [item["content"][0]["text"] for item in page.data] == ["two"]
@@ -357,9 +358,7 @@ async def test_a_response_in_a_conversation_is_continued_by_a_fork(book: Book) -
     assert await book.texts_of(conversation) == ["before", "one", "1", "two", "2"]
 
 
-@pytest.mark.parametrize(
-    ("status", "code"), [(None, "response_not_finished"), ("failed", "previous_response_failed")]
-)
+@pytest.mark.parametrize(("status", "code"), [(None, "response_not_finished"), ("failed", "previous_response_failed")])
 def test_a_parent_must_have_ended_well(opener, status, code) -> None:
     @scene
     async def play(book: Book) -> None:
@@ -456,7 +455,7 @@ async def test_a_key_is_its_owners_own(book: Book) -> None:
 
 @scene
 async def test_a_key_whose_response_failed_or_is_gone_starts_anew(book: Book) -> None:
-    await book.answer(None or "Hi", None, key="k", status="failed")
+    await book.answer("Hi", None, key="k", status="failed")
     second, lease = await book.start(key="k", digest=b"other body")
     await book.close(lease)
     await book.ledger.hide("ann", second)
@@ -497,7 +496,7 @@ async def test_an_item_sent_again_is_not_there_twice(book: Book) -> None:
     conversation = await book.converse()
     item = message("msg_same", "same")
     await book.answer("x", items=[item], conversation=conversation)
-    response_id, admitted = await book.admit(items=[item, message("msg_new", "new")], conversation=conversation)
+    _, admitted = await book.admit(items=[item, message("msg_new", "new")], conversation=conversation)
     assert await book.texts_of(conversation) == ["same", "answer", "new"]
     assert await book.history_of(admitted.place) == ["same", "answer"]
 
@@ -539,7 +538,7 @@ async def test_what_runs_cannot_be_hidden(book: Book) -> None:
 
 
 def test_everything_is_there_when_the_database_is_opened_again(opener) -> None:
-    seen = {}
+    seen: dict[str, Any] = {}
 
     @scene
     async def before(book: Book) -> None:
@@ -565,3 +564,43 @@ def test_everything_is_there_when_the_database_is_opened_again(opener) -> None:
 
     before(opener)
     after(opener)
+
+
+# -- large inputs are admitted like any other
+
+
+@scene
+async def test_a_large_admission_is_an_admission_like_any_other(book: Book) -> None:
+    conversation = await book.converse("before")
+    items = [message(f"big_{n}", f"{n}" * 200_000) for n in range(4)]
+    response_id, admitted = await book.admit(items=items, conversation=conversation, large=True)
+    assert admitted.lease is not None
+    page = await book.home.catalog.input_items("ann", response_id, Paging(order="asc"))
+    assert page.data == items
+    claim = await book.ledger.seize(response_id, "w2")
+    assert claim is not None
+    assert claim.request.input == items
+    await book.close(claim.lease)
+    _, after = await book.admit("next", conversation=conversation)
+    assert after.place is not None
+    assert (await book.home.history.before(after.place))[1:5] == items
+
+
+@scene
+async def test_a_large_admission_that_is_refused_or_repeated_leaves_nothing(book: Book) -> None:
+    first, _ = await book.admit(items=[message("big_1", "x" * 300_000)], key="k", large=True)
+    before = await book.home.inspector.rows()
+    _, again = await book.admit(items=[message("big_2", "x" * 300_000)], key="k", large=True)
+    assert again.attached == first
+    with pytest.raises(NotFound):
+        await book.admit(items=[message("big_3", "x" * 300_000)], conversation="conv_none", large=True)
+    assert await book.home.inspector.rows() == before
+
+
+@scene
+async def test_nothing_is_left_of_a_large_response(book: Book) -> None:
+    response_id, lease = await book.start(items=[message("big_1", "canary" * 50_000)], large=True)
+    await book.close(lease)
+    await book.ledger.hide("ann", response_id)
+    await book.home.keeper.erase(10)
+    assert {name: count for name, count in (await book.home.inspector.rows()).items() if count} == {}

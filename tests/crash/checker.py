@@ -31,7 +31,7 @@ def check_journal(frames: list[bytes], response_id: str) -> None:
     done = [(event["output_index"], event["item"]["id"]) for event in events if event["type"].endswith("item.done")]
     assert sorted(added) == sorted(done), "every item is added once and done once"
     assert len(set(added)) == len(added)
-    assert [item["id"] for item in events[-1]["response"]["output"]] == [id for _, id in sorted(done)]
+    assert [item["id"] for item in events[-1]["response"]["output"]] == [item_id for _, item_id in sorted(done)]
 
 
 def check_seen(client: Client, response_id: str, frames: list[bytes], seen: list[bytes]) -> None:
@@ -58,7 +58,7 @@ def check_conversation(client: Client, conversation: str, responses: list[Json])
     ids = [item["id"] for item in items]
     assert len(set(ids)) == len(ids)
     kept = [item["id"] for body in responses if body["status"] != "failed" for item in body["output"]]
-    assert [id for id in ids if id in set(kept)] == kept
+    assert [item_id for item_id in ids if item_id in set(kept)] == kept
     # Taking and giving the lock again is the proof that nobody holds it.
     note = {"type": "message", "role": "user", "content": "unlocked?"}
     added = client.ask("POST", f"/v1/conversations/{conversation}/items", {"items": [note]})

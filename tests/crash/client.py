@@ -30,8 +30,8 @@ class Client:
     def __init__(self, port: int) -> None:
         self.port = port
 
-    def ask(self, method: str, path: str, body: object = None, timeout: float = PATIENCE, **headers: str) -> Answer:
-        connection, response = self._open(method, path, body, timeout, headers)
+    def ask(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
+        connection, response = self._open(method, path, body, headers)
         try:
             raw = response.read()
             got = {name.lower(): value for name, value in response.getheaders()}
@@ -39,8 +39,8 @@ class Client:
         finally:
             connection.close()
 
-    def create(self, model: str, input: object = "Hi", timeout: float = PATIENCE, **fields: Any) -> Answer:
-        return self.ask("POST", "/v1/responses", {"model": model, "input": input, **fields}, timeout)
+    def create(self, model: str, input: object = "Hi", **fields: Any) -> Answer:
+        return self.ask("POST", "/v1/responses", {"model": model, "input": input, **fields})
 
     def start(self, model: str, input: object = "Hi", **fields: Any) -> str:
         """Start a response in the background; its id."""
@@ -58,15 +58,15 @@ class Client:
         assert body["status"] in ENDED, body
         return body
 
-    def stream(self, model: str, input: object = "Hi", timeout: float = PATIENCE, **fields: Any) -> Stream:
-        return self.open_stream("/v1/responses", {"model": model, "input": input, "stream": True, **fields}, timeout)
+    def stream(self, model: str, input: object = "Hi", **fields: Any) -> Stream:
+        return self.open_stream("/v1/responses", {"model": model, "input": input, "stream": True, **fields})
 
-    def open_stream(self, path: str, body: object, timeout: float = PATIENCE) -> Stream:
-        return Stream(*self._open("POST", path, body, timeout))
+    def open_stream(self, path: str, body: object) -> Stream:
+        return Stream(*self._open("POST", path, body))
 
-    def follow(self, response_id: str, after: int | None = None, timeout: float = PATIENCE) -> Stream:
+    def follow(self, response_id: str, after: int | None = None) -> Stream:
         cursor = "" if after is None else f"&starting_after={after}"
-        return Stream(*self._open("GET", f"/v1/responses/{response_id}?stream=true{cursor}", None, timeout))
+        return Stream(*self._open("GET", f"/v1/responses/{response_id}?stream=true{cursor}", None))
 
     def replay(self, response_id: str) -> list[bytes]:
         """Everything from the first event to the end."""
@@ -95,9 +95,9 @@ class Client:
             return 0
 
     def _open(
-        self, method: str, path: str, body: object, timeout: float, headers: dict[str, str] | None = None
+        self, method: str, path: str, body: object, headers: dict[str, str] | None = None
     ) -> tuple[HTTPConnection, HTTPResponse]:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         raw = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
         try:
             connection.request(method, path, raw, {"content-type": "application/json", **(headers or {})})
@@ -118,6 +118,7 @@ class Stream:
         self.times: list[float] = []
         self.done = False  # `data: [DONE]` came
         self.cut = False  # it broke off without a last chunk
+        self._heard_at = time.monotonic()
         self._seen = threading.Condition()
 
     def __enter__(self) -> Stream:
@@ -158,6 +159,8 @@ class Stream:
                 elif not frame.startswith(b":"):
                     self._keep(frame)
                     return frame
+                # Keep-alive comments are no progress.
+                assert time.monotonic() - self._heard_at < PATIENCE, f"nothing after {self.frames[-1:]}"
                 if self.cut:
                     return None
         except (HTTPException, OSError):
@@ -204,7 +207,8 @@ class Stream:
 
     def _keep(self, frame: bytes) -> None:
         with self._seen:
-            self.times.append(time.monotonic())
+            self._heard_at = time.monotonic()
+            self.times.append(self._heard_at)
             self.frames.append(frame)
             self._seen.notify_all()
 

@@ -1,4 +1,4 @@
-"""An upstream in a process of its own that swallows any request and says one word. Run as a program; prints its port."""
+"""An upstream in a process of its own that swallows any request and says one word; a program that prints its port."""
 
 from __future__ import annotations
 

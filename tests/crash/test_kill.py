@@ -9,9 +9,10 @@ from http.client import HTTPException
 import pytest
 
 from tests.crash.checker import check_conversation, check_ended, check_file
-from tests.crash.client import Client, Stream, text_of
+from tests.crash.client import Client, Stream, text_of, wait_until
 from tests.crash.conftest import Serve
 from tests.crash.stories import tell, words
+from tests.crash.traces import database_holds
 from tests.support.upstream import HANG, FakeUpstream, Gate, Step, call, reasoning, say, text
 
 STORY = words(30)
@@ -83,6 +84,60 @@ def test_a_stream_aborted_at_its_very_first_event_runs_to_its_end(upstream: Fake
     gate.open()
     body = check_ended(client, stream.id, stream.frames)
     assert (body["status"], text_of(body)) == ("completed", "".join(STORY))
+
+
+def test_a_large_request_killed_before_it_was_accepted_leaves_nothing(
+    upstream: FakeUpstream, make_server: Serve
+) -> None:
+    server = make_server().start(OUTLIVE_KILL_AT="after-commit-of-stash:2")
+    client = Client(server.port)
+    with pytest.raises((OSError, HTTPException)):
+        client.create(upstream.model(), "large-4720 " * 100_000)
+    assert server.wait_exit() == -9
+    assert database_holds(b"large-4720", server)
+    server.start()
+    assert client.ask("GET", "/v1/responses").body["data"] == []
+    wait_until(lambda: not database_holds(b"large-4720", server), "what was written ahead is gone")
+    # And accepted, it survives as any other.
+    model = upstream.model([HANG], say("Long"))
+    response_id = client.start(model, "large-4721 " * 100_000)
+    upstream.wait_call(model)
+    server.restart()
+    assert check_ended(client, response_id)["status"] == "completed"
+    assert upstream.wait_call(model, 2).messages == [{"role": "user", "content": "large-4721 " * 100_000}]
+
+
+@pytest.mark.parametrize("headers", [{"idempotency-key": "k1"}, {"x-stainless-retry-count": "0"}], ids=["key", "retry"])
+def test_a_create_repeated_after_the_kill_that_ate_its_answer_finds_the_same_response(
+    headers: dict[str, str], upstream: FakeUpstream, make_server: Serve
+) -> None:
+    server = make_server().start(OUTLIVE_KILL_AT="after-commit-of-admit")
+    client = Client(server.port)
+    body = {"model": upstream.model(say("Just", " once")), "input": "Hi"}
+    with pytest.raises((OSError, HTTPException)):
+        client.ask("POST", "/v1/responses", body, **headers)
+    assert server.wait_exit() == -9
+    server.start()
+    again = headers | ({"x-stainless-retry-count": "1"} if "x-stainless-retry-count" in headers else {})
+    answer = client.ask("POST", "/v1/responses", body, **again)
+    assert (answer.status, text_of(answer.body)) == (200, "Just once")
+    assert len(client.ask("GET", "/v1/responses").body["data"]) == 1
+    assert len(upstream.calls(body["model"])) == 1
+
+
+def test_a_kill_in_the_middle_of_a_cancel_leaves_nothing_hanging(upstream: FakeUpstream, make_server: Serve) -> None:
+    server = make_server().start(OUTLIVE_KILL_AT="after-commit-of-seize")
+    client = Client(server.port)
+    conversation = client.new_conversation()
+    with client.stream(upstream.model([text("Once "), HANG]), conversation=conversation) as stream:
+        stream.read_until(lambda event: event.get("delta") == "Once ")
+        with pytest.raises((OSError, HTTPException)):
+            client.ask("POST", f"/v1/responses/{stream.id}/cancel")
+    assert server.wait_exit() == -9
+    server.start()
+    body = check_ended(client, stream.id, stream.frames)
+    assert body["status"] in ("incomplete", "cancelled")
+    check_conversation(client, conversation, [body])
 
 
 # -- nothing visible: run again

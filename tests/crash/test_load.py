@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def ticking(seconds: float) -> list[Step]:
 
 def largest_gap(stream: Stream, since: float, until: float) -> float:
     times = [at for at in stream.times if since <= at <= until]
-    return max(after - before for before, after in zip(times, times[1:], strict=False))
+    return max(after - before for before, after in pairwise(times))
 
 
 def test_slow_readers_hold_little_and_get_everything_later(
@@ -95,7 +96,9 @@ def test_a_thousand_idle_subscribers_cost_little(upstream: FakeUpstream, server:
         assert per_reader < 60_000
         assert share < 0.1
         gate.open()
-        assert all(b"Wait for it " in before and read_up_to(each, b"[DONE]") for each, before in zip(sockets, got))
+        assert all(
+            b"Wait for it " in before and read_up_to(each, b"[DONE]") for each, before in zip(sockets, got, strict=True)
+        )
     finally:
         for each in sockets:
             each.close()
@@ -139,7 +142,7 @@ def test_a_huge_request_does_not_make_other_streams_stutter(
     body.write_text(json.dumps({"model": "sink/any", "input": items}))
     assert body.stat().st_size > 27 * MB
 
-    stream = client.stream(upstream.model(ticking(6)), timeout=60)
+    stream = client.stream(upstream.model(ticking(6)))
     thread = stream.read_behind()
     stream.wait_seen(30)
     gaps = []

@@ -1,4 +1,4 @@
-"""SIGTERM: what can go on elsewhere is handed back at once, what cannot gets a while, and nobody is told a lie (D11)."""
+"""SIGTERM: what can go on elsewhere is handed back at once, what cannot gets a while, and streams are cut (D11)."""
 
 from __future__ import annotations
 

@@ -92,6 +92,7 @@ def test_a_storage_fault_refuses_new_work_and_pauses_what_runs_until_it_is_over(
     rest: list[Step] = [*map(text, STORY[5:])]
     stream = client.stream(upstream.model([*map(text, STORY[:5]), gate, *rest, *say("End")]), conversation=conversation)
     thread = stream.read_behind()
+    stream.wait_seen(1)
     wait_until(lambda: text_of(client.get(stream.id)) == "".join(STORY[:5]), "it has begun")
     listed = client.ask("GET", "/v1/responses").body["data"]
 

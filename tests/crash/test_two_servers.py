@@ -10,10 +10,12 @@ from tests.crash.conftest import Serve
 from tests.support.server import OutliveServer, free_port
 
 
-def run_beside(server: OutliveServer) -> subprocess.CompletedProcess[str]:
+def run_beside(server: OutliveServer, database: Path | None = None) -> subprocess.CompletedProcess[str]:
     """The same command on another port, which is expected to end by itself."""
     command = [*server.command]
     command[command.index("--port") + 1] = str(free_port())
+    if database is not None:
+        command[command.index("--database") + 1] = f"sqlite:///{database}"
     return subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=server.folder)
 
 
@@ -25,6 +27,14 @@ def test_a_second_server_on_the_same_file_refuses_to_start(server: OutliveServer
     assert "--database" in said
     assert "Traceback" not in said
     assert server.is_ready(), "the first one is none the worse for it"
+
+
+def test_another_name_for_the_same_file_is_no_way_around(server: OutliveServer) -> None:
+    link = server.folder / "link.db"
+    link.symlink_to(server.database)
+    second = run_beside(server, link)
+    assert second.returncode == 2
+    assert "Another Outlive server" in second.stderr
 
 
 def test_the_lock_of_a_killed_server_is_gone_with_it(server: OutliveServer) -> None:

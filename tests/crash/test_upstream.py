@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.crash.client import Client, text_of, wait_until
 from tests.crash.conftest import Serve
 from tests.crash.stories import tell, words
 from tests.support.server import OutliveServer, free_port
-from tests.support.upstream import CUT, FakeUpstream, Refuse, say, text
+from tests.support.upstream import CUT, HANG, FakeUpstream, Refuse, say, text
 
 STORY = words(20)
 
@@ -93,3 +94,36 @@ def test_an_upstream_that_breaks_and_cannot_continue_leaves_an_honest_end(
     assert text_of(answer.body) == "".join(STORY[:5])
     check_ended(client, answer.body["id"])
     check_conversation(client, conversation, [answer.body])
+
+
+def test_answers_over_shared_connections_never_cross(upstream: FakeUpstream, server: OutliveServer) -> None:
+    """Connections to the upstream are used again, after good ends and bad ones; nobody may get another's answer."""
+    client = Client(server.port)
+    good, failing = ("plain", "stream", "chat"), ("refused", "cut", "left")
+
+    def ask(number: int) -> None:
+        word, kind = f"word-{number}-", (good + failing)[number % 6]
+        if kind in good:
+            model = upstream.model(say(word, word))
+        else:
+            model = upstream.model([Refuse(400)] if kind == "refused" else [text(word), CUT if kind == "cut" else HANG])
+        if kind == "chat":
+            chat = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+            with client.open_stream("/v1/chat/completions", chat) as passed:
+                assert b"".join(passed.read_all().frames).count(word.encode()) == 2
+        elif kind == "left":
+            with client.stream(model, store=number % 4 == 0) as stream:
+                assert stream.read_type("response.output_text.delta")["delta"] == word
+        elif kind == "refused":
+            assert client.create(model, store=False).status == 400
+        elif kind == "cut":
+            assert text_of(client.create(model).body) == word
+        elif kind == "plain":
+            assert text_of(client.create(model, store=number % 4 == 0).body) == word * 2
+        else:
+            with client.stream(model) as stream:
+                assert text_of(stream.read_all().events[-1]["response"]) == word * 2
+
+    with ThreadPoolExecutor(24) as pool:
+        for _ in pool.map(ask, range(600)):
+            pass

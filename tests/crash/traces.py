@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
 
@@ -22,7 +21,7 @@ def open_files(pid: int) -> list[Path]:
     found = []
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         try:
-            if stat.S_ISREG(os.stat(descriptor).st_mode):
+            if stat.S_ISREG(descriptor.stat().st_mode):
                 found.append(descriptor)
         except FileNotFoundError:
             pass  # closed meanwhile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 import pytest
 
@@ -19,7 +20,9 @@ from tests.engine.virtual import VirtualClock, run_virtually, turn
 
 LINGER = 0.005
 CHANNEL = Channel("response.output_text.delta", "msg_1", 0, "content_index", 0)
-ADDED = Draft("response.output_item.added", {"output_index": 0, "item": {"id": "msg_1", "type": "message", "content": []}})
+ADDED = Draft(
+    "response.output_item.added", {"output_index": 0, "item": {"id": "msg_1", "type": "message", "content": []}}
+)
 
 
 class HeldLedger:
@@ -265,7 +268,7 @@ def test_a_storage_that_is_down_is_tried_again_less_and_less_often() -> None:
             # Neither more events nor a first output make it try sooner.
             stage.committer.submit(live, deltas("b"))
             stage.committer.submit(stage.live(f"resp_{n + 2}"), [ADDED])
-        waits = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        waits = [later - earlier for earlier, later in pairwise(times)]
         assert waits == pytest.approx([*RETRY_SECONDS, RETRY_SECONDS[-1]], abs=0.001)
         await stage.ledger.next_append(7)
         assert len(await stage.ledger.commit()) == 7

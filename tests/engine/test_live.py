@@ -16,7 +16,9 @@ from tests.core.journals import fold_of, frames_of, opening
 from tests.engine.virtual import run_virtually, turn
 
 CHANNEL = Channel("response.output_text.delta", "msg_1", 0, "content_index", 0)
-ADDED = Draft("response.output_item.added", {"output_index": 0, "item": {"id": "msg_1", "type": "message", "content": []}})
+ADDED = Draft(
+    "response.output_item.added", {"output_index": 0, "item": {"id": "msg_1", "type": "message", "content": []}}
+)
 
 
 def make(response_id: str = "resp_1", frames: bytes = b"") -> Live:

@@ -20,7 +20,9 @@ from tests.engine.rig import FixedClock
 from tests.engine.virtual import run_virtually, turn
 
 CHANNEL = Channel("response.output_text.delta", "msg_1", 0, "content_index", 0)
-ADDED = Draft("response.output_item.added", {"output_index": 0, "item": {"id": "msg_1", "type": "message", "content": []}})
+ADDED = Draft(
+    "response.output_item.added", {"output_index": 0, "item": {"id": "msg_1", "type": "message", "content": []}}
+)
 LAST = Draft("response.completed", {"response": {"id": "resp_1", "status": "completed"}})
 
 

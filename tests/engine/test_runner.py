@@ -233,8 +233,11 @@ def test_a_run_may_be_joined_many_times_as_long_as_each_time_brings_something(tm
         assert len(final["outlive"]["joints"]) == 6
         assert final["outlive"]["attempts"] == 7
 
-    scripts: list[Script] = [[letter, BROKEN] for letter in "abcdef"]
-    play(tmp_path, scene, *scripts, [".", finish_chunk()], continuation="prefill")
+    scripts: list[Script] = []
+    for letter in "abcdef":
+        scripts.append([letter, BROKEN])
+    scripts.append([".", finish_chunk()])
+    play(tmp_path, scene, *scripts, continuation="prefill")
 
 
 def test_joints_that_bring_nothing_end_the_run(tmp_path: Path) -> None:
@@ -272,7 +275,7 @@ def test_usage_of_a_continued_answer_adds_up(tmp_path: Path) -> None:
         final = await rig.answer()
         assert final["usage"]["output_tokens"] == 2 + 5
 
-    script = [" there", finish_chunk(), usage_chunk(3, 5)]
+    script: Script = [" there", finish_chunk(), usage_chunk(3, 5)]
     play(tmp_path, scene, ["Hel", "lo", BROKEN], script, continuation="prefill")
 
 

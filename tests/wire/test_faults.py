@@ -161,8 +161,10 @@ def test_a_half_call_is_closed_and_marked(wire: Wire, upstream: FakeUpstream) ->
         [text("a"), b"data: not json\n\n", text("b"), *ending()],
         [text("a"), b'data: {"choices": [{"index": 0, "delta": null}]}\n\n', text("b"), *ending()],
         [text("a"), b"event: ping\ndata: {}\n\n", text("b"), *ending()],
+        [text("a"), b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": {"why": "stop"}}]}\n\n', *ending()],
+        [text("a"), b'data: {"choices": [{"delta": {"tool_calls": [{"index": [], "function": 3}]}}]}\n\n', *ending()],
     ],
-    ids=["not_json", "null_delta", "ping"],
+    ids=["not_json", "null_delta", "ping", "odd_finish", "odd_call"],
 )
 def test_oddities_of_an_upstream_never_leave_a_response_without_an_end(
     wire: Wire, upstream: FakeUpstream, script: Script

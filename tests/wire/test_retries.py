@@ -276,6 +276,12 @@ def test_a_first_try_never_attaches(wire: Wire, upstream: FakeUpstream) -> None:
     assert len(upstream.calls(model)) == 3
 
 
+@pytest.mark.parametrize("count", ["", "-1", "x", "\xb2", "9" * 5000])
+def test_a_count_that_makes_no_sense_counts_for_nothing(wire: Wire, upstream: FakeUpstream, count: str) -> None:
+    body = {"model": upstream.model(), "input": "Hi"}
+    assert wire.post("/v1/responses", body, x_stainless_retry_count=count).status == 200
+
+
 def test_a_retry_with_another_body_does_not_attach(wire: Wire, upstream: FakeUpstream) -> None:
     gate = Gate()
     model = upstream.model([gate, *say("Hi.")])

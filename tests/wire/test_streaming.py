@@ -66,9 +66,10 @@ def test_a_finished_stream_resumes_at_every_cursor(wire: Wire, upstream: FakeUps
             assert stream.rest() == b"".join(frames[after + 1 :]) + events.DONE
 
 
-def test_a_cursor_past_the_end_gives_the_end(wire: Wire, upstream: FakeUpstream) -> None:
+@pytest.mark.parametrize("after", [10_000, 2**63, 10**30])
+def test_a_cursor_past_the_end_gives_the_end(wire: Wire, upstream: FakeUpstream, after: int) -> None:
     made = wire.create(model=upstream.model(), input="Hi").json()
-    with wire.follow(made["id"], 10_000) as stream:
+    with wire.follow(made["id"], after) as stream:
         assert stream.rest() == events.DONE
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 import zlib
 from dataclasses import dataclass
 from typing import Self
@@ -12,7 +13,8 @@ from typing import Self
 from outlive.client.errors import InvalidToken
 
 PREFIX = "ot1_"
-FAMILY = "ot"
+# Of whatever version: what looks like a token is never taken for the id of a response.
+LOOKS_LIKE_ONE = re.compile(r"ot(\d+)_")
 CHECK_BYTES = 4
 
 
@@ -20,8 +22,8 @@ CHECK_BYTES = 4
 class Token:
     """A response, and how far its reader has come.
 
-    `cursor` is the sequence number of the last event that was delivered, None when there was none yet; `ended` says that
-    the last one was the terminal event. `str(token)` is `token.encode()`.
+    `cursor` is the sequence number of the last event that was delivered, None when there was none yet; `ended` says
+    that it was the terminal one. `str(token)` is `token.encode()`.
     """
 
     response_id: str
@@ -59,13 +61,12 @@ class Token:
         """A token, its string, or the bare id of a response."""
         if isinstance(target, Token):
             return target
-        return cls.parse(target) if target.strip().startswith(FAMILY) else cls(target.strip())
+        return cls.parse(target) if LOOKS_LIKE_ONE.match(target.strip()) else cls(target.strip())
 
 
 def _explain_prefix(text: str) -> str:
     if text.startswith("resp_"):
         return f"{text!r} is the id of a response, not a continuation token."
-    head, separator, _ = text.partition("_")
-    if separator and head.startswith(FAMILY) and head[len(FAMILY) :].isdecimal():
-        return f"This continuation token is of version {head[len(FAMILY) :]}; this Outlive reads version 1."
+    if found := LOOKS_LIKE_ONE.match(text):
+        return f"This continuation token is of version {found[1]}; this Outlive reads version 1."
     return f"A continuation token begins with {PREFIX!r}."

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from outlive import __version__
 from outlive.core.body import decode_body
 from outlive.core.errors import InvalidRequest, TooLarge, UnsupportedMedia
 from outlive.engine.engine import Engine
@@ -22,6 +23,8 @@ Send = Callable[[Message], Awaitable[None]]
 # A body larger than this is looked through in a thread, so that streams do not wait for it.
 LARGE_BYTES = 256 * 1024
 MAX_PAGE = 100
+# Clients that know it ask for more than OpenAI gives: GETs that wait, POSTs that may be repeated under their key.
+VERSION = (b"x-outlive-version", __version__.encode())
 
 
 class Reply(msgspec.Struct):
@@ -138,7 +141,7 @@ class Call:
 
     async def start(self, status: int, content_type: str, headers: dict[str, str], length: int | None = None) -> None:
         self.started = True
-        raw = [(b"content-type", content_type.encode()), (b"x-request-id", self.request_id.encode())]
+        raw = [(b"content-type", content_type.encode()), (b"x-request-id", self.request_id.encode()), VERSION]
         if length is not None:
             raw.append((b"content-length", b"%d" % length))
         for extra in (headers, self.extra_headers):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import defaultdict
-from collections.abc import AsyncGenerator
 from urllib.parse import urlsplit
 
 import httptools
@@ -120,6 +119,7 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._complete = False
         self._reusable = False
+        self._lent = False  # carrying somebody's answer
         self._head_done = False
         self._error: BaseException | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -133,6 +133,7 @@ class Connection(asyncio.Protocol):
             self._idle_timer = None
         if self._transport is None or self._transport.is_closing():
             raise Unanswered("The connection was closed.")
+        self._lent = True
         self.status, self.headers = 0, {}
         self._complete = self._head_done = self._reusable = False
         self._transport.write(request)
@@ -142,11 +143,6 @@ class Connection(asyncio.Protocol):
     @property
     def content_type(self) -> str:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-    async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The rest of the answer as it comes."""
-        while piece := await self.read():
-            yield piece
 
     async def read_whole(self, most: int | None = None) -> bytes:
         """The rest of the answer, or about that much of it."""
@@ -176,6 +172,9 @@ class Connection(asyncio.Protocol):
 
     def leave(self) -> None:
         """Nobody reads this answer any more: the connection serves again if the answer is over, else it goes."""
+        if not self._lent:
+            return  # twice in the pool, it would carry two answers at once
+        self._lent = False
         if self._complete and self._reusable and self._error is None and self._transport is not None:
             self._pieces, self._buffered = [], 0
             self._parser = httptools.HttpResponseParser(self)
@@ -211,6 +210,9 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
+        if not self._lent:
+            self.close()  # nobody asked: it would be taken for the next answer
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:

@@ -50,7 +50,7 @@ class Passed:
 
     def __init__(self, backend: ChatBackend, answer: Connection) -> None:
         self._backend = backend
-        self._answer = answer
+        self._answer: Connection | None = answer
         self.status = answer.status
         self.headers = {
             name: value
@@ -60,7 +60,7 @@ class Passed:
 
     async def body(self) -> AsyncGenerator[bytes, None]:
         try:
-            async for piece in self._answer.pieces():
+            while self._answer is not None and (piece := await self._answer.read()):
                 yield piece
         except OSError as error:
             raise self._backend.broken(error) from error
@@ -68,7 +68,10 @@ class Passed:
             self.close()
 
     def close(self) -> None:
-        self._answer.leave()
+        # Once only: a connection that was left may be carrying somebody else's answer already.
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer.leave()
 
 
 class ChatBackend:

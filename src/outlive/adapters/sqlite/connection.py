@@ -33,10 +33,11 @@ class Database:
         try:
             connection = _open(path)
             _migrate(connection, path)
+            beside = _open(path)
         except sqlite3.Error as error:
             raise SettingsError(f"The database {path} cannot be opened: {error}.") from error
         connection.execute("PRAGMA busy_timeout = 0")  # see writer.py
-        self._checkpointer = Checkpointer(path, _open(path))
+        self._checkpointer = Checkpointer(path, beside)
         self._writer = Writer(connection, self._checkpointer)
         self._loop = asyncio.get_running_loop()
         self._local = threading.local()
@@ -135,8 +136,10 @@ def _lock_file(path: str) -> int:
     The descriptor is not inherited, so a child that outlives the server does not keep the lock.
     """
     try:
-        Path(path).absolute().parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # The same file by another name must have the same lock.
+        real = Path(path).resolve()
+        real.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(f"{real}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise SettingsError(f"The database {path} cannot be opened: {error.strerror}.") from error
     try:

@@ -1,0 +1,148 @@
+"""Fail fast: models that cannot keep state refuse to be asked for it, before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from agents import Model, ModelProvider, ModelResponse, ModelSettings, TResponseInputItem, UserError
+from agents.models.openai_chatcompletions import OpenAIChatCompletionsModel
+from agents.models.openai_responses import OpenAIResponsesWSModel
+from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
+from openai.types.responses import ResponseStreamEvent
+
+from outlive.agents.settings import split
+
+USE_RESPONSES = "Use a Responses model (outlive.agents.DurableResponsesModel), or send the whole history yourself."
+OUTPUT_TYPES = ("function_call_output", "custom_tool_call_output")
+CALL_TYPES = ("function_call", "custom_tool_call")
+
+
+def check_stateless(
+    input: str | Sequence[TResponseInputItem],
+    *,
+    previous_response_id: str | None = None,
+    conversation_id: str | None = None,
+    who: str = "This model",
+) -> None:
+    """Raise UserError if a request leans on state that a Chat Completions backend, of whatever make, does not have."""
+    for name, value in (("previous_response_id", previous_response_id), ("conversation_id", conversation_id)):
+        if value is not None:
+            raise UserError(f"{who} keeps no state on the server and cannot honour `{name}`. {USE_RESPONSES}")
+    orphans = _find_orphans(input)
+    if orphans:
+        raise UserError(
+            f"{who} was given the output of {', '.join(orphans)} without the call that it answers, as a runner does it "
+            f"with `auto_previous_response_id=True`: the model would see nothing of what came before. {USE_RESPONSES}"
+        )
+
+
+def refuse_background(settings: ModelSettings, who: str) -> ModelSettings:
+    """The settings without any word on durability; UserError if they ask for background."""
+    said, rest = split(settings)
+    if said.background is True:
+        raise UserError(f"{who} cannot run in the background. Use outlive.agents.DurableResponsesModel over HTTP.")
+    return rest
+
+
+def _find_orphans(input: str | Sequence[TResponseInputItem]) -> list[str]:
+    if isinstance(input, str):
+        return []
+    given: list[Any] = list(input)
+    items = [each for each in given if isinstance(each, Mapping)]
+    made = {each.get("call_id") for each in items if each.get("type") in CALL_TYPES}
+    answered = [each.get("call_id") for each in items if each.get("type") in OUTPUT_TYPES]
+    return [str(call_id) for call_id in answered if call_id not in made]
+
+
+class StrictChatCompletionsModel(OpenAIChatCompletionsModel):
+    """A Chat Completions model that refuses what it would have to ignore.
+
+    `strict=False` refuses `background` alone, and leaves the rest to the SDK, which warns once and ignores it.
+    """
+
+    def __init__(self, *args: Any, strict: bool = True, **named: Any) -> None:
+        named.setdefault("strict_feature_validation", strict)
+        super().__init__(*args, **named)
+        self._strict = strict
+
+    async def get_response(
+        self, system_instructions: Any, input: Any, model_settings: ModelSettings, *rest: Any, **named: Any
+    ) -> ModelResponse:
+        settings = self._check(input, model_settings, rest, named)
+        return await super().get_response(system_instructions, input, settings, *rest, **named)
+
+    async def stream_response(
+        self, system_instructions: Any, input: Any, model_settings: ModelSettings, *rest: Any, **named: Any
+    ) -> AsyncIterator[ResponseStreamEvent]:
+        settings = self._check(input, model_settings, rest, named)
+        async for event in super().stream_response(system_instructions, input, settings, *rest, **named):
+            yield event
+
+    def _check(self, input: Any, settings: ModelSettings, rest: Any, named: Any) -> ModelSettings:
+        settings = refuse_background(settings, "A Chat Completions model")
+        if self._strict:
+            check_stateless(input, **_state(rest, named), who="A Chat Completions model")
+        return settings
+
+
+class RefusingWebSocketModel(OpenAIResponsesWSModel):
+    """The SDK's websocket model, which streams over one connection and has nothing to come back to."""
+
+    async def _fetch_response(
+        self, system_instructions: Any, input: Any, model_settings: ModelSettings, *rest: Any, **named: Any
+    ) -> Any:
+        settings = refuse_background(model_settings, "The websocket model")
+        asked: Any = super()._fetch_response
+        return await asked(system_instructions, input, settings, *rest, **named)
+
+
+class StrictModel(Model):
+    """Any other model that talks Chat Completions underneath (LiteLLM and its like), with the same refusals."""
+
+    def __init__(self, model: Model) -> None:
+        self.inner = model
+        self._who = type(model).__name__
+
+    async def get_response(
+        self, system_instructions: Any, input: Any, model_settings: ModelSettings, *rest: Any, **named: Any
+    ) -> ModelResponse:
+        settings = self._check(input, model_settings, rest, named)
+        return await self.inner.get_response(system_instructions, input, settings, *rest, **named)
+
+    async def stream_response(
+        self, system_instructions: Any, input: Any, model_settings: ModelSettings, *rest: Any, **named: Any
+    ) -> AsyncIterator[ResponseStreamEvent]:
+        settings = self._check(input, model_settings, rest, named)
+        async for event in self.inner.stream_response(system_instructions, input, settings, *rest, **named):
+            yield event
+
+    def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
+        return self.inner.get_retry_advice(request)
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    def _check(self, input: Any, settings: ModelSettings, rest: Any, named: Any) -> ModelSettings:
+        settings = refuse_background(settings, self._who)
+        check_stateless(input, **_state(rest, named), who=self._who)
+        return settings
+
+
+class StrictProvider(ModelProvider):
+    """Wraps every model of another provider in a StrictModel."""
+
+    def __init__(self, provider: ModelProvider) -> None:
+        self.inner = provider
+
+    def get_model(self, model_name: str | None) -> Model:
+        return StrictModel(self.inner.get_model(model_name))
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+def _state(rest: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+    """The two ids, which the runner gives by name, and others perhaps by position, after four that do not matter."""
+    placed = dict(zip(("previous_response_id", "conversation_id"), rest[4:6], strict=False))
+    return {name: placed.get(name, named.get(name)) for name in ("previous_response_id", "conversation_id")}

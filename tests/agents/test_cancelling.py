@@ -1,0 +1,172 @@
+"""Whoever cancels the caller cancels the run, at once and for sure, unless he said `detach`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import ModelSettings, ModelTimeoutError, Runner
+
+from tests.agents.desk import connect, durable, look, make_agent, wait_status
+from tests.support.proxy import Delay, Proxies
+from tests.support.server import OutliveServer
+from tests.support.upstream import FakeUpstream, Gate, say, text
+
+SCRIPT = """
+import asyncio, sys
+from agents import Runner, RunConfig, set_tracing_disabled
+from outlive.agents import DurableProvider
+from tests.agents.desk import make_agent
+from openai import AsyncOpenAI
+
+async def poll(config):
+    await Runner.run(make_agent(sys.argv[2]), "Hello", run_config=config)
+
+async def stream(config):
+    async for _ in Runner.run_streamed(make_agent(sys.argv[3]), "Hello", run_config=config).stream_events():
+        pass
+
+async def main():
+    config = RunConfig(model_provider=DurableProvider(AsyncOpenAI(base_url=sys.argv[1], api_key="any")))
+    await asyncio.gather(poll(config), stream(config))
+
+set_tracing_disabled(True)
+asyncio.run(main())
+"""
+
+
+async def _start(client: Any, agent: Any, streamed: bool) -> asyncio.Task[Any]:
+    async def drain() -> None:
+        async for _ in Runner.run_streamed(agent, "Hello", run_config=durable(client)).stream_events():
+            pass
+
+    if streamed:
+        return asyncio.create_task(drain())
+    return asyncio.create_task(Runner.run(agent, "Hello", run_config=durable(client)))
+
+
+async def _cancel(task: asyncio.Task[Any]) -> float:
+    """How long the caller had to wait to be let go."""
+    began = time.monotonic()
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_cancelled_task_leaves_no_run_behind(server: OutliveServer, upstream: FakeUpstream, streamed: bool) -> None:
+    gate = Gate()
+    model = upstream.model([text("Half"), gate])
+
+    async def run() -> float:
+        async with connect(server.base_url) as client:
+            task = await _start(client, make_agent(model), streamed)
+            await asyncio.to_thread(gate.wait_reached)
+            await asyncio.to_thread(wait_status, server, model, "in_progress")
+            return await _cancel(task)
+
+    took = asyncio.run(run())
+    wait_status(server, model, "cancelled")
+    upstream.calls(model)[0].wait_left()
+    assert took < 0.5
+
+
+def test_detached_caller_leaves_the_run_alone(server: OutliveServer, upstream: FakeUpstream) -> None:
+    gate = Gate()
+    model = upstream.model([gate, *say("Still here.")])
+
+    async def run() -> None:
+        async with connect(server.base_url) as client:
+            task = await _start(client, make_agent(model, on_cancel="detach"), streamed=False)
+            await asyncio.to_thread(gate.wait_reached)
+            await _cancel(task)
+
+    asyncio.run(run())
+    gate.open()
+    assert wait_status(server, model, "completed").output_text == "Still here."
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("loop_stays", [True, False])
+def test_cancel_during_the_post_waits_for_the_id(
+    server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, streamed: bool, loop_stays: bool
+) -> None:
+    gate = Gate()
+    model = upstream.model([gate])
+    proxy = proxies.to(server.port, Delay(0.4), Delay(0.0))
+
+    async def run() -> float:
+        async with connect(proxy.base_url) as client:
+            task = await _start(client, make_agent(model), streamed)
+            await asyncio.to_thread(gate.wait_reached)  # accepted and running, but its answer is still on the way
+            took = await _cancel(task)
+            if loop_stays:
+                await asyncio.sleep(0.8)
+            return took
+
+    assert asyncio.run(run()) < 0.3
+    wait_status(server, model, "cancelled")
+
+
+def test_cancel_before_anything_was_sent_leaves_nothing(server: OutliveServer, upstream: FakeUpstream) -> None:
+    model = upstream.model()
+
+    async def run() -> None:
+        async with connect(server.base_url) as client:
+            task = await _start(client, make_agent(model), streamed=False)
+            await _cancel(task)
+
+    asyncio.run(run())
+    assert look(server, model) == []
+
+
+def test_model_timeout_cancels_the_run(server: OutliveServer, upstream: FakeUpstream) -> None:
+    gate = Gate()
+    model = upstream.model([gate])
+
+    async def run() -> None:
+        async with connect(server.base_url) as client:
+            agent = make_agent(model, settings=ModelSettings(timeout=0.3))
+            await Runner.run(agent, "Hello", run_config=durable(client))
+
+    with pytest.raises(ModelTimeoutError):
+        asyncio.run(run())
+    wait_status(server, model, "cancelled")
+
+
+def test_ctrl_c_leaves_no_run_behind(server: OutliveServer, upstream: FakeUpstream) -> None:
+    gates = [Gate(), Gate()]
+    models = [upstream.model([text("Half"), gate]) for gate in gates]
+    script = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, server.base_url, *models],
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"PYTHONPATH": "."},
+        stderr=subprocess.PIPE,
+    )
+    for gate, model in zip(gates, models, strict=True):
+        gate.wait_reached()
+        wait_status(server, model, "in_progress")
+    began = time.monotonic()
+    script.send_signal(signal.SIGINT)
+    _, said = script.communicate(timeout=10)
+    assert script.returncode != 0 and b"KeyboardInterrupt" in said
+    assert time.monotonic() - began < 5
+    for model in models:
+        wait_status(server, model, "cancelled")
+
+
+def test_no_thread_is_left(server: OutliveServer) -> None:
+    deadline = time.monotonic() + 3
+    while any(each.name == "outlive-cancel" for each in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

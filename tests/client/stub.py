@@ -1,0 +1,121 @@
+"""A server that is not ours, imitating OpenAI's answers and refusals: each request takes the next scripted reply."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import deque
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+Json = dict[str, Any]
+
+
+def response(status: str, **fields: Any) -> Json:
+    """A Response object, as much of it as clients look at."""
+    return {
+        "id": "resp_1", "object": "response", "created_at": 1, "model": "m", "status": status, "background": True,
+        "output": [], "tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "error": None,
+        "incomplete_details": None, "instructions": None, "metadata": {}, "temperature": 1, "top_p": 1, **fields,
+    }  # fmt: skip
+
+
+def event(number: int, type: str = "response.output_text.delta", **fields: Any) -> Json:
+    if type.rpartition(".")[2] in ("created", "queued", "in_progress", "completed", "failed", "incomplete"):
+        fields.setdefault("response", response(type.rpartition(".")[2].replace("created", "queued")))
+    else:
+        fields = {
+            "delta": f"word {number}",
+            "item_id": "i",
+            "output_index": 0,
+            "content_index": 0,
+            "logprobs": [],
+        } | fields
+    return {"type": type, "sequence_number": number, **fields}
+
+
+class Reply:
+    """`body` as JSON, or `events` as a stream that ends when they are over, or `None` for a connection reset."""
+
+    def __init__(
+        self, body: Json | None = None, status: int = 200, events: list[Json] | None = None, **headers: str
+    ) -> None:
+        self.body = body
+        self.status = status
+        self.events = events
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+DROP = Reply(status=0)
+
+
+def refuse(status: int, message: str = "no", **headers: str) -> Reply:
+    return Reply(
+        {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}, status, **headers
+    )
+
+
+class Stub:
+    def __init__(self) -> None:
+        self.replies: deque[Reply] = deque()
+        self.asked: list[tuple[str, str, dict[str, str]]] = []
+        stub = self
+
+        class Door(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                stub._answer(self)
+
+            do_POST = do_GET
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True, name="stub").start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    @property
+    def requests(self) -> list[str]:
+        return [f"{method} {path.removeprefix('/v1')}" for method, path, _ in self.asked]
+
+    def script(self, *replies: Reply) -> None:
+        self.replies.extend(replies)
+
+    def _answer(self, door: BaseHTTPRequestHandler) -> None:
+        door.rfile.read(int(door.headers.get("content-length") or 0))
+        self.asked.append((door.command, door.path, {name.lower(): value for name, value in door.headers.items()}))
+        reply = self.replies.popleft() if self.replies else refuse(418, "no reply is scripted")
+        door.close_connection = True
+        if reply is DROP:
+            return
+        door.send_response(reply.status)
+        streamed = reply.events is not None
+        if streamed:
+            body = b"".join(
+                b"event: %b\ndata: %b\n\n" % (each["type"].encode(), json.dumps(each).encode())
+                for each in reply.events or []
+            )
+        else:
+            body = json.dumps(reply.body).encode()
+            door.send_header("content-length", str(len(body)))
+        door.send_header("content-type", "text/event-stream" if streamed else "application/json")
+        door.send_header("connection", "close")
+        for name, value in reply.headers.items():
+            door.send_header(name, value)
+        door.end_headers()
+        door.wfile.write(body)

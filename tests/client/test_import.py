@@ -1,0 +1,38 @@
+"""Importing the client is light."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import requires
+
+SCRIPT = """
+import sys
+import outlive.client
+print(*(name for name in sys.modules if name.startswith("outlive") and not name.startswith("outlive.client")))
+print(*(name for name in ("aiohttp", "starlette", "uvicorn", "uvloop", "typer", "msgspec") if name in sys.modules))
+"""
+MISSING = """
+import sys
+sys.modules["openai"] = None
+import outlive.client
+"""
+
+
+def run(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_importing_the_client_pulls_in_nothing_of_the_server() -> None:
+    done = run(SCRIPT)
+    assert done.stdout.split("\n")[:2] == ["outlive", ""], done.stderr
+
+
+def test_without_the_sdk_the_import_says_how_to_get_it() -> None:
+    assert "pip install 'outlive[agents]'" in run(MISSING).stderr
+
+
+def test_the_sdk_is_no_dependency_of_the_server() -> None:
+    needed = [each for each in requires("outlive") or [] if each.startswith("openai")]
+    assert needed
+    assert all("extra ==" in each for each in needed)

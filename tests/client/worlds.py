@@ -1,0 +1,151 @@
+"""Imagined servers for the pure core: they answer actions, and time passes only when the core sleeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from outlive.client.actions import (
+    Action,
+    Answer,
+    Arrived,
+    Conclude,
+    Contact,
+    Deliver,
+    Ended,
+    Fault,
+    Follow,
+    Kind,
+    Opened,
+    Outcome,
+    Probe,
+    Read,
+    Rested,
+    Retrieve,
+    Sleep,
+    Submit,
+)
+from outlive.client.core import Program
+from outlive.client.patience import Patience
+from outlive.client.plans import Plan
+from outlive.client.token import Token
+
+OURS = {"x-outlive-version": "1"}
+
+
+class Broken(Exception):
+    """What a fault of these worlds raises, if it is raised."""
+
+
+def fault(kind: Kind, status: int | None = None, **headers: str) -> Fault:
+    return Fault(kind, Broken(kind.name), status, {name.replace("_", "-"): value for name, value in headers.items()})
+
+
+LOST = fault(Kind.LOST)
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+    slept: list[float] = field(default_factory=list)
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds >= 0
+        self.now += seconds
+        self.slept.append(seconds)
+
+
+def make_plan(clock: Clock, **fields: Any) -> Plan:
+    patience = fields.pop("patience", {})
+    return Plan(patience=Patience(clock=lambda: clock.now, jitter=lambda: 1.0, **patience), **fields)
+
+
+def make_events(count: int) -> list[Any]:
+    """As many events as the core looks at: the first says which response it is, the last one ends it."""
+    first = SimpleNamespace(type="response.created", sequence_number=0, response=SimpleNamespace(id="resp_1"))
+    middle = [SimpleNamespace(type="response.output_text.delta", sequence_number=n) for n in range(1, count - 1)]
+    return [first, *middle, SimpleNamespace(type="response.completed", sequence_number=count - 1)]
+
+
+@dataclass
+class Connection:
+    """How one connection goes: refused at once, or open for some events of what is asked for and then broken."""
+
+    refusal: Fault | None = None
+    events: int | None = None
+    end: Outcome = Ended()
+    rewinds: int = 0
+    """How many events too early the server begins, as one does that does not know starting_after."""
+
+
+class World:
+    """Streams `events` through `connections`, the last of them unbroken; `statuses` answer GETs, the last one for good."""
+
+    def __init__(
+        self,
+        events: list[Any],
+        connections: list[Connection],
+        headers: dict[str, str] | None = None,
+        statuses: list[str | Fault] | None = None,
+    ) -> None:
+        self.events = events
+        self.connections = iter(connections)
+        self.headers = headers or {}
+        self.statuses = statuses or ["completed"]
+        self.clock = Clock()
+        self.actions: list[Action] = []
+        self.delivered: list[Any] = []
+        self._open: Iterator[Outcome] = iter(())
+
+    def run(self, program: Program[Any], limit: int = 100_000) -> Any:
+        outcome: Outcome = None
+        for _ in range(limit):
+            try:
+                action = program.send(outcome)
+            except StopIteration as end:
+                return end.value
+            self.actions.append(action)
+            outcome = self.perform(action)
+        raise AssertionError("it goes on for ever")
+
+    def count(self, kind: type) -> int:
+        return sum(isinstance(action, kind) for action in self.actions)
+
+    def perform(self, action: Action) -> Outcome:
+        match action:
+            case Deliver(event):
+                self.delivered.append(event)
+            case Conclude(response, number):
+                self.delivered.append((response.status, number))
+            case Sleep(seconds):
+                self.clock.sleep(seconds)
+            case Submit():
+                return self._connect(-1)
+            case Follow(_, after):
+                return self._connect(-1 if after is None else after)
+            case Read():
+                return next(self._open)
+            case Retrieve():
+                status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+                return status if isinstance(status, Fault) else Answer(make_response(status), self.headers)
+            case Probe():
+                return Contact(self.headers)
+        return Rested()
+
+    def _connect(self, after: int) -> Outcome:
+        connection = next(self.connections, Connection())
+        if connection.refusal is not None:
+            return connection.refusal
+        begin = max(0, after + 1 - connection.rewinds)
+        end = len(self.events) if connection.events is None else begin + connection.events
+        self._open = iter([*(Arrived(event) for event in self.events[begin:end]), connection.end])
+        return Opened(self.headers)
+
+
+def make_response(status: str, background: bool = True) -> Any:
+    return SimpleNamespace(id="resp_1", status=status, background=background)
+
+
+TOKEN = Token("resp_1")

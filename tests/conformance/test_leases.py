@@ -1,0 +1,167 @@
+"""The lease protocol against a model: workers that pause, die and come back, cancels and claims, in any order."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
+
+from outlive.core.errors import ConversationLocked, StaleFence
+from outlive.core.events import is_last, split_frames
+from outlive.ports.ledger import Claim, Lease
+from tests.conformance.conftest import HOMES
+from tests.conformance.scenes import Book, entry
+
+
+class Model:
+    """What one response ought to be."""
+
+    def __init__(self, conversation: str | None) -> None:
+        self.conversation = conversation
+        self.fence = 0
+        self.held = False
+        self.attempts = 0
+        self.events = 2
+        self.status: str | None = None
+
+    def take(self, attempts: int) -> None:
+        self.fence += 1
+        self.attempts += attempts
+        self.held = True
+
+
+class Leases(RuleBasedStateMachine):
+    """Every lease that was ever given out may be used at any time: only the fence decides whether it counts."""
+
+    home = ""
+    leases = Bundle("leases")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.folder = tempfile.TemporaryDirectory()
+        self.opened = HOMES[self.home](Path(self.folder.name))()
+        self.book = Book(self.run(self.opened.__aenter__()))
+        self.models: dict[str, Model] = {}
+        self.conversation = self.run(self.book.converse())
+
+    def teardown(self) -> None:
+        self.run(self.opened.__aexit__(None, None, None))
+        self.loop.close()
+        self.folder.cleanup()
+
+    def run(self, work: Any) -> Any:
+        return self.loop.run_until_complete(work)
+
+    def is_current(self, lease: Lease) -> bool:
+        model = self.models[lease.response_id]
+        return model.status is None and model.fence == lease.fence
+
+    # -- what may happen
+
+    @rule(target=leases, taken=st.booleans(), converses=st.booleans())
+    def admit(self, taken: bool, converses: bool) -> Any:
+        conversation = self.conversation if converses else None
+        locked = converses and any(m.conversation and m.status is None for m in self.models.values())
+        try:
+            work = self.book.admit(worker="w1" if taken else None, conversation=conversation)
+            response_id, admitted = self.run(work)
+        except ConversationLocked:
+            assert locked
+            return multiple()
+        assert not locked
+        model = self.models[response_id] = Model(conversation)
+        if not taken:
+            assert admitted.lease is None
+            return multiple()
+        model.take(1)
+        assert admitted.lease.fence == model.fence
+        return admitted.lease
+
+    @rule(target=leases, limit=st.integers(1, 3))
+    def claim(self, limit: int) -> Any:
+        waiting = [key for key, model in self.models.items() if model.status is None and not model.held]
+        claims: list[Claim] = self.run(self.book.claim(limit))
+        assert [claim.lease.response_id for claim in claims] == waiting[:limit]
+        for claim in claims:
+            model = self.models[claim.lease.response_id]
+            model.take(1)
+            assert (claim.lease.fence, claim.attempts) == (model.fence, model.attempts)
+        return multiple(*(claim.lease for claim in claims))
+
+    @rule(target=leases, lease=leases)
+    def seize(self, lease: Lease) -> Any:
+        claim = self.run(self.book.ledger.seize(lease.response_id, "w2"))
+        model = self.models[lease.response_id]
+        if model.status is not None:
+            assert claim is None
+            return multiple()
+        assert claim.waited is not model.held
+        model.take(0)
+        assert claim.lease.fence == model.fence
+        return claim.lease
+
+    @rule(some=st.lists(leases, max_size=4, unique_by=lambda lease: lease.response_id), count=st.integers(1, 3))
+    def append(self, some: list[Lease], count: int) -> None:
+        entries = [entry(lease, self.models[lease.response_id].events, count) for lease in some]
+        kept = self.run(self.book.ledger.append(entries)) if entries else []
+        assert kept == [self.is_current(lease) for lease in some]
+        for lease, ok in zip(some, kept, strict=True):
+            self.models[lease.response_id].events += count if ok else 0
+
+    @rule(lease=leases, status=st.sampled_from(["completed", "incomplete", "cancelled", "failed"]))
+    def close(self, lease: Lease, status: Any) -> None:
+        model, current = self.models[lease.response_id], self.is_current(lease)
+        try:
+            self.run(self.book.close(lease, status=status, first=model.events))
+        except StaleFence:
+            assert not current
+            return
+        assert current
+        model.status, model.events = status, model.events + 1
+
+    @rule(lease=leases)
+    def hand_back(self, lease: Lease) -> None:
+        current = self.is_current(lease)
+        self.run(self.book.ledger.hand_back([lease]))
+        if current:
+            model = self.models[lease.response_id]
+            model.held, model.attempts = False, max(model.attempts - 1, 0)
+
+    @rule()
+    def die(self) -> None:
+        """Every worker dies; at the next start all leases are free, and none of the old ones counts once retaken."""
+        self.run(self.book.ledger.free())
+        for model in self.models.values():
+            model.held = False
+
+    # -- what must hold
+
+    @invariant()
+    def the_waiting_are_counted(self) -> None:
+        waiting = sum(model.status is None and not model.held for model in self.models.values())
+        assert self.run(self.book.ledger.waiting()).get("ann", 0) == waiting
+
+    @invariant()
+    def journals_and_statuses_are_the_models(self) -> None:
+        for response_id, model in self.models.items():
+            frames = self.run(self.book.events(response_id))
+            assert len(split_frames(frames)) == model.events
+            assert is_last(frames) == (model.status is not None)
+            status = self.run(self.book.home.catalog.status("ann", response_id))
+            assert status == (model.status or status)
+            assert (status in ("queued", "in_progress")) == (model.status is None)
+
+
+@pytest.mark.parametrize("home", list(HOMES))
+def test_no_order_of_events_breaks_the_lease_protocol(home: str) -> None:
+    machine: Any = type("LeasesAt", (Leases,), {"home": home})
+    case = machine.TestCase
+    case.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
+    case().runTest()
