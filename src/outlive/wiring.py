@@ -202,7 +202,7 @@ async def _run_until_signal(
     server = Server(config)
     chores = [
         asyncio.create_task(engine.sweeper.run()),
-        asyncio.create_task(engine.tick(lives, max(min(settings.keep_alive_seconds / 3, 5.0), 0.05))),
+        asyncio.create_task(engine.tick(lives, _tick_seconds(settings))),
     ]
     stopping = _stop_on_signal(server, engine, settings.grace_seconds)
     # What was built by now lives as long as the process, and what runs makes few cycles: collect seldom, and less.
@@ -213,6 +213,12 @@ async def _run_until_signal(
     for task in chores:
         task.cancel()
     await asyncio.gather(*chores, *stopping, return_exceptions=True)
+
+
+def _tick_seconds(settings: Settings) -> float:
+    """Often enough for the shorter of the two patiences that are looked after at each tick."""
+    abandon = settings.abandon_after if settings.abandon_after is not None else 60.0
+    return max(min(settings.keep_alive_seconds / 3, abandon / 4, 5.0), 0.05)
 
 
 def _stop_on_signal(server: Server, engine: Engine, grace: float) -> list[asyncio.Task[None]]:

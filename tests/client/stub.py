@@ -68,7 +68,7 @@ class Stub:
             def do_GET(self) -> None:
                 stub._answer(self)
 
-            do_POST = do_GET
+            do_POST = do_GET  # noqa: N815
 
             def log_message(self, format: str, *args: Any) -> None:
                 pass

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.client import ConnectionLost, PollTimeout, Token
-from outlive.client.actions import Ended, Follow, Kind, Outcome, Probe, Retrieve, Sleep, Submit
+from outlive.client.actions import Follow, Kind, Outcome, Probe, Retrieve, Sleep, Submit
 from outlive.client.following import Chase
-from tests.client.worlds import LOST, OURS, Broken, Connection, World, fault, make_events, make_plan
+from tests.client.worlds import ENDED, LOST, OURS, Broken, Connection, World, fault, make_events, make_plan
 
-ends: st.SearchStrategy[Outcome] = st.sampled_from([Ended(), LOST, fault(Kind.GARBLED)])
+ends: st.SearchStrategy[Outcome] = st.sampled_from([ENDED, LOST, fault(Kind.GARBLED)])
 passing = st.sampled_from(
     [LOST, fault(Kind.BUSY, 503), fault(Kind.BUSY, 429, retry_after="2"), fault(Kind.MISSING, 404)]
 )
@@ -112,7 +112,7 @@ def test_a_failed_submit_is_repeated_once_an_outlive_answers(first: Connection) 
     assert world.delivered == world.events
 
 
-@pytest.mark.parametrize("end", [LOST, Ended()])
+@pytest.mark.parametrize("end", [LOST, ENDED])
 def test_a_stream_cut_before_its_first_event_is_submitted_again_to_an_outlive(end: Outcome) -> None:
     world = World(make_events(9), [Connection(events=0, end=end)], OURS)
     world.run(chase(world).run())
@@ -156,7 +156,7 @@ def test_openai_is_neither_probed_nor_asked_twice_whatever_its_headers_say() -> 
 
 
 def test_what_is_not_stored_is_lost_with_its_connection() -> None:
-    for connection, error in ((Connection(refusal=LOST), Broken), (Connection(events=3, end=Ended()), ConnectionLost)):
+    for connection, error in ((Connection(refusal=LOST), Broken), (Connection(events=3, end=ENDED), ConnectionLost)):
         world = World(make_events(9), [connection], OURS)
         with pytest.raises(error):
             world.run(chase(world, stored=False).run())

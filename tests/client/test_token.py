@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 import pytest
@@ -28,10 +29,8 @@ def test_a_token_that_was_cut_short_or_changed_is_refused(token: Token, data: st
     place = data.draw(st.integers(4, len(text) - 1))
     other = data.draw(st.sampled_from("AZaz09-_").filter(lambda each: each != text[place]))
     changed = text[:place] + other + text[place + 1 :]
-    try:  # the last character may hold bits that mean nothing
+    with contextlib.suppress(InvalidToken):  # the last character may hold bits that mean nothing
         assert Token.parse(changed) == token
-    except InvalidToken:
-        pass
 
 
 @pytest.mark.parametrize(

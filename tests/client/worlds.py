@@ -30,7 +30,6 @@ from outlive.client.actions import (
 from outlive.client.core import Program
 from outlive.client.patience import Patience
 from outlive.client.plans import Plan
-from outlive.client.token import Token
 
 OURS = {"x-outlive-version": "1"}
 
@@ -44,6 +43,7 @@ def fault(kind: Kind, status: int | None = None, **headers: str) -> Fault:
 
 
 LOST = fault(Kind.LOST)
+ENDED = Ended()
 
 
 @dataclass
@@ -75,13 +75,13 @@ class Connection:
 
     refusal: Fault | None = None
     events: int | None = None
-    end: Outcome = Ended()
+    end: Outcome = ENDED
     rewinds: int = 0
     """How many events too early the server begins, as one does that does not know starting_after."""
 
 
 class World:
-    """Streams `events` through `connections`, the last of them unbroken; `statuses` answer GETs, the last one for good."""
+    """Streams `events` through `connections`, further ones are whole; `statuses` answer GETs, the last for good."""
 
     def __init__(
         self,
@@ -94,6 +94,7 @@ class World:
         self.connections = iter(connections)
         self.headers = headers or {}
         self.statuses = statuses or ["completed"]
+        self.background = True
         self.clock = Clock()
         self.actions: list[Action] = []
         self.delivered: list[Any] = []
@@ -129,10 +130,13 @@ class World:
                 return next(self._open)
             case Retrieve():
                 status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
-                return status if isinstance(status, Fault) else Answer(make_response(status), self.headers)
+                return status if isinstance(status, Fault) else Answer(self._response(status), self.headers)
             case Probe():
                 return Contact(self.headers)
         return Rested()
+
+    def _response(self, status: str) -> Any:
+        return SimpleNamespace(id="resp_1", status=status, background=self.background)
 
     def _connect(self, after: int) -> Outcome:
         connection = next(self.connections, Connection())
@@ -142,10 +146,3 @@ class World:
         end = len(self.events) if connection.events is None else begin + connection.events
         self._open = iter([*(Arrived(event) for event in self.events[begin:end]), connection.end])
         return Opened(self.headers)
-
-
-def make_response(status: str, background: bool = True) -> Any:
-    return SimpleNamespace(id="resp_1", status=status, background=background)
-
-
-TOKEN = Token("resp_1")

@@ -23,7 +23,7 @@ from outlive.adapters.backends.scripted import (
 from outlive.core.endings import TerminalStatus
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
-from outlive.engine.runner import CUT_OFF, RETRIES, TOO_LONG, TOO_OFTEN
+from outlive.engine.runner import CUT_OFF, RESTARTED, RETRIES, TOO_LONG, TOO_OFTEN
 from outlive.ports.backend import ModelCall
 from tests.engine.rig import Rig, answer_of, play, text_of
 from tests.engine.virtual import turn
@@ -310,7 +310,7 @@ def test_a_run_that_was_visible_before_the_crash_is_cut_off_where_it_cannot_go_o
         await rig.worker.recover()
         final = await rig.end("resp_2")
         assert (final["status"], answer_of(final)) == ("incomplete", "Hel")
-        assert final["incomplete_details"] == {"reason": "interrupted", "message": CUT_OFF}
+        assert final["incomplete_details"] == {"reason": "interrupted", "message": f"{CUT_OFF} {RESTARTED}"}
         assert rig.backend.calls == []
 
     gate = Gate()

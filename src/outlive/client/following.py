@@ -84,8 +84,15 @@ class Chase:
                 self.plan.progress.resumes += self._connected
                 self._connected = True
                 return True
-            if outcome.kind is Kind.REFUSED or (outcome.kind is Kind.MISSING and not self.plan.progress.outlive):
+            if outcome.kind is Kind.REFUSED:
                 return False
+            if outcome.kind is Kind.MISSING and not self.plan.progress.outlive:
+                # Perhaps an Outlive whose proxy had lost it for a moment: that one is worth following.
+                answer = yield from self._ask()
+                if not self.plan.progress.outlive:
+                    return False
+                if isinstance(answer, Answer):
+                    continue
             yield Sleep(self._outage.weigh(outcome, self.token))
         return False
 
@@ -148,17 +155,23 @@ class Chase:
         """Whether the response has ended, though its stream does not say so; then this ends the stream."""
         if self.token is None:
             return False
-        outcome = yield Retrieve(self.token.response_id, None, ANSWER_SECONDS)
-        if not isinstance(outcome, Answer):
-            assert isinstance(outcome, Fault)
+        outcome = yield from self._ask()
+        if isinstance(outcome, Fault):
             yield Sleep(self._outage.weigh(outcome, self.token))
             return False
         self._outage.clear()
-        self.plan.progress.polls += 1
         if outcome.response.status not in TERMINAL_STATUSES:
             return False
         yield from self._conclude(outcome.response)
         return True
+
+    def _ask(self) -> Program[Answer | Fault]:
+        assert self.token is not None
+        outcome = yield Retrieve(self.token.response_id, None, ANSWER_SECONDS)
+        assert isinstance(outcome, Answer | Fault)
+        note(self.plan, outcome.headers)
+        self.plan.progress.polls += isinstance(outcome, Answer)
+        return outcome
 
     def _fall_back(self) -> Program[None]:
         assert self.token is not None

@@ -22,7 +22,8 @@ from outlive.ports.ledger import Claim, RunLedger
 RETRIES = 3
 RETRY_SECONDS = 60.0
 
-CUT_OFF = "The answer was cut off, and this upstream cannot continue it in place."
+CUT_OFF = "The answer was cut off."
+RESTARTED = "The server was interrupted, and this upstream cannot continue an answer in place."
 TOO_OFTEN = "The server was interrupted before anything was answered, too often to try again."
 TOO_LONG = "The response ran longer than this server allows."
 
@@ -62,7 +63,7 @@ class Runner:
             async with asyncio.timeout(self._run_seconds):
                 await run.go()
         except TimeoutError:
-            await run.give_up(UpstreamFault(TOO_LONG, timed_out=True))
+            await run.give_up(UpstreamFault(TOO_LONG, timed_out=True, retryable=False))
 
     async def cancel(self, claim: Claim, live: Live) -> None:
         """End a response as cancelled, from outside its run."""
@@ -70,7 +71,7 @@ class Runner:
 
     async def break_off(self, claim: Claim, live: Live, why: str) -> None:
         """End a response that cannot go on, from outside its run."""
-        await Run(self, claim, live).give_up(UpstreamFault(why))
+        await Run(self, claim, live).give_up(UpstreamFault(why, retryable=False))
 
     def can_continue(self, claim: Claim, live: Live) -> bool:
         """Whether another worker could go on in the same text."""
@@ -109,7 +110,7 @@ class Run:
             header = {**live.fold.header, "status": "in_progress"}
             self._committer.submit(live, [Draft("response.in_progress", {"response": header})])
         items = await self._context()
-        verdict, cause = self._decide(), UpstreamFault(CUT_OFF)
+        verdict, cause = self._decide(), UpstreamFault(RESTARTED)
         while verdict.what in ("again", "continue"):
             if verdict.open is not None:
                 self._joints.append(live.fold.last + 1)
@@ -205,8 +206,7 @@ class Run:
         """The end when there will be no good one: `failed` if nothing was visible, else `incomplete` (D10)."""
         await self._committer.settle(self._live)
         if self._live.fold.visible:
-            message = fault.message if fault.message == CUT_OFF else f"{CUT_OFF} {fault.message}"
-            await self.end("incomplete", message=message)
+            await self.end("incomplete", message=f"{CUT_OFF} {fault.message}")
         else:
             self._live.cause = fault
             await self.end("failed", error={"code": fault.code, "message": fault.message})

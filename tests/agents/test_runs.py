@@ -1,0 +1,358 @@
+"""A run that is opened again does nothing twice: turns are attached to, recorded tools are not fired."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from agents import (
+    Agent,
+    LocalShellTool,
+    ModelSettings,
+    RunConfig,
+    RunHooks,
+    SQLiteSession,
+    ToolOutputImage,
+    UserError,
+    function_tool,
+)
+from agents.mcp import MCPServer
+from agents.memory import OpenAIConversationsSession
+from agents.models.openai_provider import OpenAIProvider
+from mcp.types import CallToolResult, TextContent
+from mcp.types import Tool as MCPTool
+from openai import AsyncOpenAI, NotFoundError
+
+from outlive.agents import DurableProvider, DurableResponsesModel, DurableRun, ResponseCancelled, ResponseFailed
+from outlive.agents.outputs import pack, unpack
+from tests.agents.desk import connect, look, make_agent, wait_status
+from tests.support.server import OutliveServer
+from tests.support.upstream import FakeUpstream, Gate, Refuse, Step, call, ending, say
+
+Life = Callable[[DurableRun, AsyncOpenAI], Awaitable[Any]]
+
+
+def calling(*names: str, prefix: str = "call") -> list[Step]:
+    """A turn that calls tools."""
+    pieces = [call(number, "{}", id=f"{prefix}_{number}", name=name) for number, name in enumerate(names)]
+    return [*pieces, *ending("tool_calls")]
+
+
+def live(server: OutliveServer, life: Life, token: str | None = None, until: Gate | None = None) -> tuple[str, Any]:
+    """One life of a script: to its end, or until the gate is reached and everything stops where it is."""
+
+    async def run() -> tuple[str, Any]:
+        async with connect(server.base_url) as client:
+            opened = await DurableRun.open(client, token)
+            task = asyncio.ensure_future(life(opened, client))
+            if until is None:
+                return opened.token, await task
+            await asyncio.to_thread(until.wait_reached)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            return opened.token, None
+
+    return asyncio.run(run())
+
+
+class Bell:
+    """A tool with an effect that can be counted."""
+
+    def __init__(self) -> None:
+        self.rung = 0
+
+    def tool(self, name: str = "ring") -> Any:
+        @function_tool(name_override=name)
+        def ring() -> str:
+            self.rung += 1
+            return f"rung {self.rung}"
+
+        return ring
+
+
+def test_finished_run_gives_its_result_again(server: OutliveServer, upstream: FakeUpstream) -> None:
+    bell, model = Bell(), upstream.model(calling("ring"), say("Rung."))
+
+    async def life(run: DurableRun, _: AsyncOpenAI) -> Any:
+        return (await run.run(make_agent(model, bell.tool()), "Ring")).final_output
+
+    token, first = live(server, life)
+    _, again = live(server, life, token)
+    assert (first, again) == ("Rung.", "Rung.")
+    assert bell.rung == 1 and len(upstream.calls(model)) == 2
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("state", ["inline", "conversation", "auto", "session", "server session"])
+def test_turn_in_flight_is_attached_to(
+    server: OutliveServer, upstream: FakeUpstream, state: str, streamed: bool
+) -> None:
+    gate, bell = Gate(), Bell()
+    model = upstream.model(say("Hello."), calling("ring"), [gate, *say("Rung.")], say("Bye."))
+    kept: dict[str, Any] = {"auto": {"auto_previous_response_id": True}, "inline": {}}.get(state, {})
+    kept |= {"session": SQLiteSession("s")} if state == "session" else {}
+
+    async def prepare(_: DurableRun, client: AsyncOpenAI) -> None:
+        if state in ("conversation", "server session"):
+            made = await client.conversations.create(items=[{"role": "user", "content": "Earlier."}])
+            kept["conversation_id"] = made.id
+        elif state == "session":
+            await kept["session"].add_items([{"role": "user", "content": "Earlier."}])
+
+    async def life(run: DurableRun, client: AsyncOpenAI) -> Any:
+        agent = make_agent(model, bell.tool())
+        more = dict(kept)
+        if state == "server session":
+            more = {"session": OpenAIConversationsSession(conversation_id=kept["conversation_id"], openai_client=client)}
+        said = [(await run.run(agent, "Hello", **more)).final_output]
+        if streamed:
+            result: Any = await run.run_streamed(agent, "Ring", **more)
+            async for _ in result.stream_events():
+                pass
+        else:
+            result = await run.run(agent, "Ring", **more)
+        said.append(result.final_output)
+        return said
+
+    live(server, prepare)
+    token, _ = live(server, life, until=gate)
+    gate.open()
+    _, said = live(server, life, token)
+    assert said == ["Hello.", "Rung."]
+    assert bell.rung == 1
+    assert len(upstream.calls(model)) == 3, "one call for each turn"
+    if state != "inline":
+        heard = [each["content"] for each in upstream.calls(model)[2].messages if each["role"] == "user"]
+        expected = {"auto": ["Ring"]}.get(state, ["Earlier.", "Hello", "Ring"])
+        assert heard == expected, "nothing is missing and nothing is there twice"
+    if state == "session":
+        kinds = [each.get("role") or each.get("type") for each in asyncio.run(kept["session"].get_items())]
+        tool = ["function_call", "function_call_output"]
+        assert kinds == ["user", "user", "assistant", "user", *tool, "assistant"]
+
+
+def test_recorded_tools_of_a_broken_turn_are_not_fired_again(server: OutliveServer, upstream: FakeUpstream) -> None:
+    stuck, bell = Gate(), Bell()
+    model = upstream.model(calling("ring", "wait"), say("Both."))
+    waits = []
+
+    @function_tool
+    async def wait() -> str:
+        waits.append(1)
+        if len(waits) == 1:
+            await stuck.pass_through()
+        return "waited"
+
+    async def life(run: DurableRun, _: AsyncOpenAI) -> Any:
+        return (await run.run(make_agent(model, bell.tool(), wait), "Go")).final_output
+
+    class Recorded(RunHooks[Any]):
+        async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: Any) -> None:
+            both.set()
+
+    async def first_life(run: DurableRun, _: AsyncOpenAI) -> Any:
+        await run.run(make_agent(model, bell.tool(), wait), "Go", hooks=Recorded())
+
+    both = asyncio.Event()
+
+    async def until_recorded() -> str:
+        async with connect(server.base_url) as client:
+            run = await DurableRun.open(client)
+            task = asyncio.ensure_future(first_life(run, client))
+            await both.wait()
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            return run.token
+
+    token = asyncio.run(until_recorded())
+    assert live(server, life, token)[1] == "Both."
+    assert bell.rung == 1, "it was recorded"
+    assert len(waits) == 2, "it had not returned"
+    outputs = [each["content"] for each in upstream.calls(model)[1].messages if each["role"] == "tool"]
+    assert outputs == ["rung 1", "waited"]
+
+
+def test_recorded_turns_are_facts_even_if_the_instructions_change(
+    server: OutliveServer, upstream: FakeUpstream
+) -> None:
+    gate, bell = Gate(), Bell()
+    model = upstream.model(calling("ring"), [gate, *say("Rung.")])
+    days = iter(range(100))
+
+    async def life(run: DurableRun, _: AsyncOpenAI) -> Any:
+        agent = Agent(
+            name="a", instructions=lambda *_: f"Day {next(days)}", model=model, tools=[bell.tool()]
+        )  # fmt: skip
+        return (await run.run(agent, "Ring")).final_output
+
+    token, _ = live(server, life, until=gate)
+    gate.open()
+    assert live(server, life, token)[1] == "Rung."
+    assert bell.rung == 1 and len(upstream.calls(model)) == 2
+
+
+def test_agents_as_tools_and_handoffs_are_part_of_the_run(server: OutliveServer, upstream: FakeUpstream) -> None:
+    gate, bell = Gate(), Bell()
+    helper_model = upstream.model(calling("ring", prefix="inner"), [gate, *say("Helped.")])
+    model = upstream.model(
+        [call(0, '{"input": "go"}', id="outer", name="help"), *ending("tool_calls")],
+        calling("transfer_to_Last", prefix="over"),
+    )
+    last_model = upstream.model(calling("ring", prefix="last"), say("The end."))
+
+    async def life(run: DurableRun, _: AsyncOpenAI) -> Any:
+        helper = Agent(name="Helper", model=helper_model, tools=[bell.tool()])
+        last = Agent(name="Last", model=last_model, tools=[bell.tool()])
+        first = Agent(
+            name="First", model=model, tools=[run.recorded(helper).as_tool("help", "Helps.")], handoffs=[last]
+        )
+        last.handoffs = [first]
+        result = await run.run(first, "Go")
+        return result.final_output, result.last_agent.name
+
+    token, _ = live(server, life, until=gate)
+    gate.open()
+    assert live(server, life, token)[1] == ("The end.", "Last")
+    assert live(server, life, token)[1] == ("The end.", "Last")
+    assert bell.rung == 2
+    assert [len(upstream.calls(each)) for each in (helper_model, model, last_model)] == [2, 2, 2]
+
+
+class Shed(MCPServer):
+    """Tools from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called = 0
+
+    @property
+    def name(self) -> str:
+        return "shed"
+
+    async def connect(self) -> None: ...
+    async def cleanup(self) -> None: ...
+
+    async def list_tools(self, run_context: Any = None, agent: Any = None) -> list[MCPTool]:
+        return [MCPTool(name="dig", inputSchema={"type": "object", "properties": {}})]
+
+    async def call_tool(self, tool_name: str, arguments: Any, meta: Any = None) -> CallToolResult:
+        self.called += 1
+        return CallToolResult(content=[TextContent(type="text", text="dug")])
+
+    async def list_prompts(self) -> Any:
+        raise NotImplementedError
+
+    async def get_prompt(self, name: str, arguments: Any = None) -> Any:
+        raise NotImplementedError
+
+
+def test_tools_of_mcp_servers_are_recorded(server: OutliveServer, upstream: FakeUpstream) -> None:
+    shed, model = Shed(), upstream.model(calling("dig"), say("Dug."))
+
+    async def life(run: DurableRun, _: AsyncOpenAI) -> Any:
+        return (await run.run(Agent(name="a", model=model, mcp_servers=[shed]), "Dig")).final_output
+
+    token, _ = live(server, life)
+    assert live(server, life, token)[1] == "Dug."
+    assert shed.called == 1
+
+
+# -- endings
+
+
+def test_failed_turn_is_submitted_anew(server: OutliveServer, upstream: FakeUpstream) -> None:
+    model = upstream.model([Refuse(400)], say("Now."))
+
+    async def life(run: DurableRun, _: AsyncOpenAI) -> Any:
+        return (await run.run(make_agent(model), "Hello")).final_output
+
+    async def token() -> str:
+        async with connect(server.base_url) as client:
+            run = await DurableRun.open(client)
+            with pytest.raises(ResponseFailed):
+                await life(run, client)
+            return run.token
+
+    assert live(server, life, asyncio.run(token()))[1] == "Now."
+    assert len(upstream.calls(model)) == 2
+
+
+def test_cancelled_turn_stays_cancelled(server: OutliveServer, upstream: FakeUpstream) -> None:
+    gate = Gate()
+    model = upstream.model([gate, *say("Never.")])
+
+    async def life(run: DurableRun, _: AsyncOpenAI) -> Any:
+        return (await run.run(make_agent(model), "Hello")).final_output
+
+    async def stop(_: DurableRun, client: AsyncOpenAI) -> None:
+        await client.responses.cancel(wait_status(server, model, "in_progress").id)
+
+    token, _ = live(server, life, until=gate)
+    live(server, stop)
+    with pytest.raises(ResponseCancelled):
+        live(server, life, token)
+    assert len(upstream.calls(model)) == 1
+
+
+def test_forgotten_run_is_gone(server: OutliveServer) -> None:
+    async def forget(run: DurableRun, _: AsyncOpenAI) -> None:
+        await run.forget()
+
+    token, _ = live(server, forget)
+    with pytest.raises(NotFoundError):
+        live(server, forget, token)
+
+
+# -- refusals
+
+
+def test_what_cannot_be_recorded_is_refused(server: OutliveServer, upstream: FakeUpstream) -> None:
+    model = upstream.model()
+
+    async def life(run: DurableRun, client: AsyncOpenAI) -> None:
+        plain = OpenAIProvider(openai_client=client)
+        shell = LocalShellTool(executor=lambda _: "")
+        for agent, config in (
+            (make_agent(model), RunConfig(model_provider=plain)),
+            (Agent(name="a", model=plain.get_model(model)), RunConfig()),
+            (make_agent(model, shell), RunConfig()),
+            (make_agent(model, background=False), RunConfig()),
+            (make_agent(model, settings=ModelSettings(extra_headers={"idempotency-key": "mine"})), RunConfig()),
+        ):
+            with pytest.raises(UserError):
+                await run.run(agent, "Hello", run_config=config)
+
+    live(server, life)
+    assert upstream.calls(model) == [] and look(server, model) == []
+
+
+def test_models_and_providers_of_the_caller_are_kept(server: OutliveServer, upstream: FakeUpstream) -> None:
+    model = upstream.model(say("One."), say("Two."))
+
+    async def life(run: DurableRun, client: AsyncOpenAI) -> Any:
+        own = Agent(name="a", model=DurableResponsesModel(model, client, background_max_wait_seconds=5))
+        config = RunConfig(model_provider=DurableProvider(client, background_max_wait_seconds=5))
+        said = [(await run.run(own, "Hello")).final_output]
+        said.append((await run.run(make_agent(model), "Hello", run_config=config)).final_output)
+        assert type(own) is Agent and type(own.model) is DurableResponsesModel, "the caller's own are left as they are"
+        return said
+
+    token, said = live(server, life)
+    assert live(server, life, token)[1] == said == ["One.", "Two."]
+    assert len(upstream.calls(model)) == 2
+
+
+@pytest.mark.parametrize(
+    "output",
+    ["text", "", 7, None, {"a": [1, "ü"]}, (1, 2), {1: 2}, ToolOutputImage(image_url="http://x/y"), object],
+    ids=str,
+)
+def test_recorded_output_looks_the_same_to_the_model(output: Any) -> None:
+    again = unpack(pack(output))
+    assert str(again) == str(output)
+    assert unpack(pack([ToolOutputImage(image_url="http://x/y"), "z"])) == [ToolOutputImage(image_url="http://x/y"), "z"]
