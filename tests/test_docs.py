@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import typer
 
-from outlive.adapters.sqlite import connection
+from outlive.adapters.sqlite import writer
 from outlive.cli import app
 from outlive.config import Settings, load
 from outlive.core import status
@@ -266,8 +266,8 @@ def test_the_architectures_numbers_are_the_codes() -> None:
         f"in pages of {reader.PAGE_BYTES // 1024} KB",
         f"pile up ({live.PENDING_BYTES // 1024**2} MB)",
         f"`commit_ms` ({Settings().commit_ms:g}) at most",
-        f"at most {connection.MAX_JOBS} jobs",
-        f"waits {connection.PAUSE_PER_JOB * 1000:g} ms for each, {connection.MAX_PAUSE * 1000:g} ms at most",
+        f"at most {writer.MAX_JOBS} jobs",
+        f"waits {writer.PAUSE_PER_JOB * 1000:g} ms for each but the first, {writer.MAX_PAUSE * 1000:g} ms at most",
     ):
         assert sentence in text
 

@@ -38,7 +38,9 @@ def look(server: OutliveServer, model: str) -> list[Response]:
     """Every response of that model that the server has, newest first."""
     with OpenAI(base_url=server.base_url, api_key="any") as client:
         listed: Any = client.get("/responses?limit=100", cast_to=object)
-        return [client.responses.retrieve(each["id"]) for each in listed["data"] if each["metadata"].get("asked") == model]
+        return [
+            client.responses.retrieve(each["id"]) for each in listed["data"] if each["metadata"].get("asked") == model
+        ]
 
 
 def wait_status(server: OutliveServer, model: str, status: str) -> Response:

@@ -179,8 +179,8 @@ def test_submit_without_an_answer_is_found_again(
     server: OutliveServer, upstream: FakeUpstream, proxies: Proxies
 ) -> None:
     model = upstream.model(say("Once."))
-    proxy = proxies.to(server.port, Swallow())
-    assert ask(proxy.base_url, make_agent(model)).final_output == "Once."
+    with proxies.to(server.port, Swallow()) as proxy:
+        assert ask(proxy.base_url, make_agent(model)).final_output == "Once."
     assert len(upstream.calls(model)) == 1
     assert len(look(server, model)) == 1
 
@@ -268,9 +268,7 @@ def test_conversation_goes_on_in_the_background(server: OutliveServer, upstream:
         async with connect(server.base_url) as client:
             conversation = await client.conversations.create()
             for _ in range(2):
-                await Runner.run(
-                    make_agent(model), "Next", run_config=durable(client), conversation_id=conversation.id
-                )
+                await Runner.run(make_agent(model), "Next", run_config=durable(client), conversation_id=conversation.id)
 
     asyncio.run(run())
     said = [each["content"] for each in upstream.calls(model)[1].messages if each["role"] == "assistant"]
@@ -279,4 +277,3 @@ def test_conversation_goes_on_in_the_background(server: OutliveServer, upstream:
 
 def _args(**extra: Any) -> ModelSettings:
     return ModelSettings(extra_args=extra)
-

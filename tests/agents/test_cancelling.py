@@ -103,10 +103,9 @@ def test_cancel_during_the_post_waits_for_the_id(
 ) -> None:
     gate = Gate()
     model = upstream.model([gate])
-    proxy = proxies.to(server.port, Delay(0.4), Delay(0.0))
 
-    async def run() -> float:
-        async with connect(proxy.base_url) as client:
+    async def run(base_url: str) -> float:
+        async with connect(base_url) as client:
             task = await _start(client, make_agent(model), streamed)
             await asyncio.to_thread(gate.wait_reached)  # accepted and running, but its answer is still on the way
             took = await _cancel(task)
@@ -114,8 +113,9 @@ def test_cancel_during_the_post_waits_for_the_id(
                 await asyncio.sleep(0.8)
             return took
 
-    assert asyncio.run(run()) < 0.3
-    wait_status(server, model, "cancelled")
+    with proxies.to(server.port, Delay(0.4)) as proxy:
+        assert asyncio.run(run(proxy.base_url)) < 0.3
+        wait_status(server, model, "cancelled")
 
 
 def test_cancel_before_anything_was_sent_leaves_nothing(server: OutliveServer, upstream: FakeUpstream) -> None:

@@ -42,7 +42,9 @@ def collector() -> Iterator[Collector]:
 
 
 def test_span_counts_polls(stub: Stub, collector: Collector) -> None:
-    stub.script(Reply(response("queued"), openai_poll_after_ms="1"), Reply(response("in_progress"), openai_poll_after_ms="1"))
+    stub.script(
+        Reply(response("queued"), openai_poll_after_ms="1"), Reply(response("in_progress"), openai_poll_after_ms="1")
+    )
     stub.script(Reply(response("completed")))
 
     async def run() -> None:
@@ -57,15 +59,15 @@ def test_span_counts_resumes(
     server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, collector: Collector
 ) -> None:
     model = upstream.model(say("All", " well."))
-    proxy = proxies.to(server.port, Cut(frames=2), Cut(frames=1))
 
-    async def run() -> None:
-        async with connect(proxy.base_url) as client:
+    async def run(base_url: str) -> None:
+        async with connect(base_url) as client:
             result = Runner.run_streamed(make_agent(model), "Hello", run_config=durable(client))
             async for _ in result.stream_events():
                 pass
 
-    asyncio.run(run())
+    with proxies.to(server.port, Cut(frames=2), Cut(frames=1)) as proxy:
+        asyncio.run(run(proxy.base_url))
     (span,) = collector.spans
     assert span["resumes"] == 2 and span["response_id"].startswith("resp_")
 

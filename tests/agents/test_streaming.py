@@ -42,7 +42,8 @@ def test_cut_stream_is_taken_up_again(
     server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, cut: Cut
 ) -> None:
     model = upstream.model(say("All", " is", " well."))
-    result, events = read(proxies.to(server.port, cut, cut).base_url, make_agent(model))
+    with proxies.to(server.port, cut, cut) as proxy:
+        result, events = read(proxy.base_url, make_agent(model))
     assert result.final_output == "All is well."
     assert [each.sequence_number for each in events] == list(range(len(events)))
     assert len(upstream.calls(model)) == 1
@@ -55,12 +56,14 @@ def test_background_off_streams_as_the_sdk_does(server: OutliveServer, upstream:
 
 
 @pytest.mark.parametrize(("status", "error"), [("failed", ResponseFailed), ("incomplete", ResponseIncomplete)])
-def test_bad_ending_of_a_stream_raises_with_the_response(stub: Stub, status: str, error: type[Exception]) -> None:
+def test_bad_ending_of_a_stream_raises_with_the_response(
+    stub: Stub, status: str, error: type[ResponseFailed | ResponseIncomplete]
+) -> None:
     end = event(1, f"response.{status}", response=response(status))
     stub.script(Reply(events=[event(0, "response.created"), end]))
-    with pytest.raises(ModelBehaviorError) as caught:
+    with pytest.raises(error) as caught:
         read(stub.base_url, make_agent("m"))
-    assert isinstance(caught.value, error)
+    assert isinstance(caught.value, ModelBehaviorError)
     assert caught.value.response.status == status
 
 
@@ -87,9 +90,7 @@ def test_run_cancelled_elsewhere_raises_in_its_stream(server: OutliveServer, ups
     assert caught.value.response.output_text == "Half"
 
 
-def test_longest_wait_holds_for_streams_and_leaves_the_run_alone(
-    server: OutliveServer, upstream: FakeUpstream
-) -> None:
+def test_longest_wait_holds_for_streams_and_leaves_the_run_alone(server: OutliveServer, upstream: FakeUpstream) -> None:
     gate = Gate()
     model = upstream.model([text("Slow"), gate, *say(" and late.")])
     with pytest.raises(PollTimeout) as caught:

@@ -122,7 +122,9 @@ def test_chat_model_with_a_whole_history_works(server: OutliveServer, upstream: 
     async def run() -> Any:
         async with connect(server.base_url) as client:
             config = RunConfig(model_provider=DurableProvider(client, use_responses=False))
-            agent = Agent(name="a", model=model, tools=[look], model_settings=ModelSettings(extra_args={"background": False}))
+            agent = Agent(
+                name="a", model=model, tools=[look], model_settings=ModelSettings(extra_args={"background": False})
+            )
             streamed = Runner.run_streamed(agent, "Hello", run_config=config)
             async for _ in streamed.stream_events():
                 pass
@@ -158,7 +160,7 @@ def test_websocket_model_refuses_background(stub: Stub, streamed: bool) -> None:
 
 
 @pytest.mark.parametrize("transport", [{"use_responses": False}, {"use_responses_websocket": True}])
-def test_provider_does_not_promise_background_that_it_cannot_give(transport: dict[str, bool]) -> None:
+def test_provider_does_not_promise_background_that_it_cannot_give(transport: dict[str, Any]) -> None:
     with pytest.raises(UserError):
         DurableProvider(api_key="any", background=True, **transport)
 
@@ -176,5 +178,3 @@ def test_check_takes_what_is_whole() -> None:
     check_stateless(items)
     with pytest.raises(UserError, match="call_1"):
         check_stateless(items[2:])
-
-

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
+import time
 from collections import deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -36,10 +38,10 @@ def event(number: int, type: str = "response.output_text.delta", **fields: Any) 
 
 
 class Reply:
-    """`body` as JSON, or `events` as a stream that ends when they are over, or `None` for a connection reset."""
+    """`body` as JSON, or `events` as a stream that just ends, after `hang` seconds. DROP ends the connection."""
 
     def __init__(
-        self, body: Json | None = None, status: int = 200, events: list[Json] | None = None, **headers: str
+        self, body: Json | None = None, status: int = 200, *, events: list[Json] | None = None, **headers: Any
     ) -> None:
         self.body = body
         self.status = status
@@ -50,7 +52,7 @@ class Reply:
 DROP = Reply(status=0)
 
 
-def refuse(status: int, message: str = "no", **headers: str) -> Reply:
+def refuse(status: int, message: str = "no", **headers: Any) -> Reply:
     return Reply(
         {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}, status, **headers
     )
@@ -101,6 +103,7 @@ class Stub:
         self.asked.append((door.command, door.path, {name.lower(): value for name, value in door.headers.items()}))
         reply = self.replies.popleft() if self.replies else refuse(418, "no reply is scripted")
         door.close_connection = True
+        time.sleep(float(reply.headers.pop("hang", 0)))
         if reply is DROP:
             return
         door.send_response(reply.status)
@@ -117,5 +120,6 @@ class Stub:
         door.send_header("connection", "close")
         for name, value in reply.headers.items():
             door.send_header(name, value)
-        door.end_headers()
-        door.wfile.write(body)
+        with contextlib.suppress(OSError):  # the client may have left
+            door.end_headers()
+            door.wfile.write(body)

@@ -120,6 +120,13 @@ def test_a_stream_cut_before_its_first_event_is_submitted_again_to_an_outlive(en
     assert world.count(Submit) == 2 and world.count(Probe) == 0
 
 
+def test_an_outlive_that_never_gets_to_its_first_event_is_given_up() -> None:
+    world = World(make_events(9), [Connection(events=0)] * 1000, OURS)
+    with pytest.raises(ConnectionLost) as lost:
+        world.run(chase(world, patience={"outage_seconds": 60.0}).run())
+    assert lost.value.token is None and lost.value.response_id is None
+
+
 def test_nobody_else_gets_a_second_submit() -> None:
     world = World(make_events(9), [Connection(refusal=LOST)])
     with pytest.raises(Broken):
@@ -189,12 +196,9 @@ def test_a_deleted_response_of_an_outlive_is_an_error_at_once() -> None:
 def test_a_foreground_response_that_never_ends_is_not_waited_for_for_ever() -> None:
     connections = [Connection(events=3, end=LOST), Connection(refusal=fault(Kind.REFUSED, 400))]
     world = World(make_events(9), connections, statuses=["in_progress"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "tests.client.worlds.make_response", lambda status: SimpleNamespace(status=status, background=False)
-        )
-        with pytest.raises(PollTimeout):
-            world.run(chase(world, patience={"outage_seconds": 60.0}).run())
+    world.background = False
+    with pytest.raises(PollTimeout):
+        world.run(chase(world, patience={"outage_seconds": 60.0}).run())
     assert 60 <= world.clock.now < 70
 
 

@@ -8,9 +8,12 @@ from importlib.metadata import requires
 
 SCRIPT = """
 import sys
+import openai
+before = set(sys.modules)
 import outlive.client
 print(*(name for name in sys.modules if name.startswith("outlive") and not name.startswith("outlive.client")))
-print(*(name for name in ("aiohttp", "starlette", "uvicorn", "uvloop", "typer", "msgspec") if name in sys.modules))
+heavy = {"aiohttp", "starlette", "uvicorn", "uvloop", "typer", "rich", "msgspec", "httptools"}
+print(*heavy & (set(sys.modules) - before))
 """
 MISSING = """
 import sys

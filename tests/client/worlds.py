@@ -130,13 +130,14 @@ class World:
                 return next(self._open)
             case Retrieve():
                 status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
-                return status if isinstance(status, Fault) else Answer(self._response(status), self.headers)
+                return (
+                    status
+                    if isinstance(status, Fault)
+                    else Answer(make_response(status, self.background), self.headers)
+                )
             case Probe():
                 return Contact(self.headers)
         return Rested()
-
-    def _response(self, status: str) -> Any:
-        return SimpleNamespace(id="resp_1", status=status, background=self.background)
 
     def _connect(self, after: int) -> Outcome:
         connection = next(self.connections, Connection())
@@ -146,3 +147,7 @@ class World:
         end = len(self.events) if connection.events is None else begin + connection.events
         self._open = iter([*(Arrived(event) for event in self.events[begin:end]), connection.end])
         return Opened(self.headers)
+
+
+def make_response(status: str, background: bool = True) -> Any:
+    return SimpleNamespace(id="resp_1", status=status, background=background)

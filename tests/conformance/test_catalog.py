@@ -74,6 +74,8 @@ async def test_a_cursor_of_anothers_is_no_cursor(book: Book) -> None:
         with pytest.raises(InvalidRequest) as caught:
             await book.home.catalog.responses("ann", Paging(after), statuses=[], conversation=None)
         assert caught.value.param == "after"
+    records, _ = await book.home.catalog.responses("bob", Paging(theirs), statuses=[], conversation=None)
+    assert records == []
 
 
 @scene

@@ -53,6 +53,19 @@ async def test_forks_of_forks_have_each_their_own_history(book: Book) -> None:
 
 
 @scene
+async def test_a_response_without_input_shares_its_place_in_a_chain_with_nobody(book: Book) -> None:
+    one = await book.answer("one")
+    silent, lease = await book.start(parent=one, items=[])
+    other, other_lease = await book.start("two", parent=one)
+    await book.close(lease, "from nothing")
+    await book.close(other_lease)
+    _, after_silent = await book.admit(parent=silent)
+    _, after_other = await book.admit(parent=other)
+    assert await book.history_of(after_silent.place) == [*alternate("one"), "from nothing"]
+    assert await book.history_of(after_other.place) == alternate("one", "two")
+
+
+@scene
 async def test_a_later_turn_does_not_change_an_earlier_place(book: Book) -> None:
     conversation = await book.converse("before")
     _, admitted = await book.admit("one", conversation=conversation)

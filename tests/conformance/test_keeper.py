@@ -79,6 +79,15 @@ async def test_being_a_parent_renews_a_whole_chain(book: Book) -> None:
 
 
 @scene
+async def test_being_a_parent_renews_a_response_that_a_conversation_holds(book: Book) -> None:
+    one = await book.answer("one", conversation=await book.converse())
+    middle = book.tick()
+    two = await book.answer("two", parent=one)
+    assert await expire(book, responses=middle) == 0
+    await book.admit("three", parent=two)
+
+
+@scene
 async def test_a_chain_that_nobody_goes_on_with_expires_as_a_whole(book: Book) -> None:
     one = await book.answer("one")
     two = await book.answer("two", parent=one)

@@ -314,10 +314,13 @@ async def test_a_failed_turn_is_taken_out_again(book: Book) -> None:
 @scene
 async def test_a_failed_turn_of_a_chain_gives_its_place_back(book: Book) -> None:
     parent = await book.answer("one", "1")
-    failed = await book.answer("two", None, parent=parent, status="failed")
+    failed, first = await book.admit("two", parent=parent)
+    assert first.lease is not None
+    await book.close(first.lease, None, status="failed")
     with pytest.raises(InvalidRequest, match="failed"):
         await book.admit(parent=failed)
     _, admitted = await book.admit("three", parent=parent)
+    assert admitted.place == first.place  # and so the chain stays in one segment
     assert await book.history_of(admitted.place) == ["one", "1"]
     page = await book.home.catalog.input_items("ann", failed, Paging())
     assert [item["content"][0]["text"] for item in page.data] == ["two"]

@@ -146,6 +146,16 @@ def test_no_chain_reaches_past_a_deleted_response(
     assert len(client.ask("GET", f"/v1/responses/{ids[3]}/input_items").body["data"]) == 1
 
 
+def test_of_a_large_request_that_was_refused_nothing_stays(
+    upstream: FakeUpstream, server: OutliveServer, client: Client
+) -> None:
+    conversation = client.new_conversation()
+    client.start(upstream.model([HANG]), conversation=conversation)
+    refused = client.create("any", fill("refused-4722", 50_000), conversation=conversation)
+    assert refused.body["error"]["code"] == "conversation_locked"
+    wait_gone("refused-4722", server)
+
+
 def test_a_running_response_that_is_deleted_is_cancelled_and_gone(
     upstream: FakeUpstream, server: OutliveServer, client: Client
 ) -> None:

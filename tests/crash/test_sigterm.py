@@ -225,3 +225,24 @@ def test_many_handed_back_at_once_all_finish_after_the_restart(upstream: FakeUps
     for response_id in ids:
         body = check_ended(client, response_id)
         assert (body["status"], text_of(body)) == ("completed", "".join(STORY))
+
+
+def test_being_stopped_again_and_again_during_recovery_uses_up_no_attempt(
+    upstream: FakeUpstream, make_server: Serve
+) -> None:
+    server = make_server().start()
+    client = Client(server.port)
+    model = upstream.model([HANG])
+    ids = [client.start(model) for _ in range(300)]
+    server.kill()
+    for _ in range(4):
+        server.launch()
+        wait_until(server.is_ready, "it is ready")
+        assert server.terminate() == 0
+    upstream.on(model, say("At", " last"))
+    server.start()
+    for response_id in ids:
+        body = client.wait_end(response_id)
+        assert body["status"] == "completed", body
+        # One for the run that was killed, one for the run that was not.
+        assert body["outlive"] == {"attempts": 2, "joints": []}

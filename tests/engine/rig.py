@@ -110,7 +110,9 @@ class FaultyLedger(SqliteLedger):
 
     async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
         await self._pass("claim")
-        return await super().claim(worker, limit, busy_owners)
+        claims = await super().claim(worker, limit, busy_owners)
+        await self._pass("claimed")
+        return claims
 
     async def seize(self, response_id: str, worker: str) -> Claim | None:
         await self._pass("seize")

@@ -178,7 +178,7 @@ def test_under_load_a_commit_waits_for_company_but_never_longer_than_the_linger(
     async def scene() -> None:
         stage = Stage()
         live = stage.live(visible=True)
-        for count, wait in ((1, 0.001), (3, 0.003), (100, LINGER)):
+        for count, wait in ((2, 0.0005), (5, 0.002), (100, LINGER)):
             stage.committer.submit(live, deltas(*["x"] * count))
             n = len(stage.ledger.appends)
             await stage.ledger.next_append(n + 1)
@@ -217,7 +217,8 @@ def test_the_first_output_waits_for_the_commit_under_way_and_no_longer() -> None
         stage.committer.submit(fresh, [ADDED])
         await turn()
         await stage.ledger.commit()
-        assert await stage.ledger.next_append(2) == asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        assert await stage.ledger.next_append(2) == now
 
     run_virtually(scene())
 

@@ -177,21 +177,42 @@ def test_a_claim_that_looked_too_early_is_made_again(tmp_path: Path) -> None:
     async def scene(rig: Rig) -> None:
         first = await rig.create()
         await gate.reached.wait()
-        admit, claim = rig.ledger.hold("admit"), rig.ledger.hold("claim")
+        admit, claimed = rig.ledger.hold("admit"), rig.ledger.hold("claimed")
         admitting = asyncio.create_task(rig.create())
         await admit.wait()
         gate.open()
         await rig.end(first.response_id)
-        await claim.wait()
-        # The claim is made first, and finds nothing; its answer comes after the admission's.
-        rig.ledger.let_go("claim")
-        await asyncio.sleep(0)
+        await claimed.wait()
+        # The claim was made first, and found nothing; its answer comes after the admission's.
         rig.ledger.let_go("admit")
         accepted = await admitting
+        rig.ledger.let_go("claimed")
         assert (await rig.end(accepted.response_id))["status"] == "completed"
 
     gate, script = gated()
     play(tmp_path, scene, script, capacity=Capacity(running=1, waiting=1))
+
+
+def test_what_is_deleted_between_being_claimed_and_begun_does_not_keep_others_from_beginning(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        first = await rig.create()
+        await gate.reached.wait()
+        deleted, other = [(await rig.create()).response_id for _ in range(2)]
+        claimed = rig.ledger.hold("claimed")
+        rig.worker._capacity = Capacity(running=3, waiting=2)
+        rig.worker.pump()
+        await claimed.wait()
+        await rig.engine.delete("ann", deleted)
+        assert await rig.keeper.erase(10) == 1
+        rig.ledger.let_go("claimed")
+        gate.open()
+        for response_id in (first.response_id, other):
+            assert (await rig.end(response_id))["status"] == "completed"
+        await is_idle(rig)
+        assert len(rig.backend.calls) == 2
+
+    gate, script = gated()
+    play(tmp_path, scene, script, capacity=Capacity(running=1, waiting=2))
 
 
 def test_foreground_goes_before_background(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ class Proxy:
         self._target = target
         self._spoils = deque(spoils)
         self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
         self.accepted = 0
 
     def __enter__(self) -> Self:
@@ -115,6 +116,11 @@ class Proxy:
         return f"http://127.0.0.1:{self.port}/v1"
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Streams hold one another weakly: a task that only waits for one would be collected while it waits.
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         self.accepted += 1
         spoil = self._spoils.popleft() if self._spoils else None
         if isinstance(spoil, Away):
@@ -124,7 +130,7 @@ class Proxy:
         except OSError:
             return _reset(writer)
         asking = asyncio.create_task(_pump(reader, forth))
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, EOFError):
             await self._answer(back, writer, spoil)
         asking.cancel()
         for each in (writer, forth):

@@ -11,7 +11,7 @@ try:
 except ImportError as missing:
     raise ImportError("outlive.agents needs the openai-agents SDK: pip install 'outlive[agents]'") from missing
 
-from outlive.agents.errors import ResponseCancelled, ResponseFailed, ResponseIncomplete, RunChanged
+from outlive.agents.errors import ResponseCancelled, ResponseFailed, ResponseIncomplete
 from outlive.agents.provider import DurableProvider
 from outlive.agents.responses import DurableResponsesModel
 from outlive.agents.runs import DurableRun
@@ -31,7 +31,6 @@ __all__ = [
     "ResponseCancelled",
     "ResponseFailed",
     "ResponseIncomplete",
-    "RunChanged",
     "StrictChatCompletionsModel",
     "StrictModel",
     "StrictProvider",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,13 +16,14 @@ from openai.types.responses import Response
 
 from outlive import client as durable
 from outlive.agents.cancelling import Submit, leave
-from outlive.agents.errors import RunChanged, mark_submitted
+from outlive.agents.errors import mark_submitted
 from outlive.agents.settings import OnCancel
 from outlive.agents.turn import Turn
 from outlive.agents.watch import Watch
 from outlive.client import Patience
 
 KEY_HEADER = "Idempotency-Key"
+RESPONSE_ID = re.compile(r"\bresp_\w+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +65,21 @@ class Errand:
         )
 
     def explain(self, error: Exception) -> None:
-        """Make sure that nobody submits again what is submitted, and that a changed turn says what is the matter."""
+        """Make sure that nobody submits again what is submitted."""
         if self.watch.response_id is not None:
             mark_submitted(error, self.watch.response_id)
-        elif isinstance(error, ConflictError) and error.code == "idempotency_key_reused":
-            raise RunChanged(
-                "This turn was submitted before with other contents (instructions, tools, input or settings have "
-                "changed since, or two processes work on one run), and was not recorded before the process ended."
-            ) from error
+
+    async def adopt(self, error: ConflictError) -> str:
+        """The response that this turn was submitted as by a process that died before it could record it.
+
+        Its contents were other ones (instructions with the time of day in them, say): what was asked first counts.
+        """
+        named = RESPONSE_ID.search(error.message) if error.code == "idempotency_key_reused" else None
+        if self.turn is None or named is None:
+            raise error
+        self.watch.response_id = named.group()
+        await self.turn.note(named.group())
+        return named.group()
 
     def _submitted(self) -> dict[str, Any]:
         headers = {**(self.create.get("extra_headers") or {}), KEY_HEADER: self.key}
@@ -135,5 +144,7 @@ async def _perform(errand: Errand) -> Response:
             if errand.watch.response_id is not None:
                 await errand.turn.note(errand.watch.response_id)
         return await submitting
+    except ConflictError as error:
+        return await durable.poll(errand.client, await errand.adopt(error), **waiting)
     finally:
         submitting.cancel()

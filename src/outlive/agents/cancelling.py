@@ -58,7 +58,8 @@ def _part(submit: Submit, loop: asyncio.AbstractEventLoop, cancel: bool) -> None
     try:
         response_id = _find_id(submit, deadline, cancel)
         if cancel and response_id is not None:
-            _open(submit.client, deadline).responses.cancel(response_id)
+            with _open(submit.client, deadline) as client:
+                client.responses.cancel(response_id)
     except OpenAIError as error:
         log.warning("a run whose caller left could not be cancelled: %s", error)
     finally:
@@ -71,7 +72,10 @@ def _find_id(submit: Submit, deadline: float, cancel: bool) -> str | None:
     try:
         return submit.watch.known.result(GRACE_SECONDS)
     except CancelledError:
-        return submit.ask_again(_open(submit.client, deadline)) if cancel and submit.ask_again is not None else None
+        if not cancel or submit.ask_again is None:
+            return None
+        with _open(submit.client, deadline) as client:
+            return submit.ask_again(client)
     except TimeoutError:
         log.warning("a run whose caller left was not accepted within %.0f s; it may still begin", GRACE_SECONDS)
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agents import ModelBehaviorError, UserError
+from agents import ModelBehaviorError
 from agents.exceptions import _mark_error_to_drain_stream_events
 from openai.types.responses import Response
 
@@ -21,10 +21,6 @@ class ResponseCancelled(client.ResponseCancelled, ModelBehaviorError):
 
 class ResponseIncomplete(client.ResponseIncomplete, ModelBehaviorError):
     """The response ended early; `response.incomplete_details.reason` says why."""
-
-
-class RunChanged(UserError):
-    """A turn of a durable run was submitted before with other contents, and its answer cannot be told apart."""
 
 
 BAD_ENDINGS: dict[str, type[ResponseFailed | ResponseCancelled | ResponseIncomplete]] = {

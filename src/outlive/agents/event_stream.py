@@ -6,6 +6,7 @@ import asyncio
 from typing import Any, Self
 
 from agents.models.openai_responses import _mark_transport_request_without_usage
+from openai import ConflictError
 from openai.types.responses import ResponseStreamEvent
 
 from outlive import client as durable
@@ -75,15 +76,19 @@ class EventStream:
         errand = self._errand
         more: dict[str, Any] = {"patience": errand.patience, "progress": errand.watch}
         found = await errand.find()
-        if found is not None:
-            self._stream = durable.resume(errand.client, found, **more)
-        else:
+        if found is None:
             create = {**errand.create, "background": True}
             self._stream = durable.stream(errand.client, idempotency_key=errand.key, **more, **create)
-        event = await self._stream.__anext__()
-        if found is None and errand.turn is not None and errand.watch.response_id is not None:
-            await errand.turn.note(errand.watch.response_id)
-        return event
+            try:
+                event = await self._stream.__anext__()
+            except ConflictError as error:
+                found = await errand.adopt(error)
+            else:
+                if errand.turn is not None and errand.watch.response_id is not None:
+                    await errand.turn.note(errand.watch.response_id)
+                return event
+        self._stream = durable.resume(errand.client, found, **more)
+        return await self._stream.__anext__()
 
     def _take(self, event: ResponseStreamEvent) -> ResponseStreamEvent:
         if event.type not in TERMINAL_EVENTS:

@@ -64,8 +64,9 @@ class Journal:
     def output(self, tool: str) -> Any:
         return unpack(self._outputs[tool])
 
-    async def record_output(self, tool: str, output: Any) -> None:
-        await self._add(f"tool {tool}", {"tool": tool, "output": pack(output)})
+    async def record_output(self, tool: str, output: Any) -> bool:
+        """False if another process has recorded one before."""
+        return await self._add(f"tool {tool}", {"tool": tool, "output": pack(output)})
 
     # -- sessions
 
@@ -78,7 +79,7 @@ class Journal:
 
     # --
 
-    async def _add(self, name: str, record: dict[str, Any]) -> None:
+    async def _add(self, name: str, record: dict[str, Any]) -> bool:
         item: Any = {
             "type": "message",
             "role": "developer",
@@ -91,8 +92,9 @@ class Journal:
         except ConflictError:
             # Another process works on the same run and was faster; from here on its record is the truth.
             await self.load()
-        else:
-            self._take(record)
+            return False
+        self._take(record)
+        return True
 
     def _take(self, record: dict[str, Any]) -> None:
         if "turn" in record:

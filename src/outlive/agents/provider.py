@@ -58,7 +58,8 @@ class DurableProvider(OpenAIProvider):
     def get_model(self, model_name: str | None) -> Model:
         client, name = self._get_client(), model_name if model_name is not None else get_default_model()
         if self._chat:
-            return StrictChatCompletionsModel(name, client, strict=self._strict)
+            buffered = self._buffer_streamed_tool_calls
+            return StrictChatCompletionsModel(name, client, strict=self._strict, buffer_streamed_tool_calls=buffered)
         if self._websocket:
             return self._open_websocket(name, client, model_name is not None)
         return DurableResponsesModel(

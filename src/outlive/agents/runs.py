@@ -113,7 +113,8 @@ class DurableRun:
     def _configure(self, given: RunConfig | None) -> RunConfig:
         config = given or RunConfig()
         provider = config.model_provider
-        if isinstance(provider, MultiProvider):  # what a RunConfig has when nothing was said
+        if isinstance(provider, MultiProvider) and provider.provider_map is None:
+            # What a RunConfig has when nothing was said.
             provider = DurableProvider(self._client)
         model = config.model
         if model is not None and not isinstance(model, str):

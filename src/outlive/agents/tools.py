@@ -82,8 +82,8 @@ class Cast:
                     output = await invoke(context, arguments)
                 finally:
                     current.reset(before)
-                await journal.record_output(inside.path, output)
-                return output
+                if await journal.record_output(inside.path, output):
+                    return output
             return journal.output(inside.path)
 
         twin.on_invoke_tool = invoke_once

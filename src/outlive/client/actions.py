@@ -44,6 +44,7 @@ class Retrieve:
     wait: float | None
     """Seconds for which the server may hold the GET; None for a server that is not known to do so."""
     timeout: float
+    """Seconds for the answer itself, on top of the wait."""
 
 
 @dataclass(frozen=True, slots=True)

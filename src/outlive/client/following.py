@@ -48,6 +48,7 @@ class Chase:
         self._garbled = 0
         self._connected = False
         self._unnumbered = False
+        self._answer: Answer | None = None
 
     def has_ended(self) -> bool:
         return self.token is not None and self.token.ended
@@ -89,7 +90,9 @@ class Chase:
             if outcome.kind is Kind.MISSING and not self.plan.progress.outlive:
                 # Perhaps an Outlive whose proxy had lost it for a moment: that one is worth following.
                 answer = yield from self._ask()
-                if not self.plan.progress.outlive:
+                if isinstance(answer, Answer):
+                    self._answer = answer
+                if not note(self.plan, answer.headers):
                     return False
                 if isinstance(answer, Answer):
                     continue
@@ -125,6 +128,8 @@ class Chase:
     def _mend(self, fault: Fault | None, stalled: bool) -> Program[None]:
         """Wait until the next connection may be tried, or raise."""
         self._refuse_lost(fault)
+        if fault is None and self.token is None:
+            fault = Fault(Kind.LOST, ConnectionLost("The stream ended before its first event."))
         if fault is not None and fault.kind is not Kind.GARBLED:
             yield Sleep(self._outage.weigh(fault, self.token))
             return
@@ -175,8 +180,8 @@ class Chase:
 
     def _fall_back(self) -> Program[None]:
         assert self.token is not None
-        known = self._connected
-        response = yield from wait_end(self.plan, self.token, self.plan.patience.clock(), known=known)
+        began = self.plan.patience.clock()
+        response = yield from wait_end(self.plan, self.token, began, self._answer, known=self._connected)
         yield from self._conclude(response)
 
     def _conclude(self, response: Any) -> Program[None]:

@@ -46,11 +46,11 @@ class Plan:
         return self.retrieve | {"stream": True} | ({} if after is None else {"starting_after": after})
 
     def retrieve_arguments(self, wait: float | None, timeout: float) -> dict[str, Any]:
-        """Asking how far it is takes as long as the wait allows, whatever the caller set for streams."""
+        """A wait is what the server is asked for, so it does not count against the caller's own timeout."""
         arguments = {name: value for name, value in self.retrieve.items() if name != "include_obfuscation"}
         if wait is not None:
             arguments["extra_query"] = {**(arguments.get("extra_query") or {}), "wait": f"{wait:.3f}"}
-        return arguments | {"timeout": Timeout(timeout, connect=min(timeout, CONNECT_SECONDS))}
+        return arguments | {"timeout": _extend(arguments.get("timeout"), wait or 0.0, timeout)}
 
 
 def plan_create(
@@ -142,6 +142,15 @@ def _add_key(headers: Mapping[str, str] | None, key: str | None) -> dict[str, st
 
 def _without_key(headers: Mapping[str, str] | None) -> dict[str, str]:
     return {name: value for name, value in (headers or {}).items() if name.lower() != KEY_HEADER.lower()}
+
+
+def _extend(given: float | Timeout | None, wait: float, timeout: float) -> Timeout:
+    """The SDK's timeouts for a GET that is held for `wait`: the shorter of ours and the caller's, and the wait."""
+    if isinstance(given, Timeout):
+        read = timeout if given.read is None else min(timeout, given.read)
+        return Timeout(connect=given.connect, read=read + wait, write=given.write, pool=given.pool)
+    seconds = timeout if given is None else min(timeout, given)
+    return Timeout(seconds + wait, connect=min(seconds, CONNECT_SECONDS))
 
 
 def _positive(seconds: float | None, name: str) -> float | None:

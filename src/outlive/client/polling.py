@@ -50,7 +50,7 @@ def wait_end(plan: Plan, token: Token, began: float, answer: Answer | None = Non
                 yield Sleep(min(pause, deadline - clock()))
         asked = clock()
         wait = _wait(plan, deadline - asked)
-        outcome = yield Retrieve(token.response_id, wait, _timeout(wait, deadline - asked))
+        outcome = yield Retrieve(token.response_id, wait, min(ANSWER_SECONDS, max(1.0, deadline - asked)))
         assert isinstance(outcome, Answer | Fault)
         note(plan, outcome.headers)
         if isinstance(outcome, Answer):
@@ -69,10 +69,6 @@ def _wait(plan: Plan, left: float) -> float | None:
     if plan.interval is not None or not plan.progress.outlive:
         return None
     return max(0.0, min(LONG_POLL_SECONDS, left))
-
-
-def _timeout(wait: float | None, left: float) -> float:
-    return (wait or 0.0) + min(ANSWER_SECONDS, max(1.0, left))
 
 
 def _pause(plan: Plan, answer: Answer, early: bool) -> float:

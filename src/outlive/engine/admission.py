@@ -109,7 +109,9 @@ class Door:
         if found is None or await self._is_free(owner, found[1]):
             return None
         if found[0] != digest:
-            raise Conflict(param="Idempotency-Key")
+            # Named, so that whoever lost the answer to the first one can go on with it.
+            message = f"The same Idempotency-Key was used with another body, for response {found[1]}."
+            raise Conflict(message, param="Idempotency-Key")
         return found[1]
 
     async def _is_free(self, owner: str, response_id: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import AnyDraft, Draft, Json, split_frames
@@ -42,6 +42,7 @@ class Live:
         "in_flight",
         "lease",
         "lost",
+        "on_lost",
         "output",
         "read_at",
         "readers",
@@ -57,6 +58,7 @@ class Live:
         self.in_flight = False  # has something in the commit under way
         self.ended = False
         self.lost = False  # the lease went to another: whoever reads here must read on elsewhere
+        self.on_lost: Callable[[], object] | None = None  # stops the run, which may be waiting for a silent upstream
         self.final: bytes | None = None
         self.cause: UpstreamFault | None = None  # why it failed
         self.readers = 0
@@ -130,6 +132,8 @@ class Live:
     def lose(self) -> None:
         self.lost = True
         self.wake()
+        if self.on_lost is not None:
+            self.on_lost()
 
     def _keep(self, batch: Batch) -> None:
         self._tail.append(batch)

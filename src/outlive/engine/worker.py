@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from outlive.core.errors import ShuttingDown, StaleFence, StorageUnavailable, TooMany
+from outlive.core.errors import NotFound, ShuttingDown, StaleFence, StorageUnavailable, TooMany
 from outlive.engine.live import Live, Lives
 from outlive.engine.reader import Reader
 from outlive.engine.runner import Runner
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 CLAIM_BATCH = 50
 STORAGE_PAUSE = 1.0  # seconds until a storage that is down is tried again
+DRAIN_STEP_SECONDS = 0.25
 LAST_SECONDS = 5.0  # how long a storage that is down can keep the server from leaving
 LEFT = "The server was shut down before the answer was complete."
 
@@ -108,6 +109,7 @@ class Worker:
         self._running[claim.lease.response_id] = Running(task, claim, live)
         # Not in the task itself: one that is cancelled before it begins never comes to its end.
         task.add_done_callback(partial(self._ended, claim, live))
+        live.on_lost = partial(_stop, task)
 
     def pump(self) -> None:
         """See to it that whatever waits is taken as soon as there is room."""
@@ -142,7 +144,17 @@ class Worker:
         return claims
 
     async def _start_claimed(self, claim: Claim) -> None:
-        self.start(claim, await self._revive(claim))
+        try:
+            live = await self._revive(claim)
+        except Exception as error:
+            # One that cannot be begun must not keep those from beginning that were taken with it.
+            if not isinstance(error, NotFound):
+                log.exception("taking up %s failed", claim.lease.response_id)
+            live = None
+        if live is None or live.fold.ended:  # it was cancelled, or even deleted, since it was taken
+            self.release(claim.owner, runs=True)
+        else:
+            self.start(claim, live)
 
     async def _revive(self, claim: Claim) -> Live:
         """The response as its journal has it. Whoever took it must end it, so this waits for a storage that is down."""
@@ -195,7 +207,7 @@ class Worker:
         if claim is None:
             return
         if (running := self._running.get(response_id)) is not None:
-            running.task.cancel()
+            _stop(running.task)
         if claim.waited:
             self.release(claim.owner, runs=False)
         live = await self._revive(claim)
@@ -221,12 +233,20 @@ class Worker:
     async def drain(self, grace: float) -> None:
         """Hand back what loses nothing by it, let the rest run on for a while, then end it."""
         self.draining = True
-        await self._hand_back()
-        self._lives.wake_all()
-        if self._running:
-            await asyncio.wait([running.task for running in self._running.values()], timeout=grace)
-        # What began meanwhile, or has come to a place where it can be continued, is handed back too.
-        await self._hand_back()
+        if self._pumping is not None:
+            # What it has claimed can be handed back once it has started; otherwise its attempt would count.
+            await asyncio.wait([self._pumping], timeout=LAST_SECONDS)
+        now = asyncio.get_running_loop().time
+        until = now() + grace
+        while True:
+            await self._hand_back()
+            self._lives.wake_all()
+            left = until - now()
+            if not self._running or left <= 0:
+                break
+            # What begins meanwhile, or comes to a place where it can be continued, is handed back too.
+            tasks = [running.task for running in self._running.values()]
+            await asyncio.wait(tasks, timeout=min(left, DRAIN_STEP_SECONDS))
         await asyncio.gather(*(self._interrupt(running) for running in list(self._running.values())))
         self.leaving = True
         self._lives.wake_all()
@@ -248,7 +268,7 @@ class Worker:
                 if not leaving:
                     return
                 for running in leaving:
-                    running.task.cancel()
+                    _stop(running.task)
                 await asyncio.gather(*(running.task for running in leaving), return_exceptions=True)
                 for running in leaving:
                     await self._runner.committer.settle(running.live)
@@ -264,7 +284,7 @@ class Worker:
             await live.wait()
 
     async def _interrupt(self, running: Running) -> None:
-        running.task.cancel()
+        _stop(running.task)
         await asyncio.gather(running.task, return_exceptions=True)
         if not running.live.ended and not running.live.lost:
             try:
@@ -274,3 +294,9 @@ class Worker:
                 pass
             except TimeoutError:
                 log.warning("%s could not be ended: the database is unavailable", running.claim.lease.response_id)
+
+
+def _stop(task: asyncio.Task[None]) -> None:
+    # Once only: a second cancel would interrupt the closing of the upstream's connection.
+    if not task.cancelling():
+        task.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from hashlib import sha256
 from typing import Any
 
@@ -19,7 +20,7 @@ MAX_ITEMS = 20
 async def create(call: Call) -> Reply:
     body = await call.object()
     engine = call.engine
-    items = _read_items(call, body.get("items")) if body.get("items") is not None else []
+    items, idempotency = await _read(call, body)
     now = engine.clock.now()
     conversation = {
         "id": engine.ids.new("conv"),
@@ -27,7 +28,7 @@ async def create(call: Call) -> Reply:
         "created_at": int(now),
         "metadata": _read_metadata(body.get("metadata")),
     }
-    made = await engine.conversations.create(call.owner, conversation, items, now, _read_key(call, body))
+    made = await engine.conversations.create(call.owner, conversation, items, now, idempotency, call.large)
     if made != conversation["id"]:
         return json_reply(await engine.catalog.conversation(call.owner, made))
     return json_reply(conversation)
@@ -59,12 +60,13 @@ async def create_items(call: Call) -> Reply:
     body = await call.object()
     if body.get("items") is None:
         raise InvalidRequest("items is required.", param="items", code="missing_required_parameter")
-    items = _read_items(call, body["items"])
+    items, idempotency = await _read(call, body)
     engine = call.engine
     added = await engine.conversations.add_items(
-        call.owner, call.params["id"], items, engine.clock.now(), _read_key(call, body)
+        call.owner, call.params["id"], items, engine.clock.now(), idempotency, call.large
     )
-    return list_reply(Page(added, False))
+    page = Page(added, False)
+    return await asyncio.to_thread(list_reply, page) if call.large else list_reply(page)
 
 
 async def list_items(call: Call) -> Reply:
@@ -81,14 +83,17 @@ async def delete_item(call: Call) -> Reply:
     return json_reply(conversation)
 
 
-def _read_items(call: Call, value: object) -> list[dict[str, Any]]:
-    return parse_items(value, "items", call.engine.ids, call.engine.limits, at_most=MAX_ITEMS)
+async def _read(call: Call, body: dict[str, Any]) -> tuple[list[dict[str, Any]], Idempotency | None]:
+    """The items in a body, and the key that it may be repeated under; a large one is looked through in a thread."""
+
+    def read() -> tuple[list[dict[str, Any]], Idempotency | None]:
+        given, key = body.get("items"), call.header(b"idempotency-key")
+        engine = call.engine
+        items = parse_items(given, "items", engine.ids, engine.limits, at_most=MAX_ITEMS) if given is not None else []
+        return items, Idempotency(key, sha256(canonical(body)).digest()) if key is not None else None
+
+    return await asyncio.to_thread(read) if call.large else read()
 
 
 def _read_metadata(value: object) -> dict[str, str]:
     return parse_metadata(value) if value is not None else {}
-
-
-def _read_key(call: Call, body: object) -> Idempotency | None:
-    key = call.header(b"idempotency-key")
-    return Idempotency(key, sha256(canonical(body)).digest()) if key is not None else None

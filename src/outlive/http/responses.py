@@ -7,7 +7,7 @@ import contextlib
 
 import msgspec
 
-from outlive.core.errors import InvalidRequest, ShuttingDown, UpstreamFault
+from outlive.core.errors import InvalidRequest, OutliveError, ShuttingDown, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.fold import Fold
 from outlive.engine.admission import Accepted, Arrival
@@ -45,7 +45,7 @@ async def create(call: Call) -> Reply | None:
         idempotency_key=call.header(b"idempotency-key"),
         retry_count=int(retries) if retries is not None and retries.isdecimal() and len(retries) < 10 else None,
     )
-    accepted = await call.engine.door.admit(arrival)
+    accepted = await _admit(call, arrival)
     if not accepted.request.store:
         return await _answer_fleeting(call, accepted)
     answering = call.engine.door.answering
@@ -54,6 +54,16 @@ async def create(call: Call) -> Reply | None:
         return await _answer(call, accepted, retries is not None)
     finally:
         answering.discard(accepted.response_id)
+
+
+async def _admit(call: Call, arrival: Arrival) -> Accepted:
+    try:
+        return await call.engine.door.admit(arrival)
+    except OutliveError:
+        if arrival.large:
+            # Some of it may have been written ahead; of a request that was refused nothing may stay in a file.
+            call.engine.sweeper.wake()
+        raise
 
 
 async def retrieve(call: Call) -> Reply | None:

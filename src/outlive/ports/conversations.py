@@ -10,9 +10,18 @@ from outlive.ports.ledger import Idempotency
 
 class Conversations(Protocol):
     async def create(
-        self, owner: str, conversation: Json, items: list[Json], at: float, idempotency: Idempotency | None
+        self,
+        owner: str,
+        conversation: Json,
+        items: list[Json],
+        at: float,
+        idempotency: Idempotency | None,
+        large: bool = False,
     ) -> str:
-        """Store a new conversation; the id of the earlier one when the Idempotency-Key was used already."""
+        """Store a new conversation; the id of the earlier one when the Idempotency-Key was used already.
+
+        `large`: so much that it should not be written in one go.
+        """
         ...
 
     async def update(self, owner: str, conversation_id: str, metadata: dict[str, str]) -> Json: ...
@@ -22,7 +31,13 @@ class Conversations(Protocol):
         ...
 
     async def add_items(
-        self, owner: str, conversation_id: str, items: list[Json], at: float, idempotency: Idempotency | None
+        self,
+        owner: str,
+        conversation_id: str,
+        items: list[Json],
+        at: float,
+        idempotency: Idempotency | None,
+        large: bool = False,
     ) -> list[Json]:
         """Append items; one that is there already (by id) is left as it is. Raises ConversationLocked."""
         ...

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
+from collections.abc import Callable
 
 from outlive.adapters.sqlite import stash, threads
 from outlive.adapters.sqlite.catalog import as_conversation, find_conversation, item_not_found
 from outlive.adapters.sqlite.connection import Database
+from outlive.adapters.sqlite.stash import Stash
 from outlive.adapters.sqlite.threads import SQL, encode
+from outlive.adapters.sqlite.writer import T
 from outlive.core.errors import Conflict, ConversationLocked
 from outlive.core.events import Json
 from outlive.ports.ledger import Idempotency, Place
@@ -18,20 +22,26 @@ class SqliteConversations:
         self._database = database
 
     async def create(
-        self, owner: str, conversation: Json, items: list[Json], at: float, idempotency: Idempotency | None
+        self,
+        owner: str,
+        conversation: Json,
+        items: list[Json],
+        at: float,
+        idempotency: Idempotency | None,
+        large: bool = False,
     ) -> str:
-        def work(db: sqlite3.Connection) -> str:
+        def work(db: sqlite3.Connection, stashed: Stash | None) -> str:
             target = _find_by_key(db, owner, "conversation", idempotency)
             if target is not None and db.execute(SQL["find_conversation"], (target, owner)).fetchone() is not None:
                 return target
             thread = int(db.execute(SQL["add_thread"], (None, None, None, len(items), at)).lastrowid or 0)
             metadata = encode(conversation["metadata"])
             db.execute(SQL["add_conversation"], (conversation["id"], owner, at, at, thread, metadata))
-            threads.add_items(db, Place(thread, 0), items)
+            threads.add_items(db, Place(thread, 0), items, stashed=stashed)
             _save_key(db, owner, "conversation", idempotency, conversation["id"], at)
             return str(conversation["id"])
 
-        return await self._database.write("create conversation", work)
+        return await self._write("create conversation", work, items if large else [])
 
     async def update(self, owner: str, conversation_id: str, metadata: dict[str, str]) -> Json:
         def work(db: sqlite3.Connection) -> Json:
@@ -50,9 +60,15 @@ class SqliteConversations:
         await self._database.write("delete conversation", work)
 
     async def add_items(
-        self, owner: str, conversation_id: str, items: list[Json], at: float, idempotency: Idempotency | None
+        self,
+        owner: str,
+        conversation_id: str,
+        items: list[Json],
+        at: float,
+        idempotency: Idempotency | None,
+        large: bool = False,
     ) -> list[Json]:
-        def work(db: sqlite3.Connection) -> list[Json]:
+        def work(db: sqlite3.Connection, stashed: Stash | None) -> list[Json]:
             # A repeat is answered before the lock is looked at (D17).
             kind = f"items of {conversation_id}"
             thread = int(find_conversation(db, owner, conversation_id)[1])
@@ -62,14 +78,14 @@ class SqliteConversations:
             _find_unlocked(db, owner, conversation_id)
             head = db.execute(SQL["find_thread"], (thread,)).fetchone()[3]
             new = threads.without_repeats(db, items, Place(thread, head))
-            threads.add_items(db, Place(thread, head), new)
+            threads.add_items(db, Place(thread, head), new, stashed=stashed)
             db.execute(SQL["move_head"], (head + len(new), thread))
             db.execute(SQL["use_conversation"], (at, conversation_id))
             ids = [item["id"] for item in items]
             _save_key(db, owner, kind, idempotency, ",".join(ids), at)
             return _read_items(db, thread, ids)
 
-        return await self._database.write("add items", work)
+        return await self._write("add items", work, items if large else [])
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Json:
         def work(db: sqlite3.Connection) -> Json:
@@ -82,6 +98,11 @@ class SqliteConversations:
             return as_conversation(find_conversation(db, owner, conversation_id))
 
         return await self._database.write("delete item", work)
+
+    async def _write(self, name: str, work: Callable[[sqlite3.Connection, Stash | None], T], large: list[Json]) -> T:
+        if not large:
+            return await self._database.write(name, lambda db: work(db, None))
+        return await stash.write(self._database, name, work, secrets.token_hex(16), large)
 
 
 def _find_unlocked(db: sqlite3.Connection, owner: str, conversation_id: str) -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Iterator
+from functools import partial
 
 from outlive.adapters.sqlite import stash, threads
 from outlive.adapters.sqlite.connection import Database
 from outlive.adapters.sqlite.stash import Stash
 from outlive.adapters.sqlite.threads import SQL, Spot, decode, encode
-from outlive.core.errors import Conflict, NotFound, OutliveError, StaleFence
+from outlive.core.errors import Conflict, NotFound, StaleFence
 from outlive.core.events import split_frames
 from outlive.core.requests import pack, unpack
 from outlive.ports.ledger import Admission, Admitted, Claim, Closing, Entry, Lease, Place
@@ -24,20 +25,10 @@ class SqliteLedger:
 
     def admit(self, admission: Admission) -> asyncio.Future[Admitted]:
         if not admission.large:
-            return self._database.write("admit", lambda db: _admit(db, admission))
-        return asyncio.ensure_future(self._admit_large(admission))
-
-    async def _admit_large(self, admission: Admission) -> Admitted:
-        stashed = await asyncio.to_thread(stash.cut, admission.response_id, admission.request.input)
-        await stash.put(self._database, stashed)
-        try:
-            admitted = await self._database.write("admit", lambda db: _admit(db, admission, stashed), heavy=True)
-        except OutliveError:
-            await stash.take_out(self._database, stashed.holder)
-            raise
-        if admitted.attached is not None:
-            await stash.take_out(self._database, stashed.holder)
-        return admitted
+            return self._database.write("admit", lambda db: _admit(admission, db))
+        work = partial(_admit, admission)
+        items = admission.request.input
+        return asyncio.ensure_future(stash.write(self._database, "admit", work, admission.response_id, items))
 
     async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
         def work(db: sqlite3.Connection) -> list[Claim]:
@@ -89,12 +80,14 @@ def _free(db: sqlite3.Connection) -> None:
 # -- admission
 
 
-def _admit(db: sqlite3.Connection, admission: Admission, stashed: Stash | None = None) -> Admitted:
+def _admit(admission: Admission, db: sqlite3.Connection, stashed: Stash | None = None) -> Admitted:
     if (attached := _find_by_key(db, admission)) is not None:
         return Admitted(attached=attached)
     request = admission.request
     spot = threads.locate(db, admission.owner, request.conversation, request.previous_response_id, locking=True)
     items = threads.without_repeats(db, request.input, spot.place) if request.given_ids else request.input
+    if not items:
+        spot = spot.aside()
     thread = _make_room(db, spot, len(items), admission.at)
     key = _add_response(db, admission, thread, spot.first, len(items))
     threads.add_items(db, Place(thread, spot.first), items, key, stashed)
@@ -113,7 +106,9 @@ def _find_by_key(db: sqlite3.Connection, admission: Admission) -> str | None:
     if status is None or status[0] == "failed":
         return None
     if row[0] != admission.idempotency.digest:
-        raise Conflict(param="Idempotency-Key")
+        raise Conflict(
+            f"The same Idempotency-Key was used with another body, for response {row[1]}.", param="Idempotency-Key"
+        )
     return str(row[1])
 
 

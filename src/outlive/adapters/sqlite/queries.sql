@@ -190,8 +190,12 @@ SELECT bytes FROM stash WHERE holder = ? AND number BETWEEN ? AND ? ORDER BY num
 UPDATE stash SET bytes = ? WHERE holder = ? AND number = ?;
 
 -- drop_pieces --
--- The request was not accepted, or is forgotten.
+-- The request is forgotten.
 DELETE FROM stash WHERE holder = ?;
+
+-- drop_if_loose --
+-- What was put there for a request that was not accepted, or that held nothing new.
+DELETE FROM stash WHERE holder = ?1 AND NOT EXISTS (SELECT 1 FROM holders WHERE id = ?1);
 
 -- add_holder --
 -- Accepted.
@@ -250,7 +254,7 @@ UPDATE conversations SET hidden = 1 WHERE key = ?;
 SELECT r.key, r.thread, r.first FROM responses r
   LEFT JOIN threads t ON t.key = r.thread LEFT JOIN threads root ON root.key = t.root
  WHERE r.hidden = 0 AND r.ended_at < ?1
-   AND (r.conversation IS NOT NULL OR max(coalesce(t.used_at, 0), coalesce(root.used_at, 0)) < ?1) LIMIT ?2;
+   AND max(coalesce(t.used_at, 0), coalesce(root.used_at, 0)) < ?1 LIMIT ?2;
 
 -- expire_conversations --
 -- Unused since then and with nothing running.

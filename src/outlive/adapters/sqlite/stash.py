@@ -7,13 +7,16 @@ then writes only where each item lies. What was put there for a request that was
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from outlive.adapters.sqlite.connection import Database, load_queries
-from outlive.core.errors import OutliveError
+from outlive.adapters.sqlite.writer import T
+from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json
 
 SQL = load_queries()
@@ -43,19 +46,20 @@ def cut(holder: str, items: list[Json]) -> Stash:
     return Stash(holder, [whole[at : at + PIECE_BYTES] for at in range(0, len(whole), PIECE_BYTES)], bodies)
 
 
-async def put(database: Database, stash: Stash) -> None:
-    """Write the pieces, each in a transaction of its own."""
+async def write(
+    database: Database, name: str, work: Callable[[sqlite3.Connection, Stash], T], holder: str, items: list[Json]
+) -> T:
+    """Put the items into the stash, each piece in a transaction of its own; then do the work that accepts them."""
+    stash = await asyncio.to_thread(cut, holder, items)
     try:
         for number, piece in enumerate(stash.pieces):
             row = (stash.holder, number, piece)
             await database.write("stash", lambda db, row=row: db.execute(SQL["add_piece"], row))  # type: ignore[misc]
-    except OutliveError:
-        await take_out(database, stash.holder)
-        raise
-
-
-async def take_out(database: Database, holder: str) -> None:
-    await database.write("stash", lambda db: db.execute(SQL["drop_pieces"], (holder,)))
+        return await database.write(name, lambda db: work(db, stash), heavy=True)
+    finally:
+        # What came of it is certain by now, and must be told; if the storage is down, the next start takes them out.
+        with contextlib.suppress(StorageUnavailable):
+            await database.write("stash", lambda db: db.execute(SQL["drop_if_loose"], (holder,)))
 
 
 def keep(db: sqlite3.Connection, stash: Stash | None) -> None:

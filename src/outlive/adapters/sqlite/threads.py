@@ -37,6 +37,12 @@ class Spot(msgspec.Struct, frozen=True):
             return Place(self.thread, self.first)
         return Place(self.parent, self.fork or 0) if self.parent is not None else None
 
+    def aside(self) -> Spot:
+        """For a response without input: nothing would show that its place in a chain is taken, so it gets a fork."""
+        if self.thread is None or self.conversation is not None:
+            return self
+        return Spot(None, 0, root=self.root, parent=self.thread, fork=self.first)
+
 
 def locate(db: sqlite3.Connection, owner: str, conversation: str | None, parent: str | None, locking: bool) -> Spot:
     if conversation is not None:
@@ -72,7 +78,8 @@ def add_items(
         for i, item in enumerate(items)
     ]
     db.executemany(SQL["add_item"], rows)
-    stash.keep(db, stashed)
+    if rows:
+        stash.keep(db, stashed)
 
 
 def without_repeats(db: sqlite3.Connection, items: list[Json], place: Place | None) -> list[Json]:

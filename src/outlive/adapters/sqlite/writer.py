@@ -25,8 +25,8 @@ Work = Callable[[sqlite3.Connection], T]
 
 # How long the thread waits for another program that holds the file. The loop does not wait at all.
 BUSY_MS = 2000
-# After a commit of k jobs the next one waits so long for each of them, at most so long in all: a commit costs more
-# than the jobs in it, so under load it should carry many.
+# After a commit of several jobs the next one waits so long for each but the first, at most so long in all: a commit
+# costs more than the jobs in it, so under load it should carry many.
 PAUSE_PER_JOB = 0.0005
 MAX_PAUSE = 0.002
 # A batch this large is committed even if more is waiting, so that nobody waits for a whole stampede.
@@ -122,7 +122,7 @@ class Writer:
 
     def _settle(self, jobs: list[Job[Any]]) -> None:
         self._writing = False
-        self._rest_until = self._loop.time() + min(len(jobs) * PAUSE_PER_JOB, MAX_PAUSE)
+        self._rest_until = self._loop.time() + min((len(jobs) - 1) * PAUSE_PER_JOB, MAX_PAUSE)
         for job in jobs:
             job.settle()
         if self._gathered:
