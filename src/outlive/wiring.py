@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Iterator
 import uvicorn
 import uvloop
 
+from outlive import logs
 from outlive.adapters.backends.http1 import Pool
 from outlive.adapters.backends.local import MODEL, LocalModel
 from outlive.adapters.backends.openai_chat import ChatBackend
@@ -51,13 +52,14 @@ SWITCH_SECONDS = 0.0005
 
 def serve(settings: Settings) -> None:
     """Serve until a signal says stop. Raises SettingsError when that cannot begin."""
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s")
+    logs.start(settings.log_level)
     sys.setswitchinterval(SWITCH_SECONDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings))
 
 
 async def _serve(settings: Settings) -> None:
+    asyncio.get_running_loop().set_exception_handler(logs.log_stray)
     listening = _listen(settings)
     async with contextlib.AsyncExitStack() as stack:
         database = Database(str(settings.database_path))

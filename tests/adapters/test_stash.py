@@ -18,7 +18,7 @@ from outlive.adapters.sqlite.ledger import SqliteLedger
 from outlive.adapters.sqlite.stash import PIECE_BYTES
 from outlive.core.errors import ConversationLocked
 from outlive.core.events import Json
-from outlive.core.requests import Limits, parse_create
+from outlive.core.requests import Limits, parse_create, parse_items
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Admission, Admitted, Closing, Entry
 
@@ -141,6 +141,36 @@ def test_a_deleted_conversation_takes_the_pieces_of_forgotten_responses_with_it(
         await keeper.scrub()
         assert await count(database, "stash") == 0
         assert not found_on_disk(tmp_path)
+
+    play(tmp_path, scene)
+
+
+def test_large_items_put_into_a_conversation_are_read_back_whole_and_go_with_it(tmp_path: Path) -> None:
+    async def scene(database: Database) -> None:
+        conversations, keeper = SqliteConversations(database), SqliteKeeper(database)
+        given = parse_items(large_input(), "items", IDS, Limits())
+        await conversations.create("local", {"id": "conv_1", "metadata": {}}, given[:2], 1.0, None, large=True)
+        assert await conversations.add_items("local", "conv_1", given[2:], 1.0, None, large=True) == given[2:]
+        assert await count(database, "stash") > 0
+        page = await SqliteCatalog(database).items("local", "conv_1", Paging(order="asc"))
+        assert page.data == given
+        await conversations.delete("local", "conv_1")
+        await keeper.erase(10)
+        await keeper.scrub()
+        assert await count(database, "stash") == await count(database, "holders") == 0
+        assert not found_on_disk(tmp_path)
+
+    play(tmp_path, scene)
+
+
+def test_large_items_that_are_there_already_leave_no_second_copy(tmp_path: Path) -> None:
+    async def scene(database: Database) -> None:
+        conversations = SqliteConversations(database)
+        given = parse_items(large_input(), "items", IDS, Limits())
+        await conversations.create("local", {"id": "conv_1", "metadata": {}}, given, 1.0, None, large=True)
+        pieces = await count(database, "stash")
+        assert await conversations.add_items("local", "conv_1", given, 1.0, None, large=True) == given
+        assert await count(database, "stash") == pieces
 
     play(tmp_path, scene)
 

@@ -26,11 +26,18 @@ from mcp.types import CallToolResult, TextContent
 from mcp.types import Tool as MCPTool
 from openai import AsyncOpenAI, NotFoundError
 
-from outlive.agents import DurableProvider, DurableResponsesModel, DurableRun, ResponseCancelled, ResponseFailed
+from outlive.agents import (
+    DurableProvider,
+    DurableResponsesModel,
+    DurableRun,
+    ResponseCancelled,
+    ResponseFailed,
+    ResponseIncomplete,
+)
 from outlive.agents.outputs import pack, unpack
 from tests.agents.desk import connect, look, make_agent, wait_status
 from tests.support.server import OutliveServer
-from tests.support.upstream import FakeUpstream, Gate, Refuse, Step, call, ending, say
+from tests.support.upstream import CUT, FakeUpstream, Gate, Refuse, Step, call, ending, say, text
 
 Life = Callable[[DurableRun, AsyncOpenAI], Awaitable[Any]]
 
@@ -283,6 +290,27 @@ def test_failed_turn_is_submitted_anew(server: OutliveServer, upstream: FakeUpst
 
     assert live(server, life, asyncio.run(token()))[1] == "Now."
     assert len(upstream.calls(model)) == 2
+
+
+@pytest.mark.parametrize("in_conversation", [False, True])
+def test_interrupted_turn_is_submitted_anew_unless_a_conversation_keeps_it(
+    server: OutliveServer, upstream: FakeUpstream, in_conversation: bool
+) -> None:
+    model = upstream.model([text("Half"), CUT], say("Whole."))
+    kept: dict[str, Any] = {}
+
+    async def life(run: DurableRun, client: AsyncOpenAI) -> Any:
+        if in_conversation and not kept:
+            kept["conversation_id"] = (await client.conversations.create()).id
+        try:
+            return (await run.run(make_agent(model), "Hello", **kept)).final_output
+        except ResponseIncomplete as error:
+            return error.response.output_text
+
+    token, first = live(server, life)
+    _, again = live(server, life, token)
+    assert (first, again) == ("Half", "Half" if in_conversation else "Whole.")
+    assert len(upstream.calls(model)) == (1 if in_conversation else 2)
 
 
 def test_cancelled_turn_stays_cancelled(server: OutliveServer, upstream: FakeUpstream) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from types import TracebackType
 from typing import Any, Self
 
@@ -58,6 +59,12 @@ def refuse(status: int, message: str = "no", **headers: Any) -> Reply:
     )
 
 
+class _Server(ThreadingHTTPServer):
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # without asking the network for this machine's name
+        self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
+
+
 class Stub:
     def __init__(self) -> None:
         self.replies: deque[Reply] = deque()
@@ -75,7 +82,7 @@ class Stub:
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Door)
+        self._server = _Server(("127.0.0.1", 0), Door)
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True, name="stub").start()

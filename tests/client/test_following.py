@@ -210,6 +210,22 @@ def test_a_stream_that_keeps_ending_without_its_end_is_looked_up() -> None:
     assert world.count(Follow) == 4
 
 
+def test_ends_that_each_bring_something_are_never_taken_for_the_end() -> None:
+    slow = [Connection(events=1), Connection(events=0), Connection(events=0)] * 20
+    world = World(make_events(15), slow, OURS, ["completed"])
+    following = chase(world)
+    world.run(following.run())
+    assert world.delivered == world.events and not following.plan.progress.fell_back
+
+
+def test_events_that_never_say_which_response_they_are_of_are_not_delivered_twice() -> None:
+    nameless = [SimpleNamespace(type=event.type, sequence_number=event.sequence_number) for event in make_events(9)]
+    world = World(nameless, [Connection(events=3, end=LOST)], OURS)
+    with pytest.raises(ConnectionLost, match="which response"):
+        world.run(chase(world).run())
+    assert world.delivered == nameless[:3]
+
+
 def test_what_makes_no_sense_again_and_again_is_raised() -> None:
     garbled = Connection(events=0, end=fault(Kind.GARBLED))
     world = World(make_events(9), [Connection(events=3, end=LOST), *([garbled] * 20)], statuses=["in_progress"])

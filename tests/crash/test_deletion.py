@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 import time
 from collections.abc import Iterator
 
@@ -14,6 +15,8 @@ from tests.crash.conftest import Serve
 from tests.crash.traces import database_holds, find
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Gate, say, text
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel about the process")
 
 SIZES = {"small": 1, "several pages": 300, "many overflow pages": 20_000}
 

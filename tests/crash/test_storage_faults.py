@@ -6,6 +6,7 @@ import os
 import resource
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -19,6 +20,8 @@ from tests.crash.conftest import Serve
 from tests.crash.stories import tell, words
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Gate, Step, say, text
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel about the process")
 
 STORY = words(40)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.crash.client import Client, text_of
 from tests.crash.conftest import Serve
 from tests.crash.traces import find
 from tests.support.upstream import CUT, HANG, FakeUpstream, Refuse, Step, call, ending, finish, reasoning, say, text
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel about the process")
 
 CANARY = "canary-7f3a91c2"
 BAIT = "bait-51d0e8"  # stored, and so found: the search works

@@ -151,7 +151,8 @@ class Chase:
             raise ConnectionLost("The stream broke, and with store=False nobody can take it up.", self.token) from cause
         if self.token is not None:
             return
-        if not self.plan.progress.outlive or (fault is not None and fault.kind is Kind.GARBLED):
+        # Events that did not say so either were delivered already, and would be again.
+        if self._connected or not self.plan.progress.outlive or (fault is not None and fault.kind is Kind.GARBLED):
             raise ConnectionLost("The stream broke before the server said which response it is.") from cause
         # Sent again under the same key, the POST attaches to what it began.
         self.plan.progress.resubmits += 1

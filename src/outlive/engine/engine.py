@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from outlive.core.errors import StorageUnavailable
+from outlive.core.errors import NotFound, StorageUnavailable
 from outlive.core.ids import IdSource
 from outlive.core.limits import Limits
 from outlive.engine.admission import Door
@@ -49,7 +49,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
             for each in lives:
                 each.wake_all()
             if self.abandon_after is not None:
-                with contextlib.suppress(StorageUnavailable):  # then a later round does it
+                with contextlib.suppress(StorageUnavailable, NotFound):  # then a later round does it, or it was deleted
                     await self.worker.cancel_abandoned(self.abandon_after)
 
     async def delete(self, owner: str, response_id: str) -> None:

@@ -57,6 +57,5 @@ class Fleeting:
         except StaleFence:
             pass
         except Exception:
-            # Without the traceback's values: a log line must not hold content.
             log.exception("running a response that is not stored failed")
             await self._runner.break_off(claim, live, "The server made a mistake while running this response.")

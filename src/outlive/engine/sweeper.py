@@ -48,6 +48,8 @@ class Sweeper:
             except StorageUnavailable as error:
                 log.warning("sweeping has to wait: %s", error.message)
                 pause = min(pause, RETRY_SECONDS)
+            except Exception:
+                log.exception("sweeping failed")  # a mistake of ours; the next round may still get further
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wanted.wait()

@@ -88,7 +88,6 @@ class Application:
             status, body, headers = describe(error)
             reply = Reply(encode(body), status, headers)
         except Exception:
-            # The log must not hold content, and a traceback does not: it names lines, not values.
             log.exception("%s %s failed (%s)", scope["method"], scope["path"], call.request_id)
             message = f"The server made a mistake. If it happens again, report it with this id: {call.request_id}."
             reply = Reply(encode(envelope(message, "server_error", None, "server_error")), 500)

@@ -104,6 +104,8 @@ CREATE TABLE idempotency (
     PRIMARY KEY (owner, kind, key)
 ) WITHOUT ROWID;
 CREATE INDEX idempotency_of_target ON idempotency (target);
+-- Keys of responses go with their responses; the others are forgotten by age.
+CREATE INDEX idempotency_of_others ON idempotency (used_at) WHERE kind <> 'response';
 
 -- Responses whose creating connection has not had its whole answer yet: what a silent SDK retry may find.
 CREATE TABLE unanswered (

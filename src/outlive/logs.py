@@ -1,0 +1,43 @@
+"""What is logged: where it went wrong, never with what."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+log = logging.getLogger("outlive")
+
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+class Formatter(logging.Formatter):
+    """Leaves out what errors say: a value in it may be a caller's content, or a secret (D4)."""
+
+    def formatException(self, ei: ExcInfo) -> str:  # noqa: N802 (logging's own name)
+        return "\n".join(_describe(each) for each in _chain(ei[1]))
+
+
+def start(level: str) -> None:
+    output = logging.StreamHandler()
+    output.setFormatter(Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[output])
+
+
+def log_stray(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """An error that nobody waited for. The loop's own words would show the task, and with it the error's."""
+    log.error("%s", context.get("message", "an error that nobody waited for"), exc_info=context.get("exception"))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The causes of an error, the first one first, and the error itself."""
+    if error is not None:
+        yield from _chain(error.__cause__ or (None if error.__suppress_context__ else error.__context__))
+        yield error
+
+
+def _describe(error: BaseException) -> str:
+    return "".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__

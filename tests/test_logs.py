@@ -1,0 +1,52 @@
+"""Logs say where something went wrong, and hold nothing of what a caller sent."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+
+import pytest
+
+from outlive import logs
+
+CANARY = "canary-in-the-log"
+
+
+def fail() -> None:
+    try:
+        raise KeyError(CANARY)
+    except KeyError as error:
+        raise ValueError(f"bad: {CANARY}") from error
+
+
+def said(message: str, error: BaseException) -> str:
+    record = logging.LogRecord("x", logging.ERROR, __file__, 1, message, None, (type(error), error, error.__traceback__))
+    return logs.Formatter("%(message)s").format(record)
+
+
+def test_a_logged_error_names_the_lines_and_the_kinds_but_not_the_words() -> None:
+    with pytest.raises(ValueError, match=CANARY) as caught:
+        fail()
+    line = said("it failed", caught.value)
+    assert CANARY not in line
+    assert "it failed" in line
+    assert line.index("KeyError") < line.index("ValueError")
+    assert "in fail" in line
+
+
+def test_an_error_that_nobody_waited_for_is_logged_without_its_words() -> None:
+    output = io.StringIO()
+    handler = logging.StreamHandler(output)
+    handler.setFormatter(logs.Formatter("%(message)s"))
+    logs.log.addHandler(handler)
+    loop = asyncio.new_event_loop()
+    try:
+        error = ValueError(CANARY)
+        logs.log_stray(loop, {"message": "Task exception was never retrieved", "exception": error, "task": error})
+    finally:
+        logs.log.removeHandler(handler)
+        loop.close()
+    assert CANARY not in output.getvalue()
+    assert "never retrieved" in output.getvalue()
+    assert "ValueError" in output.getvalue()
