@@ -21,7 +21,9 @@ def fail() -> None:
 
 
 def said(message: str, error: BaseException) -> str:
-    record = logging.LogRecord("x", logging.ERROR, __file__, 1, message, None, (type(error), error, error.__traceback__))
+    record = logging.LogRecord(
+        "x", logging.ERROR, __file__, 1, message, None, (type(error), error, error.__traceback__)
+    )
     return logs.Formatter("%(message)s").format(record)
 
 

@@ -202,7 +202,7 @@ class ChatTranslator:
             if isinstance(part, dict) and part.get("type") == "thinking":
                 thoughts = part.get("thinking")
                 for thought in thoughts if isinstance(thoughts, list) else [{"text": thoughts}]:
-                    drafts += self._think(thought.get("text"))
+                    drafts += self._think(thought.get("text") if isinstance(thought, dict) else thought)
             elif isinstance(part, dict):
                 drafts += self._speak(part.get("text"), None)
         return drafts

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import islice
+
 from outlive.core.errors import NotFound
 from outlive.core.events import is_last, split_frames
 from outlive.ports.journal import Batch
@@ -15,14 +18,13 @@ class MemoryJournal:
         if response_id not in self.batches:
             raise NotFound(f"Response with id '{response_id}' not found.")
         parts: list[bytes] = []
-        last = after
-        for batch in self.batches[response_id]:
-            if batch.last <= after:
-                continue
+        last, size = after, 0
+        batches = self.batches[response_id]
+        for batch in islice(batches, bisect_right(batches, after, key=lambda batch: batch.last), None):
             skip = after + 1 - batch.first
             parts.append(b"".join(split_frames(batch.frames)[skip:]) if skip > 0 else batch.frames)
-            last = batch.last
-            if sum(map(len, parts)) >= max_bytes:
+            last, size = batch.last, size + len(parts[-1])
+            if size >= max_bytes:
                 break
-        ended = is_last(self.batches[response_id][-1].frames)
+        ended = is_last(batches[-1].frames)
         return Batch(after + 1, last, b"".join(parts)) if parts or ended else None
