@@ -143,10 +143,14 @@ class Committer:
         for (live, entry, drafts), ok in zip(taken, kept, strict=True):
             live.in_flight = False
             count += entry.count
-            if ok:
-                live.advance(entry, drafts)
-            else:
-                live.lose()
+            try:
+                if ok:
+                    live.advance(entry, drafts)
+                else:
+                    live.lose()
+            except Exception:
+                # A mistake of ours in one response must not hold up the others of its commit.
+                log.exception("showing events of %s failed", entry.lease.response_id)
         self._next_at = self._loop.time() + min((count - 1) * PER_EVENT, self._linger)
 
     def _put_back(self, taken: Taken, error: BaseException) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import islice
 
 from outlive.core.errors import NotFound
 from outlive.core.events import is_last, split_frames
@@ -20,7 +19,8 @@ class MemoryJournal:
         parts: list[bytes] = []
         last, size = after, 0
         batches = self.batches[response_id]
-        for batch in islice(batches, bisect_right(batches, after, key=lambda batch: batch.last), None):
+        for at in range(bisect_right(batches, after, key=lambda batch: batch.last), len(batches)):
+            batch = batches[at]
             skip = after + 1 - batch.first
             parts.append(b"".join(split_frames(batch.frames)[skip:]) if skip > 0 else batch.frames)
             last, size = batch.last, size + len(parts[-1])
