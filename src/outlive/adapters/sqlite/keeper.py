@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+from typing import Any
 
 from outlive.adapters.sqlite import stash
 from outlive.adapters.sqlite.connection import Database
 from outlive.adapters.sqlite.threads import SQL
+
+# Of events erased in one transaction (some 10 µs each): every response that runs waits for it.
+MOST_ROWS = 500
 
 
 class SqliteKeeper:
@@ -35,8 +39,8 @@ class SqliteKeeper:
     async def erase(self, limit: int) -> int:
         def work(db: sqlite3.Connection) -> int:
             responses = db.execute(SQL["erasable_responses"], (limit,)).fetchall()
-            for row in responses:
-                _erase_response(db, *row)
+            if not _erase_responses(db, responses):
+                return len(responses)
             conversations = db.execute(SQL["erasable_conversations"], (limit,)).fetchall()
             for key, conversation_id, thread in conversations:
                 stash.erase(db, db.execute(SQL["find_loose_stashed"], (thread,)).fetchall())
@@ -58,6 +62,19 @@ class SqliteKeeper:
     async def scrub(self) -> None:
         # Deleted content was overwritten with zeros in the pages; the log still holds them as they were.
         await self._database.checkpoint()
+
+
+def _erase_responses(db: sqlite3.Connection, responses: list[tuple[Any, ...]]) -> bool:
+    """Erase them, long journals from their beginning on; False when that is enough for one transaction."""
+    left = MOST_ROWS
+    for row in responses:
+        (rows,) = db.execute(SQL["count_events"], (row[0], left + 1)).fetchone()
+        if rows > left:
+            db.execute(SQL["erase_some_events"], (row[0], left))
+            return False
+        left -= rows
+        _erase_response(db, *row)
+    return True
 
 
 def _erase_response(

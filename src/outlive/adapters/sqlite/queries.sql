@@ -278,6 +278,14 @@ SELECT c.key, c.id, c.thread FROM conversations c LEFT JOIN threads t ON t.key =
           LEFT JOIN threads ot ON ot.key = o.thread)
  LIMIT ?;
 
+-- count_events --
+-- How many rows a journal has, as far as that matters.
+SELECT count(*) FROM (SELECT 1 FROM events WHERE response = ? LIMIT ?);
+
+-- erase_some_events --
+-- The beginning of a journal.
+DELETE FROM events WHERE key IN (SELECT key FROM events WHERE response = ? ORDER BY first LIMIT ?);
+
 -- erase_events --
 -- The journal of a response.
 DELETE FROM events WHERE response = ?;
