@@ -7,7 +7,9 @@ import pytest
 from outlive.core.errors import InvalidRequest, NotFound
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Idempotency
-from tests.conformance.scenes import Book, message, scene
+from tests.conformance.scenes import Book, entry, message, scene
+
+LONG = 1200  # events
 
 
 async def erase_all(book: Book) -> int:
@@ -157,6 +159,22 @@ async def test_nothing_is_left_of_a_deleted_response(book: Book) -> None:
     await assert_empty(book)
     with pytest.raises(NotFound):
         await book.events(response_id)
+
+
+@scene
+async def test_a_long_journal_is_erased_in_parts_and_never_read_with_a_gap(book: Book) -> None:
+    response_id, lease = await book.start()
+    await book.ledger.append([entry(lease, n) for n in range(2, LONG)])
+    await book.close(lease, first=LONG)
+    await book.ledger.hide("ann", response_id)
+    assert await book.home.keeper.erase(100) > 0
+    with pytest.raises(NotFound):
+        await book.events(response_id)
+    assert await book.home.journal.read(response_id, LONG, 1000) is not None  # who is at its end, is at its end
+    assert await erase_all(book) > 0
+    await assert_empty(book)
+    with pytest.raises(NotFound):
+        await book.home.journal.read(response_id, LONG, 1000)
 
 
 @scene

@@ -17,6 +17,7 @@ import pytest
 from tests.crash.checker import check_conversation, check_ended, check_file
 from tests.crash.client import Client, text_of, wait_until
 from tests.crash.conftest import Serve
+from tests.crash.process import memory
 from tests.crash.stories import tell, words
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Gate, Step, say, text
@@ -176,19 +177,13 @@ def test_an_upstream_is_not_read_further_than_can_be_kept(upstream: FakeUpstream
     long = ["x" * 10_000 for _ in range(2500)]  # 25 MB
     response_id = client.start(upstream.model([text("Once "), gate, *map(text, long), *say("end")]))
     wait_until(lambda: text_of(client.get(response_id)) == "Once ", "it has begun")
-    resident = memory(server)
+    resident = memory(server.pid)
     with writes_fail(server):
         gate.open()
         time.sleep(1)
-        assert memory(server) - resident < 16_000_000
+        assert memory(server.pid) - resident < 16_000_000
     body = client.wait_end(response_id)
     assert len(text_of(body)) == 25_000_000 + len("Once end")
-
-
-def memory(server: OutliveServer) -> int:
-    """Resident bytes."""
-    fields = Path(f"/proc/{server.pid}/statm").read_text().split()
-    return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_recovery_waits_for_a_storage_that_comes_late(upstream: FakeUpstream, make_server: Serve) -> None:

@@ -11,7 +11,7 @@ class Keeper(Protocol):
         ...
 
     async def erase(self, limit: int) -> int:
-        """Remove the bytes of hidden things that no unfinished run needs, or a good part of them; 0: nothing is left."""
+        """Remove the bytes of hidden things that no unfinished run needs, or a part of them; 0 when nothing is left."""
         ...
 
     async def forget_keys(self, before: float) -> None:

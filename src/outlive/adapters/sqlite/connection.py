@@ -65,7 +65,9 @@ class Database:
         def work() -> None:
             try:
                 with contextlib.closing(_open(self.path)) as connection:
-                    # Nobody can write while this waits for a reader to finish, so it does not wait for long.
+                    # Nobody can write while the log is emptied, so most of it is moved before that ...
+                    connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                    # ... and a reader is not waited for for long.
                     connection.execute(f"PRAGMA busy_timeout = {CHECKPOINT_BUSY_MS}")
                     (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             except sqlite3.Error as error:

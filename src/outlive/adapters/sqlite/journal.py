@@ -22,18 +22,28 @@ class SqliteJournal:
 def _read(db: sqlite3.Connection, response_id: str, after: int, max_bytes: int) -> Batch | None:
     row = db.execute(SQL["find_journal"], (response_id,)).fetchone()
     if row is None:
-        raise NotFound(f"Response with id '{response_id}' not found.")
+        raise _not_found(response_id)
     key, ended = row
     parts: list[bytes] = []
     first, last, size = after + 1, after, 0
+    reached = -1  # how far the journal goes, as far as was looked
     for row_first, count, frames in db.execute(SQL["read_events"], (key, first)):
-        if row_first + count - 1 <= after:
+        reached = row_first + count - 1
+        if reached <= after:
             continue
+        if row_first > last + 1:
+            raise _not_found(response_id)  # it was deleted, and is being erased from its beginning on
         if row_first <= after:
             # The cursor stands within this row.
             frames = b"".join(split_frames(frames)[first - row_first :])
         parts.append(frames)
-        last, size = row_first + count - 1, size + len(frames)
+        last, size = reached, size + len(frames)
         if size >= max_bytes:
             break
+    if reached < 0:
+        raise _not_found(response_id)  # erased a moment ago
     return Batch(first, last, b"".join(parts)) if parts or ended else None
+
+
+def _not_found(response_id: str) -> NotFound:
+    return NotFound(f"Response with id '{response_id}' not found.")
