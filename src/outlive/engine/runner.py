@@ -27,6 +27,8 @@ RESTARTED = "The server was interrupted, and this upstream cannot continue an an
 TOO_OFTEN = "The server was interrupted before anything was answered, too often to try again."
 TOO_LONG = "The response ran longer than this server allows."
 
+# While the storage is down: how long until the next try.
+STORAGE_PAUSE = 1.0
 # More than this is put together in a thread, so that streams do not wait for it.
 MANY_ITEMS = 500
 
@@ -114,7 +116,7 @@ class Run:
         while verdict.what in ("again", "continue"):
             if verdict.open is not None:
                 self._joints.append(live.fold.last + 1)
-                await self._runner.ledger.mark(live.lease, self._joints)
+                await self._mark()
             try:
                 await self._ask(backend, ModelCall(model, self._claim.request, items, verdict.open))
                 return
@@ -128,6 +130,15 @@ class Run:
         if self._asked == 0:
             self._attempts -= 1  # taken only to be ended: that was no attempt
         await self.give_up(cause if verdict.what == "interrupted" else UpstreamFault(TOO_OFTEN))
+
+    async def _mark(self) -> None:
+        """Note the joint. A storage that is down for a while must not end an answer that can go on."""
+        while not self._live.lost:
+            try:
+                await self._runner.ledger.mark(self._live.lease, self._joints)
+                return
+            except StorageUnavailable:
+                await self._clock.sleep(STORAGE_PAUSE)
 
     async def _context(self) -> list[Json]:
         """What the model gets: the history of ended turns, and this response's own input."""

@@ -13,14 +13,13 @@ import msgspec
 from outlive.core.errors import NotFound, ShuttingDown, StaleFence, StorageUnavailable, TooMany
 from outlive.engine.live import Live, Lives
 from outlive.engine.reader import Reader
-from outlive.engine.runner import Runner
+from outlive.engine.runner import STORAGE_PAUSE, Runner
 from outlive.ports.clock import Clock
 from outlive.ports.ledger import Claim, Ledger
 
 log = logging.getLogger(__name__)
 
 CLAIM_BATCH = 50
-STORAGE_PAUSE = 1.0  # seconds until a storage that is down is tried again
 DRAIN_STEP_SECONDS = 0.25
 LAST_SECONDS = 5.0  # how long a storage that is down can keep the server from leaving
 LEFT = "The server was shut down before the answer was complete."
