@@ -70,6 +70,10 @@ INSERT INTO events (response, first, count, at, frames) VALUES (?, 0, ?, ?, ?);
 INSERT INTO events (response, first, count, at, frames)
 SELECT ?1, ?2, ?3, ?4, ?5 FROM leases WHERE response = ?1 AND fence = ?6;
 
+-- holds_lease --
+-- Whether the fence has not been raised.
+SELECT 1 FROM leases WHERE response = ? AND fence = ?;
+
 -- add_unanswered --
 -- What a silent retry of the SDK may find (D17).
 INSERT INTO unanswered (response, owner, digest, created_at) VALUES (?, ?, ?, ?);
