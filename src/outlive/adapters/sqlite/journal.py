@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 
 from outlive.adapters.sqlite.connection import Database
 from outlive.adapters.sqlite.threads import SQL
@@ -23,11 +24,11 @@ def _read(db: sqlite3.Connection, response_id: str, after: int, max_bytes: int) 
     row = db.execute(SQL["find_journal"], (response_id,)).fetchone()
     if row is None:
         raise _not_found(response_id)
-    key, ended = row
+    key, ended, *eras = row
     parts: list[bytes] = []
     first, last, size = after + 1, after, 0
     reached = -1  # how far the journal goes, as far as was looked
-    for row_first, count, frames in db.execute(SQL["read_events"], (key, first)):
+    for row_first, count, frames in _rows(db, key, range(eras[0], eras[1] + 1), first):
         reached = row_first + count - 1
         if reached <= after:
             continue
@@ -43,6 +44,19 @@ def _read(db: sqlite3.Connection, response_id: str, after: int, max_bytes: int) 
     if reached < 0:
         raise _not_found(response_id)  # erased a moment ago
     return Batch(first, last, b"".join(parts)) if parts or ended else None
+
+
+def _rows(db: sqlite3.Connection, key: int, eras: range, wanted: int) -> Iterator[tuple[int, int, bytes]]:
+    """The rows of a journal from the one that holds the wanted number on."""
+    begin, first = eras.start, 0
+    # Most readers want what is new, so the search begins at the end.
+    for era in reversed(eras) if wanted > 0 else ():
+        (found,) = db.execute(SQL["find_row"], (era, key, wanted)).fetchone()
+        if found is not None:
+            begin, first = era, found
+            break
+    for era in range(begin, eras.stop):
+        yield from db.execute(SQL["read_events"], (era, key, first))
 
 
 def _not_found(response_id: str) -> NotFound:

@@ -68,19 +68,29 @@ def _erase_responses(db: sqlite3.Connection, responses: list[tuple[Any, ...]]) -
     """Erase them, long journals from their beginning on; False when that is enough for one transaction."""
     left = MOST_ROWS
     for row in responses:
-        (rows,) = db.execute(SQL["count_events"], (row[0], left + 1)).fetchone()
-        if rows > left:
-            db.execute(SQL["erase_some_events"], (row[0], left))
+        events = _find_events(db, row[0], left + 1)
+        db.executemany(SQL["erase_event"], events[:left])
+        if len(events) > left:
             return False
-        left -= rows
+        left -= len(events)
         _erase_response(db, *row)
     return True
+
+
+def _find_events(db: sqlite3.Connection, response: int, limit: int) -> list[tuple[int]]:
+    """The keys of a journal's rows, from its beginning on, so many at most."""
+    first, last = db.execute(SQL["find_eras"], (response,)).fetchone()
+    keys: list[tuple[int]] = []
+    for era in range(first, last + 1):
+        keys += db.execute(SQL["find_events"], (era, response, limit - len(keys))).fetchall()
+        if len(keys) == limit:
+            break
+    return keys
 
 
 def _erase_response(
     db: sqlite3.Connection, key: int, response_id: str, thread: int, first: int, last: int, in_conversation: int
 ) -> None:
-    db.execute(SQL["erase_events"], (key,))
     db.execute(SQL["erase_unanswered"], (key,))
     db.execute(SQL["erase_keys"], (response_id,))
     if not in_conversation:

@@ -42,8 +42,9 @@ SELECT 1 FROM items WHERE thread = ? AND id = ? AND position < ?;
 
 -- add_response --
 -- The response as it was accepted.
-INSERT INTO responses (id, owner, status, background, created_at, conversation, thread, first, input_end, last, request)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO responses
+       (id, owner, status, background, created_at, conversation, thread, first, input_end, last, request, era)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, coalesce((SELECT max(key) FROM events), 0) >> 12);
 
 -- add_item --
 -- One item at its place.
@@ -136,7 +137,9 @@ SELECT r.thread, r.first, r.input_end, r.conversation,
 
 -- end_response --
 -- The final object; the request is needed no longer.
-UPDATE responses SET status = ?, snapshot = ?, ended_at = ?, last = ?, request = NULL WHERE key = ?;
+UPDATE responses SET status = ?, snapshot = ?, ended_at = ?, last = ?, request = NULL,
+       last_era = (SELECT max(key) FROM events) >> 12
+ WHERE key = ?;
 
 -- drop_lease --
 -- Ended: nobody may write any more.
@@ -163,15 +166,18 @@ SELECT r.key, r.thread, r.first, l.response IS NOT NULL
 -- No chain may reach past what was deleted (D22).
 UPDATE threads SET hole = min(coalesce(hole, ?1), ?1) WHERE key = ?2;
 
+-- find_row --
+-- Where, in an era, the row that holds a number begins, if it is there.
+SELECT max(first) FROM events WHERE key >> 12 = ? AND response = ? AND first <= ?;
+
 -- read_events --
--- From the row that holds the wanted number on.
-SELECT e.first, e.count, e.frames FROM events e
- WHERE e.response = ?1 AND e.first >= coalesce((SELECT max(first) FROM events WHERE response = ?1 AND first <= ?2), 0)
- ORDER BY e.first;
+-- What an era holds of a journal from a row on.
+SELECT first, count, frames FROM events WHERE key >> 12 = ? AND response = ? AND first >= ? ORDER BY first;
 
 -- find_journal --
--- The database's own key of a response, and whether its journal is complete.
-SELECT key, ended_at IS NOT NULL FROM responses WHERE id = ?;
+-- The database's own key of a response, whether its journal is complete, and the eras that it lies in.
+SELECT key, ended_at IS NOT NULL, era, coalesce(last_era, (SELECT max(key) FROM events) >> 12, era)
+  FROM responses WHERE id = ?;
 
 -- read_items --
 -- One indexed range: the items of a segment below a position.
@@ -282,17 +288,17 @@ SELECT c.key, c.id, c.thread FROM conversations c LEFT JOIN threads t ON t.key =
           LEFT JOIN threads ot ON ot.key = o.thread)
  LIMIT ?;
 
--- count_events --
--- How many rows a journal has, as far as that matters.
-SELECT count(*) FROM (SELECT 1 FROM events WHERE response = ? LIMIT ?);
+-- find_eras --
+-- The eras that a response's events lie in.
+SELECT era, coalesce(last_era, (SELECT max(key) FROM events) >> 12, era) FROM responses WHERE key = ?;
 
--- erase_some_events --
--- The beginning of a journal.
-DELETE FROM events WHERE key IN (SELECT key FROM events WHERE response = ? ORDER BY first LIMIT ?);
+-- find_events --
+-- The keys of what an era holds of a journal.
+SELECT key FROM events WHERE key >> 12 = ? AND response = ? ORDER BY first LIMIT ?;
 
--- erase_events --
--- The journal of a response.
-DELETE FROM events WHERE response = ?;
+-- erase_event --
+-- One row of a journal.
+DELETE FROM events WHERE key = ?;
 
 -- erase_response_items --
 -- Its items: input and output lie side by side.

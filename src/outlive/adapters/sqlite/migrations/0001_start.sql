@@ -29,6 +29,8 @@ CREATE TABLE responses (
     first        INTEGER NOT NULL,            -- its input items lie from here ...
     input_end    INTEGER NOT NULL,            -- ... to before here, its output items follow ...
     last         INTEGER NOT NULL,            -- ... to before here
+    era          INTEGER NOT NULL,            -- its events lie from this era on ...
+    last_era     INTEGER,                     -- ... to this one, once it has ended
     request      BLOB,                        -- until it has ended
     snapshot     BLOB                         -- once it has ended
 );
@@ -55,9 +57,11 @@ CREATE TABLE events (
     first    INTEGER NOT NULL,
     count    INTEGER NOT NULL,
     at       REAL NOT NULL,
-    frames   BLOB NOT NULL,
-    UNIQUE (response, first)
+    frames   BLOB NOT NULL
 );
+-- By era (4,096 rows), and only then by response: what many responses write at one time lies on few pages of the index,
+-- and a commit has to write only those. A response knows the eras that its rows are in.
+CREATE UNIQUE INDEX events_in_order ON events (key >> 12, response, first);
 
 CREATE TABLE items (
     thread   INTEGER NOT NULL,
