@@ -52,7 +52,7 @@ class Live:
         self.lease = lease
         self.fold = fold
         # Finished items by output index, committed or not; what was finished before us is in the fold.
-        self.output: dict[int, Json] = dict(enumerate(fold.output))
+        self.output: dict[int, Json] = dict(enumerate(fold.output)) if fold.visible else {}
         self.committed = self._numbered = fold.last
         self.dirty = False  # has something for the next commit
         self.in_flight = False  # has something in the commit under way

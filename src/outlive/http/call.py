@@ -131,6 +131,8 @@ class Call:
 
     def has_left(self) -> bool:
         """Whether the client is known to have gone, without waiting for it to go. Not for use after the last send."""
+        if b"x-stainless-retry-count" not in self.headers:
+            return False  # only a silent retry would ask (D17)
         waiting = self.receive().__await__()
         try:
             next(waiting)
