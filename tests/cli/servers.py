@@ -16,6 +16,9 @@ class Listening(ThreadingHTTPServer):
 
     daemon_threads = True
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hangs up early is no news, and must not be printed among what a command prints."""
+
     def __init__(self, behaviour: Any) -> None:
         super().__init__(("127.0.0.1", 0), Exchange)
         self.behaviour = behaviour
