@@ -7,13 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.homes import Opener, RunOpener, open_run_memory, open_run_sqlite, open_sqlite
+from tests.conformance.homes import (
+    Opener,
+    RunOpener,
+    open_postgres,
+    open_run,
+    open_run_memory,
+    open_sqlite,
+)
+from tests.support.postgres import SHELF
 
 HOMES: dict[str, Callable[[Path], Opener]] = {
     "sqlite": lambda folder: lambda: open_sqlite(folder / "outlive.db"),
+    "postgres": lambda folder: lambda: open_postgres(SHELF.database(str(folder))),
 }
 RUN_HOMES: dict[str, Callable[[Path], RunOpener]] = {
-    "sqlite": lambda folder: lambda: open_run_sqlite(folder / "outlive.db"),
+    "sqlite": lambda folder: lambda: open_run(open_sqlite(folder / "outlive.db")),
+    "postgres": lambda folder: lambda: open_run(open_postgres(SHELF.database(str(folder)))),
     "memory": lambda folder: open_run_memory,
 }
 

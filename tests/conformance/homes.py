@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from outlive.adapters.memory.journal import MemoryJournal
 from outlive.adapters.memory.ledger import MemoryLedger
+from outlive.adapters.postgres import connection as postgres
+from outlive.adapters.postgres.catalog import PostgresCatalog
+from outlive.adapters.postgres.conversations import PostgresConversations
+from outlive.adapters.postgres.history import PostgresHistory
+from outlive.adapters.postgres.journal import PostgresJournal
+from outlive.adapters.postgres.keeper import PostgresKeeper
+from outlive.adapters.postgres.ledger import PostgresLedger
+from outlive.adapters.postgres.threads import SQL
 from outlive.adapters.sqlite import threads
 from outlive.adapters.sqlite.catalog import SqliteCatalog
 from outlive.adapters.sqlite.connection import Database
@@ -26,7 +36,7 @@ from outlive.ports.conversations import Conversations
 from outlive.ports.history import History
 from outlive.ports.journal import Journal
 from outlive.ports.keeper import Keeper
-from outlive.ports.ledger import Admission, Lease, Ledger, Place, RunLedger
+from outlive.ports.ledger import Admission, Lease, Ledger, Place, Quota, RunLedger
 
 
 class Inspector(Protocol):
@@ -40,16 +50,16 @@ class Inspector(Protocol):
         """Whether any column of any row holds this text."""
         ...
 
-    async def history_statements(self, place: Place) -> list[str]:
-        """The statements that reading a history takes."""
-        ...
-
-    async def plans(self, statement: str) -> list[str]:
-        """How the database would go about a statement."""
+    async def history_ranges(self, place: Place) -> int:
+        """How many indexed ranges of items reading a history takes; that there is nothing else is made sure of."""
         ...
 
     async def work_of(self, act: Callable[[], Awaitable[object]]) -> int:
         """How much work, in the database's own steps, a write takes."""
+        ...
+
+    async def set_alive(self, worker: str, alive: bool) -> bool:
+        """Have a worker's heart beat, or have it stopped long ago. False: this database knows of no hearts."""
         ...
 
 
@@ -115,23 +125,21 @@ class SqliteInspector:
 
         return await self._database.read("look", work)
 
-    async def history_statements(self, place: Place) -> list[str]:
-        def work(db: sqlite3.Connection) -> list[str]:
+    async def history_ranges(self, place: Place) -> int:
+        def work(db: sqlite3.Connection) -> int:
             seen: list[str] = []
             db.set_trace_callback(seen.append)
             try:
                 threads.read_before(db, place)
             finally:
                 db.set_trace_callback(None)
-            return seen
+            reads = [statement for statement in seen if "FROM items" in statement]
+            assert len(seen) == 2 * len(reads)  # and one to find each segment
+            for row in (row for read in reads for row in db.execute(f"EXPLAIN QUERY PLAN {read}")):
+                assert row[3].startswith("SEARCH items USING") and "position<" in row[3]
+            return len(reads)
 
         return await self._database.read("trace", work)
-
-    async def plans(self, statement: str) -> list[str]:
-        def work(db: sqlite3.Connection) -> list[str]:
-            return [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {statement}")]
-
-        return await self._database.read("explain", work)
 
     async def work_of(self, act: Callable[[], Awaitable[object]]) -> int:
         steps = 0
@@ -146,15 +154,120 @@ class SqliteInspector:
         await self._database.write("watch", lambda db: db.set_progress_handler(None, 0))
         return steps
 
+    async def set_alive(self, worker: str, alive: bool) -> bool:
+        return False
+
 
 def _tables(db: sqlite3.Connection) -> list[str]:
     rows = db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
     return [name for (name,) in rows]
 
 
+# -- Postgres
+
+
 @asynccontextmanager
-async def open_run_sqlite(path: Path) -> AsyncIterator[RunHome]:
-    async with open_sqlite(path) as home:
+async def open_postgres(url: str, quota: Quota | None = None) -> AsyncIterator[Home]:
+    database = await postgres.Database.open(url)
+    try:
+        yield Home(
+            PostgresLedger(database, None, quota),
+            PostgresJournal(database),
+            PostgresHistory(database),
+            PostgresCatalog(database),
+            PostgresConversations(database),
+            PostgresKeeper(database),
+            PostgresInspector(database),
+        )
+    finally:
+        await database.close()
+
+
+class PostgresInspector:
+    def __init__(self, database: postgres.Database) -> None:
+        self.database = database
+
+    async def rows(self) -> dict[str, int]:
+        async def work(db: postgres.Connection) -> dict[str, int]:
+            return {name: await db.fetchval(f"SELECT count(*) FROM {name}") for name in await _names(db)}
+
+        return await self.database.read("count", work)
+
+    async def contains(self, text: str) -> bool:
+        async def work(db: postgres.Connection) -> bool:
+            needle = text.encode()
+            for name in await _names(db):
+                values = (value for row in await db.fetch(f"SELECT * FROM {name}") for value in row)
+                if any(needle in (value if isinstance(value, bytes) else str(value).encode()) for value in values):
+                    return True
+            return False
+
+        return await self.database.read("look", work)
+
+    async def history_ranges(self, place: Place) -> int:
+        async def work(db: postgres.Connection) -> int:
+            plan = await db.fetchval("EXPLAIN (ANALYZE, FORMAT JSON) " + SQL["read_history"], place.thread, place.first)
+            (node,) = [node for node in _nodes(json.loads(plan)[0]["Plan"]) if node.get("Relation Name") == "items"]
+            conditions = " ".join(
+                part.get("Index Cond", "") for part in _nodes(node)
+            )  # a bitmap has it one level below
+            assert "thread = " in conditions and '"position" < ' in conditions
+            return int(node["Actual Loops"])
+
+        return await self.database.read("explain", work)
+
+    async def work_of(self, act: Callable[[], Awaitable[object]]) -> int:
+        async def count(db: postgres.Connection) -> int:
+            tables = "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)) FROM pg_stat_user_tables"
+            entries = "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes"
+            return int(await db.fetchval(tables)) + int(await db.fetchval(entries))
+
+        await self._tell_all()
+        before = await self.database.read("count", count)
+        await act()
+        await self._tell_all()
+        return await self.database.read("count", count) - before
+
+    async def set_alive(self, worker: str, alive: bool) -> bool:
+        sql = """
+            INSERT INTO workers (name, started_at, expires_at)
+            VALUES ($1, clock_timestamp(), clock_timestamp() + make_interval(secs => $2))
+            ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at
+        """
+        await self.database.write("beat", lambda db: db.execute(sql, worker, 3600.0 if alive else -1.0))
+        return True
+
+    async def _tell_all(self) -> None:
+        """Have every connection hand in its counts: it would do so in its own time otherwise."""
+        gate = asyncio.Event()
+
+        async def work(db: postgres.Connection) -> None:
+            await gate.wait()
+            await db.execute("SELECT pg_stat_force_next_flush()")
+            await db.execute("SELECT 1")
+
+        tasks = [asyncio.create_task(self.database.write("flush", work)) for _ in range(postgres.WRITERS)]
+        tasks += [asyncio.create_task(self.database.write("flush", work, hot=True)) for _ in range(postgres.HOT)]
+        tasks += [asyncio.create_task(self.database.read("flush", work)) for _ in range(postgres.READERS)]
+        await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(*tasks)
+
+
+async def _names(db: postgres.Connection) -> list[str]:
+    rows = await db.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'outlive' AND tablename <> 'schema'")
+    return [row[0] for row in rows]
+
+
+def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from _nodes(child)
+
+
+@asynccontextmanager
+async def open_run(opened: AbstractAsyncContextManager[Home]) -> AsyncIterator[RunHome]:
+    async with opened as home:
 
         async def begin(response_id: str, frames: bytes, count: int) -> Lease:
             admission = Admission(

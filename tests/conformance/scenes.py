@@ -98,6 +98,7 @@ class Book:
         digest: bytes = b"digest",
         retry_digest: bytes | None = None,
         large: bool = False,
+        sealed: bytes | None = None,
         **fields: Any,
     ) -> tuple[str, Admitted]:
         given = items if items is not None else [message(self.new("msg"), text)]
@@ -129,6 +130,7 @@ class Book:
             idempotency=Idempotency(key, digest) if key is not None else None,
             retry_digest=retry_digest,
             large=large,
+            sealed=sealed,
         )
         return response_id, await self.ledger.admit(admission)
 

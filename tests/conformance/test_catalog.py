@@ -194,3 +194,75 @@ async def test_keys_are_found_for_their_owner_and_kind(book: Book) -> None:
     assert await catalog.idempotent("ann", "response", "k") == (b"d", response_id)
     assert await catalog.idempotent("ann", "conversation", "k") is None
     assert await catalog.idempotent("bob", "response", "k") is None
+
+
+# -- items by their ids alone
+
+
+@scene
+async def test_items_are_found_by_their_ids_alone_wherever_they_lie(book: Book) -> None:
+    conversation = await book.converse("said")
+    await book.answer("asked", "answered", conversation=conversation)
+    alone = [message("msg_alone", "alone")]
+    await book.answer(items=alone)
+    listed = (await book.home.catalog.items("ann", conversation, Paging(order="asc"))).data
+    ids = [item["id"] for item in (*listed, *alone)]
+    found = await book.home.catalog.stored_items("ann", [*ids, "msg_none"])
+    assert found == {item["id"]: item for item in (*listed, *alone)}
+
+
+@scene
+async def test_items_of_another_are_not_found_by_their_ids(book: Book) -> None:
+    await book.answer(items=[message("msg_a", "hers")])
+    await book.answer(items=[message("msg_b", "his")], owner="bob")
+    conversation = await book.converse("his", owner="bob")
+    (put,) = (await book.home.catalog.items("bob", conversation, Paging())).data
+    assert list(await book.home.catalog.stored_items("ann", ["msg_a", "msg_b", put["id"]])) == ["msg_a"]
+
+
+@scene
+async def test_of_items_with_one_id_the_newest_is_found(book: Book) -> None:
+    await book.answer(items=[message("msg_a", "first")])
+    await book.answer(items=[message("msg_a", "second")])
+    await book.answer(items=[message("msg_a", "another's")], owner="bob")
+    assert texts(list((await book.home.catalog.stored_items("ann", ["msg_a"])).values())) == ["second"]
+
+
+@scene
+async def test_items_of_what_was_deleted_are_not_found_unless_a_conversation_has_them(book: Book) -> None:
+    gone = await book.answer(items=[message("msg_gone", "gone")])
+    conversation = await book.converse()
+    kept = await book.answer(items=[message("msg_kept", "kept")], conversation=conversation)
+    for response_id in (gone, kept):
+        await book.ledger.hide("ann", response_id)
+    find = book.home.catalog.stored_items
+    assert list(await find("ann", ["msg_gone", "msg_kept"])) == ["msg_kept"]
+    while await book.home.keeper.erase(10):
+        pass
+    assert list(await find("ann", ["msg_gone", "msg_kept"])) == ["msg_kept"]
+    await book.home.conversations.delete("ann", conversation)
+    assert await find("ann", ["msg_kept"]) == {}
+
+
+@scene
+async def test_an_item_of_a_large_request_is_found_by_its_id(book: Book) -> None:
+    items = [message(f"msg_{n}", "x" * 50_000) for n in range(10)]
+    await book.answer(items=items, large=True)
+    assert await book.home.catalog.stored_items("ann", ["msg_7"]) == {"msg_7": items[7]}
+
+
+# -- the line
+
+
+@scene
+async def test_who_waits_has_a_place_in_line_and_foreground_comes_first(book: Book) -> None:
+    first, _ = await book.admit(worker=None, background=True)
+    second, _ = await book.admit(worker=None, background=True, owner="bob")
+    front, _ = await book.admit(worker=None)
+    running, _ = await book.admit()
+    queue = book.home.catalog.queue
+    assert await queue([first, second, front, running, "resp_none"]) == {front: 1, first: 2, second: 3}
+    assert await queue([second]) == {second: 3}
+    assert await queue([]) == {}
+    assert [claim.lease.response_id for claim in await book.claim(1)] == [front]
+    assert await queue([first, second, front]) == {first: 1, second: 2}

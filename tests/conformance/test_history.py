@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from outlive.core.errors import InvalidRequest, NotFound
-from outlive.ports.ledger import Place
 from tests.conformance.scenes import Book, scene
 
 TURNS = 1000
@@ -147,6 +146,7 @@ async def test_a_thousand_turns_are_one_segment_read_by_one_indexed_range(book: 
     """Of a conversation and of a chain alike; and the thousandth turn is admitted at the price of the tenth."""
     conversation = await book.converse()
     parent: str | None = None
+    early, late = range(10, 15), range(TURNS - 5, TURNS)
     prices: dict[int, int] = {}
     for turn in range(TURNS):
 
@@ -157,7 +157,7 @@ async def test_a_thousand_turns_are_one_segment_read_by_one_indexed_range(book: 
                 )
             )[0]
 
-        if turn in (10, TURNS - 1):
+        if turn in early or turn in late:
 
             async def act() -> None:
                 nonlocal parent
@@ -166,24 +166,15 @@ async def test_a_thousand_turns_are_one_segment_read_by_one_indexed_range(book: 
             prices[turn] = await book.home.inspector.work_of(act)
         else:
             parent = await both()
-    assert prices[TURNS - 1] <= prices[10] * 1.1
+    # Of the lowest: a database may do some work of its own now and then.
+    assert min(prices[turn] for turn in late) <= min(prices[turn] for turn in early) * 1.1, prices
 
     _, in_chain = await book.admit(parent=parent)
     _, in_conversation = await book.admit(conversation=conversation)
     for place in (in_chain.place, in_conversation.place):
         assert place is not None
         assert await book.history_of(place) == alternate(*map(str, range(TURNS)))
-        await assert_one_range(book, place)
-
-
-async def assert_one_range(book: Book, place: Place) -> None:
-    statements = await book.home.inspector.history_statements(place)
-    reads = [statement for statement in statements if "FROM items" in statement]
-    assert len(reads) == 1
-    assert len(statements) == 2
-    for plan in await book.home.inspector.plans(reads[0]):
-        assert plan.startswith("SEARCH items USING")
-        assert "position<" in plan
+        assert await book.home.inspector.history_ranges(place) == 1
 
 
 @scene
@@ -193,5 +184,4 @@ async def test_only_a_fork_adds_a_segment(book: Book) -> None:
     fork = await book.answer("fork", parent=one)
     _, admitted = await book.admit(parent=fork)
     assert admitted.place is not None
-    statements = await book.home.inspector.history_statements(admitted.place)
-    assert len([statement for statement in statements if "FROM items" in statement]) == 2
+    assert await book.home.inspector.history_ranges(admitted.place) == 2

@@ -12,7 +12,7 @@ from outlive.core.errors import NotFound
 from outlive.core.events import split_frames
 from outlive.ports.ledger import Closing, Entry
 from tests.conformance.homes import RunHome, RunOpener
-from tests.conformance.scenes import entry, frames, run_scene
+from tests.conformance.scenes import Book, entry, frames, run_scene, scene
 
 
 async def write(home: RunHome, response_id: str, batches: list[int], end: bool = False) -> bytes:
@@ -95,3 +95,34 @@ async def test_journals_do_not_mix(home: RunHome) -> None:
     one, two = await write(home, "resp_1", [2, 1]), await write(home, "resp_2", [4])
     assert await read_all(home, "resp_1", -1, 100) == one
     assert await read_all(home, "resp_2", -1, 100) == two
+
+
+# -- several at once
+
+
+@scene
+async def test_several_are_read_as_each_would_be_alone(book: Book) -> None:
+    ids = []
+    for count in (0, 3, 40):
+        response_id, admitted = await book.admit()
+        assert admitted.lease is not None
+        if count:
+            await book.ledger.append([entry(admitted.lease, 2, count)])
+        ids.append(response_id)
+    ended, admitted = await book.admit()
+    assert admitted.lease is not None
+    await book.close(admitted.lease)
+    journal = book.home.journal
+    for after in (-1, 0, 1, 4, 10, 1 << 53):
+        for size in (1, 1000, 1 << 20):
+            asked = dict.fromkeys([*ids, ended], after)
+            alone = {each: await journal.read(each, after, size) for each in asked}
+            expected = {each: batch for each, batch in alone.items() if batch is not None}
+            assert await journal.read_many(asked, size) == expected
+
+
+@scene
+async def test_what_is_gone_is_told_apart_from_what_has_nothing_new(book: Book) -> None:
+    running, _ = await book.admit()
+    assert await book.home.journal.read_many({"resp_none": 3, running: 1}, 1000) == {"resp_none": None}
+    assert await book.home.journal.read_many({}, 1000) == {}

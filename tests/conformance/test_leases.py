@@ -25,15 +25,19 @@ class Model:
     def __init__(self, conversation: str | None) -> None:
         self.conversation = conversation
         self.fence = 0
-        self.held = False
+        self.holder: str | None = None
         self.attempts = 0
         self.events = 2
         self.status: str | None = None
 
-    def take(self, attempts: int) -> None:
+    @property
+    def held(self) -> bool:
+        return self.holder is not None
+
+    def take(self, worker: str, attempts: int) -> None:
         self.fence += 1
         self.attempts += attempts
-        self.held = True
+        self.holder = worker
 
 
 class Leases(RuleBasedStateMachine):
@@ -41,6 +45,7 @@ class Leases(RuleBasedStateMachine):
 
     home = ""
     leases = Bundle("leases")
+    workers = st.sampled_from(["w1", "w2", "w3"])
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,6 +54,9 @@ class Leases(RuleBasedStateMachine):
         self.opened = HOMES[self.home](Path(self.folder.name))()
         self.book = Book(self.run(self.opened.__aenter__()))
         self.models: dict[str, Model] = {}
+        self.alive: set[str] = set()
+        # Where no hearts beat, nobody but whoever asks can be alive: at start everybody else is dead.
+        self.has_hearts = self.run(self.book.home.inspector.set_alive("nobody", False))
         self.conversation = self.run(self.book.converse())
 
     def teardown(self) -> None:
@@ -65,45 +73,45 @@ class Leases(RuleBasedStateMachine):
 
     # -- what may happen
 
-    @rule(target=leases, taken=st.booleans(), converses=st.booleans())
-    def admit(self, taken: bool, converses: bool) -> Any:
+    @rule(target=leases, worker=st.none() | workers, converses=st.booleans())
+    def admit(self, worker: str | None, converses: bool) -> Any:
         conversation = self.conversation if converses else None
         locked = converses and any(m.conversation and m.status is None for m in self.models.values())
         try:
-            work = self.book.admit(worker="w1" if taken else None, conversation=conversation)
+            work = self.book.admit(worker=worker, conversation=conversation)
             response_id, admitted = self.run(work)
         except ConversationLocked:
             assert locked
             return multiple()
         assert not locked
         model = self.models[response_id] = Model(conversation)
-        if not taken:
+        if worker is None:
             assert admitted.lease is None
             return multiple()
-        model.take(1)
+        model.take(worker, 1)
         assert admitted.lease.fence == model.fence
         return admitted.lease
 
-    @rule(target=leases, limit=st.integers(1, 3))
-    def claim(self, limit: int) -> Any:
+    @rule(target=leases, worker=workers, limit=st.integers(1, 3))
+    def claim(self, worker: str, limit: int) -> Any:
         waiting = [key for key, model in self.models.items() if model.status is None and not model.held]
-        claims: list[Claim] = self.run(self.book.claim(limit))
+        claims: list[Claim] = self.run(self.book.claim(limit, worker=worker))
         assert [claim.lease.response_id for claim in claims] == waiting[:limit]
         for claim in claims:
             model = self.models[claim.lease.response_id]
-            model.take(1)
+            model.take(worker, 1)
             assert (claim.lease.fence, claim.attempts) == (model.fence, model.attempts)
         return multiple(*(claim.lease for claim in claims))
 
-    @rule(target=leases, lease=leases)
-    def seize(self, lease: Lease) -> Any:
-        claim = self.run(self.book.ledger.seize(lease.response_id, "w2"))
+    @rule(target=leases, lease=leases, worker=workers)
+    def seize(self, lease: Lease, worker: str) -> Any:
+        claim = self.run(self.book.ledger.seize(lease.response_id, worker))
         model = self.models[lease.response_id]
         if model.status is not None:
             assert claim is None
             return multiple()
         assert claim.waited is not model.held
-        model.take(0)
+        model.take(worker, 0)
         assert claim.lease.fence == model.fence
         return claim.lease
 
@@ -132,14 +140,33 @@ class Leases(RuleBasedStateMachine):
         self.run(self.book.ledger.hand_back([lease]))
         if current:
             model = self.models[lease.response_id]
-            model.held, model.attempts = False, max(model.attempts - 1, 0)
+            model.holder, model.attempts = None, max(model.attempts - 1, 0)
+
+    @rule(worker=workers, alive=st.booleans())
+    def beat(self, worker: str, alive: bool) -> None:
+        """A heart beats, or has not for longer than its lease: alone, that changes nothing."""
+        self.run(self.book.home.inspector.set_alive(worker, alive))
+        self.alive = self.alive | {worker} if alive else self.alive - {worker}
 
     @rule()
-    def die(self) -> None:
-        """Every worker dies; at the next start all leases are free, and none of the old ones counts once retaken."""
-        self.run(self.book.ledger.free())
-        for model in self.models.values():
-            model.held = False
+    def free(self) -> None:
+        """What dead workers held is for anyone; their old leases count until somebody has taken it."""
+        alive = self.alive if self.has_hearts else set()
+        lost = [each for each in self.models.values() if each.status is None and each.held and each.holder not in alive]
+        assert self.run(self.book.ledger.free()) == len(lost)
+        for model in lost:
+            model.holder = None
+
+    @rule(worker=workers, some=st.lists(leases, max_size=4, unique_by=lambda lease: lease.response_id))
+    def confirm(self, worker: str, some: list[Lease]) -> None:
+        """A worker that seemed to be dead keeps what nobody has taken meanwhile, and learns what it has lost."""
+        models = [self.models[lease.response_id] for lease in some]
+        ours = [
+            self.is_current(lease) and model.holder in (worker, None) for lease, model in zip(some, models, strict=True)
+        ]
+        assert self.run(self.book.ledger.confirm(worker, some)) == ours
+        for model, is_ours in zip(models, ours, strict=True):
+            model.holder = worker if is_ours else model.holder
 
     # -- what must hold
 
@@ -163,5 +190,5 @@ class Leases(RuleBasedStateMachine):
 def test_no_order_of_events_breaks_the_lease_protocol(home: str) -> None:
     machine: Any = type("LeasesAt", (Leases,), {"home": home})
     case = machine.TestCase
-    case.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
+    case.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
     case().runTest()

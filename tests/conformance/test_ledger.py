@@ -10,7 +10,8 @@ import pytest
 from outlive.core.errors import Conflict, ConversationLocked, InvalidRequest, NotFound, StaleFence
 from outlive.core.events import is_last, split_frames
 from outlive.ports.catalog import Paging
-from outlive.ports.ledger import Place
+from outlive.ports.ledger import Notes, Place
+from tests.conformance.homes import Opener
 from tests.conformance.scenes import Book, entry, message, scene
 
 # -- admission
@@ -64,7 +65,7 @@ async def test_a_claim_brings_everything_a_worker_needs(book: Book) -> None:
     response_id, _ = await book.admit("Hi", worker=None, background=True, instructions="Be brief.", metadata={"a": "b"})
     (claim,) = await book.claim()
     assert claim.lease.response_id == response_id
-    assert (claim.owner, claim.attempts, claim.joints, claim.background) == ("ann", 1, [], True)
+    assert (claim.owner, claim.attempts, claim.notes, claim.background) == ("ann", 1, Notes(), True)
     assert claim.request.instructions == "Be brief."
     assert claim.request.metadata == {"a": "b"}
     assert [item["content"][0]["text"] for item in claim.request.input] == ["Hi"]
@@ -164,16 +165,45 @@ async def test_what_has_ended_cannot_be_seized(book: Book) -> None:
 
 
 @scene
-async def test_joints_are_kept_for_the_next_worker(book: Book) -> None:
+async def test_notes_are_kept_for_the_next_worker(book: Book) -> None:
     response_id, lease = await book.start()
-    await book.ledger.mark(lease, [4, 9])
+    await book.ledger.mark(lease, Notes([4, 9], "resp_there"))
     claim = await book.ledger.seize(response_id, "w2")
     assert claim is not None
-    assert claim.joints == [4, 9]
-    await book.ledger.mark(lease, [99])
+    assert claim.notes == Notes([4, 9], "resp_there")
+    await book.ledger.mark(lease, Notes([99]))
     again = await book.ledger.seize(response_id, "w3")
     assert again is not None
-    assert again.joints == [4, 9]
+    assert again.notes == claim.notes
+
+
+@scene
+async def test_all_that_a_run_of_several_steps_notes_is_kept(book: Book) -> None:
+    response_id, lease = await book.start()
+    notes = Notes([4], usage={"output_tokens": 5}, steps=3, repeats={"mcp_1": 2})
+    await book.ledger.mark(lease, notes)
+    claim = await book.ledger.seize(response_id, "w2")
+    assert claim is not None
+    assert claim.notes == notes
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_sealed_secrets_are_kept_for_whoever_runs_the_response(opener: Opener, taken: bool) -> None:
+    @scene
+    async def play(book: Book) -> None:
+        sealed, plain = b"\x00sealed\xff", None
+        for given in (sealed, plain):
+            response_id, _ = await book.admit(worker="w1" if taken else None, sealed=given)
+            claim = await book.ledger.seize(response_id, "w2")
+            assert claim is not None
+            assert claim.sealed == given
+            assert claim.request.secrets == {}
+            await book.ledger.hand_back([claim.lease])
+            (again,) = await book.claim(worker="w3")
+            assert again.sealed == given
+            await book.close(again.lease)
+
+    play(opener)
 
 
 @scene
@@ -607,3 +637,46 @@ async def test_nothing_is_left_of_a_large_response(book: Book) -> None:
     await book.ledger.hide("ann", response_id)
     await book.home.keeper.erase(10)
     assert {name: count for name, count in (await book.home.inspector.rows()).items() if count} == {}
+
+
+# -- holding on to leases
+
+
+@scene
+async def test_a_worker_learns_which_of_its_leases_it_has_lost(book: Book) -> None:
+    leases = []
+    for _ in range(4):
+        _, admitted = await book.admit()
+        assert admitted.lease is not None
+        leases.append(admitted.lease)
+    await book.ledger.seize(leases[1].response_id, "w2")
+    await book.close(leases[2])
+    assert await book.ledger.confirm("w1", leases) == [True, False, False, True]
+    assert await book.ledger.confirm("w1", []) == []
+
+
+@scene
+async def test_a_lease_that_was_freed_and_not_claimed_is_its_workers_again(book: Book) -> None:
+    leases = []
+    for _ in range(2):
+        _, admitted = await book.admit()
+        assert admitted.lease is not None
+        leases.append(admitted.lease)
+    assert await book.ledger.free() == 2
+    assert await book.ledger.free() == 0
+    (claim,) = await book.claim(1)
+    assert claim.lease.response_id == leases[0].response_id
+    assert await book.ledger.confirm("w1", leases) == [False, True]
+    assert await book.claim() == []
+    assert await book.ledger.append([entry(leases[0], 2), entry(leases[1], 2)]) == [False, True]
+
+
+@scene
+async def test_a_lease_that_was_freed_still_counts_until_somebody_takes_it(book: Book) -> None:
+    _, admitted = await book.admit()
+    assert admitted.lease is not None
+    await book.ledger.free()
+    assert await book.ledger.append([entry(admitted.lease, 2)]) == [True]
+    (claim,) = await book.claim()
+    assert claim.attempts == 2
+    assert await book.ledger.append([entry(admitted.lease, 3)]) == [False]

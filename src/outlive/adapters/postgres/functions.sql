@@ -1,0 +1,374 @@
+-- What takes several steps happens in the database, in one round trip. These belong to the program, not to the schema:
+-- each version of this file has a Postgres schema of its own (see schema.py), so that nodes of two versions never share
+-- a function. Nothing here raises for a refusal: one that is refused must not undo what shares its transaction.
+
+-- As in queries.sql, a comparison by IS NOT DISTINCT FROM is one that should use no index.
+-- Locks are always taken in this order, and by key within each step, so that no two nodes wait for each other:
+-- advisory locks, leases, conversations, threads.
+
+-- A line of items from its newest segment to its oldest. A thread that was erased with all that lay on it is nothing but
+-- a hole.
+CREATE FUNCTION segments(of_thread bigint, below int)
+RETURNS TABLE (number int, thread bigint, upto int, hole int) LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE line AS (
+        SELECT 1 AS number, of_thread AS thread, below AS upto, t.parent, t.fork,
+               CASE WHEN t.key IS NULL THEN -1 ELSE t.hole END AS hole
+          FROM (SELECT 1) one LEFT JOIN threads t ON t.key = of_thread
+        UNION ALL
+        SELECT l.number + 1, l.parent, l.fork, t.parent, t.fork, CASE WHEN t.key IS NULL THEN -1 ELSE t.hole END
+          FROM line l LEFT JOIN threads t ON t.key = l.parent WHERE l.parent IS NOT NULL)
+    SELECT l.number, l.thread, l.upto, l.hole FROM line l
+$$;
+
+
+-- Where new items would go: after `first` in `thread`, or (thread NULL) in a new thread that may be a fork.
+CREATE TYPE spot AS (
+    refusal text, detail text,
+    thread bigint, first int, root bigint, parent bigint, fork int, conversation bigint
+);
+
+-- In a conversation. Whoever means to add something holds its lock; whoever only reads (`locking` false) does not see a
+-- turn that has not ended (D6).
+CREATE FUNCTION locate_in_conversation(of_owner text, conversation_id text, locking boolean)
+RETURNS spot LANGUAGE plpgsql AS $$
+DECLARE
+    s spot;
+    it record;
+BEGIN
+    SELECT c.key, c.thread, t.head, r.id AS running, r.first INTO it
+      FROM conversations c JOIN threads t ON t.key = c.thread LEFT JOIN responses r ON r.key = c.running
+     WHERE c.id = conversation_id AND c.owner IS NOT DISTINCT FROM of_owner AND c.hidden IS NOT TRUE;
+    IF it.key IS NULL THEN
+        s.refusal := 'no conversation';
+    ELSIF it.running IS NOT NULL AND locking THEN
+        s.refusal := 'locked';
+        s.detail := it.running;
+    ELSE
+        s.thread := it.thread;
+        s.first := CASE WHEN it.running IS NULL THEN it.head ELSE it.first END;
+        s.conversation := it.key;
+    END IF;
+    RETURN s;
+END $$;
+
+-- After a response: in its thread if nothing has followed it yet, otherwise in a fork (D22).
+CREATE FUNCTION locate_after(of_owner text, parent_id text) RETURNS spot LANGUAGE plpgsql AS $$
+DECLARE
+    s spot;
+    p record;
+BEGIN
+    SELECT r.status, r.thread, r.last, r.conversation IS NOT NULL AS in_conversation, t.root, t.head INTO p
+      FROM responses r LEFT JOIN threads t ON t.key = r.thread
+     WHERE r.id = parent_id AND r.owner IS NOT DISTINCT FROM of_owner AND r.hidden IS NOT TRUE;
+    IF p.status IS NULL THEN
+        s.refusal := 'no parent';
+    ELSIF p.status IN ('queued', 'in_progress') THEN
+        s.refusal := 'parent unfinished';
+        s.detail := p.status;
+    ELSIF p.status = 'failed' THEN
+        s.refusal := 'parent failed';
+    ELSIF EXISTS (SELECT 1 FROM segments(p.thread, p.last) g WHERE g.hole < g.upto) THEN
+        s.refusal := 'parent incomplete';
+    ELSE
+        s.root := coalesce(p.root, p.thread);
+        IF p.head = p.last AND NOT p.in_conversation THEN
+            s.thread := p.thread;
+            s.first := p.last;
+        ELSE
+            s.first := 0;
+            s.parent := p.thread;
+            s.fork := p.last;
+        END IF;
+    END IF;
+    RETURN s;
+END $$;
+
+
+-- Everything that accepting a response writes.
+CREATE TYPE admission AS (
+    id text, owner text, status text, background boolean, at float8, conversation text, parent text,
+    request bytea, frames bytea, count int, worker text, sealed bytea,
+    key text, digest bytea, retry_digest bytea,
+    item_ids text[], item_bodies bytea[], -- the bodies are NULL when they are in the stash
+    with_ids boolean                      -- the caller named the items, who may have sent them before (D24)
+);
+CREATE TYPE admitted AS (refusal text, detail text, key bigint, thread bigint, first int);
+
+-- Whether an owner may have one more running, and whether one more may wait, on all nodes together. `quota` is how many
+-- may run of an owner (0: no limit), how many may wait (NULL: no limit), and how many of an owner (0: no limit); `waits`
+-- is how many do.
+CREATE FUNCTION find_excess(of_owner text, runs boolean, quota int[], waits int) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+    IF runs THEN
+        IF quota[1] > 0 AND
+           (SELECT count(*) FROM leases l WHERE l.owner = of_owner AND l.worker IS NOT NULL) >= quota[1] THEN
+            RETURN 'must wait';
+        END IF;
+    ELSE
+        IF waits >= quota[2] THEN
+            RETURN 'too many';
+        END IF;
+        IF quota[3] > 0 AND
+           (SELECT count(*) FROM leases l WHERE l.worker IS NULL AND l.owner = of_owner) >= quota[3] THEN
+            RETURN 'too many of yours';
+        END IF;
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE FUNCTION admit(a admission, quota int[], waits int) RETURNS admitted LANGUAGE plpgsql AS $$
+DECLARE
+    made admitted;
+    s spot;
+    earlier record;
+    kept int[]; -- of the items given, those that are new
+BEGIN
+    IF a.key IS NOT NULL THEN
+        -- A key whose response failed, or is gone, starts anew.
+        SELECT i.digest, i.target INTO earlier FROM idempotency i JOIN responses r ON r.id = i.target
+         WHERE i.owner = a.owner AND i.kind = 'response' AND i.key = a.key
+           AND r.owner IS NOT DISTINCT FROM a.owner AND r.hidden IS NOT TRUE AND r.status <> 'failed';
+        IF earlier.target IS NOT NULL THEN
+            made.refusal := CASE WHEN earlier.digest = a.digest THEN 'attached' ELSE 'conflict' END;
+            made.detail := earlier.target;
+            RETURN made;
+        END IF;
+    END IF;
+
+    IF a.conversation IS NOT NULL THEN
+        s := locate_in_conversation(a.owner, a.conversation, true);
+    ELSIF a.parent IS NOT NULL THEN
+        s := locate_after(a.owner, a.parent);
+    ELSE
+        s.first := 0;
+    END IF;
+    made.refusal := coalesce(s.refusal, find_excess(a.owner, a.worker IS NOT NULL, quota, waits));
+    made.detail := s.detail;
+    IF made.refusal IS NOT NULL THEN
+        RETURN made;
+    END IF;
+
+    IF a.with_ids AND coalesce(s.thread, s.parent) IS NOT NULL THEN
+        -- Sending an item again that the line holds already is a no-op (D24).
+        SELECT coalesce(array_agg(g.n ORDER BY g.n), '{}') INTO kept
+          FROM unnest(a.item_ids) WITH ORDINALITY AS g(id, n)
+         WHERE NOT EXISTS (SELECT 1 FROM segments(coalesce(s.thread, s.parent), coalesce(s.fork, s.first)) l
+                             JOIN items i ON i.id = g.id AND i.thread IS NOT DISTINCT FROM l.thread
+                              AND i.position < l.upto);
+    ELSE
+        SELECT coalesce(array_agg(n), '{}') INTO kept FROM generate_series(1, cardinality(a.item_ids)) n;
+    END IF;
+    IF kept = '{}' AND s.thread IS NOT NULL AND s.conversation IS NULL THEN
+        -- Nothing would show that its place in a chain is taken, so a response without input gets a fork.
+        s.parent := s.thread;
+        s.fork := s.first;
+        s.thread := NULL;
+        s.first := 0;
+    END IF;
+
+    IF s.root IS NOT NULL THEN
+        UPDATE threads t SET used_at = a.at WHERE t.key = s.root; -- being a parent renews the whole chain (D18)
+    END IF;
+    IF s.thread IS NULL THEN
+        INSERT INTO threads (root, parent, fork, head, used_at)
+        VALUES (s.root, s.parent, s.fork, s.first + cardinality(kept), a.at) RETURNING threads.key INTO s.thread;
+    ELSE
+        UPDATE threads t SET head = s.first + cardinality(kept) WHERE t.key = s.thread;
+    END IF;
+    made.thread := s.thread;
+    made.first := s.first;
+    INSERT INTO responses (id, owner, status, background, created_at, conversation, thread, first, input_end, last)
+    VALUES (a.id, a.owner, a.status, a.background, a.at, a.conversation, s.thread, s.first,
+            s.first + cardinality(kept), s.first + cardinality(kept)) RETURNING responses.key INTO made.key;
+    -- With a worker: taken at once, which counts as the first attempt. Without: anyone may claim it.
+    INSERT INTO leases (response, owner, background, worker, fence, attempts, request, sealed)
+    VALUES (made.key, a.owner, a.background, a.worker, (a.worker IS NOT NULL)::int, (a.worker IS NOT NULL)::int,
+            a.request, a.sealed);
+    INSERT INTO events (response, first, count, at, frames) VALUES (made.key, 0, a.count, a.at, a.frames);
+    IF a.item_bodies IS NOT NULL THEN
+        INSERT INTO items (thread, position, id, response, body)
+        SELECT s.thread, s.first + k.place - 1, a.item_ids[k.n], made.key, a.item_bodies[k.n]
+          FROM unnest(kept) WITH ORDINALITY AS k(n, place);
+    ELSE
+        PERFORM unstash(a.id, a.item_ids, kept, s.thread, s.first, made.key);
+    END IF;
+    IF a.key IS NOT NULL THEN
+        PERFORM save_key(a.owner, 'response', a.key, a.digest, a.id, a.at);
+    END IF;
+    IF a.retry_digest IS NOT NULL THEN
+        INSERT INTO unanswered (response, owner, digest, created_at) VALUES (made.key, a.owner, a.retry_digest, a.at);
+    END IF;
+    IF s.conversation IS NOT NULL THEN
+        -- Held until the response's terminal transaction.
+        UPDATE conversations c SET running = made.key, used_at = a.at WHERE c.key = s.conversation;
+    END IF;
+    RETURN made;
+END $$;
+
+-- Several at once. `locks` are those of Idempotency-Keys and of owners with a quota, in order.
+CREATE FUNCTION admit_all(given admission[], locks bigint[], in_conversations text[], after_parents text[], quota int[])
+RETURNS SETOF admitted LANGUAGE plpgsql AS $$
+DECLARE
+    a admission;
+    made admitted;
+    name bigint;
+    waits int;
+BEGIN
+    FOREACH name IN ARRAY locks LOOP
+        PERFORM pg_advisory_xact_lock(name);
+    END LOOP;
+    IF in_conversations <> '{}' THEN
+        PERFORM 1 FROM conversations c WHERE c.id = ANY (in_conversations) ORDER BY c.key FOR UPDATE;
+    END IF;
+    IF after_parents <> '{}' THEN
+        -- Also the first threads of their families: whoever erases holds those, and looks for unfinished runs then.
+        PERFORM 1 FROM threads t WHERE t.key IN
+            (SELECT unnest(ARRAY[p.key, p.root]) FROM responses r JOIN threads p ON p.key = r.thread
+              WHERE r.id = ANY (after_parents)) ORDER BY t.key FOR UPDATE;
+    END IF;
+    FOREACH a IN ARRAY given LOOP
+        IF a.worker IS NULL AND quota[2] IS NOT NULL AND waits IS NULL THEN
+            -- Counted once, for the line may be long.
+            SELECT count(*) INTO waits FROM leases l WHERE l.worker IS NULL;
+        END IF;
+        made := admit(a, quota, waits);
+        IF a.worker IS NULL AND made.refusal IS NULL THEN
+            waits := waits + 1;
+        END IF;
+        RETURN NEXT made;
+    END LOOP;
+END $$;
+
+-- Items come out of the stash and to their places.
+CREATE FUNCTION unstash(of_holder text, ids text[], kept int[], to_thread bigint, at_position int, of_response bigint)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO items (thread, position, id, response, body)
+    SELECT to_thread, at_position + k.place - 1, ids[k.n], of_response,
+           (SELECT string_agg(s.bytes, '' ORDER BY s.piece) FROM stash s WHERE s.holder = of_holder AND s.item = k.n)
+      FROM unnest(kept) WITH ORDINALITY AS k(n, place);
+    DELETE FROM stash s WHERE s.holder = of_holder;
+END $$;
+
+-- An older row gives way, for its key starts anew.
+CREATE FUNCTION save_key(of_owner text, of_kind text, of_key text, of_digest bytea, of_target text, at float8)
+RETURNS void LANGUAGE sql AS $$
+    INSERT INTO idempotency (owner, kind, key, digest, target, used_at)
+    VALUES (of_owner, of_kind, of_key, of_digest, of_target, at)
+    ON CONFLICT (owner, kind, key) DO UPDATE SET digest = excluded.digest, target = excluded.target, used_at = excluded.used_at
+$$;
+
+
+-- The last events of a response, with everything that must change together with them.
+CREATE TYPE closing AS (
+    id text, key bigint, fence int, at float8, firsts int[], counts int[], frames bytea[],
+    status text, snapshot bytea, item_ids text[], item_bodies bytea[], keep_turn boolean
+);
+
+-- 'ended', 'stale', or the number that the journal ends with: then it does not reach up to these events. `as_worker` is who
+-- must hold the lease, unless nobody does (NULL: it does not matter).
+CREATE FUNCTION close(c closing, as_worker text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    it record;
+    own bigint;
+    reach int;
+    turn int := cardinality(c.item_ids);
+BEGIN
+    SELECT r.thread, r.first, r.input_end, r.conversation,
+           r.conversation IS NOT NULL AND NOT EXISTS
+               (SELECT 1 FROM conversations v WHERE v.id = r.conversation AND NOT v.hidden) AS conversation_gone
+      INTO it FROM leases l JOIN responses r ON r.key = l.response
+     WHERE l.response = c.key AND l.fence = c.fence AND r.id = c.id
+       AND (as_worker IS NULL OR l.worker IS NULL OR l.worker = as_worker);
+    IF it.thread IS NULL THEN
+        -- Perhaps this very closing was committed already, and only the news of it was lost.
+        RETURN CASE WHEN EXISTS (SELECT 1 FROM snapshots s JOIN events e ON e.response = s.response
+                                  WHERE s.response = c.key AND s.body = c.snapshot
+                                    AND e.first = c.firsts[cardinality(c.firsts)]
+                                    AND e.frames = c.frames[cardinality(c.frames)]) THEN 'ended' ELSE 'stale' END;
+    END IF;
+    -- What is there of them already came with an append whose end was never heard of.
+    DELETE FROM events e WHERE e.response = c.key AND e.first >= c.firsts[1];
+    SELECT e.first + e.count - 1 INTO reach FROM events e WHERE e.response = c.key ORDER BY e.first DESC LIMIT 1;
+    IF reach < c.firsts[1] - 1 THEN
+        RETURN reach::text;
+    END IF;
+    INSERT INTO events (response, first, count, at, frames)
+    SELECT c.key, g.first, g.count, c.at, g.frames FROM unnest(c.firsts, c.counts, c.frames) AS g(first, count, frames);
+    IF NOT c.keep_turn OR it.conversation_gone THEN
+        turn := 0;
+    ELSE
+        INSERT INTO items (thread, position, id, response, body)
+        SELECT it.thread, it.input_end + g.n - 1, g.id, c.key, g.body
+          FROM unnest(c.item_ids, c.item_bodies) WITH ORDINALITY AS g(id, body, n);
+    END IF;
+    IF c.keep_turn THEN
+        UPDATE threads t SET head = it.input_end + turn WHERE t.key = it.thread;
+    END IF;
+    INSERT INTO snapshots (response, body) VALUES (c.key, c.snapshot);
+    IF c.keep_turn OR (it.first = 0 AND it.conversation IS NULL) THEN
+        UPDATE responses p SET status = c.status, ended_at = c.at, last = it.input_end + turn WHERE p.key = c.key;
+    ELSE
+        -- A failed turn leaves its conversation or chain; its input stays with it, on a thread of its own (D6).
+        INSERT INTO threads (head, used_at) VALUES (it.input_end - it.first, c.at) RETURNING threads.key INTO own;
+        UPDATE items i SET thread = own, position = i.position - it.first
+         WHERE i.thread = it.thread AND i.position >= it.first AND i.position < it.input_end;
+        UPDATE responses p SET status = c.status, ended_at = c.at, thread = own, first = 0,
+               input_end = it.input_end - it.first, last = it.input_end - it.first WHERE p.key = c.key;
+        UPDATE threads t SET head = it.first WHERE t.key = it.thread;
+    END IF;
+    DELETE FROM leases l WHERE l.response = c.key;
+    IF it.conversation IS NOT NULL THEN
+        UPDATE conversations v SET running = NULL, used_at = c.at WHERE v.id = it.conversation AND v.running = c.key;
+    END IF;
+    RETURN 'ended';
+END $$;
+
+CREATE FUNCTION close_all(given closing[], keys bigint[], as_worker text) RETURNS SETOF text LANGUAGE plpgsql AS $$
+DECLARE
+    c closing;
+    in_conversations text[];
+    in_threads bigint[];
+BEGIN
+    PERFORM 1 FROM leases l WHERE l.response = ANY (keys) ORDER BY l.response FOR UPDATE;
+    -- One by one, by key: no plan may do it the other way round.
+    SELECT array_agg(r.conversation), array_agg(r.thread) INTO in_conversations, in_threads FROM unnest(keys) AS k(key)
+     CROSS JOIN LATERAL (SELECT p.conversation, p.thread FROM responses p WHERE p.key = k.key OFFSET 0) r;
+    PERFORM 1 FROM conversations v WHERE v.id = ANY (in_conversations) ORDER BY v.key FOR UPDATE;
+    PERFORM 1 FROM threads t WHERE t.key = ANY (in_threads) ORDER BY t.key FOR UPDATE;
+    FOREACH c IN ARRAY given LOOP
+        RETURN NEXT close(c, as_worker);
+    END LOOP;
+END $$;
+
+
+-- The committed rows of a journal from the one on that holds the wanted number, until there are so many bytes of them.
+-- One row at least: without rows it says only whether the response has ended; nothing at all: there is none.
+CREATE FUNCTION read_journal(response_id text, wanted int, max_bytes int)
+RETURNS TABLE (ended boolean, first int, count int, frames bytea) LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    of_response bigint;
+    size int := 0;
+BEGIN
+    SELECT r.key, r.ended_at IS NOT NULL INTO of_response, ended FROM responses r WHERE r.id = response_id;
+    IF of_response IS NULL THEN
+        RETURN;
+    END IF;
+    FOR first, count, frames IN
+        SELECT e.first, e.count, e.frames FROM events e
+         WHERE e.response = of_response AND e.first >= coalesce(
+               (SELECT b.first FROM events b WHERE b.response = of_response AND b.first <= wanted
+                 ORDER BY b.first DESC LIMIT 1), 0)
+         ORDER BY e.first
+    LOOP
+        RETURN NEXT;
+        IF first + count > wanted THEN
+            size := size + octet_length(frames);
+            EXIT WHEN size >= max_bytes;
+        END IF;
+    END LOOP;
+    IF size = 0 THEN
+        first := NULL;
+        RETURN NEXT;
+    END IF;
+END $$;

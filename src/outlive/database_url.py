@@ -1,0 +1,58 @@
+"""What the setting `database` may be, and how it may be shown."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from outlive.core.errors import SettingsError
+
+SQLITE = "sqlite:///"
+POSTGRES = ("postgresql://", "postgres://")
+
+_PASSWORD = re.compile(r"(?<=://)([^/@?#:]*):.*@")
+_PASSWORD_FIELD = re.compile(r"([?&](?:password|sslpassword)=)[^&]*")
+
+
+def is_shared(url: str) -> bool:
+    """Whether several nodes may be at work on it."""
+    return url.startswith(POSTGRES)
+
+
+def path_of(url: str) -> Path:
+    """The file behind `sqlite:///FILE`."""
+    return Path(url.removeprefix(SQLITE))
+
+
+def show(url: str) -> str:
+    """The file, or the URL without its password."""
+    if not is_shared(url):
+        return str(path_of(url).absolute())
+    return _PASSWORD_FIELD.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
+
+
+def check(url: str) -> None:
+    """Raise SettingsError for what cannot be a database; whether it can be reached, opening it will show."""
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme.split("+")[0] in ("postgres", "postgresql"):
+        if "+" in scheme:
+            raise SettingsError("The database must be written postgresql://USER@HOST/NAME, without a driver's name.")
+        if not rest:
+            raise SettingsError("The database must be written postgresql://USER@HOST/NAME.")
+        return
+    _check_file(url)
+
+
+def _check_file(url: str) -> None:
+    name, path = url.removeprefix(SQLITE), path_of(url)
+    if name == url or not name or name == ":memory:" or "?" in name or name.endswith("/"):
+        raise SettingsError(
+            "The database must be written sqlite:///FILE, or sqlite:////FOLDER/FILE for a full path, "
+            "or postgresql://USER@HOST/NAME."
+        )
+    if not path.parent.is_dir():
+        raise SettingsError(
+            f"The folder {path.parent} for the database does not exist; create it, or choose another file."
+        )
+    if path.is_dir():
+        raise SettingsError(f"The database {path} is a folder; give the name of a file in it.")
