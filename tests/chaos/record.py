@@ -1,0 +1,83 @@
+"""What is written down of a round: every turn as its user saw it, what was done to the nodes, and what was found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, fields
+
+
+@dataclass
+class Turn:
+    """One question of a user's, and every frame of the answer that reached them, on however many connections."""
+
+    name: str  # stands in the request, so that its response and its item can be told from all others
+    model: str
+    kind: str
+    conversation: str | None
+    response_id: str | None = None
+    frames: list[bytes] = field(default_factory=list)
+    cancelled: bool = False  # by the user
+    over: bool = False  # the user knows how it ended
+
+
+@dataclass
+class Counts:
+    """What a round came to. Everything from `lost` on must be 0."""
+
+    rounds: int = 0
+    seconds: float = 0.0
+    turns: int = 0
+    responses: int = 0
+    events: int = 0
+    seen: int = 0  # events that reached a user
+    resumed: int = 0  # connections that were cut, and taken up elsewhere
+    several: int = 0  # responses that took more than one attempt
+    joints: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    deeds: Counter[str] = field(default_factory=Counter)
+    lost: int = 0
+    gaps: int = 0
+    repeats: int = 0
+    changed: int = 0
+    stuck: int = 0
+    ends: int = 0
+    doubled: int = 0
+    locked: int = 0
+    wrong: int = 0
+
+    def add(self, other: Counts) -> None:
+        for each in fields(self):
+            mine, theirs = getattr(self, each.name), getattr(other, each.name)
+            setattr(self, each.name, mine + theirs)
+
+    @property
+    def faults(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in FAULTS}
+
+
+# Name of the count -> what it says.
+FAULTS = {
+    "lost": "events lost that a client saw",
+    "gaps": "gaps",
+    "repeats": "repeats",
+    "changed": "events that a replay shows differently",
+    "stuck": "stuck",
+    "ends": "without exactly one terminal event",
+    "doubled": "double turns",
+    "locked": "locked conversations",
+    "wrong": "anything else (grammar, text, status, order of turns, tracebacks)",
+}
+
+
+def describe(counts: Counts) -> list[tuple[str, str]]:
+    """What was done and what came of it, as lines for a terminal or a page."""
+    deeds = ", ".join(f"{number} {name}" for name, number in sorted(counts.deeds.items()))
+    statuses = ", ".join(f"{number:,} {name}" for name, number in counts.statuses.most_common())
+    return [
+        ("rounds", f"{counts.rounds} in {counts.seconds / 60:.1f} min"),
+        ("done to the nodes", deeds),
+        ("responses", f"{counts.responses:,}: {statuses}"),
+        ("taken over or begun again", f"{counts.several:,}; texts were joined {counts.joints:,} times"),
+        ("events", f"{counts.events:,} journaled, {counts.seen:,} seen by clients over {counts.resumed:,} resumptions"),
+        *((what, str(getattr(counts, name))) for name, what in FAULTS.items()),
+    ]
