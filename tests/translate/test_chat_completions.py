@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from contextlib import suppress
 from typing import Any
 
@@ -110,6 +111,37 @@ def test_reasoning_comes_before_the_message(field: str) -> None:
     assert message["content"][0]["text"] == "Yes."
 
 
+def test_reasoning_ends_with_encrypted_content_where_that_was_asked_for() -> None:
+    """Without it, clients that keep their history themselves drop a thought, or refuse to go on."""
+    call = make_call(include=["reasoning.encrypted_content"])
+    events = play([reasoning_chunk("Hm"), reasoning_chunk("m. ü"), text_chunk("Yes."), finish_chunk()], call)
+    thought, message = output(events)
+    assert b64decode(thought["encrypted_content"].removeprefix("outlive:plain:")).decode() == "Hmm. ü"
+    assert "encrypted_content" not in message
+    added = next(event["item"] for event in events if event["type"] == "response.output_item.added")
+    assert "encrypted_content" not in added
+
+
+@pytest.mark.parametrize("wish", [{"summary": "auto"}, {"generate_summary": "concise"}])
+def test_reasoning_is_told_as_a_summary_where_one_was_asked_for(wish: Json) -> None:
+    """Most clients show nothing else of what a model thinks."""
+    call = make_call(reasoning=wish, include=["reasoning.encrypted_content"])
+    events = play([reasoning_chunk("Hm"), reasoning_chunk("m."), text_chunk("Yes."), finish_chunk()], call)
+    thought, message = output(events)
+    assert thought["summary"] == [{"type": "summary_text", "text": "Hmm."}] and "content" not in thought
+    assert b64decode(thought["encrypted_content"].removeprefix("outlive:plain:")) == b"Hmm."
+    assert message["content"][0]["text"] == "Yes."
+    assert types(events)[2:9] == [
+        "output_item.added",
+        "reasoning_summary_part.added",
+        "reasoning_summary_text.delta",
+        "reasoning_summary_text.delta",
+        "reasoning_summary_text.done",
+        "reasoning_summary_part.done",
+        "output_item.done",
+    ]
+
+
 def test_reasoning_under_both_names_counts_once() -> None:
     both = chunk({"reasoning": "Hm", "reasoning_content": "Hm", "reasoning_details": [{"text": "Hm"}]})
     assert output(play([both, finish_chunk()]))[0]["content"][0]["text"] == "Hm"
@@ -131,10 +163,10 @@ def test_logprobs_are_in_deltas_and_in_the_part() -> None:
     entry = {"token": "Hi", "logprob": -0.5, "bytes": None, "top_logprobs": [{"token": "Hi", "logprob": -0.5}]}
     choice = {"index": 0, "delta": {"content": "Hi"}, "logprobs": {"content": [entry]}, "finish_reason": None}
     events = play([chunk(choices=[choice]), text_chunk("!"), finish_chunk()], make_call(top_logprobs=1))
-    slim = {"token": "Hi", "logprob": -0.5, "top_logprobs": [{"token": "Hi", "logprob": -0.5}]}
-    assert [event["logprobs"] for event in events if event["type"].endswith("text.delta")] == [[slim], []]
-    full = {"token": "Hi", "bytes": [72, 105], "logprob": -0.5}
-    assert output(events)[0]["content"][0]["logprobs"] == [{**full, "top_logprobs": [full]}]
+    token = {"token": "Hi", "bytes": [72, 105], "logprob": -0.5}
+    entry = {**token, "top_logprobs": [token]}
+    assert [event["logprobs"] for event in events if event["type"].endswith("text.delta")] == [[entry], []]
+    assert output(events)[0]["content"][0]["logprobs"] == [entry]
 
 
 def test_only_the_first_choice_counts() -> None:
@@ -181,56 +213,85 @@ def calls_of(chunks: list[bytes], **fields: Any) -> list[tuple[str, str, Any]]:
 A, B = ("call_a", "f", '{"x":1}'), ("call_b", "g", '{"y":2}')
 
 
-@pytest.mark.parametrize(
-    "chunks",
-    [
-        pytest.param(
-            [
-                call_chunk(0, "call_a", "f", ""),
-                call_chunk(1, "call_b", "g", ""),
-                call_chunk(0, arguments='{"x"'),
-                call_chunk(1, arguments='{"y"'),
-                call_chunk(0, arguments=":1}"),
-                call_chunk(1, arguments=":2}"),
-            ],
-            id="interleaved",
-        ),
-        pytest.param(
-            [
-                chunk(
-                    {
-                        "tool_calls": [
-                            {"index": 0, "id": "call_a", "function": {"name": "f", "arguments": '{"x":1}'}},
-                            {"index": 1, "id": "call_b", "function": {"name": "g", "arguments": '{"y":2}'}},
-                        ]
-                    }
-                )
-            ],
-            id="whole in one chunk",
-        ),
-        pytest.param(
-            [
-                call_chunk(None, "call_a", "f", '{"x"'),
-                call_chunk(None, arguments=":1}"),
-                call_chunk(None, "call_b", "g", '{"y":2}'),
-            ],
-            id="without index",
-        ),
-        pytest.param([call_chunk(0, *A), call_chunk(0, *B)], id="every index zero"),
-        pytest.param(
-            [call_chunk(0, "call_a", "f", '{"x"'), call_chunk(0, "call_a", "f", ":1}"), call_chunk(1, *B)],
-            id="repeated id and name",
-        ),
-        pytest.param(
-            [call_chunk(0, "call_a", arguments='{"x"'), call_chunk(0, name="f", arguments=":1}"), call_chunk(1, *B)],
-            id="name later",
-        ),
-        pytest.param(
-            [call_chunk(0, "call_a", "f", {"x": 1}), call_chunk(1, "call_b", "g", {"y": 2})], id="arguments as objects"
-        ),
-    ],
-)
+CALLS = [
+    pytest.param(
+        [
+            call_chunk(0, "call_a", "f", ""),
+            call_chunk(1, "call_b", "g", ""),
+            call_chunk(0, arguments='{"x"'),
+            call_chunk(1, arguments='{"y"'),
+            call_chunk(0, arguments=":1}"),
+            call_chunk(1, arguments=":2}"),
+        ],
+        id="interleaved",
+    ),
+    pytest.param(
+        [
+            chunk(
+                {
+                    "tool_calls": [
+                        {"index": 0, "id": "call_a", "function": {"name": "f", "arguments": '{"x":1}'}},
+                        {"index": 1, "id": "call_b", "function": {"name": "g", "arguments": '{"y":2}'}},
+                    ]
+                }
+            )
+        ],
+        id="whole in one chunk",
+    ),
+    pytest.param(
+        [
+            call_chunk(None, "call_a", "f", '{"x"'),
+            call_chunk(None, arguments=":1}"),
+            call_chunk(None, "call_b", "g", '{"y":2}'),
+        ],
+        id="without index",
+    ),
+    pytest.param([call_chunk(0, *A), call_chunk(0, *B)], id="every index zero"),
+    pytest.param(
+        [call_chunk(0, "call_a", "f", '{"x"'), call_chunk(0, "call_a", "f", ":1}"), call_chunk(1, *B)],
+        id="repeated id and name",
+    ),
+    pytest.param(
+        [call_chunk(0, "call_a", arguments='{"x"'), call_chunk(0, name="f", arguments=":1}"), call_chunk(1, *B)],
+        id="name later",
+    ),
+    pytest.param(
+        [call_chunk(0, "call_a", "f", {"x": 1}), call_chunk(1, "call_b", "g", {"y": 2})], id="arguments as objects"
+    ),
+]
+
+
+@pytest.mark.parametrize("chunks", CALLS)
 def test_calls_are_told_apart(chunks: list[bytes]) -> None:
+    assert calls_of(chunks) == [A, B]
+
+
+@pytest.mark.parametrize("chunks", CALLS)
+def test_calls_are_open_one_at_a_time(chunks: list[bytes]) -> None:
+    """There are clients that forget a call when another is added before it is done."""
+    events = play([*chunks, finish_chunk("tool_calls")])
+    marks = [name for name in types(events) if name.startswith("output_item")]
+    assert marks == ["output_item.added", "output_item.done"] * 2
+
+
+def test_a_call_waits_for_its_turn_piece_by_piece() -> None:
+    """What comes for the second call while the first is unfinished is sent as soon as that is whole."""
+    translator = ChatTranslator(make_call(), CountingIds())
+    translator.feed(call_chunk(0, "call_a", "f", '{"x"'))
+    assert translator.feed(call_chunk(1, "call_b", "g", '{"y"')) == []
+    freed = [draft.type for draft in translator.feed(call_chunk(0, arguments=":1}"))]
+    assert freed == [
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
+        "response.output_item.done",
+        "response.output_item.added",
+        "response.function_call_arguments.delta",
+    ]
+    assert [draft.type for draft in translator.feed(call_chunk(1, arguments=":2}"))] == [freed[0]]
+
+
+def test_what_comes_for_a_call_that_has_ended_changes_nothing() -> None:
+    chunks = [call_chunk(0, *A), call_chunk(1, *B), call_chunk(0, arguments=" "), call_chunk(0, arguments='{"x":1}')]
     assert calls_of(chunks) == [A, B]
 
 

@@ -13,9 +13,11 @@ from outlive.core.context import PLACEHOLDER_OUTPUT
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.recovery import Open
+from outlive.core.requests import CreateResponse
 from outlive.ports.backend import Upstream
 from outlive.translate.chat_completions import render
 from outlive.translate.chat_messages import OUTPUT_ELSEWHERE
+from outlive.translate.chat_request import check
 from tests.translate.playback import make_call
 
 PLAIN = Upstream(name="u", url="http://127.0.0.1/v1")
@@ -50,6 +52,10 @@ def tool(call_id: str, content: str = "42") -> Json:
 def messages(*items: Json, at: Upstream = PLAIN, **fields: Any) -> list[Json]:
     rendered: list[Json] = render(make_call(items=list(items), **fields), at)["messages"]
     return rendered
+
+
+def request(input: list[Json] | None = None, **fields: Any) -> CreateResponse:
+    return CreateResponse(model="m", input=input or [], **fields)
 
 
 # -- messages
@@ -159,19 +165,35 @@ def test_images_files_and_audio_are_parts() -> None:
     ("part", "name"),
     [
         ({"type": "input_file", "file_url": "http://127.0.0.1/a.pdf"}, "file_url"),
-        ({"type": "input_image", "file_id": "file_1"}, "image_url"),
-        ({"type": "input_smell"}, "input_smell"),
+        ({"type": "input_file", "file_id": "file_1"}, "file_id"),
+        ({"type": "input_image", "file_id": "file_1"}, "file_id"),
+        ({"type": "input_smell"}, "type"),
     ],
 )
 def test_what_cannot_be_sent_is_named(part: Json, name: str) -> None:
-    with pytest.raises(InvalidRequest, match=name) as caught:
-        messages(message("user", part))
-    assert caught.value.param == "input"
+    text = {"type": "input_text", "text": "See:"}
+    with pytest.raises(InvalidRequest) as caught:
+        check(request(input=[message("user", "Hi"), message("user", text, part)]))
+    assert caught.value.param == f"input[1].content[1].{name}"
 
 
-def test_items_that_cannot_be_sent_are_named() -> None:
-    with pytest.raises(InvalidRequest, match="compaction"):
-        messages({"type": "compaction", "encrypted_content": "x"})
+@pytest.mark.parametrize("kind", ["compaction", "additional_tools", "configuration_update", "a_kind_of_next_year"])
+def test_items_that_cannot_be_sent_are_named_in_a_request_and_left_out_of_a_history(kind: str) -> None:
+    item = {"type": kind, "id": "x_1", "encrypted_content": "x"}
+    with pytest.raises(InvalidRequest, match=kind) as caught:
+        check(request(input=[message("user", "Hi"), item]))
+    assert (caught.value.param, caught.value.code) == ("input[1].type", "unsupported_parameter")
+    assert messages(message("user", "Hi"), item) == [{"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize(
+    "kind", ["web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation", "mcp",
+             "computer_use_preview", "local_shell", "shell", "apply_patch", "tool_search", "namespace", "fuction"],
+)  # fmt: skip
+def test_tools_that_nobody_runs_are_refused_by_their_type(kind: str) -> None:
+    with pytest.raises(InvalidRequest, match=kind) as caught:
+        check(request(tools=[{"type": "function", "name": "f"}, {"type": kind}]))
+    assert (caught.value.param, caught.value.code) == ("tools[1].type", "unsupported_parameter")
 
 
 def test_images_in_an_output_come_in_a_message_after_all_outputs() -> None:
@@ -347,12 +369,6 @@ def test_only_allowed_tools_are_sent() -> None:
     body = render(make_call(tools=[FUNCTION, CUSTOM], tool_choice=allowed), PLAIN)
     assert [entry["function"]["name"] for entry in body["tools"]] == ["c"]
     assert body["tool_choice"] == "required"
-
-
-def test_tools_that_cannot_be_sent_are_named() -> None:
-    with pytest.raises(InvalidRequest, match="web_search") as caught:
-        render(make_call(tools=[{"type": "web_search"}]), PLAIN)
-    assert caught.value.param == "tools[0]"
 
 
 SO_FAR = Open("msg_0", 0, 0, "Once upon", 40)

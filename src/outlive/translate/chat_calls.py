@@ -1,15 +1,12 @@
-"""The function calls of one Chat Completions stream: which call a fragment belongs to, and what its input is."""
+"""The function calls of one Chat Completions stream: which call a fragment belongs to."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 
 from outlive.core.events import Json
+from outlive.translate.arguments import is_whole
 from outlive.translate.growing import GrowingCall
-
-_JSON = msgspec.json.Decoder()
 
 
 class Fragment:
@@ -66,6 +63,10 @@ class Calls:
             call.grow(fragment.arguments)
         return call
 
+    def next_named(self) -> GrowingCall | None:
+        """The first call that has a name and is not open yet, nor was."""
+        return next((call for call in self.all if call.name and not call.is_open), None)
+
     def _find(self, fragment: Fragment) -> GrowingCall | None:
         if fragment.index is not None:
             call = self._by_index.get(fragment.index)
@@ -77,26 +78,6 @@ class Calls:
         if last is not None and fragment.name:
             return last if last.name in ("", fragment.name) and not is_whole(last.arguments) else None
         return last
-
-
-def is_whole(arguments: str) -> bool:
-    """Whether the arguments are JSON to the end."""
-    try:
-        _JSON.decode(arguments)
-    except msgspec.DecodeError:
-        return False
-    return True
-
-
-def read_input(arguments: str) -> str:
-    """The free text of a custom tool's call, out of the function arguments that carry it."""
-    try:
-        value: Any = _JSON.decode(arguments)
-    except msgspec.DecodeError:
-        return arguments  # the model wrote its text without the JSON around it
-    if isinstance(value, dict) and isinstance(value.get("input"), str):
-        return str(value["input"])
-    return value if isinstance(value, str) else arguments
 
 
 def _spell(arguments: object) -> str:

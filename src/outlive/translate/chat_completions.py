@@ -11,11 +11,13 @@ from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import AnyDraft, Channel, Delta, Json
 from outlive.core.ids import IdSource
 from outlive.ports.backend import Ending, ModelCall
-from outlive.translate.chat_calls import Calls, Fragment, is_whole, read_input
-from outlive.translate.chat_request import custom_tools, render, wants_logprobs
+from outlive.translate.arguments import close_call, is_whole_object
+from outlive.translate.chat_calls import Calls, Fragment
+from outlive.translate.chat_request import render, wants_logprobs, wants_seals, wants_summary
 from outlive.translate.chat_usage import read_logprobs, read_usage
 from outlive.translate.faults import read_fault
-from outlive.translate.growing import GrowingCall, GrowingText, ItemStatus, PartKind
+from outlive.translate.growing import THOUGHTS, GrowingCall, GrowingText, ItemStatus, PartKind
+from outlive.translate.tools import custom_tools
 
 __all__ = ["ChatTranslator", "render"]
 
@@ -66,34 +68,41 @@ def _decode_odd(chunk: bytes) -> _Chunk:
 
 
 class ChatTranslator:
-    """Turns the chunks of one stream into drafts. At most one text grows at a time; calls stay open until the end."""
+    """Turns the chunks of one stream into drafts. At most one text and one call grow at a time."""
 
     __slots__ = (
         "_calls",
         "_channel",
         "_custom",
         "_finish",
+        "_first",
         "_ids",
         "_model",
         "_next_index",
         "_pieces",
         "_resume",
         "_text",
+        "_thoughts",
         "_tier",
+        "_turn",
         "_usage",
         "_with_logprobs",
+        "_with_seals",
     )
 
     def __init__(self, call: ModelCall, ids: IdSource) -> None:
         self._ids = ids
         self._custom = custom_tools(call.request)
         self._with_logprobs = wants_logprobs(call.request)
+        self._with_seals = wants_seals(call.request)
+        self._thoughts: PartKind = "summary_text" if wants_summary(call.request) else "reasoning_text"
         self._calls = Calls()
+        self._turn: GrowingCall | None = None  # the call that is open
         self._text: GrowingText | None = None
         # The open text's channel and pieces, here again for the way that nearly every chunk goes; None: the long way.
         self._channel: Channel | None = None
         self._pieces: list[str] = []
-        self._next_index = 0
+        self._next_index = self._first = call.first
         self._finish: str | None = None
         self._usage: Json | None = None
         self._model: str | None = None
@@ -133,7 +142,7 @@ class ChatTranslator:
         reason = _INCOMPLETE.get(self._finish)
         status: ItemStatus = "incomplete" if reason else "completed"
         drafts: list[AnyDraft] = []
-        if self._text is None and self._next_index == 0 and not self._calls.all:
+        if self._text is None and self._next_index == self._first and not self._calls.all:
             drafts += self._open_part("output_text")  # an answer without a word is still an answer
         drafts += self._close_all(status)
         ending = Ending(status, reason, read_usage(self._usage, self._resume), self._model, self._tier)
@@ -182,7 +191,7 @@ class ChatTranslator:
         # A model that is to write on may think again first; its text must stay in one piece.
         if not isinstance(text, str) or not text or self._is_resumed():
             return []
-        return self._grow("reasoning_text", text)
+        return self._grow(self._thoughts, text)
 
     def _is_resumed(self) -> bool:
         """Whether the open text is the one that an earlier attempt began."""
@@ -218,12 +227,14 @@ class ChatTranslator:
     def _open_part(self, kind: PartKind) -> list[AnyDraft]:
         """The drafts, if any, after which the open text is a part of that kind."""
         drafts: list[AnyDraft] = []
-        if self._text is not None and (self._text.kind == "reasoning_text") != (kind == "reasoning_text"):
+        if self._text is not None and (self._text.kind in THOUGHTS) != (kind in THOUGHTS):
             drafts += self._close_text("completed")
         if self._text is None:
-            is_thought = kind == "reasoning_text"
+            if self._turn is not None and is_whole_object(self._turn.arguments):
+                drafts += self._close_turn("completed")
+            is_thought = kind in THOUGHTS
             item_id = self._ids.new("rs" if is_thought else "msg")
-            self._text = GrowingText("reasoning" if is_thought else "message", item_id, self._count())
+            self._text = GrowingText("reasoning" if is_thought else "message", item_id, self._count(), self._with_seals)
             drafts += self._text.open()
         drafts += self._text.open_part(kind)
         self._take_short_way()
@@ -242,42 +253,44 @@ class ChatTranslator:
     # -- calls
 
     def _call(self, fragment: Fragment) -> list[AnyDraft]:
+        """One call is open at a time, for some clients know no other way; the next one waits until it is whole."""
         call = self._calls.place(fragment)
-        if call.is_open:
-            return call.flush()
-        if not call.name:
-            return []
+        if call is self._turn:
+            drafts = call.flush()
+            return drafts if len(self._calls.all) == 1 else drafts + self._take_turns()
+        return self._take_turns()
+
+    def _take_turns(self) -> list[AnyDraft]:
+        drafts: list[AnyDraft] = []
+        while (waiting := self._calls.next_named()) is not None:
+            if self._turn is not None:
+                if not is_whole_object(self._turn.arguments):
+                    break
+                drafts += self._close_turn("completed")
+            drafts += self._open_call(waiting)
+        return drafts
+
+    def _open_call(self, call: GrowingCall) -> list[AnyDraft]:
         drafts = self._close_text("completed")
         call.call_id = call.call_id or self._ids.new("call")
         custom = call.name in self._custom
         item_id = self._ids.new("ctc" if custom else "fc")
+        self._turn = call
         return drafts + call.open("custom_tool_call" if custom else "function_call", item_id, self._count())
 
-    def _close_call(self, call: GrowingCall, status: ItemStatus) -> list[AnyDraft]:
-        """What was cut short is incomplete; a call whose arguments had ended was not."""
-        whole = call.arguments
-        if status == "incomplete" and is_whole(whole):
-            status = "completed"
-        if call.name in self._custom:
-            return call.close(status, read_input(whole) if status == "completed" else "")
-        drafts: list[AnyDraft] = []
-        if status == "completed" and not whole.strip():
-            call.grow("{}")  # a function without parameters; clients parse what they get
-            drafts, whole = call.flush(), call.arguments
-        return drafts + call.close(status, whole)
+    def _close_turn(self, status: ItemStatus) -> list[AnyDraft]:
+        call, self._turn = self._turn, None
+        return [] if call is None else close_call(call, status, call.name in self._custom)
 
     def _close_all(self, status: ItemStatus) -> list[AnyDraft]:
-        """Close what is open, by output index."""
-        if status == "completed" and any(not call.is_open for call in self._calls.all):
+        """Close what is open, by output index: a text that is open came after the call that is."""
+        if status == "completed" and any(not call.name for call in self._calls.all):
             raise UpstreamFault("The model's server sent a function call without the function's name.")
-        text_index = self._text.output_index if self._text is not None else -1
-        drafts: list[AnyDraft] = []
-        for call in sorted(self._calls.all, key=lambda call: call.output_index):
-            if self._text is not None and text_index < call.output_index:
-                drafts += self._close_text(status)
-            if call.is_open:
-                drafts += self._close_call(call, status)
-        return drafts + self._close_text(status)
+        drafts = self._close_turn(status) + self._close_text(status)
+        while (waiting := self._calls.next_named()) is not None:
+            drafts += self._open_call(waiting)
+            drafts += self._close_turn(status)
+        return drafts
 
     def _count(self) -> int:
         index = self._next_index

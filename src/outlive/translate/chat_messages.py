@@ -33,6 +33,13 @@ _LEFT_OUT = frozenset(
     }
 )
 
+# What to do instead of sending an item that a chat has no place for.
+_HINTS = {
+    "additional_tools": ": give the tools in 'tools'",
+    "configuration_update": ": give the settings with each request",
+    "compaction": ", and this one was not made by this server",
+}
+
 # What an item says about itself rather than to the model.
 _ENVELOPE = frozenset({"id", "type", "status", "call_id", "caller", "created_by"})
 
@@ -44,18 +51,27 @@ def render_messages(instructions: str | None, items: list[Json], developer_role:
         chat.say("system", [_text(instructions)])
     # The runner has assembled already; doing so again costs little, and a context that slipped by stays harmless.
     for item in assemble(items, []):
+        # What a request may not hold is refused at the door. What is in a history already, from another upstream or
+        # from an older time, must not keep it from going on.
         chat.take(item)
     return chat.render()
 
 
 def check_items(items: list[Json]) -> None:
-    """Raise InvalidRequest naming the first item that a chat has no place for."""
+    """Raise InvalidRequest naming the first item, or part of one, that a chat has no place for."""
     chat = _Chat("system")
     for n, item in enumerate(items):
         try:
-            chat.take(item)
+            if not chat.take(item):
+                raise InvalidRequest(_refusal(str(item.get("type"))), param="type", code="unsupported_parameter")
         except InvalidRequest as error:
-            raise InvalidRequest(error.message, param=f"input[{n}]") from error
+            at = f"input[{n}].{error.param}" if error.param else f"input[{n}]"
+            raise InvalidRequest(error.message, param=at, code=error.code) from error
+
+
+def _refusal(kind: str) -> str:
+    hint = _HINTS.get(kind, "")
+    return f"Items of type '{kind}' cannot be sent to this model's server, which speaks Chat Completions{hint}."
 
 
 class _Message:
@@ -85,11 +101,12 @@ class _Chat:
         self._messages: list[_Message | Json] = []
         self._shown: list[Json] = []  # what outputs had to show besides text, until their group is over
 
-    def take(self, item: Json) -> None:
+    def take(self, item: Json) -> bool:
+        """False: there is no place for such an item, and it was left out."""
         kind = str(item.get("type"))
         if kind.endswith("_output"):
             self._answer(str(item.get("call_id")), item)
-            return
+            return True
         self._show()
         if kind == "message":
             self._take_message(item)
@@ -97,8 +114,9 @@ class _Chat:
             self._call(item["call_id"], *_read_call(kind, item))
         elif kind == "mcp_call":
             self._take_mcp(item)
-        elif kind not in _LEFT_OUT and ":" not in kind:  # a vendor's own kinds are named `vendor:kind`
-            raise InvalidRequest(f"Items of type '{kind}' cannot be sent to this model's server.", param="input")
+        else:
+            return kind in _LEFT_OUT or ":" in kind  # a vendor's own kinds are named `vendor:kind`
+        return True
 
     def say(self, role: str, parts: list[Json]) -> None:
         if parts:
@@ -121,7 +139,7 @@ class _Chat:
         if role == "assistant":
             text = _join(_read_parts(item.get("content")), "")
             if not isinstance(text, str):
-                raise InvalidRequest("An assistant's message can only have text in it.", param="input")
+                raise InvalidRequest("An assistant's message can only have text in it.", param="content")
             self.say(role, [_text(text)] if text else [])
             return
         parts = _read_parts(item.get("content"))
@@ -201,28 +219,32 @@ def _read_output(item: Json) -> list[Json]:
     if isinstance(output, str):
         return [_text(output)]
     if isinstance(output, list) and all(isinstance(part, dict) and part.get("type") in _PARTS for part in output):
-        return _read_parts(output)
+        return _read_parts(output, "output")
     return [_text(msgspec.json.encode(output).decode())]
 
 
-def _read_parts(content: object) -> list[Json]:
+def _read_parts(content: object, field: str = "content") -> list[Json]:
     """A message's content as chat parts."""
     if isinstance(content, str):
         return [_text(content)]
     parts: list[Json] = []
-    for part in content if isinstance(content, list) else ():
+    for n, part in enumerate(content if isinstance(content, list) else ()):
         read = _PARTS.get(part["type"])
         if read is None:
             raise InvalidRequest(
-                f"Content of type '{part['type']}' cannot be sent to this model's server.", param="input"
+                f"Content of type '{part['type']}' cannot be sent to this model's server.", param=f"{field}[{n}].type"
             )
-        parts.append(read(part))
+        try:
+            parts.append(read(part))
+        except InvalidRequest as error:
+            raise InvalidRequest(error.message, param=f"{field}[{n}].{error.param}", code=error.code) from error
     return parts
 
 
 def _read_image(part: Json) -> Json:
+    _refuse_file_id(part)
     if not part.get("image_url"):
-        raise InvalidRequest("An image must be sent as 'image_url'; this server keeps no files.", param="input")
+        raise InvalidRequest("An image must be sent as 'image_url'.", param="image_url")
     image = {"url": part["image_url"]}
     if part.get("detail") in ("low", "high"):  # "auto" is what servers do anyway, "original" not all of them know
         image["detail"] = part["detail"]
@@ -230,12 +252,24 @@ def _read_image(part: Json) -> Json:
 
 
 def _read_file(part: Json) -> Json:
-    file = {name: part[name] for name in ("file_id", "file_data", "filename") if part.get(name)}
-    if "file_data" not in file and "file_id" not in file:
+    _refuse_file_id(part)
+    file = {name: part[name] for name in ("file_data", "filename") if part.get(name)}
+    if "file_data" not in file:
         raise InvalidRequest(
-            "A file given as 'file_url' cannot be sent to this model's server; send it as 'file_data'.", param="input"
+            "A file given as 'file_url' cannot be sent to this model's server; send it as 'file_data'.",
+            param="file_url",
         )
     return {"type": "file", "file": file}
+
+
+def _refuse_file_id(part: Json) -> None:
+    if part.get("file_id") is not None:
+        raise InvalidRequest(
+            "'file_id' cannot be used here: neither this server nor the model's keeps files. Send the content itself, "
+            "as data or as a URL.",
+            param="file_id",
+            code="unsupported_parameter",
+        )
 
 
 _PARTS: dict[str, Callable[[Json], Json]] = {

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from outlive.core.checks import shorten
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.requests import CreateResponse
 from outlive.ports.backend import ModelCall, Upstream
 from outlive.translate.chat_messages import check_items, render_messages
+from outlive.translate.tools import allow, describe_custom
 
 # Fields that mean the same in both, and are sent on when they were given.
 _SAME = (
@@ -26,6 +28,9 @@ _CONTINUE_FIELDS: dict[str, Json] = {
     "continue_final_message": {"continue_final_message": True, "add_generation_prompt": False}
 }
 
+# The kinds of tools that a chat has a place for; a free text tool is sent as a function.
+_SENDABLE = frozenset({"function", "custom"})
+
 _NO_PARAMETERS: Json = {"type": "object", "properties": {}, "additionalProperties": False}
 
 
@@ -33,16 +38,22 @@ def wants_logprobs(request: CreateResponse) -> bool:
     return bool(request.top_logprobs) or "message.output_text.logprobs" in request.include
 
 
-def custom_tools(request: CreateResponse) -> frozenset[str]:
-    """The names of the tools that take free text, and are sent as functions."""
-    return frozenset(tool["name"] for tool in request.tools if tool["type"] == "custom")
+def wants_seals(request: CreateResponse) -> bool:
+    return "reasoning.encrypted_content" in request.include
+
+
+def wants_summary(request: CreateResponse) -> bool:
+    """Whether thoughts are to be told in a summary: most clients look for them nowhere else, and ask for one."""
+    wish = request.reasoning or {}
+    return bool(wish.get("summary") or wish.get("generate_summary"))
 
 
 def check(request: CreateResponse) -> None:
     """Raise InvalidRequest, naming the parameter, for what a Chat Completions server cannot be sent."""
     check_items(request.input)
     for n, tool in enumerate(request.tools):
-        _render_tool(tool, f"tools[{n}]")
+        if tool["type"] not in _SENDABLE:
+            raise InvalidRequest(_refusal(tool["type"]), param=f"tools[{n}].type", code="unsupported_parameter")
 
 
 def render(call: ModelCall, upstream: Upstream) -> Json:
@@ -99,15 +110,10 @@ def _render_form(request: CreateResponse) -> Json:
 
 
 def _render_tools(request: CreateResponse) -> Json:
-    tools, choice = request.tools, request.tool_choice
-    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        # What is not sent cannot be called: the constraint is a hard one.
-        allowed = {(tool.get("type"), tool.get("name")) for tool in choice["tools"]}
-        tools = [tool for tool in tools if (tool["type"], tool.get("name")) in allowed]
-        choice = choice.get("mode") or "auto"
+    tools, choice = allow(request)
     if not tools:
         return {}  # servers refuse a choice, or parallel_tool_calls, where there are no tools
-    fields: Json = {"tools": [_render_tool(tool, f"tools[{n}]") for n, tool in enumerate(tools)]}
+    fields: Json = {"tools": [_render_tool(tool) for tool in tools]}
     if isinstance(choice, dict):
         fields["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
     elif choice != "auto":
@@ -117,30 +123,23 @@ def _render_tools(request: CreateResponse) -> Json:
     return fields
 
 
-def _render_tool(tool: Json, param: str) -> Json:
+def _refusal(kind: str) -> str:
+    return (
+        f"'{shorten(kind)}' tools cannot be used with this model: neither this server nor the model's, which speaks "
+        "Chat Completions, runs them. 'function' and 'custom' tools can be used; others need an upstream that speaks "
+        "Responses and has them."
+    )
+
+
+def _render_tool(tool: Json) -> Json:
     function: Json = {"name": tool.get("name")}
     description = tool.get("description") or ""
     if tool["type"] == "custom":
-        description = "\n\n".join(filter(None, (description, _describe(tool.get("format") or {}))))
-        function["parameters"] = {
-            "type": "object",
-            "properties": {"input": {"type": "string", "description": "The whole input of the tool, as plain text."}},
-            "required": ["input"],
-            "additionalProperties": False,
-        }
-    elif tool["type"] == "function":
+        description, function["parameters"] = describe_custom(tool)
+    else:
         function["parameters"] = tool.get("parameters") or _NO_PARAMETERS
         if tool.get("strict"):
             function["strict"] = True
-    else:
-        raise InvalidRequest(f"Tools of type '{tool['type']}' cannot be sent to this model's server.", param=param)
     if description:
         function["description"] = description
     return {"type": "function", "function": function}
-
-
-def _describe(form: Json) -> str:
-    """A grammar in words: chat servers cannot be made to keep to it, but the model can be told."""
-    if form.get("type") != "grammar":
-        return ""
-    return f"The input must follow this {form.get('syntax')} grammar:\n{form.get('definition')}"

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from outlive.core.errors import UpstreamFault
 
 # Words in an error's `code` or `type`, in any spelling, and what they tell. The first that fits counts.
 _LENGTH = ("context_length", "exceed_context")
+_LENGTH_MESSAGE = re.compile(
+    r"context (length|window|size)|(prompt|input|request|context)[^.]{0,40} too (long|large|many tokens)|max_model_len"
+    r"|maximum (prompt|input) length|exceeds? the (maximum|max)[^.]{0,30} tokens",
+    re.IGNORECASE,
+)
 _QUOTA = ("insufficient_quota", "billing", "credit")
 _RATE = ("rate_limit", "ratelimit", "too_many", "toomany", "throttl", "resource_exhausted")
 _KEY = ("api_key", "authentication", "permission", "unauthorized", "forbidden")
@@ -20,20 +27,27 @@ def read_fault(error: object, status: int | None = None, retry_after: float | No
     fields = error if isinstance(error, dict) else {}
     words = f"{fields.get('code')} {fields.get('type')}".lower()
     cause = status if status is not None else _read_status(fields.get("code"), fields.get("status"))
-    code, retryable = _classify(words, cause)
     message = _read_message(error)
+    too_long = _is_too_long(words, message, cause)
+    code, retryable = ("invalid_prompt", False) if too_long else _classify(words, cause)
     return UpstreamFault(
         f"The model's server answered {status}: {message}" if status else f"The model's server failed: {message}",
         code=code,
         status=cause,
         retryable=retryable,
         retry_after=retry_after,
+        too_long=too_long,
     )
 
 
-def _classify(words: str, status: int | None) -> tuple[str, bool]:
+def _is_too_long(words: str, message: str, status: int | None) -> bool:
+    """Whether the context does not fit into the model's window. Few servers have a code for it; most say it."""
     if any(word in words for word in _LENGTH):
-        return "invalid_prompt", False
+        return True
+    return status in (None, 400, 413, 422) and _LENGTH_MESSAGE.search(message) is not None
+
+
+def _classify(words: str, status: int | None) -> tuple[str, bool]:
     if any(word in words for word in _QUOTA):
         return "rate_limit_exceeded", False
     if status == 429 or any(word in words for word in _RATE):

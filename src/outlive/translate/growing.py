@@ -2,24 +2,56 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import Literal
 
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json
 
-PartKind = Literal["output_text", "refusal", "reasoning_text"]
+# Tells a thought that is not encrypted from those that only their own servers can read.
+PLAIN_SEAL = "outlive:plain:"
+
+PartKind = Literal["output_text", "refusal", "reasoning_text", "summary_text"]
 ItemStatus = Literal["completed", "incomplete"]
 
 # The field that holds the text, both in the part and in the event that ends it.
-_TEXT_FIELD: dict[PartKind, str] = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"}
+_TEXT_FIELD: dict[PartKind, str] = {
+    "output_text": "text",
+    "refusal": "refusal",
+    "reasoning_text": "text",
+    "summary_text": "text",
+}
+# The kinds of parts that thoughts are told in.
+THOUGHTS: frozenset[PartKind | None] = frozenset({"reasoning_text", "summary_text"})
 
 
 class GrowingText:
     """A message, or a reasoning item: parts of text, one growing at a time."""
 
-    __slots__ = ("_content", "_type", "channel", "item_id", "kind", "logprobs", "output_index", "pieces")
+    __slots__ = (
+        "_content",
+        "_index_name",
+        "_part_event",
+        "_sealed",
+        "_text_event",
+        "_type",
+        "channel",
+        "item_id",
+        "kind",
+        "logprobs",
+        "output_index",
+        "pieces",
+        "seal",
+    )
 
-    def __init__(self, type_: Literal["message", "reasoning"], item_id: str, output_index: int) -> None:
+    def __init__(
+        self, type_: Literal["message", "reasoning"], item_id: str, output_index: int, sealed: bool = False
+    ) -> None:
         self._type = type_
+        self._sealed = sealed  # a reasoning item is to end with `encrypted_content`
+        self.seal: str | None = None  # what that is to be, where the model's server has said it
+        # What the growing part is called in events.
+        self._part_event = self._text_event = ""
+        self._index_name = "content_index"
         self._content: list[Json] = []
         self.item_id = item_id
         self.output_index = output_index
@@ -44,7 +76,7 @@ class GrowingText:
         drafts = self._close_part()
         self._begin(kind, len(self._content))
         fields = self._place() | {"part": _part(kind, "", [])}
-        return [*drafts, Draft("response.content_part.added", fields)]
+        return [*drafts, Draft(f"{self._part_event}.added", fields)]
 
     def grow(self, text: str) -> AnyDraft:
         assert self.channel is not None
@@ -55,7 +87,7 @@ class GrowingText:
         """Grow by text that comes with its log probabilities."""
         self.pieces.append(text)
         self.logprobs += logprobs
-        fields = self._place() | {"delta": text, "logprobs": [_slim(entry) for entry in logprobs]}
+        fields = self._place() | {"delta": text, "logprobs": list(logprobs)}
         return Draft("response.output_text.delta", fields)
 
     def close(self, status: ItemStatus) -> list[AnyDraft]:
@@ -65,8 +97,12 @@ class GrowingText:
 
     def _begin(self, kind: PartKind, content_index: int) -> None:
         self.kind = kind
+        is_summary = kind == "summary_text"
+        self._part_event = "response.reasoning_summary_part" if is_summary else "response.content_part"
+        self._text_event = "response.reasoning_summary_text" if is_summary else f"response.{kind}"
+        self._index_name = "summary_index" if is_summary else "content_index"
         self.channel = Channel(
-            f"response.{kind}.delta", self.item_id, self.output_index, "content_index", content_index
+            f"{self._text_event}.delta", self.item_id, self.output_index, self._index_name, content_index
         )
         self.pieces = []
         self.logprobs = []
@@ -78,23 +114,31 @@ class GrowingText:
         part = _part(self.kind, text, self.logprobs)
         said: Json = self._place() | {_TEXT_FIELD[self.kind]: text}
         if self.kind == "output_text":
-            said["logprobs"] = [_slim(entry) for entry in self.logprobs]
+            said["logprobs"] = list(self.logprobs)
         drafts: list[AnyDraft] = [
-            Draft(f"response.{self.kind}.done", said),
-            Draft("response.content_part.done", self._place() | {"part": part}),
+            Draft(f"{self._text_event}.done", said),
+            Draft(f"{self._part_event}.done", self._place() | {"part": part}),
         ]
         self._content.append(part)
         self.kind = self.channel = None
         return drafts
 
     def _place(self) -> Json:
-        return {"item_id": self.item_id, "output_index": self.output_index, "content_index": len(self._content)}
+        return {"item_id": self.item_id, "output_index": self.output_index, self._index_name: len(self._content)}
 
     def _item(self, status: str) -> Json:
         item: Json = {"id": self.item_id, "type": self._type, "status": status}
         if self._type == "reasoning":
-            return item | {"summary": [], "content": list(self._content)}
+            seal = self._read_seal() if status != "in_progress" else {}
+            if self._index_name == "summary_index":
+                return item | {"summary": list(self._content)} | seal
+            return item | {"summary": [], "content": list(self._content)} | seal
         return item | {"role": "assistant", "content": list(self._content)}
+
+    def _read_seal(self) -> Json:
+        if self.seal is None and not self._sealed:
+            return {}
+        return {"encrypted_content": _seal(self._content) if self.seal is None else self.seal}
 
 
 class GrowingCall:
@@ -158,13 +202,13 @@ class GrowingCall:
         return item | {"arguments" if self._type == "function_call" else "input": whole}
 
 
+def _seal(content: list[Json]) -> str:
+    """What stands for encrypted content where a model thinks aloud: clients that keep their history themselves give a
+    thought back only with it. There is nothing to hide, so it is the thought itself."""
+    return PLAIN_SEAL + b64encode("".join(part["text"] for part in content).encode(errors="replace") or b" ").decode()
+
+
 def _part(kind: PartKind, text: str, logprobs: list[Json]) -> Json:
     if kind == "output_text":
         return {"type": kind, "annotations": [], "logprobs": list(logprobs), "text": text}
     return {"type": kind, _TEXT_FIELD[kind]: text}
-
-
-def _slim(entry: Json) -> Json:
-    """A log probability as events have it; only finished parts also have the tokens' bytes."""
-    top = [{"token": other["token"], "logprob": other["logprob"]} for other in entry["top_logprobs"]]
-    return {"token": entry["token"], "logprob": entry["logprob"], "top_logprobs": top}

@@ -43,6 +43,11 @@ class EventStream:
 
 def _join_data(event: bytes) -> bytes:
     """The payload of an event of any shape: its data lines, joined."""
+    if event.startswith(b"event: ") and event.count(b"\n") == 1:
+        # A name and a payload, as every event of the Responses API comes; the name is in the payload, too.
+        _, found, payload = event.partition(b"\ndata: ")
+        if found:
+            return payload
     lines: list[bytes] = []
     for line in event.split(b"\n"):
         name, _, value = line.partition(b":")

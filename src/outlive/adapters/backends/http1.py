@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import defaultdict
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 import httptools
@@ -36,6 +37,17 @@ class Unanswered(Broken):
     """The connection ended before the first byte of an answer; the request may be sent again on a new one."""
 
 
+@lru_cache(maxsize=256)
+def _locate(url: str) -> tuple[Origin, str, str]:
+    """Where a URL leads: the origin, what its Host header says, and the target there."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadUrl(url)
+    tls = parts.scheme == "https"
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return (parts.hostname, parts.port or (443 if tls else 80), tls), parts.netloc.rpartition("@")[2], target
+
+
 class Pool:
     """Connections that can serve again, by origin."""
 
@@ -43,16 +55,16 @@ class Pool:
         self._idle: defaultdict[Origin, list[Connection]] = defaultdict(list)
         self._tls: ssl.SSLContext | None = None
 
-    async def request(self, method: str, url: str, headers: bytes, body: bytes = b"") -> Connection:
-        """Send a request and wait for the head of its answer. `headers` are whole lines, each with its end."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadUrl(url)
-        tls = parts.scheme == "https"
-        origin = (parts.hostname, parts.port or (443 if tls else 80), tls)
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    async def request(
+        self, method: str, url: str, headers: bytes, body: bytes = b"", patience: float | None = None
+    ) -> Connection:
+        """Send a request and wait for the head of its answer, so many seconds at most (else TimeoutError).
+
+        `headers` are whole lines, each with its end.
+        """
+        origin, host, target = _locate(url)
         length = f"Content-Length: {len(body)}\r\n" if method == "POST" else ""
-        head = f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc.rpartition('@')[2]}\r\n{length}"
+        head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\n{length}"
         message = b"%b%b\r\n%b" % (head.encode(), headers, body)
         while True:
             connection = self._reuse(origin)
@@ -60,7 +72,7 @@ class Pool:
             if connection is None:
                 connection = await self._connect(origin)
             try:
-                await connection.ask(message)
+                await connection.ask(message, patience)
                 return connection
             except Unanswered:
                 # A server may close an idle connection in the moment in which it is used again; a new one will do.
@@ -126,7 +138,7 @@ class Connection(asyncio.Protocol):
 
     # -- asking and reading
 
-    async def ask(self, request: bytes) -> None:
+    async def ask(self, request: bytes, patience: float | None = None) -> None:
         """Send, and wait for the head of the answer."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -137,8 +149,14 @@ class Connection(asyncio.Protocol):
         self.status, self.headers = 0, {}
         self._complete = self._head_done = self._reusable = False
         self._transport.write(request)
-        while not self._head_done:
-            await self._wait()
+        # A timer of our own: asyncio.timeout costs several times as much, and this is once per response.
+        timer = None if patience is None else self._loop.call_later(patience, self.fail, TimeoutError())
+        try:
+            while not self._head_done:
+                await self._wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     @property
     def content_type(self) -> str:

@@ -97,6 +97,8 @@ class LocalModel:
             max_tokens_field="max_tokens",
             developer_role=False,
             any_model=True,
+            context_window=order.context // order.slots,
+            tokenizer="llamacpp",
         )
 
     async def stop(self) -> None:

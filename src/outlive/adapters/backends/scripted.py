@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeAlias
 
@@ -12,7 +12,7 @@ import msgspec
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests import CreateResponse
-from outlive.ports.backend import ContinuationMode, ModelCall
+from outlive.ports.backend import ContinuationMode, Lasting, ModelCall
 from outlive.translate.chat_completions import ChatTranslator
 
 
@@ -68,6 +68,9 @@ class ScriptedPassed:
 class ScriptedBackend:
     """Plays one script per call, passed through or not, and the last one again when there are more calls."""
 
+    stepwise = False
+    lasting: Lasting | None = None
+
     def __init__(
         self,
         name: str,
@@ -81,6 +84,8 @@ class ScriptedBackend:
         self.continuation: ContinuationMode = continuation
         self.calls: list[ModelCall] = []
         self.passed: list[Json] = []  # the bodies that were passed through
+        self.context_window: int | None = None
+        self.counter: Callable[[ModelCall], int] | None = None  # None: it cannot count
         self.left = 0  # streams that were closed before their script was over
         self._ids: IdSource = ids if ids is not None else CountingIds()
 
@@ -100,6 +105,12 @@ class ScriptedBackend:
 
     async def models(self) -> list[Json]:
         return [{"id": self.name, "object": "model", "created": 0, "owned_by": "outlive"}]
+
+    async def count(self, call: ModelCall) -> int | None:
+        return self.counter(call) if self.counter is not None else None
+
+    async def window(self, model: str) -> int | None:
+        return self.context_window
 
     async def close(self) -> None:
         pass

@@ -1,0 +1,153 @@
+"""Content as Anthropic's API has it: parts of messages and of outputs as blocks, and thoughts that can be sent back.
+
+A thought is kept as a reasoning item whose `encrypted_content` is its seal: which kind of block it was, and what the
+API must get back, unchanged, to know it again. The mark before it tells our seals from those of other vendors, whose
+items may stand in the same history.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable
+
+from outlive.core.errors import InvalidRequest
+from outlive.core.events import Json
+
+_SIGNATURE, _REDACTED = "anthropic:signature:", "anthropic:redacted:"
+
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*?(;base64)?,", re.I)
+_IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_PDF = "application/pdf"
+_TEXT_ENDINGS = (".txt", ".md", ".csv", ".json", ".xml", ".html", ".yaml", ".yml", ".toml", ".py", ".js", ".ts", ".log")
+_TEXT_TYPES = ("text/", "application/json", "application/xml", "application/yaml", "application/x-yaml")
+_LONG = frozenset({"1h", "12h", "24h", "30m"})  # longer than the five minutes that a cache lasts by itself
+
+
+def seal_signature(signature: str) -> str:
+    return _SIGNATURE + signature
+
+
+def seal_redacted(data: str) -> str:
+    return _REDACTED + data
+
+
+def open_seal(item: Json) -> Json | None:
+    """The block that a reasoning item was made of; None when it was made elsewhere, or was never finished."""
+    seal = item.get("encrypted_content")
+    if not isinstance(seal, str):
+        return None
+    if seal.startswith(_REDACTED):
+        return {"type": "redacted_thinking", "data": seal.removeprefix(_REDACTED)}
+    if not seal.startswith(_SIGNATURE):
+        return None
+    thought = "".join(part["text"] for part in item.get("summary") or () if isinstance(part.get("text"), str))
+    return {"type": "thinking", "thinking": thought, "signature": seal.removeprefix(_SIGNATURE)}
+
+
+def text_block(text: str) -> Json:
+    return {"type": "text", "text": text}
+
+
+def read_parts(content: object, field: str = "content", *, strict: bool = False) -> list[Json]:
+    """Content as blocks. The API refuses blocks without a word in them, so they are left out; and so, unless `strict`,
+    is what there is no block for."""
+    if isinstance(content, str):
+        return [text_block(content)] if content.strip() else []
+    blocks: list[Json] = []
+    for n, part in enumerate(content if isinstance(content, list) else ()):
+        try:
+            block = _read_part(part)
+        except InvalidRequest as error:
+            if strict:
+                raise InvalidRequest(error.message, param=f"{field}[{n}].{error.param}", code=error.code) from error
+            continue
+        if block["type"] != "text" or block["text"].strip():
+            blocks.append(_mark(block, part))
+    return blocks
+
+
+def _read_part(part: Json) -> Json:
+    read = PARTS.get(part["type"])
+    if read is None:
+        raise InvalidRequest(f"Content of type '{part['type']}' cannot be sent to this model's server.", param="type")
+    if part.get("file_id") is not None:
+        raise InvalidRequest(
+            "'file_id' cannot be used here: this server keeps no files. Send the content itself, as data or as a URL.",
+            param="file_id",
+            code="unsupported_parameter",
+        )
+    return read(part)
+
+
+def render_cache(ttl: object) -> Json:
+    return {"type": "ephemeral", "ttl": "1h"} if ttl in _LONG else {"type": "ephemeral"}
+
+
+def _mark(block: Json, part: Json) -> Json:
+    mark = part.get("prompt_cache_breakpoint")
+    return {**block, "cache_control": render_cache(mark.get("ttl"))} if isinstance(mark, dict) else block
+
+
+def _read_image(part: Json) -> Json:
+    url = part.get("image_url")
+    if not isinstance(url, str) or not url:
+        raise InvalidRequest("An image must be sent as 'image_url'.", param="image_url")
+    if not url.startswith("data:"):
+        return {"type": "image", "source": {"type": "url", "url": url}}
+    kind, data = _open_data_url(url)
+    kind = "image/jpeg" if kind == "image/jpg" else kind
+    if kind not in _IMAGES or data is None:
+        raise InvalidRequest(
+            "An image in a data URL must be JPEG, PNG, GIF or WebP, in base64, for this model's server.",
+            param="image_url",
+        )
+    return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
+
+
+def _read_file(part: Json) -> Json:
+    name = part.get("filename")
+    title = {"title": name} if isinstance(name, str) and name else {}
+    if part.get("file_url") and not part.get("file_data"):
+        return {"type": "document", "source": {"type": "url", "url": part["file_url"]}, **title}
+    return {"type": "document", "source": _read_source(str(part.get("file_data")), str(name or "")), **title}
+
+
+def _read_source(given: str, name: str) -> Json:
+    kind, data = _open_data_url(given) if given.startswith("data:") else (None, given)
+    if data is not None and (kind == _PDF or (kind is None and data.startswith("JVBERi0"))):  # "%PDF-" in base64
+        return {"type": "base64", "media_type": _PDF, "data": data}
+    if (kind is not None and kind.startswith(_TEXT_TYPES)) or name.lower().endswith(_TEXT_ENDINGS):
+        text = _decode_text(data)
+        if text is not None:
+            return {"type": "text", "media_type": "text/plain", "data": text}
+    raise InvalidRequest("A file must be a PDF or text, as base64, for this model's server.", param="file_data")
+
+
+def _open_data_url(url: str) -> tuple[str | None, str | None]:
+    """The media type and the base64 of a data URL, each None where there is none."""
+    match = _DATA_URL.match(url)
+    if match is None or not match[2]:
+        return None, None
+    return (match[1] or "").lower() or None, url[match.end() :]
+
+
+def _decode_text(data: str | None) -> str | None:
+    try:
+        return base64.b64decode(data or "", validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+
+
+PARTS: dict[str, Callable[[Json], Json]] = {
+    "input_text": lambda part: text_block(part["text"]),
+    "output_text": lambda part: text_block(part["text"]),
+    "text": lambda part: text_block(part["text"]),
+    "summary_text": lambda part: text_block(part["text"]),
+    "reasoning_text": lambda part: text_block(part["text"]),
+    "refusal": lambda part: text_block(part["refusal"]),
+    "input_image": _read_image,
+    "computer_screenshot": _read_image,
+    "input_file": _read_file,
+}
