@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from openai import OpenAI
 
+from tests.support import nesting
+from tests.support.postgres import SHELF
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream
 from tests.wire.raw import Wire
 
 Servers = Callable[..., OutliveServer]
+
+# What depends on the database is tried on both. (OUTLIVE_TEST_ON=postgres tries everything on Postgres alone.)
+ON_BOTH = ("cancelling", "chains", "conversations", "crowds", "leaving", "retries", "streaming")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "servers" in metafunc.fixturenames:
+        both = Path(metafunc.module.__file__ or "").stem.removeprefix("test_") in ON_BOTH
+        databases = ["sqlite", "postgres"] if both and "OUTLIVE_TEST_ON" not in os.environ else [None]
+        metafunc.parametrize(
+            "database", databases, indirect=True, scope="session", ids=[n or "usual" for n in databases]
+        )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,14 +44,24 @@ def upstream() -> Iterator[FakeUpstream]:
 
 
 @pytest.fixture(scope="session")
-def servers(upstream: FakeUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+def database(request: pytest.FixtureRequest) -> str | None:
+    """The kind of database that servers run on; None: the usual one."""
+    kind: str | None = getattr(request, "param", None)
+    return kind
+
+
+@pytest.fixture(scope="session")
+def servers(
+    upstream: FakeUpstream, tmp_path_factory: pytest.TempPathFactory, database: str | None
+) -> Iterator[Servers]:
     """Servers by their flags: tests that need the same flags share one process."""
     running: dict[tuple[str, ...], OutliveServer] = {}
 
     def serve(*flags: str) -> OutliveServer:
         if flags not in running:
             folder: Path = tmp_path_factory.mktemp("server")
-            running[flags] = OutliveServer(folder, upstream.url, *flags).start()
+            url = SHELF.lasting() if database == "postgres" else None
+            running[flags] = OutliveServer(folder, upstream.url, *flags, database_url=url).start()
         return running[flags]
 
     yield serve
@@ -44,6 +69,7 @@ def servers(upstream: FakeUpstream, tmp_path_factory: pytest.TempPathFactory) ->
         server.kill()
     for server in running.values():
         assert "Traceback" not in server.log, server.log
+        nesting.check_journals(server.database_url)
 
 
 @pytest.fixture

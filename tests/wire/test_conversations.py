@@ -140,7 +140,7 @@ def test_more_than_twenty_items_at_once_are_refused(wire: Wire, conversation: st
     [
         ({"items": "x"}, "items"),
         ({"items": [{"type": "message", "role": "nobody", "content": "x"}]}, "items[0].role"),
-        ({"items": [user("ok"), {"type": "nonsense"}]}, "items[1].type"),
+        ({"items": [user("ok"), {"type": "non sense"}]}, "items[1].type"),
         ({}, "items"),
     ],
 )

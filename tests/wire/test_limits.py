@@ -82,6 +82,22 @@ def test_who_waits_is_served_in_order(narrow: OutliveServer, upstream: FakeUpstr
     assert [asked.messages[-1]["content"] for asked in upstream.calls(model)] == ["0", "1", "2"]
 
 
+def test_who_waits_is_told_its_place_and_for_how_long(narrow: OutliveServer, upstream: FakeUpstream) -> None:
+    gate = Gate()
+    model = upstream.model([gate, *say("Hi.")])
+    with Wire(narrow.port) as wire:
+        running, first, second = (wire.create(model=model, input="x", background=True).json()["id"] for _ in range(3))
+        listed = {each["id"]: each.get("outlive") for each in wire.get("/v1/responses").json()["data"]}
+        assert listed[running] is None
+        for place, waiting in enumerate((first, second), 1):
+            queue = wire.get(f"/v1/responses/{waiting}").json()["outlive"]["queue"]
+            assert queue == listed[waiting]["queue"]
+            assert queue["place"] == place
+            assert 0 <= queue["seconds"] < 20
+        gate.open()
+        assert "outlive" not in wire.get(f"/v1/responses/{second}?wait=10").json()
+
+
 def test_a_plain_create_waits_its_turn(narrow: OutliveServer, upstream: FakeUpstream) -> None:
     gate = Gate()
     answers: list[Answer] = []

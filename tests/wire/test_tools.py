@@ -281,7 +281,7 @@ def test_an_image_and_a_file_reach_the_model(client: OpenAI, upstream: FakeUpstr
     ("part", "param"),
     [
         ({"type": "input_image", "file_id": "file_1"}, "input[0].content[0].file_id"),
-        ({"type": "input_file", "file_url": "https://example.com/a.pdf"}, "input[0]"),
+        ({"type": "input_file", "file_url": "https://example.com/a.pdf"}, "input[0].content[0].file_url"),
         ({"type": "input_nonsense"}, "input[0].content[0].type"),
     ],
 )

@@ -9,13 +9,15 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route, Router
 
-from outlive.core.errors import OutliveError
+from outlive.core.errors import Misdirected, OutliveError
 from outlive.engine.engine import Engine
-from outlive.http import chat, conversations, health, models, responses
+from outlive.http import chat, contexts, conversations, health, models, responses
 from outlive.http.auth import Auth
 from outlive.http.call import Call, Gone, Receive, Reply, Scope, Send
 from outlive.http.cors import Cors
 from outlive.http.errors import describe, encode, envelope
+from outlive.http.openapi import document
+from outlive.http.websocket import Sockets
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +25,8 @@ Endpoint = Callable[[Call], Awaitable[Reply | None]]
 
 ROUTES: list[tuple[str, str, Endpoint]] = [
     ("POST", "/v1/responses", responses.create),
+    ("POST", "/v1/responses/input_tokens", contexts.count),
+    ("POST", "/v1/responses/compact", contexts.compact),
     ("GET", "/v1/responses/{id}", responses.retrieve),
     ("GET", "/v1/responses", responses.list_all),
     ("DELETE", "/v1/responses/{id}", responses.delete),
@@ -42,13 +46,14 @@ ROUTES: list[tuple[str, str, Endpoint]] = [
     ("POST", "/v1/chat/completions", chat.create),
     ("GET", "/healthz", health.healthz),
     ("GET", "/readyz", health.readyz),
+    ("GET", "/openapi.json", document.describe),
 ]
 
 # Most requests are for a path without a parameter, and need no search.
 EXACT = {(method, path): endpoint for method, path, endpoint in ROUTES if "{" not in path}
 
-# Probes come without a key, and from whatever name a load balancer uses.
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+# Probes come without a key, and from whatever name a load balancer uses; what the API is like is no secret.
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json"})
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +63,8 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     origins: list[str] = []
     max_body_bytes: int = 64 * 1024 * 1024
     lenient_chat: bool = False
+    websocket_seconds: float = 3600.0
+    only_health: bool = False  # nobody may ask anything else here
 
 
 class Application:
@@ -68,13 +75,18 @@ class Application:
         self._access = access
         self._auth = Auth(access.keys, access.origins)
         self._cors = Cors(access.origins)
+        self.sockets = Sockets(engine, self._auth, access.max_body_bytes, access.websocket_seconds)
         self._routes = [Route(path, _Target(endpoint), methods=[method]) for method, path, endpoint in ROUTES]
         self._router = Router(self._routes)
         self._router.redirect_slashes = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            raise HTTPException(404)
+        if scope["type"] == "websocket":
+            if self._access.only_health:
+                await send({"type": "websocket.close"})
+            else:
+                await self.sockets.serve(scope, receive, send)
+            return
         call = Call(scope, receive, send, self._engine, self._access.max_body_bytes)
         call.lenient_chat = self._access.lenient_chat
         call.extra_headers = self._cors.headers(call)
@@ -98,6 +110,8 @@ class Application:
         if (preflight := self._cors.preflight(call)) is not None:
             return preflight
         if call.scope["path"] not in OPEN_PATHS:
+            if self._access.only_health:
+                raise Misdirected
             call.owner = self._auth.admit(call)
         if (endpoint := EXACT.get((call.scope["method"], call.scope["path"]))) is not None:
             return await endpoint(call)
@@ -125,7 +139,9 @@ def _routing_reply(error: HTTPException, scope: Scope, routes: list[Route]) -> R
         message = f"{scope['method']} is not allowed on {scope['path']}."
         body = envelope(message, "invalid_request_error", None, "method_not_allowed")
         # Each route has one method, so the router itself knows of the first one's only.
-        matching = [route for route in routes if route.matches(scope)[0] != Match.NONE]
+        # (And a path that is a route by its own words is not the id of something.)
+        matching = [route for route in routes if route.path == scope["path"]]
+        matching = matching or [route for route in routes if route.matches(scope)[0] != Match.NONE]
         allowed = sorted({method for route in matching for method in route.methods or ()})
         return Reply(encode(body), 405, {"allow": ", ".join(allowed)})
     message = f"There is no {scope['method']} {scope['path']} here."

@@ -23,6 +23,7 @@ TABLE: dict[type[OutliveError], tuple[int, str]] = {
     errors.UpstreamFault: (502, "server_error"),
     errors.StorageUnavailable: (503, "server_error"),
     errors.ShuttingDown: (503, "server_error"),
+    errors.Misdirected: (421, "server_error"),
     errors.OutliveError: (500, "server_error"),
 }
 
@@ -33,24 +34,38 @@ STATUS_OF_CODE = {"rate_limit_exceeded": 429, "invalid_prompt": 400}
 def describe(error: OutliveError) -> tuple[int, Json, dict[str, str]]:
     """The status, the envelope and the headers of an error."""
     status, type_ = next(TABLE[cls] for cls in type(error).__mro__ if cls in TABLE)
+    param, code = error.param, error.code
     if isinstance(error, UpstreamFault):
         status = status_of_fault(error)
         type_ = "invalid_request_error" if 400 <= status < 500 and status != 429 else type_
+        param, code = name_of_fault(error)
     headers: dict[str, str] = {}
     retry_after = getattr(error, "retry_after", None)
     if retry_after is not None:
         headers["retry-after"] = str(max(1, round(retry_after)))
     if error.should_retry is not None:
         headers["x-should-retry"] = str(error.should_retry).lower()
-    return status, envelope(error.message, type_, error.param, error.code), headers
+    return status, envelope(error.message, type_, param, code), headers
 
 
 def envelope(message: str, type_: str, param: str | None = None, code: str | None = None) -> Json:
     return {"error": {"message": message, "type": type_, "param": param, "code": code}}
 
 
+def name_of_fault(fault: UpstreamFault) -> tuple[str | None, str | None]:
+    """The parameter and the code of an upstream's failure, for a caller who waited for it. Only there a context that is
+    too long has a name of its own: a response's own error has none for it (D20)."""
+    code = fault.code
+    if fault.too_long:
+        code = "context_length_exceeded"
+        return "input", code
+    return None, code
+
+
 def status_of_fault(fault: UpstreamFault) -> int:
     """The HTTP status of an upstream's failure, for a caller who waited for it (D21)."""
+    if fault.too_long:
+        return 400
     if fault.status is not None and fault.status >= 400:
         return fault.status
     return 504 if fault.timed_out else 502

@@ -22,13 +22,12 @@ async def retrieve(call: Call) -> Reply:
 
 
 async def _models(call: Call) -> list[Json]:
-    """With several upstreams each model is listed as `NAME/model`, which is how it is asked for."""
+    """With several upstreams each model is listed as `NAME/model`, which is how it is asked for; an agent is one."""
     backends = list(call.engine.backends.values())
     lists = await asyncio.gather(*(backend.models() for backend in backends))
-    if len(backends) == 1:
-        return lists[0]
+    several = sum(not backend.stepwise for backend in backends) > 1
     return [
-        {**model, "id": f"{backend.name}/{model['id']}"}
+        {**model, "id": f"{backend.name}/{model['id']}"} if several and not backend.stepwise else model
         for backend, models in zip(backends, lists, strict=True)
         for model in models
     ]

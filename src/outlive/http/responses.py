@@ -9,12 +9,13 @@ import msgspec
 
 from outlive.core.errors import InvalidRequest, OutliveError, ShuttingDown, UpstreamFault
 from outlive.core.events import Json
-from outlive.core.fold import Fold
 from outlive.engine.admission import Accepted, Arrival
+from outlive.engine.engine import Engine
 from outlive.engine.reader import Cut, Reader
 from outlive.http import sse
 from outlive.http.call import Call, Reply, json_reply, list_reply, read_bool, read_int, read_paging
-from outlive.http.errors import STATUS_OF_CODE, encode, envelope, status_of_fault
+from outlive.http.errors import STATUS_OF_CODE, encode, envelope, name_of_fault, status_of_fault
+from outlive.http.line import find_places
 from outlive.ports.catalog import Page, Record
 
 MAX_WAIT_SECONDS = 60.0
@@ -45,7 +46,7 @@ async def create(call: Call) -> Reply | None:
         idempotency_key=call.header(b"idempotency-key"),
         retry_count=int(retries) if retries is not None and retries.isdecimal() and len(retries) < 10 else None,
     )
-    accepted = await _admit(call, arrival)
+    accepted = await admit(call.engine, arrival)
     if not accepted.request.store:
         return await _answer_fleeting(call, accepted)
     answering = call.engine.door.answering
@@ -56,13 +57,13 @@ async def create(call: Call) -> Reply | None:
         answering.discard(accepted.response_id)
 
 
-async def _admit(call: Call, arrival: Arrival) -> Accepted:
+async def admit(engine: Engine, arrival: Arrival) -> Accepted:
     try:
-        return await call.engine.door.admit(arrival)
+        return await engine.door.admit(arrival)
     except OutliveError:
         if arrival.large:
             # Some of it may have been written ahead; of a request that was refused nothing may stay in a file.
-            call.engine.sweeper.wake()
+            engine.sweeper.wake()
         raise
 
 
@@ -111,9 +112,12 @@ async def list_all(call: Call) -> Reply:
     records, more = await call.engine.catalog.responses(
         call.owner, read_paging(query), statuses=statuses, conversation=dict(query).get("conversation")
     )
-    folds = {r.response_id: await call.engine.reader.fold(r.response_id) for r in records if r.snapshot is None}
+    headers = await call.engine.reader.headers([record.response_id for record in records if record.snapshot is None])
+    places = await find_places(call.engine, records)
     # Final objects may be long, and a page may hold a hundred of them.
-    data = await asyncio.to_thread(lambda: [_summary(record, folds.get(record.response_id)) for record in records])
+    data = await asyncio.to_thread(
+        lambda: [_summary(each, headers.get(each.response_id), places.get(each.response_id)) for each in records]
+    )
     return list_reply(Page(data, more))
 
 
@@ -184,13 +188,13 @@ def _conclude(response_id: str, final: bytes, cause: UpstreamFault | None) -> Re
         body = envelope(f"Response {response_id} was cancelled.", "invalid_request_error", None, "response_cancelled")
         return Reply(encode(body), 400, headers)
     error = end.error or {}
-    code = error.get("code")
+    param, code = (None, error.get("code")) if cause is None else name_of_fault(cause)
     status = status_of_fault(cause) if cause is not None else STATUS_OF_CODE.get(code or "", 502)
     if cause is not None and cause.retry_after is not None:
         headers["retry-after"] = str(max(1, round(cause.retry_after)))
     type_ = "rate_limit_error" if status == 429 else "invalid_request_error" if status < 500 else "server_error"
     message = f"{error.get('message') or 'The response failed.'} (response {response_id})"
-    return Reply(encode(envelope(message, type_, None, code)), status, headers)
+    return Reply(encode(envelope(message, type_, param, code)), status, headers)
 
 
 def _unfinished(accepted: Accepted) -> ShuttingDown:
@@ -210,12 +214,18 @@ async def _show(call: Call, record: Record) -> Reply:
     age = call.engine.clock.now() - record.created_at
     # A run that is young may end soon; one that has been going for minutes will hardly end in the next second.
     poll = int(min(max(age * 100, 250), 5000))
-    return Reply(fold.snapshot(), headers={} if fold.ended else {"openai-poll-after-ms": str(poll)})
+    headers = {} if fold.ended else {"openai-poll-after-ms": str(poll)}
+    if fold.status == "queued" and (place := (await find_places(call.engine, [record])).get(record.response_id)):
+        return json_reply({**fold.response(), "outlive": place}, headers)
+    return Reply(fold.snapshot(), headers=headers)
 
 
-def _summary(record: Record, fold: Fold | None) -> Json:
-    body: Json = msgspec.json.decode(record.snapshot or b"{}") if fold is None else fold.header
-    return {name: value for name, value in body.items() if name not in LONG_FIELDS}
+def _summary(record: Record, header: Json | None, place: Json | None) -> Json:
+    body: Json = msgspec.json.decode(record.snapshot or b"{}") if header is None else header
+    shown = {name: value for name, value in body.items() if name not in LONG_FIELDS}
+    if shown.get("status") == "queued":
+        shown["status"] = record.status  # it may have begun since the event that this header is from
+    return shown if place is None else {**shown, "outlive": place}
 
 
 def _read_after(query: dict[str, str], follow: bool) -> int:

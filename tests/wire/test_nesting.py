@@ -1,0 +1,33 @@
+"""What a server has journaled is looked through after every test; here is that the look sees something."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.support import nesting
+from tests.support.server import OutliveServer
+from tests.support.upstream import FakeUpstream, reasoning, say
+from tests.wire.raw import Wire
+
+PIECE = b'"delta":"Hel"'
+
+
+def test_every_journal_is_read_and_a_lost_event_is_found(upstream: FakeUpstream, tmp_path: Path) -> None:
+    model = upstream.model([reasoning("Hm."), *say("Hel", "lo")])
+    with OutliveServer(tmp_path, upstream.url) as server, Wire(server.port) as wire:
+        for _ in range(3):
+            assert wire.create(model=model, input="Hi").status == 200
+        server.kill()
+        assert nesting.check_journals(server.database_url) == 3
+        with sqlite3.connect(server.database) as db:
+            key, frames = db.execute(
+                "SELECT key, frames FROM events WHERE instr(frames, ?) LIMIT 1", (PIECE,)
+            ).fetchone()
+            db.execute("UPDATE events SET frames = ? WHERE key = ?", (frames.replace(PIECE, b'"delta":"Hal"'), key))
+        db.close()
+        with pytest.raises(AssertionError, match=r"resp_\w+: "):
+            nesting.check_journals(server.database_url)
+        server.database.unlink()
