@@ -14,7 +14,6 @@ from outlive.core.checks import (
     refuse_length,
     refuse_missing,
     refuse_type,
-    refuse_unsupported,
 )
 from outlive.core.events import Json
 from outlive.core.limits import Limits
@@ -22,6 +21,7 @@ from outlive.core.limits import Limits
 # Characters; data URLs and base64 are far longer than any text.
 MAX_IMAGE_URL = 20_971_520
 MAX_FILE_DATA = 33_554_432
+MAX_FILE_ID = 512
 
 _IMAGE_DETAILS = ("auto", "low", "high", "original")
 _FILE_DETAILS = ("auto", "low", "high")
@@ -78,11 +78,12 @@ def _parse_refusal(part: Json, param: str, limits: Limits) -> Json:
 
 
 def _parse_image(part: Json, param: str, limits: Limits) -> Json:
-    _refuse_file_id(part, param)
     url = part.get("image_url")
-    if url is None:
+    if url is not None:
+        check_str(url, f"{param}.image_url", least=1, most=MAX_IMAGE_URL)
+    elif part.get("file_id") is None:
         refuse_missing(f"{param}.image_url")
-    check_str(url, f"{param}.image_url", least=1, most=MAX_IMAGE_URL)
+    _check_file_id(part, param)
     if part.get("detail") is None:
         return {**part, "detail": "auto"}
     check_enum(part["detail"], f"{param}.detail", _IMAGE_DETAILS)
@@ -90,8 +91,8 @@ def _parse_image(part: Json, param: str, limits: Limits) -> Json:
 
 
 def _parse_file(part: Json, param: str, limits: Limits) -> Json:
-    _refuse_file_id(part, param)
-    if part.get("file_data") is None and part.get("file_url") is None:
+    _check_file_id(part, param)
+    if all(part.get(name) is None for name in ("file_data", "file_url", "file_id")):
         refuse(f"'{param}' needs 'file_data' or 'file_url'.", param, "missing_required_parameter")
     for name, most in (("file_data", MAX_FILE_DATA), ("file_url", MAX_IMAGE_URL)):
         if part.get(name) is not None:
@@ -122,9 +123,10 @@ def _parse_video(part: Json, param: str, limits: Limits) -> Json:
     return part
 
 
-def _refuse_file_id(part: Json, param: str) -> None:
+def _check_file_id(part: Json, param: str) -> None:
+    """Files are the upstream's, if it has any; one that has none refuses them (see Backend.check)."""
     if part.get("file_id") is not None:
-        refuse_unsupported(f"{param}.file_id", "it keeps no files. Send the content itself, as data or as a URL.")
+        check_str(part["file_id"], f"{param}.file_id", least=1, most=MAX_FILE_ID)
 
 
 _PARTS: dict[str, Part] = {

@@ -13,8 +13,13 @@ TerminalStatus = Literal["completed", "incomplete", "failed", "cancelled"]
 
 TERMINAL_STATUSES = frozenset({"completed", "incomplete", "failed", "cancelled"})
 
-# Calls that never got whole are of no use to anybody's history.
-_CALL_TYPES = frozenset({"function_call", "custom_tool_call"})
+# Calls that never got whole are of no use to anybody's history. One that failed says so in it.
+_OVER = ("completed", "failed")
+_CALL_TYPES = frozenset({"function_call", "custom_tool_call", "mcp_call"})
+# What calls of tools that a model's server runs itself may be at.
+_UNFINISHED = frozenset({"in_progress", "searching", "interpreting", "generating", "incomplete"})
+# How an item that was cut off ends, where its type knows no `incomplete`.
+_CUT_OFF = {"image_generation_call": "failed"}
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,15 +77,21 @@ def close_open(fold: Fold) -> list[AnyDraft]:
         for list_name, index in parts:
             drafts += _close_part(fold, item, (list_name, index), place)
         drafts += _close_call(fold, item, place)
-        drafts.append(
-            Draft("response.output_item.done", {"output_index": output_index, "item": {**item, "status": "incomplete"}})
-        )
+        ended = {**item, "status": _CUT_OFF.get(item.get("type", ""), "incomplete")}
+        drafts.append(Draft("response.output_item.done", {"output_index": output_index, "item": ended}))
     return drafts
 
 
 def turn(output: list[Json]) -> list[Json]:
     """The output items that a conversation or chain keeps: unfinished calls are left out."""
-    return [item for item in output if item.get("type") not in _CALL_TYPES or item.get("status") == "completed"]
+    return [item for item in output if _is_kept(item)]
+
+
+def _is_kept(item: Json) -> bool:
+    kind, status = str(item.get("type")), item.get("status")
+    if kind in _CALL_TYPES:
+        return status in _OVER
+    return not (kind.endswith("_call") and status in _UNFINISHED)
 
 
 def _settled_tier(tier: object) -> object:
@@ -91,6 +102,7 @@ def _settled_tier(tier: object) -> object:
 _CALL_TEXTS = {
     "function_call": ("function_call_arguments", "arguments"),
     "custom_tool_call": ("custom_tool_call_input", "input"),
+    "mcp_call": ("mcp_call_arguments", "arguments"),
 }
 
 

@@ -64,6 +64,12 @@ class UnsupportedMedia(ClientFault):
     code = "unsupported_media_type"
 
 
+class BrokenSeal(ClientFault):
+    """This was not sealed by this server, or not for you, or it was changed since."""
+
+    code = "invalid_value"
+
+
 class TooMany(ClientFault):
     """Too many responses are running or waiting. Try again later."""
 
@@ -72,6 +78,20 @@ class TooMany(ClientFault):
     def __init__(self, message: str = "", *, retry_after: int = 1) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+    @classmethod
+    def waiting(cls, limit: int) -> TooMany:
+        return cls(f"{limit} responses are waiting already. Try again later.", retry_after=5)
+
+    @classmethod
+    def waiting_of_owner(cls, limit: int) -> TooMany:
+        return cls(f"{limit} of your responses are waiting already.", retry_after=5)
+
+
+class MustWait(ClientFault):
+    """Enough of this owner's responses are running already; a new one has to wait in line."""
+
+    code = "rate_limit_exceeded"
 
 
 class ConversationLocked(ClientFault):
@@ -95,7 +115,8 @@ class UpstreamFault(OutliveError):
     """The upstream could not answer.
 
     `code` is what `response.error.code` will say; `status` the HTTP status it answered with, if any; `retryable`
-    whether asking again may help; `retry_after` the seconds it asked us to wait.
+    whether asking again may help; `retry_after` the seconds it asked us to wait; `too_long` whether the context does
+    not fit into the model's window.
     """
 
     code = "server_error"
@@ -109,12 +130,18 @@ class UpstreamFault(OutliveError):
         retryable: bool = True,
         retry_after: float | None = None,
         timed_out: bool = False,
+        too_long: bool = False,
     ) -> None:
         super().__init__(message, code=code)
         self.status = status
         self.retryable = retryable
         self.retry_after = retry_after
         self.timed_out = timed_out
+        self.too_long = too_long
+
+
+class LostRun(UpstreamFault):
+    """The model's server does not know this run any more."""
 
 
 # -- our own fault, or our machine's
@@ -141,8 +168,23 @@ class ShuttingDown(ServerFault):
     retry_after = 2
 
 
+class Misdirected(ServerFault):
+    """This node is a worker: it runs responses, and takes no requests. Ask one with the role `api` or `all`."""
+
+    code = "misdirected_request"
+
+
 class StaleFence(OutliveError):
     """The lease of this response has gone to another; nothing may be written under the old one."""
+
+
+class Behind(OutliveError):
+    """The journal ends before what was to be appended begins: a standby was promoted that had not heard of all that
+    was committed."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self.last = last  # the number that the journal ends with
 
 
 class SettingsError(OutliveError):

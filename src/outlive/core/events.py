@@ -6,6 +6,7 @@ event) that the journal keeps and every reader gets.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any, TypeAlias
 
 import msgspec
@@ -72,6 +73,13 @@ class Channel:
     def frame(self, number: int, text: str) -> bytes:
         return b"%b%d%b%b%b" % (self._head, number, self._place, _encode(text), self._tail)
 
+    def renamed(self, name: str) -> Channel:
+        """The same text under another name of its event; a fold still knows it by its key."""
+        other = copy(self)
+        other.type = name
+        other._head = b'event: %b\ndata: {"type":"%b","sequence_number":' % (name.encode(), name.encode())
+        return other
+
 
 class Delta:
     """The next piece of a channel's text."""
@@ -99,6 +107,11 @@ AnyDraft: TypeAlias = Draft | Delta
 def split_frames(frames: bytes) -> list[bytes]:
     """Cut stored frames apart. JSON has no raw newline, so a blank line is always a frame's end."""
     return [frame + b"\n\n" for frame in frames.split(b"\n\n")[:-1]]
+
+
+def payloads(frames: bytes) -> list[bytes]:
+    """The JSON in each of these frames, as it is, without the framing that SSE needs; comments are left out."""
+    return [frame[frame.index(b"\ndata: ") + 7 :] for frame in frames.split(b"\n\n")[:-1] if not frame.startswith(b":")]
 
 
 def read_frame(frame: bytes) -> Json:

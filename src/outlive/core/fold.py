@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from outlive.core.events import TERMINAL_EVENTS, AnyDraft, Delta, Draft, Json, read_frame, split_frames
+from outlive.core.naming import OPENAI_NAMES
 
 # Where the text of a delta goes: the item's list it lies in (None: the item itself) and the field's name there.
 DELTA_FIELDS: dict[str, tuple[str | None, str, str | None]] = {
@@ -17,10 +18,11 @@ DELTA_FIELDS: dict[str, tuple[str | None, str, str | None]] = {
     "response.reasoning_summary_text.delta": ("summary", "text", "summary_index"),
     "response.function_call_arguments.delta": (None, "arguments", None),
     "response.custom_tool_call_input.delta": (None, "input", None),
+    "response.mcp_call_arguments.delta": (None, "arguments", None),
 }
 
 _LIFECYCLE = TERMINAL_EVENTS | {"response.created", "response.queued", "response.in_progress"}
-_PART_EVENTS = {
+PART_EVENTS = {
     "response.content_part.added": ("content", "content_index"),
     "response.content_part.done": ("content", "content_index"),
     "response.reasoning_summary_part.added": ("summary", "summary_index"),
@@ -98,6 +100,10 @@ class Fold:
         """Whether a text of an open item is whole: it has had its `done`, though its part or item has not."""
         return (delta_type, output_index, index) in self._said
 
+    def count_pieces(self, delta_type: str, output_index: int, index: int = 0) -> int:
+        """In how many deltas a text that is growing has come."""
+        return len(self._growing.get((delta_type, output_index, index), ()))
+
     # -- taking one event
 
     def _take(self, type_: str, fields: Json) -> None:
@@ -107,6 +113,7 @@ class Fold:
             self.ended = type_ in TERMINAL_EVENTS
             return
         self.visible = True
+        type_ = OPENAI_NAMES.get(type_, type_)
         if type_ in DELTA_FIELDS:
             self._take_delta(type_, fields)
         elif type_ == "response.output_item.added":
@@ -115,10 +122,22 @@ class Fold:
         elif type_ == "response.output_item.done":
             self._set_item(fields["output_index"], fields["item"])
             self._close(fields["output_index"])
-        elif type_ in _PART_EVENTS:
+        elif type_ in PART_EVENTS:
             self._take_part(type_, fields)
         elif type_.endswith(".done") and type_[:-4] + "delta" in DELTA_FIELDS:
             self._take_text_done(type_[:-4] + "delta", fields)
+        elif type_ == "response.output_text.annotation.added":
+            self._annotate(fields)
+        elif type_ == "response.mcp_call.in_progress":
+            self._items[fields["output_index"]] = {**self._items[fields["output_index"]], "status": "calling"}
+
+    def _annotate(self, fields: Json) -> None:
+        item, index = self._items[fields["output_index"]], fields["content_index"]
+        parts = list(item.get("content") or [])
+        if index < len(parts):
+            notes = [*(parts[index].get("annotations") or []), fields["annotation"]]
+            parts[index] = {**parts[index], "annotations": notes}
+            self._items[fields["output_index"]] = {**item, "content": parts}
 
     def _take_delta(self, type_: str, fields: Json) -> None:
         self.deltas += 1
@@ -141,7 +160,7 @@ class Fold:
         self._put_text(fields["output_index"], list_name, index, field, fields[field])
 
     def _take_part(self, type_: str, fields: Json) -> None:
-        list_name, index_name = _PART_EVENTS[type_]
+        list_name, index_name = PART_EVENTS[type_]
         item = self._items[fields["output_index"]]
         parts = list(item.get(list_name) or [])
         index = fields[index_name]

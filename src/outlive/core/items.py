@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TypeAlias
+
+import msgspec
 
 from outlive.core.checks import (
     check_depth,
@@ -28,49 +31,38 @@ MAX_NAME = 256
 _ROLES = ("user", "assistant", "system", "developer")
 _STATUSES = ("in_progress", "completed", "incomplete")
 
-# Kinds of item that are kept as they come: history made elsewhere, with tools that this server does not have.
-_FOREIGN = frozenset(
-    {
-        "apply_patch_call",
-        "apply_patch_call_output",
-        "code_interpreter_call",
-        "compaction",
-        "computer_call",
-        "computer_call_output",
-        "file_search_call",
-        "image_generation_call",
-        "local_shell_call",
-        "local_shell_call_output",
-        "mcp_approval_request",
-        "mcp_approval_response",
-        "mcp_call",
-        "mcp_list_tools",
-        "program",
-        "program_output",
-        "shell_call",
-        "shell_call_output",
-        "tool_search_call",
-        "tool_search_output",
-        "web_search_call",
-    }
-)
-
-# Kinds that ask the server to do something. To keep them without doing it would be to ignore them silently.
-_REFUSED = {
-    "additional_tools": "give the tools in 'tools'.",
-    "compaction_trigger": "it does not compact.",
-    "configuration_update": "give the settings with each request.",
-    "item_reference": "send the item itself, or use 'previous_response_id' or 'conversation'.",
+# Kinds that ask the server to do something. As parts of a request they are acted on; to keep them would mean nothing.
+TRIGGER = "compaction_trigger"
+REFERENCE = "item_reference"
+COMPACTION = "compaction"
+STANDING_IN = frozenset({REFERENCE, COMPACTION})
+_CONTROLS = {
+    TRIGGER: "it asks for a compaction; send it as the last item of a response's 'input'.",
+    REFERENCE: "send the item itself; only a response's 'input' can refer to another.",
 }
+
+# Every other kind is kept as it comes: history made elsewhere, tools that others run, kinds newer than this server.
+_KIND = re.compile(r"[A-Za-z0-9_.-]{1,64}(:[A-Za-z0-9_.-]{1,64})?\Z")
 
 # Completes the server's own copy of an item, or refuses it.
 Completion: TypeAlias = Callable[[Json, str, Limits], None]
 
 
+def parse_input(value: object, param: str, ids: IdSource, limits: Limits) -> list[Json]:
+    """The items of a request's input: among them may be references, and a trigger at the end."""
+    return _parse_all(value, param, ids, limits, in_request=True)
+
+
 def parse_items(value: object, param: str, ids: IdSource, limits: Limits, at_most: int | None = None) -> list[Json]:
+    """The items in an array, to be kept."""
+    if at_most is not None:
+        limits = msgspec.structs.replace(limits, max_items=min(at_most, limits.max_items))
+    return _parse_all(value, param, ids, limits, in_request=False)
+
+
+def _parse_all(value: object, param: str, ids: IdSource, limits: Limits, in_request: bool) -> list[Json]:
     """The items in an array, each once: an item given again, with the same id, is the same item."""
-    most = limits.max_items if at_most is None else min(at_most, limits.max_items)
-    given = check_list(value, param, most, "items")
+    given = check_list(value, param, limits.max_items, "items")
     check_depth(given, param, limits.max_depth)
     items: list[Json] = []
     kinds: dict[str, str] = {}
@@ -78,6 +70,8 @@ def parse_items(value: object, param: str, ids: IdSource, limits: Limits, at_mos
         item = parse_item(element, f"{param}[{n}]", ids, limits)
         if element.get("id") is not None and _is_repeat(item, kinds, f"{param}[{n}].id"):
             continue
+        if item["type"] in _CONTROLS:
+            _check_control(item["type"], f"{param}[{n}]", in_request, n == len(given) - 1)
         items.append(item)
     return items
 
@@ -115,7 +109,7 @@ def _kind_of(item: Json, param: str) -> str:
             return "message"
         if item.keys() - {"type"} != {"id"}:
             refuse_missing(f"{param}.type")
-        kind = "item_reference"
+        kind = REFERENCE
     if type(kind) is not str:
         refuse_type(kind, f"{param}.type", "a string")
     return kind
@@ -124,20 +118,24 @@ def _kind_of(item: Json, param: str) -> str:
 def _is_repeat(item: Json, kinds: dict[str, str], param: str) -> bool:
     """Whether this id came before. Two kinds of item under one id are refused: to drop one would lose it."""
     kind = kinds.get(item["id"])
-    if kind is None:
+    if kind is None or (kind == REFERENCE and item["type"] != REFERENCE):
         kinds[item["id"]] = item["type"]
         return False
-    if kind != item["type"]:
+    if item["type"] not in (kind, REFERENCE):
         refuse(f"'{item['id']}' is the id of two different items, a '{kind}' and a '{shorten(item['type'])}'.", param)
     return True
 
 
+def _check_control(kind: str, param: str, in_request: bool, is_last: bool) -> None:
+    if not in_request:
+        refuse_unsupported(f"{param}.type", f"items of type '{kind}' cannot be kept: {_CONTROLS[kind]}")
+    if kind == TRIGGER and not is_last:
+        refuse(f"'{TRIGGER}' must be the last item of the input.", param)
+
+
 def _check_foreign(item: Json, param: str) -> None:
     kind: str = item["type"]
-    if kind in _REFUSED:
-        refuse_unsupported(f"{param}.type", f"items of type '{kind}' cannot be used; {_REFUSED[kind]}")
-    slug, colon, name = kind.partition(":")
-    if kind not in _FOREIGN and not (slug and colon and name):
+    if _KIND.match(kind) is None:
         refuse(f"'{shorten(kind)}' is not a type of item.", f"{param}.type")
     if item.get("status") is not None:
         check_str(item["status"], f"{param}.status")
@@ -196,6 +194,17 @@ def _complete_reasoning(item: Json, param: str, limits: Limits) -> None:
         check_enum(item["status"], f"{param}.status", _STATUSES)
 
 
+def _complete_compaction(item: Json, param: str, limits: Limits) -> None:
+    if item.get("encrypted_content") is None:
+        refuse_missing(f"{param}.encrypted_content")
+    check_text(item["encrypted_content"], f"{param}.encrypted_content", limits)
+
+
+def _complete_reference(item: Json, param: str, limits: Limits) -> None:
+    if item["id"] is None:
+        refuse_missing(f"{param}.id")
+
+
 def _complete_status(item: Json, param: str) -> None:
     if item.get("status") is None:
         item["status"] = "completed"
@@ -216,4 +225,6 @@ _COMPLETIONS: dict[str, Completion] = {
     "custom_tool_call": _complete_call,
     "custom_tool_call_output": _complete_output,
     "reasoning": _complete_reasoning,
+    COMPACTION: _complete_compaction,
+    REFERENCE: _complete_reference,
 }

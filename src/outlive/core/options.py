@@ -33,6 +33,8 @@ INCLUDABLE = (
 
 SERVICE_TIERS = ("auto", "default", "flex", "scale", "priority", "fast", "ultrafast")
 
+LEAST_THRESHOLD = 1000  # tokens
+
 _MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512
 _MAX_FORMAT_NAME = 64
 _FORMATS = ("text", "json_object", "json_schema")
@@ -103,8 +105,8 @@ def parse_cache_options(value: object, param: str) -> Json:
         check_enum(options["mode"], f"{param}.mode", _CACHE_MODES)
     if options.get("ttl") is not None:
         check_str(options["ttl"], f"{param}.ttl")
-    if options.get("prewarm") is not None and check_bool(options["prewarm"], f"{param}.prewarm"):
-        refuse_unsupported(f"{param}.prewarm", "it cannot warm a cache without answering.")
+    if options.get("prewarm") is not None:
+        check_bool(options["prewarm"], f"{param}.prewarm")
     return options
 
 
@@ -113,6 +115,26 @@ def parse_stream_options(value: object, param: str) -> Json:
     if options.get("include_obfuscation") is not None:
         check_bool(options["include_obfuscation"], f"{param}.include_obfuscation")
     return options
+
+
+def parse_truncation(value: object, param: str) -> str:
+    return check_enum(value, param, ("auto", "disabled"))
+
+
+def parse_context_management(value: object, param: str) -> int | None:
+    """The number of tokens above which a context is compacted; 0 leaves it to the server, None is never."""
+    thresholds = [_parse_entry(entry, f"{param}[{n}]") for n, entry in enumerate(check_list(value, param))]
+    return min(thresholds, default=None)
+
+
+def _parse_entry(value: object, param: str) -> int:
+    entry = check_object(value, param)
+    if entry.get("type") is None:
+        refuse_missing(f"{param}.type")
+    if check_str(entry["type"], f"{param}.type") != "compaction":
+        refuse_unsupported(f"{param}.type", "'compaction' is the only way it manages a context.")
+    threshold = entry.get("compact_threshold")
+    return 0 if threshold is None else check_int(threshold, f"{param}.compact_threshold", least=LEAST_THRESHOLD)
 
 
 # -- known fields that cannot be honoured, unless their value asks for nothing
@@ -130,14 +152,6 @@ def refuse_agents(value: object, param: str) -> None:
     refuse_unsupported(param, "it runs one model per response.")
 
 
-def refuse_compaction(value: object, param: str) -> None:
-    for n, entry in enumerate(check_list(value, param)):
-        at = f"{param}[{n}]"
-        if check_object(entry, at).get("compact_threshold") is not None:
-            check_int(entry["compact_threshold"], f"{at}.compact_threshold", least=1)
-        refuse_unsupported(param, "it does not compact contexts.")
-
-
 def refuse_compression(value: object, param: str) -> None:
     wish = check_object(value, param).get("context_compression")
     if (
@@ -145,12 +159,6 @@ def refuse_compression(value: object, param: str) -> None:
         and check_enum(wish, f"{param}.context_compression", ("auto", "enabled", "disabled")) == "enabled"
     ):
         refuse_unsupported(f"{param}.context_compression", "it does not compress images.")
-
-
-def parse_truncation(value: object, param: str) -> str:
-    if check_enum(value, param, ("auto", "disabled")) == "auto":
-        refuse_unsupported(param, "it never drops items from a context by itself. Only 'disabled' can be used.")
-    return "disabled"
 
 
 def _parse_format(value: object, param: str) -> Json:

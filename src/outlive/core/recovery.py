@@ -10,6 +10,8 @@ from outlive.core.events import Json
 from outlive.core.fold import Fold
 
 MAX_ATTEMPTS = 3
+# What may be open when a step is begun anew.
+_CLOSABLE = frozenset({"reasoning", "mcp_call"})
 CONTINUABLE = frozenset({"prefill", "continue_final_message", "prefix"})
 
 
@@ -25,27 +27,71 @@ class Open(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """`again`: nothing was visible, start over. `continue`: go on in `open`. `interrupted`: end as incomplete.
-    `failed`: end as failed, nothing was ever visible."""
+    """`again`: nothing was visible, start over. `follow`: take up the run that went on at the upstream. `step`: take
+    the next step, after closing what is open as it stands. `continue`: go on in `open`. `interrupted`: end as
+    incomplete. `failed`: end as failed, nothing was ever visible."""
 
-    what: Literal["again", "continue", "interrupted", "failed"]
+    what: Literal["again", "follow", "step", "continue", "interrupted", "failed"]
     open: Open | None = None
 
 
-def decide(fold: Fold, *, attempts: int, joints: list[int], continuation: str, text_format: str) -> Verdict:
+def decide(
+    fold: Fold,
+    *,
+    attempts: int,
+    joints: list[int],
+    continuation: str,
+    text_format: str,
+    steps: bool = False,
+    lasts: bool = False,
+) -> Verdict:
     """What becomes of a run that stopped without a terminal event.
 
     It has been claimed `attempts` times, the present one included, and was joined before the numbers in `joints`.
+    `steps`: its answer is made in several steps, and whoever makes it can go on after any that is finished. `lasts`:
+    it goes on at the upstream without us.
     """
     if not fold.visible:
-        return Verdict("again" if attempts <= MAX_ATTEMPTS else "failed")
+        if attempts > MAX_ATTEMPTS:
+            return Verdict("failed")
+        return Verdict("follow" if lasts else "again")
     # Each joint must bring something new, or a poisoned answer would be continued for ever.
     fruitless = joints.count(fold.last + 1)
+    if lasts and fruitless < MAX_ATTEMPTS:
+        return Verdict("follow")
+    if fruitless < MAX_ATTEMPTS and (_may_step(fold) if steps else _is_only_compacted(fold)):
+        return Verdict("step")
     if continuation in CONTINUABLE and text_format == "text" and fruitless < MAX_ATTEMPTS:
         open_text = find_open_text(fold)
         if open_text is not None:
+            if steps:  # what was said in steps before is counted already
+                deltas = fold.count_pieces("response.output_text.delta", open_text.output_index)
+                open_text = msgspec.structs.replace(open_text, deltas=deltas)
             return Verdict("continue", open_text)
     return Verdict("interrupted")
+
+
+def _may_step(fold: Fold) -> bool:
+    """Whether nothing of the answer itself is half-shown: a thought can be thought anew, and a call has its own rules.
+
+    A thought that is never finished, because it ends its server each time, is not thought for ever.
+    """
+    if any(item.get("type") not in _CLOSABLE for _, item, _ in fold.open_items()):
+        return False
+    broken = 0
+    for item in reversed(fold.output):
+        if item.get("type") != "reasoning" or item.get("status") == "completed":
+            break
+        broken += 1
+    return broken < MAX_ATTEMPTS
+
+
+def _is_only_compacted(fold: Fold) -> bool:
+    """Whether nothing was said yet: the context was compacted, and the answer is still to come."""
+    output = fold.output
+    if not output or next(fold.open_items(), None) is not None:
+        return False
+    return all(item.get("type") == "compaction" for item in output)
 
 
 def find_open_text(fold: Fold) -> Open | None:

@@ -24,11 +24,13 @@ from outlive.core.checks import (
 from outlive.core.content import check_text
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
-from outlive.core.items import parse_items, user_message
+from outlive.core.items import STANDING_IN, TRIGGER, parse_input, parse_items, user_message
 from outlive.core.limits import Limits
+from outlive.core.naming import EventNames
 from outlive.core.options import (
     SERVICE_TIERS,
     parse_cache_options,
+    parse_context_management,
     parse_conversation,
     parse_include,
     parse_metadata,
@@ -37,12 +39,12 @@ from outlive.core.options import (
     parse_text,
     parse_truncation,
     refuse_agents,
-    refuse_compaction,
     refuse_compression,
     refuse_moderation,
     refuse_prompt,
 )
 from outlive.core.response import header
+from outlive.core.secrets import split_secrets
 from outlive.core.tools import parse_tool_choice, parse_tools
 
 __all__ = [
@@ -65,8 +67,10 @@ class CreateResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     model: str
     input: list[Json]  # normalised items, each with an id and a type
     given_ids: bool = False  # some input item came with an id of its own: only then can it be a repeat
+    refers: bool = False  # some of it stands for other items, which lie elsewhere or are sealed in it
     instructions: str | None = None
     stream: bool = False
+    generate: bool = True  # False: keep the input for a later turn, and ask no model
     background: bool = False
     store: bool = True
     previous_response_id: str | None = None
@@ -86,6 +90,8 @@ class CreateResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     text: Json = {}  # {"format", "verbosity"}, each only when given
     reasoning: Json | None = None
     truncation: str | None = None
+    context_management: int | None = None  # compact above so many tokens; 0: above what suits the model
+    compacts: bool = False  # the input ended with a trigger: compact what there is, and answer nothing
     service_tier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
@@ -93,6 +99,8 @@ class CreateResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     safety_identifier: str | None = None
     user: str | None = None
     extra: Json = {}  # unknown top-level fields, for the upstream
+    event_names: EventNames = "openai"  # as the server was set when this was accepted
+    secrets: dict[str, Json] = {}  # of tools, by label; never packed, so that they are kept sealed or not at all
 
 
 def parse_create(body: object, ids: IdSource, limits: Limits) -> CreateResponse:
@@ -105,22 +113,27 @@ def parse_create(body: object, ids: IdSource, limits: Limits) -> CreateResponse:
     if body.get("instructions") is not None:
         fields["instructions"] = check_text(body["instructions"], "instructions", limits)
     if body.get("tools") is not None:
-        fields["tools"] = parse_tools(body["tools"], limits)
+        fields["tools"], fields["secrets"] = split_secrets(parse_tools(body["tools"], limits))
     if body.get("tool_choice") is not None:
         fields["tool_choice"] = parse_tool_choice(body["tool_choice"], fields.get("tools", []))
     _check_state(fields)
+    if (fields.get("prompt_cache_options") or {}).get("prewarm"):
+        fields["generate"] = False
     given = body.get("input")
     if type(given) is str:
         fields["input"] = [user_message(check_text(given, "input", limits), ids)]
     else:
         fields["input"] = _parse_input(body, fields, ids, limits)
         fields["given_ids"] = given is not None and any(item.get("id") is not None for item in given)
+        if fields["input"] and fields["input"][-1]["type"] == TRIGGER:
+            _take_trigger(fields)
+        fields["refers"] = any(item["type"] in STANDING_IN for item in fields["input"])
     return CreateResponse(**fields)
 
 
 def pack(request: CreateResponse) -> bytes:
-    """Everything but the input, for storage; items are kept one by one elsewhere."""
-    return _encode(msgspec.structs.replace(request, input=[]))
+    """Everything but the input and the secrets, for storage; items are kept one by one elsewhere."""
+    return _encode(msgspec.structs.replace(request, input=[], secrets={}))
 
 
 def unpack(raw: bytes, input: list[Json]) -> CreateResponse:
@@ -165,7 +178,8 @@ def _check_state(fields: dict[str, Any]) -> None:
 
 def _parse_input(body: Json, fields: dict[str, Any], ids: IdSource, limits: Limits) -> list[Json]:
     given = body.get("input")
-    continues = "conversation" in fields or "previous_response_id" in fields
+    # What is never sent to a model may be empty.
+    continues = "conversation" in fields or "previous_response_id" in fields or not fields.get("generate", True)
     if given is None:
         if continues:
             return []
@@ -174,7 +188,15 @@ def _parse_input(body: Json, fields: dict[str, Any], ids: IdSource, limits: Limi
         refuse_type(given, "input", "a string or an array of items")
     if not given and not continues:
         refuse("'input' must not be empty when nothing came before.", "input", "empty_array")
-    return parse_items(given, "input", ids, limits)
+    return parse_input(given, "input", ids, limits)
+
+
+def _take_trigger(fields: dict[str, Any]) -> None:
+    """A trigger says what to do; it is no part of the conversation, and is not kept."""
+    fields["input"].pop()
+    fields["compacts"] = True
+    if not fields["input"] and "conversation" not in fields and "previous_response_id" not in fields:
+        refuse("There is nothing to compact: 'input' has a trigger alone, and nothing came before.", "input")
 
 
 def _refuse_other_name(value: object, name: str) -> None:
@@ -194,6 +216,7 @@ _LATER = frozenset({"input", "instructions", "tools", "tool_choice"})
 _PARSERS: dict[str, Callable[[object, str], object]] = {
     "model": partial(check_str, least=1, most=256),
     "stream": check_bool,
+    "generate": check_bool,
     "background": check_bool,
     "store": check_bool,
     "previous_response_id": check_id,
@@ -211,6 +234,7 @@ _PARSERS: dict[str, Callable[[object, str], object]] = {
     "text": parse_text,
     "reasoning": parse_reasoning,
     "truncation": parse_truncation,
+    "context_management": parse_context_management,
     "service_tier": partial(check_enum, values=SERVICE_TIERS),
     "prompt_cache_key": partial(check_str, most=512),
     "prompt_cache_retention": partial(check_enum, values=("in_memory", "24h")),
@@ -222,7 +246,6 @@ _PARSERS: dict[str, Callable[[object, str], object]] = {
 # Known, but not kept: checked for what cannot be honoured, or ignored.
 _UNKEPT: dict[str, Callable[[object, str], object]] = {
     "access_programs": _ignore,
-    "context_management": refuse_compaction,
     "conversation_id": _refuse_other_name,
     "image": refuse_compression,
     "moderation": refuse_moderation,

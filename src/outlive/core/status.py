@@ -9,8 +9,9 @@ The rules of the stream, in the order in which `check` looks at them:
    and status `in_progress`; several may be open at a time.
 4. Within an item events follow ITEMS: every part that is added is done before the next part or the item's end.
    Types of items that are not in the table may have any events between `added` and `done`.
-5. Deltas add up to the text in their `done`, that text is the one in the part's `done`, and parts and texts are those
-   in the item's `done`. An item keeps its id, type, call_id, name and role from `added` to `done`.
+5. Deltas add up to the text in their `done`, that text is the one in the part's `done`, with the annotations that were
+   added, and parts and texts are those in the item's `done`. An item keeps its id, type, call_id, name and role from
+   `added` to `done`, and every event within it names that id, if any.
 6. The terminal event comes when no item is open, carries exactly the items that were done, in order, and is the last.
 """
 
@@ -58,7 +59,13 @@ ITEMS: dict[str, dict[str, dict[str, str]]] = {
             "reasoning_summary_part.added summary_text": "summary",
             "output_item.done": "done",
         },
-        "text": {"reasoning_text.delta": "text", "reasoning_text.done": "text said"},
+        "text": {
+            "reasoning_text.delta": "text",
+            "reasoning_text.done": "text said",
+            # As Open Responses calls them.
+            "reasoning.delta": "text",
+            "reasoning.done": "text said",
+        },
         "text said": {"content_part.done reasoning_text": "open"},
         "summary": {"reasoning_summary_text.delta": "summary", "reasoning_summary_text.done": "summary said"},
         "summary said": {"reasoning_summary_part.done summary_text": "open"},
@@ -71,6 +78,30 @@ ITEMS: dict[str, dict[str, dict[str, str]]] = {
         "open": {"custom_tool_call_input.delta": "open", "custom_tool_call_input.done": "said"},
         "said": {"output_item.done": "done"},
     },
+    "mcp_call": {
+        "open": {
+            "mcp_call.in_progress": "theirs",
+            "mcp_call_arguments.delta": "open",
+            "mcp_call_arguments.done": "said",
+        },
+        # A model's server that makes the call itself says so before it tells the arguments.
+        "theirs": {"mcp_call_arguments.delta": "theirs", "mcp_call_arguments.done": "begun"},
+        # One that was never begun may still fail, or be left when the response ends; and one may be begun again.
+        "said": {"mcp_call.in_progress": "begun", "mcp_call.failed": "over", "output_item.done": "done"},
+        "begun": {
+            "mcp_call.in_progress": "begun",
+            "outlive:tool.progress": "begun",
+            "mcp_call.completed": "over",
+            "mcp_call.failed": "over",
+            "output_item.done": "done",
+        },
+        "over": {"output_item.done": "done"},
+    },
+}
+
+# Events that are always about an item; one that nobody knows may be about none.
+_OF_ITEMS = {"output_item.added"} | {
+    event.partition(" ")[0] for table in ITEMS.values() for following in table.values() for event in following
 }
 
 # The field that a `done` event, its part or its item holds the whole text in, where it is not called `text`.
@@ -78,6 +109,7 @@ _TEXT_FIELDS = {
     "refusal": "refusal",
     "function_call_arguments": "arguments",
     "custom_tool_call_input": "input",
+    "mcp_call_arguments": "arguments",
 }
 
 
@@ -142,6 +174,8 @@ class _Stream:
 
     def _take_item_event(self, name: str, event: Json) -> None:
         _require(self.opened == 2, "it comes before response.in_progress")
+        if "output_index" not in event and name not in _OF_ITEMS:
+            return
         index = event["output_index"]
         if name == "output_item.added":
             _require(index == len(self.items), f"it is added at {index}, but {len(self.items)} items were added so far")
@@ -168,20 +202,21 @@ class _Item:
 
     def __init__(self, value: Json) -> None:
         _require(value.get("status", "in_progress") == "in_progress", f"the item begins as {value.get('status')}")
-        for field in ("content", "summary", "arguments", "input"):
+        self.table = ITEMS.get(value["type"])
+        for field in ("content", "summary", "arguments", "input") if self.table is not None else ():
             _require(not value.get(field), f"the item begins with {field} in it")
         self.value = value
-        self.table = ITEMS.get(value["type"])
         self.state = "open"
         self.pieces: list[str] = []
+        self.annotations: list[Json] = []
         self.text = ""
         self.parts: dict[str, list[Json]] = {"content": [], "summary": []}
 
     def take(self, name: str, event: Json) -> None:
         _require(self.state != "done", "its item is done already")
+        _require("item_id" not in event or event["item_id"] == self.value["id"], "its item_id is another item's")
         if self.table is not None:
             self._step(f"{name} {event['part']['type']}" if "part" in event else name)
-            _require("item_id" not in event or event["item_id"] == self.value["id"], "its item_id is another item's")
         if name == "output_item.done":
             self._finish(event["item"])
         elif self.table is not None:
@@ -198,6 +233,13 @@ class _Item:
     def _begin_part(self, name: str, event: Json) -> None:
         self._at_part(name, event, "")
         self.pieces = []
+        self.annotations = []
+
+    def _annotate(self, name: str, event: Json) -> None:
+        self._at_index(event)
+        expected = len(self.annotations)
+        _require(event["annotation_index"] == expected, f"its annotation_index is {event['annotation_index']}")
+        self.annotations.append(event["annotation"])
 
     def _grow(self, name: str, event: Json) -> None:
         _require(isinstance(event["delta"], str), "its delta is not text")
@@ -211,6 +253,10 @@ class _Item:
 
     def _end_part(self, name: str, event: Json) -> None:
         self._at_part(name, event, self.text)
+        _require(
+            not self.annotations or event["part"].get("annotations") == self.annotations,
+            "its part's annotations are not those that were added",
+        )
         self.parts["summary" if "summary" in name else "content"].append(event["part"])
 
     def _at_part(self, name: str, event: Json, text: str) -> None:
@@ -238,6 +284,7 @@ class _Item:
 # What else is looked at, by how the event's name ends; the first that fits counts.
 _LOOKS: dict[str, Callable[[_Item, str, Json], None]] = {
     "_part.added": _Item._begin_part,
+    ".annotation.added": _Item._annotate,
     "_part.done": _Item._end_part,
     ".delta": _Item._grow,
     ".done": _Item._say,

@@ -14,11 +14,11 @@ from outlive.core.checks import (
     refuse,
     refuse_missing,
     refuse_type,
-    refuse_unsupported,
     shorten,
 )
 from outlive.core.events import Json
 from outlive.core.limits import Limits
+from outlive.core.servers import parse_server
 
 MAX_TOOL_NAME = 128
 MAX_ALLOWED = 128
@@ -52,11 +52,11 @@ def _parse_tool(value: object, param: str, limits: Limits) -> Json:
     tool = check_object(value, param)
     if tool.get("type") is None:
         refuse_missing(f"{param}.type")
-    kind = check_str(tool["type"], f"{param}.type")
-    if kind not in _TOOLS:
-        why = f"'{shorten(kind)}' is not a tool it has; 'function' and 'custom' tools can be used."
-        refuse_unsupported(f"{param}.type", why)
-    return _TOOLS[kind](tool, param, limits)
+    kind = check_str(tool["type"], f"{param}.type", least=1, most=MAX_TOOL_NAME)
+    parse = _TOOLS.get(kind)
+    # Whoever runs the other kinds, this server or the model's, knows what they must look like; and whoever runs none
+    # of them refuses them by their type (see Backend.check).
+    return tool if parse is None else parse(tool, param, limits)
 
 
 def _parse_function(tool: Json, param: str, limits: Limits) -> Json:
@@ -119,16 +119,32 @@ def _parse_allowed(choice: Json, tools: list[Json]) -> Json:
 def _check_named(value: object, param: str, tools: list[Json]) -> None:
     """A choice must point at one of the request's own tools, or the upstream would refuse it later."""
     choice = check_object(value, param)
-    kind, name = choice.get("type"), choice.get("name")
-    if kind is None:
+    if choice.get("type") is None:
         refuse_missing(f"{param}.type")
-    if check_str(kind, f"{param}.type") not in _TOOLS:
-        refuse_unsupported(f"{param}.type", f"'{shorten(kind)}' is not a tool it has.")
+    kind = check_str(choice["type"], f"{param}.type")
+    field = _NAMED_BY.get(kind)
+    if field is None:
+        # Hosted tools are chosen by their type alone, which may be an older spelling (`web_search_preview`).
+        if not any(_is_kin(kind, tool["type"]) for tool in tools):
+            refuse(f"'{param}' names the tool '{shorten(kind)}', which is not among 'tools'.", f"{param}.type")
+        return
+    name = choice.get(field)
     if name is None:
-        refuse_missing(f"{param}.name", _CHAT_HINT if "function" in choice else "")
-    check_str(name, f"{param}.name")
-    if not any(tool["name"] == name and tool["type"] == kind for tool in tools):
-        refuse(f"'{param}' names the {kind} tool '{shorten(name)}', which is not among 'tools'.", f"{param}.name")
+        refuse_missing(f"{param}.{field}", _CHAT_HINT if "function" in choice else "")
+    check_str(name, f"{param}.{field}")
+    if not any(tool.get(field) == name and tool["type"] == kind for tool in tools):
+        refuse(f"'{param}' names the {kind} tool '{shorten(name)}', which is not among 'tools'.", f"{param}.{field}")
 
 
-_TOOLS: dict[str, Callable[[Json, str, Limits], Json]] = {"function": _parse_function, "custom": _parse_custom}
+def _is_kin(kind: str, other: str) -> bool:
+    return kind == other or kind.startswith(f"{other}_") or other.startswith(f"{kind}_")
+
+
+_TOOLS: dict[str, Callable[[Json, str, Limits], Json]] = {
+    "function": _parse_function,
+    "custom": _parse_custom,
+    "mcp": parse_server,
+}
+
+# The field by which a choice names one of several tools of a kind.
+_NAMED_BY = {"function": "name", "custom": "name", "namespace": "name", "mcp": "server_label"}

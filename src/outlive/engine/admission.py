@@ -8,21 +8,32 @@ from hashlib import sha256
 
 import msgspec
 
-from outlive.core.errors import Conflict, InvalidRequest, TooMany
+from outlive.core.checks import refuse
+from outlive.core.context import find_stray_output
+from outlive.core.errors import Conflict, InvalidRequest, MustWait, NotFound, ShuttingDown, TooMany
 from outlive.core.events import AnyDraft, Draft
 from outlive.core.fold import Fold
 from outlive.core.ids import IdSource
 from outlive.core.limits import Limits
+from outlive.core.naming import EventNames
 from outlive.core.numbering import number
+from outlive.core.offer import without_ours
+from outlive.core.references import find_references, resolve
 from outlive.core.requests import CreateResponse, canonical, header, parse_create
+from outlive.core.secrets import pack_secrets, purpose_of
+from outlive.engine.answering import Answering
+from outlive.engine.compactor import Compactor
 from outlive.engine.fleeting import Fleeting
 from outlive.engine.live import Live
 from outlive.engine.runner import Route
 from outlive.engine.worker import Worker
+from outlive.ports.backend import Backend
 from outlive.ports.catalog import Catalog
 from outlive.ports.clock import Clock
 from outlive.ports.history import History
-from outlive.ports.ledger import Admission, Admitted, Claim, Idempotency, Ledger, Place
+from outlive.ports.ledger import NO_NOTES, Admission, Admitted, Claim, Idempotency, Ledger, Memory, Place
+from outlive.ports.seal import Seal
+from outlive.ports.toolbox import Toolbox
 
 # D17: how old a response may be that a silent retry attaches to, and how long to wait for its connection to die.
 RETRY_AGE_SECONDS = 900.0
@@ -30,6 +41,11 @@ RETRY_PATIENCE_SECONDS = 1.0
 RETRY_STEP_SECONDS = 0.05
 
 NOWHERE = Place(0, 0)
+
+NO_SEAL = (
+    "This server cannot keep the 'headers' or the 'authorization' of tools: it has no key to seal them with. Its "
+    "operator can give it one with OUTLIVE_SEAL_KEY or --seal-key-file."
+)
 
 
 class Arrival(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +56,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str | None = None
     large: bool = False  # too much to look through while streams wait
     retry_count: int | None = None  # the SDK's x-stainless-retry-count; None: not an SDK that retries silently
+    memory: Memory | None = None  # what the connection remembers of the response to be continued
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -64,6 +81,11 @@ class Door:
         clock: Clock,
         ids: IdSource,
         limits: Limits,
+        answering: Answering,
+        toolbox: Toolbox | None = None,
+        seal: Seal | None = None,
+        compactor: Compactor | None = None,
+        event_names: EventNames = "openai",
     ) -> None:
         self._route = route
         self._ledger = ledger
@@ -74,25 +96,65 @@ class Door:
         self._clock = clock
         self._ids = ids
         self._limits = limits
-        # Responses whose creating connection is still there, waiting for its answer.
-        self.answering: set[str] = set()
+        self.answering = answering
+        self._toolbox = toolbox
+        self._seal = seal
+        self._compactor = compactor
+        self._event_names = event_names
 
     async def admit(self, arrival: Arrival) -> Accepted:
         examined = await asyncio.to_thread(self._examine, arrival) if arrival.large else self._examine(arrival)
         request, model, digest = examined
         if not request.store:
+            if request.refers:
+                request = await self._resolve(arrival, request)
             return await self._admit_fleeting(arrival, request, model)
+        if arrival.memory is not None:
+            raise _not_found(request, " in storage: it has `store: false`, so that only one like it can continue it")
         if digest is not None and (earlier := await self._find_earlier(arrival, digest)) is not None:
             return Accepted(earlier, request)
+        if request.refers:
+            request = await self._resolve(arrival, request)
         return await self._admit_stored(arrival, request, model, digest)
 
     def _examine(self, arrival: Arrival) -> tuple[CreateResponse, str, bytes | None]:
         """All that can be said of a request without asking anybody: what it wants, of which model, and its digest."""
         request = parse_create(arrival.body, self._ids, self._limits)
+        if self._event_names != "openai":
+            request = msgspec.structs.replace(request, event_names=self._event_names)
         backend, model = self._route(request.model)
-        backend.check(request)
+        if not request.refers:
+            self._check(backend, request)
         may_repeat = request.store and (arrival.idempotency_key is not None or arrival.retry_count is not None)
         return request, model, sha256(canonical(arrival.body)).digest() if may_repeat else None
+
+    def _check(self, backend: Backend, request: CreateResponse) -> None:
+        """Refuse what nobody can do: the server's own tools are its own affair, the rest is the upstream's."""
+        if self._toolbox is not None and request.tools and not backend.stepwise:
+            self._toolbox.check(request)
+            if request.secrets and request.store and self._seal is None:
+                refuse(NO_SEAL, "tools", "unsupported_parameter")
+            request = without_ours(request)
+        backend.check(request)
+
+    def _close_secrets(self, request: CreateResponse, response_id: str) -> bytes | None:
+        if not request.secrets or self._seal is None:
+            return None
+        return self._seal.close(pack_secrets(request.secrets), purpose_of(response_id))
+
+    async def _resolve(self, arrival: Arrival, request: CreateResponse) -> CreateResponse:
+        """The request with the items that it refers to in it, and with compaction items that can be opened."""
+        found = {item["id"]: item for item in arrival.memory.items if "id" in item} if arrival.memory else {}
+        wanted = [item_id for item_id in find_references(request.input) if item_id not in found]
+        if wanted:
+            found |= await self._catalog.stored_items(arrival.owner, wanted)
+        request = msgspec.structs.replace(request, input=resolve(request.input, found), refers=False)
+        checked = request
+        if self._compactor is not None:
+            self._compactor.check(arrival.owner, request.input)
+            checked = msgspec.structs.replace(request, input=self._compactor.stand_in(request.input))
+        self._check(self._route(request.model)[0], checked)
+        return request
 
     # -- repeats
 
@@ -125,7 +187,10 @@ class Door:
             since = self._clock.now() - RETRY_AGE_SECONDS
             found = await self._catalog.unanswered(owner, digest, since)
             for response_id in found:
-                if response_id not in self.answering:
+                if await self.answering.holds(response_id):
+                    continue
+                # Its connection may have had its answer since we looked.
+                if response_id in await self._catalog.unanswered(owner, digest, since):
                     return response_id
             if not found:
                 return None
@@ -137,8 +202,17 @@ class Door:
     async def _admit_stored(
         self, arrival: Arrival, request: CreateResponse, model: str, digest: bytes | None
     ) -> Accepted:
+        runs = self._worker.reserve(arrival.owner)
+        try:
+            return await self._admit_reserved(arrival, request, model, digest, runs=runs)
+        except MustWait:
+            self._worker.room.join_line(arrival.owner)
+            return await self._admit_reserved(arrival, request, model, digest, runs=False)
+
+    async def _admit_reserved(
+        self, arrival: Arrival, request: CreateResponse, model: str, digest: bytes | None, *, runs: bool
+    ) -> Accepted:
         owner = arrival.owner
-        runs = self._worker.reserve(owner)
         try:
             now = self._clock.now()
             fold, frames = self._open(request, model, now, waits=not runs)
@@ -155,6 +229,7 @@ class Door:
                 large=arrival.large,
                 idempotency=Idempotency(key, digest) if key is not None and digest is not None else None,
                 retry_digest=digest if arrival.retry_count is not None else None,
+                sealed=self._close_secrets(request, str(fold.header["id"])) if request.secrets else None,
             )
         except BaseException:
             self._worker.release(owner, runs)
@@ -165,28 +240,38 @@ class Door:
     async def _admit(self, admission: Admission, fold: Fold) -> str | None:
         """Admit and start; the id of the earlier response if there was one already."""
         admitting = self._ledger.admit(admission)
-        # Once the transaction is on its way it counts, also if the connection is gone by the time it is over.
-        admitting.add_done_callback(partial(self._admitted, admission, fold))
-        return (await asyncio.shield(admitting)).attached
+        # A future of our own: once the transaction is on its way it counts, also if the connection is gone by then.
+        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        admitting.add_done_callback(partial(self._admitted, admission, fold, answer))
+        return await answer
 
-    def _admitted(self, admission: Admission, fold: Fold, admitting: asyncio.Future[Admitted]) -> None:
+    def _admitted(
+        self,
+        admission: Admission,
+        fold: Fold,
+        answer: asyncio.Future[str | None],
+        admitting: asyncio.Future[Admitted],
+    ) -> None:
         """Owns the room that was reserved: a run gives that back when it ends, everything else gives it back here."""
         runs = admission.worker is not None
-        if admitting.cancelled() or admitting.exception() is not None:
+        error = ShuttingDown() if admitting.cancelled() else admitting.exception()
+        if error is not None:
             self._worker.release(admission.owner, runs)
+            if not answer.done():
+                answer.set_exception(error)
             return
         admitted = admitting.result()
+        if not answer.done():
+            answer.set_result(admitted.attached)
         if admitted.attached is not None:
             self._worker.release(admission.owner, runs)
-            return
-        if admitted.lease is not None and admitted.place is not None:
-            claim = Claim(
-                admitted.lease, admission.owner, admission.request, admitted.place, 1, [], admission.request.background
-            )
+        elif admitted.lease is not None and admitted.place is not None:
+            request, place = admission.request, admitted.place
+            claim = Claim(admitted.lease, admission.owner, request, place, 1, NO_NOTES, request.background)
             live = Live(admitted.lease, fold, self._clock.monotonic(), admission.frames)
             self._worker.start(claim, live)
         else:
-            self._worker.pump()  # room may have come free while the transaction was on its way
+            self._worker.offer()  # room may have come free while the transaction was on its way
 
     async def _admit_fleeting(self, arrival: Arrival, request: CreateResponse, model: str) -> Accepted:
         if arrival.idempotency_key is not None:
@@ -195,22 +280,39 @@ class Door:
                 param="Idempotency-Key",
                 code="unsupported_parameter",
             )
-        if not self._worker.reserve(arrival.owner):
+        if not self._worker.reserve(arrival.owner, stored=False):
             self._worker.release(arrival.owner, runs=False)
             raise TooMany("The server is busy, and a response that is not stored cannot wait in line.")
         try:
-            place = await self._history.locate(
-                arrival.owner, conversation=request.conversation, parent=request.previous_response_id
-            )
+            place = await self._locate(arrival, request)
             fold, frames = self._open(request, model, self._clock.now(), waits=False)
         except BaseException:
             self._worker.release(arrival.owner, runs=True)
             raise
         lease = self._fleeting.admit(str(fold.header["id"]), frames, fold.last + 1)
-        claim = Claim(lease, arrival.owner, request, place or NOWHERE, 1, [], False)
+        claim = Claim(lease, arrival.owner, request, place or NOWHERE, 1, NO_NOTES, False, memory=arrival.memory)
         live = Live(lease, fold, frames=frames)
         self._fleeting.start(claim, live, lambda: self._worker.release(arrival.owner, runs=True))
         return Accepted(lease.response_id, request, fold)
+
+    async def _locate(self, arrival: Arrival, request: CreateResponse) -> Place | None:
+        """Where the stored history of a response ends that will not be stored itself."""
+        memory = arrival.memory
+        if memory is None:
+            return await self._history.locate(
+                arrival.owner, conversation=request.conversation, parent=request.previous_response_id
+            )
+        if memory.place is None:
+            if (stray := find_stray_output(memory.items, request.input)) is not None:
+                call_id = request.input[stray].get("call_id")
+                refuse(f"No tool call was made with call_id {call_id!r}.", f"input[{stray}].call_id")
+            return None
+        try:
+            # What was remembered stands behind it, so it must still be there (D22).
+            await self._history.locate(arrival.owner, conversation=memory.conversation, parent=memory.parent)
+        except (NotFound, InvalidRequest):
+            raise _not_found(request, " any more: what came before it was deleted or has expired") from None
+        return memory.place
 
     def _open(self, request: CreateResponse, model: str, now: float, waits: bool) -> tuple[Fold, bytes]:
         """The first events: created, and queued or in_progress. A foreground response that waits has created alone."""
@@ -223,3 +325,11 @@ class Door:
         elif not waits:
             drafts.append(Draft("response.in_progress", fields))
         return Fold(response, len(drafts) - 1), b"".join(number(drafts, -1))
+
+
+def _not_found(request: CreateResponse, why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Previous response with id '{request.previous_response_id}' not found{why}.",
+        param="previous_response_id",
+        code="previous_response_not_found",
+    )

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 
 from outlive.core.endings import TerminalStatus
-from outlive.core.errors import StaleFence, StorageUnavailable
+from outlive.core.errors import Behind, StaleFence, StorageUnavailable
 from outlive.core.events import AnyDraft, Json
 from outlive.engine.live import Live
 from outlive.ports.clock import Clock
-from outlive.ports.ledger import Closing, Entry, RunLedger
+from outlive.ports.ledger import Closing, Entry, Kept, RunLedger
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +36,13 @@ class Committer:
         self._loop = asyncio.get_running_loop()
         self._dirty: list[Live] = []
         self._timer: asyncio.Handle | None = None
-        self._flight: asyncio.Future[list[bool]] | None = None
+        self._flight: asyncio.Future[list[Kept]] | None = None
         self._next_at = 0.0
         self._failures = 0
         self._closing: set[asyncio.Task[None]] = set()  # what waits for the storage to come back
         self._urgent = False  # a first output waits for the commit under way to be over
+        # Called for a response whose journal has lost more than is still known here.
+        self.on_behind: Callable[[Live], None] = Live.lose
 
     def submit(self, live: Live, drafts: list[AnyDraft]) -> None:
         """Emit drafts and see that they are committed soon."""
@@ -87,6 +90,8 @@ class Committer:
         error = closed.exception()
         if error is None:
             live.finish(closing.entry, closing.snapshot)
+        elif isinstance(error, Behind):
+            self._repair(live, error.last, partial(self._try_close, live, closing))
         elif isinstance(error, StorageUnavailable):
             task = asyncio.create_task(self._close_later(live, closing, failures))
             self._closing.add(task)
@@ -124,7 +129,7 @@ class Committer:
             self._flight = self._ledger.append([entry for _, entry, _ in taken])
             self._flight.add_done_callback(partial(self._committed, taken))
 
-    def _committed(self, taken: Taken, flight: asyncio.Future[list[bool]]) -> None:
+    def _committed(self, taken: Taken, flight: asyncio.Future[list[Kept]]) -> None:
         self._flight = None
         if flight.cancelled():
             return
@@ -137,17 +142,19 @@ class Committer:
         if self._dirty:
             self._schedule(urgent)
 
-    def _advance(self, taken: Taken, kept: list[bool]) -> None:
+    def _advance(self, taken: Taken, kept: list[Kept]) -> None:
         self._failures = 0
         count = 0
         for (live, entry, drafts), ok in zip(taken, kept, strict=True):
             live.in_flight = False
             count += entry.count
             try:
-                if ok:
+                if ok is True:
                     live.advance(entry, drafts)
-                else:
+                elif ok is False:
                     live.lose()
+                else:
+                    self._repair(live, ok.last, partial(self._return, live, entry, drafts))
             except Exception:
                 # A mistake of ours in one response must not hold up the others of its commit.
                 log.exception("showing events of %s failed", entry.lease.response_id)
@@ -160,11 +167,41 @@ class Committer:
         self._failures += 1
         for live, entry, drafts in taken:
             live.in_flight = False
-            live.put_back(entry, drafts)
-            if not live.dirty:
-                live.dirty = True
-                self._dirty.append(live)
-            live.wake()
+            self._return(live, entry, drafts)
+
+    def _return(self, live: Live, entry: Entry, drafts: list[AnyDraft]) -> None:
+        """What was not committed goes into the next commit."""
+        live.put_back(entry, drafts)
+        if not live.dirty:
+            live.dirty = True
+            self._dirty.append(live)
+        live.wake()
+
+    # -- when the journal has lost something
+
+    def _repair(self, live: Live, last: int, then: Callable[[], None]) -> None:
+        """Append again what was committed after that number and is there no more, while it is still known here."""
+        lost = live.slice(last)
+        if lost is None:
+            self.on_behind(live)
+            return
+        # Nothing else of it is committed meanwhile.
+        self._dirty = [each for each in self._dirty if each is not live]
+        live.in_flight = live.dirty = True
+        count = lost.last - lost.first + 1
+        repair = self._ledger.append([Entry(live.lease, lost.first, count, self._clock.now(), lost.frames)])
+        repair.add_done_callback(partial(self._repaired, live, then))
+
+    def _repaired(self, live: Live, then: Callable[[], None], repair: asyncio.Future[list[Kept]]) -> None:
+        live.in_flight = live.dirty = False
+        if repair.cancelled():
+            return
+        if repair.exception() is None and repair.result() == [False]:
+            live.lose()
+            return
+        then()  # if this did not help, whatever is tried next will say so
+        if self._dirty and self._flight is None:
+            self._schedule()
 
 
 def _pause(failures: int) -> float:

@@ -12,8 +12,10 @@ from outlive.core.errors import NotFound, StorageUnavailable
 from outlive.core.ids import IdSource
 from outlive.core.limits import Limits
 from outlive.engine.admission import Door
+from outlive.engine.contexts import Contexts
 from outlive.engine.fleeting import Fleeting
 from outlive.engine.live import Lives
+from outlive.engine.node import Node
 from outlive.engine.reader import Reader
 from outlive.engine.sweeper import Sweeper
 from outlive.engine.worker import Worker
@@ -28,6 +30,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     backends: dict[str, Backend]
     route: Callable[[str], tuple[Backend, str]]
     door: Door
+    contexts: Contexts
     worker: Worker
     fleeting: Fleeting
     reader: Reader  # of stored responses
@@ -41,6 +44,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     is_healthy: Callable[[], Awaitable[bool]]
     abandon_after: float | None = None
+    node: Node | None = None  # None: nobody else is at work on the same database
 
     async def tick(self, lives: tuple[Lives, ...], seconds: float) -> None:
         """Now and then: let idle readers send their keep-alive, and end what nobody reads any more."""

@@ -10,7 +10,7 @@ from outlive.core.errors import StaleFence
 from outlive.engine.live import Live, Lives
 from outlive.engine.runner import Runner
 from outlive.ports.fleeting import FleetingLedger
-from outlive.ports.ledger import Claim, Lease
+from outlive.ports.ledger import Claim, Lease, Memory
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +26,7 @@ class Fleeting:
         self._lives = lives
         self.leaving = False
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._claims: dict[str, Claim] = {}
 
     def start(self, claim: Claim, live: Live, ended: Callable[[], None]) -> None:
         """Run it; `ended` is called when it does not run any more."""
@@ -33,12 +34,29 @@ class Fleeting:
         task = asyncio.create_task(self._run(claim, live))
         task.add_done_callback(lambda _: ended())
         self._tasks[claim.lease.response_id] = task
+        self._claims[claim.lease.response_id] = claim
 
     def admit(self, response_id: str, frames: bytes, count: int) -> Lease:
         return self._ledger.admit(response_id, frames, count)
 
+    def remember(self, response_id: str) -> Memory | None:
+        """What it takes to continue a response that has ended; None when it failed, so that there is nothing to
+        continue."""
+        claim, live = self._claims[response_id], self._lives.get(response_id)
+        if live is None or live.cause is not None or not live.ended:
+            return None
+        # Calls that never became whole are remembered too: their outputs are to be left out, not refused (D6b).
+        items = [*claim.request.input, *(item for _, item in sorted(live.output.items()))]
+        if (before := claim.memory) is not None:
+            return Memory([*before.items, *items], before.place, before.conversation, before.parent)
+        request = claim.request
+        if request.conversation is None and request.previous_response_id is None:
+            return Memory(items)
+        return Memory(items, claim.place, request.conversation, request.previous_response_id)
+
     def stop(self, response_id: str) -> None:
         """Its reader is gone, or has everything: end the upstream call and forget it all."""
+        self._claims.pop(response_id, None)
         if (task := self._tasks.pop(response_id, None)) is not None:
             task.cancel()
         if (live := self._lives.get(response_id)) is not None:

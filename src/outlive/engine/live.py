@@ -46,6 +46,7 @@ class Live:
         "output",
         "read_at",
         "readers",
+        "upstream",
     )
 
     def __init__(self, lease: Lease, fold: Fold, read_at: float = 0.0, frames: bytes = b"") -> None:
@@ -61,6 +62,7 @@ class Live:
         self.on_lost: Callable[[], object] | None = None  # stops the run, which may be waiting for a silent upstream
         self.final: bytes | None = None
         self.cause: UpstreamFault | None = None  # why it failed
+        self.upstream: str | None = None  # the upstream's own id of the run, where that goes on without us
         self.readers = 0
         self.read_at = read_at  # when somebody last read it
         self._frames: list[bytes] = []

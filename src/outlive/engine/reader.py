@@ -6,11 +6,13 @@ import asyncio
 from typing import Protocol
 
 from outlive.core.errors import NotFound, UpstreamFault
-from outlive.core.events import KEEP_ALIVE_FRAME, is_last
+from outlive.core.events import KEEP_ALIVE_FRAME, Json, is_last
 from outlive.core.fold import Fold
+from outlive.engine.echo import Echoes
+from outlive.engine.folds import Folds
 from outlive.engine.live import Live, Lives
 from outlive.ports.clock import Clock
-from outlive.ports.journal import Journal
+from outlive.ports.journal import Batch, Journal
 
 # One page of a replay; also all that a slow reader can make the server hold.
 PAGE_BYTES = 64 * 1024
@@ -40,7 +42,9 @@ class Cursor:
     """One reader's place in one response."""
 
     __slots__ = (
+        "_began",
         "_clock",
+        "_echoes",
         "_gate",
         "_idle_since",
         "_journal",
@@ -58,7 +62,9 @@ class Cursor:
         self.after = after
         self.ended = False
         self.stopped = False
+        self._began = after
         self._lives = reader.lives
+        self._echoes = reader.echoes
         self._journal = reader.journal
         self._clock = reader.clock
         self._gate = reader.gate
@@ -88,6 +94,9 @@ class Cursor:
         """It does not run here: read the journal, and wait for it to begin here or to go on elsewhere."""
         if (frames := await self._read_journal()) or self.ended:
             return frames
+        if self._echoes is not None:
+            await self._join_echo(self._echoes)
+            return b""
         waiter = self._lives.wait(self.id)
         try:
             # It may have begun, and even ended, since that read and before we began to wait.
@@ -98,6 +107,18 @@ class Cursor:
             return await self._wait(waiter)
         finally:
             self._lives.forget(self.id, waiter)
+
+    async def _join_echo(self, echoes: Echoes) -> None:
+        """Read on as the node hears of it. An echo begins with a number that is in the journal, and a client may have
+        asked for what comes after one that is not there yet."""
+        after = self.after
+        if after == self._began and after >= 0:
+            batch = await self._journal_page(after - 1, 1)
+            after = after if batch is not None and batch.frames else -1
+        live = self._lives.get(self.id)
+        if live is None or live.lost:
+            self._live = echoes.join(self.id, after)
+            self._live.readers += 1
 
     async def _wait(self, waiter: asyncio.Future[None]) -> bytes:
         """Wait for more; a keep-alive comment if there was none for long."""
@@ -156,11 +177,14 @@ class Cursor:
         self.ended = live.ended and batch.last == live.committed
         return batch.frames
 
-    async def _read_journal(self) -> bytes:
+    async def _journal_page(self, after: int, max_bytes: int) -> Batch | None:
         try:
-            batch = await self._journal.read(self.id, self.after, PAGE_BYTES)
+            return await self._journal.read(self.id, after, max_bytes)
         except NotFound:
             raise Cut from None  # it was deleted while we were reading: there will be no terminal event to end with
+
+    async def _read_journal(self) -> bytes:
+        batch = await self._journal_page(self.after, PAGE_BYTES)
         if batch is None:
             return b""
         self._idle_since = 0.0
@@ -172,12 +196,22 @@ class Cursor:
 class Reader:
     """Gives out cursors over one home's responses."""
 
-    def __init__(self, lives: Lives, journal: Journal, clock: Clock, gate: Gate, keep_alive: float) -> None:
+    def __init__(
+        self,
+        lives: Lives,
+        journal: Journal,
+        clock: Clock,
+        gate: Gate,
+        keep_alive: float,
+        echoes: Echoes | None = None,
+    ) -> None:
         self.lives = lives
         self.journal = journal
         self.clock = clock
         self.gate = gate
         self.keep_alive = keep_alive
+        self.echoes = echoes  # None: what does not run here runs nowhere
+        self.folds = Folds(journal, self.replay, clock) if echoes is not None else None
 
     def follow(self, response_id: str, after: int = -1) -> Cursor:
         return Cursor(self, response_id, after)
@@ -187,7 +221,20 @@ class Reader:
         live = self.lives.get(response_id)
         if live is not None and not live.lost:
             return live.fold
-        return await self.replay(response_id)
+        return await (self.replay(response_id) if self.folds is None else self.folds.get(response_id))
+
+    async def headers(self, response_ids: list[str]) -> dict[str, Json]:
+        """The running ones among these as they stand, without what they have said: one look for all of them."""
+        lives = {each: live for each in response_ids if (live := self.lives.get(each)) is not None and not live.lost}
+        others = {each: -1 for each in response_ids if each not in lives}
+        first = await self.journal.read_many(others, 1) if others else {}
+        found = {each: live.fold.header for each, live in lives.items()}
+        for each, batch in first.items():
+            if batch is not None:
+                fold = Fold()
+                fold.replay(batch.frames)
+                found[each] = fold.header
+        return found
 
     async def replay(self, response_id: str) -> Fold:
         """A fold of one's own, made from the journal."""

@@ -4,47 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from functools import partial
-from typing import NamedTuple
 
-import msgspec
-
-from outlive.core.errors import NotFound, ShuttingDown, StaleFence, StorageUnavailable, TooMany
+from outlive.core.errors import NotFound, ShuttingDown, StaleFence, StorageUnavailable
+from outlive.engine.leaving import LAST_SECONDS, Leaving, Running, stop
 from outlive.engine.live import Live, Lives
+from outlive.engine.past import STORAGE_PAUSE
 from outlive.engine.reader import Reader
-from outlive.engine.runner import STORAGE_PAUSE, Runner
+from outlive.engine.room import Room
+from outlive.engine.runner import Runner
+from outlive.ports.bell import Bell, Ring
 from outlive.ports.clock import Clock
-from outlive.ports.ledger import Claim, Ledger
+from outlive.ports.heart import Heart
+from outlive.ports.ledger import Claim, Lease, Ledger
 
 log = logging.getLogger(__name__)
 
 CLAIM_BATCH = 50
 DRAIN_STEP_SECONDS = 0.25
-LAST_SECONDS = 5.0  # how long a storage that is down can keep the server from leaving
-LEFT = "The server was shut down before the answer was complete."
-
-
-class Capacity(msgspec.Struct, frozen=True, kw_only=True):
-    """How much may run and wait, in all and per owner; 0 per owner: no limit of its own."""
-
-    running: int
-    waiting: int
-    running_per_owner: int = 0
-    waiting_per_owner: int = 0
-
-
-class Running(NamedTuple):
-    task: asyncio.Task[None]
-    claim: Claim
-    live: Live
 
 
 class Worker:
     def __init__(
-        self, name: str, ledger: Ledger, runner: Runner, reader: Reader, lives: Lives, clock: Clock, capacity: Capacity
+        self,
+        name: str,
+        ledger: Ledger,
+        runner: Runner,
+        reader: Reader,
+        lives: Lives,
+        clock: Clock,
+        room: Room,
+        bell: Bell,
+        heart: Heart,
+        *,
+        takes: bool = True,
     ) -> None:
         self.name = name
+        self.room = room
         self.draining = False
         self.leaving = False
         self._ledger = ledger
@@ -52,54 +48,55 @@ class Worker:
         self._reader = reader
         self._lives = lives
         self._clock = clock
-        self._capacity = capacity
+        self._bell = bell
+        self._heart = heart
+        self._takes = takes  # False: whatever is stored is left to other nodes
+        self._sure = True  # that whatever runs here is still ours
         self._running: dict[str, Running] = {}
-        self._taken: Counter[str] = Counter()  # running or about to, by owner
-        self._waiting: Counter[str] = Counter()
+        self._leaving = Leaving(self._running, ledger, runner, bell)
         self._pumping: asyncio.Task[None] | None = None
         self._pump_again = False
         self._cancelling: dict[str, asyncio.Task[None]] = {}
+        self._giving_back: set[asyncio.Task[None]] = set()
+        runner.committer.on_behind = self._give_back
 
     # -- limits
 
-    def reserve(self, owner: str) -> bool:
+    def reserve(self, owner: str, *, stored: bool = True) -> bool:
         """Make room for a new response: True to run it at once, False to let it wait. Raises TooMany."""
         if self.draining:
             raise ShuttingDown
-        capacity = self._capacity
-        if self._has_room(owner):
-            self._taken[owner] += 1
+        if (not stored or self._may_take()) and self.room.take(owner):
             return True
-        if self._waiting.total() >= capacity.waiting:
-            raise TooMany(f"{capacity.waiting} responses are waiting already. Try again later.", retry_after=5)
-        if capacity.waiting_per_owner and self._waiting[owner] >= capacity.waiting_per_owner:
-            raise TooMany(f"{capacity.waiting_per_owner} of your responses are waiting already.", retry_after=5)
-        self._waiting[owner] += 1
+        self.room.join_line(owner)
         return False
 
     def release(self, owner: str, runs: bool) -> None:
         """Give a reservation back."""
-        counter = self._taken if runs else self._waiting
-        counter[owner] -= 1
-        if counter[owner] <= 0:
-            del counter[owner]
         if runs:
+            self.room.give_back(owner)
             self.pump()
-
-    def _has_room(self, owner: str | None = None) -> bool:
-        capacity = self._capacity
-        if self._taken.total() >= capacity.running:
-            return False
-        return owner is None or not capacity.running_per_owner or self._taken[owner] < capacity.running_per_owner
+        else:
+            self.room.leave_line(owner)
 
     # -- running
 
     async def recover(self) -> int:
-        """Take up what a worker before us left; how many wait for that."""
-        await self._ledger.free()
-        self._waiting = Counter(await self._ledger.waiting())
+        """Take up what dead workers have left, and what waits; how many were left."""
+        freed = await self._ledger.free()
+        self.room.fill_line(await self._ledger.waiting())
         self.pump()
-        return self._waiting.total()
+        return freed
+
+    def find_work(self) -> None:
+        """Something may be waiting that came from elsewhere."""
+        self.room.hint()
+        self.pump()
+
+    def offer(self) -> None:
+        """Something waits: whoever has room may take it."""
+        self.pump()
+        self._bell.ring(Ring("waits"))
 
     def start(self, claim: Claim, live: Live) -> None:
         """Run a response whose room is reserved already."""
@@ -108,11 +105,11 @@ class Worker:
         self._running[claim.lease.response_id] = Running(task, claim, live)
         # Not in the task itself: one that is cancelled before it begins never comes to its end.
         task.add_done_callback(partial(self._ended, claim, live))
-        live.on_lost = partial(_stop, task)
+        live.on_lost = partial(stop, task)
 
     def pump(self) -> None:
         """See to it that whatever waits is taken as soon as there is room."""
-        if not self._waiting or self.draining:
+        if not self.room.has_line or self.draining or not self._may_take():
             return
         # A claim under way may have looked before there was something to find.
         self._pump_again = True
@@ -120,7 +117,7 @@ class Worker:
             self._pumping = asyncio.create_task(self._claim_all())
 
     async def _claim_all(self) -> None:
-        while self._waiting and self._has_room() and not self.draining:
+        while self.room.has_line and self.room.is_free() and not self.draining and self._may_take():
             self._pump_again = False
             try:
                 claims = await self._claim_some()
@@ -130,17 +127,19 @@ class Worker:
             for claim in claims:
                 await self._start_claimed(claim)
             if not claims and not self._pump_again:
+                self.room.find_none()
                 return
 
     async def _claim_some(self) -> list[Claim]:
-        per_owner = self._capacity.running_per_owner
-        busy = frozenset(owner for owner, n in self._taken.items() if per_owner and n >= per_owner)
-        room = 1 if per_owner else min(self._capacity.running - self._taken.total(), CLAIM_BATCH)
-        claims = await self._ledger.claim(self.name, room, busy)
+        claims = await self._ledger.claim(self.name, self.room.places(CLAIM_BATCH), self.room.busy_owners())
         for claim in claims:
-            self._taken[claim.owner] += 1
-            self.release(claim.owner, runs=False)
+            self.room.claim(claim.owner)
+            self._tell_taken(claim.lease)
         return claims
+
+    def _tell_taken(self, lease: Lease) -> None:
+        """Whoever ran it before must stop, and whoever reads it elsewhere may want to hear of it from here on."""
+        self._bell.ring(Ring("taken", lease.response_id, lease.fence))
 
     async def _start_claimed(self, claim: Claim) -> None:
         try:
@@ -188,6 +187,49 @@ class Worker:
         except Exception:
             log.exception("ending %s failed", claim.lease.response_id)
 
+    # -- other nodes
+
+    def _may_take(self) -> bool:
+        """Not without a beating heart: it would be anybody's at once. Nor before it is known what was lost without one:
+        a worker might take from itself what it still runs."""
+        if not self._heart.is_beating():
+            self._sure = False
+        return self._takes and self._sure
+
+    def lose(self, response_id: str, fence: int) -> None:
+        """Stop running a response whose fence was raised to this number elsewhere."""
+        running = self._running.get(response_id)
+        if running is not None and running.live.lease.fence < fence and not running.live.ended:
+            running.live.lose()
+
+    async def confirm(self) -> None:
+        """Stop running what others have taken meanwhile: word of that may have been lost."""
+        beating = self._heart.is_beating()
+        held = [running.live for running in self._running.values() if not running.live.lost]
+        stand = await self._ledger.confirm(self.name, [live.lease for live in held]) if held else []
+        for live, stands in zip(held, stand, strict=True):
+            if not stands and not live.ended:
+                live.lose()
+        self._sure = self._sure or beating
+
+    def _give_back(self, live: Live) -> None:
+        """Its journal has lost what only this process still knew of: whoever claims it next begins with the journal."""
+        log.error("the journal of %s has lost events that were committed", live.lease.response_id)
+        live.lose()
+        task = asyncio.create_task(self._hand_over(live.lease))
+        self._giving_back.add(task)
+        task.add_done_callback(self._giving_back.discard)
+
+    async def _hand_over(self, lease: Lease) -> None:
+        while True:
+            try:
+                await self._ledger.hand_back([lease])
+                break
+            except StorageUnavailable:
+                await self._clock.sleep(STORAGE_PAUSE)
+        self.room.hint()
+        self.offer()
+
     # -- ending from outside
 
     async def cancel(self, response_id: str) -> None:
@@ -205,10 +247,11 @@ class Worker:
         claim = await self._ledger.seize(response_id, self.name)
         if claim is None:
             return
+        self._tell_taken(claim.lease)
         if (running := self._running.get(response_id)) is not None:
-            _stop(running.task)
+            stop(running.task)
         if claim.waited:
-            self.release(claim.owner, runs=False)
+            self.room.leave_line(claim.owner)
         live = await self._revive(claim)
         self._lives.enter(live)
         if running is not None:
@@ -238,7 +281,7 @@ class Worker:
         now = asyncio.get_running_loop().time
         until = now() + grace
         while True:
-            await self._hand_back()
+            await self._leaving.hand_back()
             self._lives.wake_all()
             left = until - now()
             if not self._running or left <= 0:
@@ -246,56 +289,6 @@ class Worker:
             # What begins meanwhile, or comes to a place where it can be continued, is handed back too.
             tasks = [running.task for running in self._running.values()]
             await asyncio.wait(tasks, timeout=min(left, DRAIN_STEP_SECONDS))
-        await asyncio.gather(*(self._interrupt(running) for running in list(self._running.values())))
+        await self._leaving.end_all()
         self.leaving = True
         self._lives.wake_all()
-
-    def _may_hand_back(self, running: Running) -> bool:
-        """Nothing to be shown yet, or another worker can go on where this one stops."""
-        live = running.live
-        if not live.fold.visible:
-            return live.settled
-        return self._runner.can_continue(running.claim, live)
-
-    async def _hand_back(self) -> None:
-        """Give up what loses nothing by it."""
-        try:
-            async with asyncio.timeout(LAST_SECONDS):
-                for running in list(self._running.values()):
-                    await self._first_output(running.live)
-                leaving = [running for running in self._running.values() if self._may_hand_back(running)]
-                if not leaving:
-                    return
-                for running in leaving:
-                    _stop(running.task)
-                await asyncio.gather(*(running.task for running in leaving), return_exceptions=True)
-                for running in leaving:
-                    await self._runner.committer.settle(running.live)
-                await self._ledger.hand_back([running.live.lease for running in leaving if not running.live.ended])
-                for running in leaving:
-                    running.live.lose()
-        except (StorageUnavailable, TimeoutError):
-            log.warning("handing back failed: the database is unavailable. The next start takes these up all the same")
-
-    async def _first_output(self, live: Live) -> None:
-        """Wait for a first output that is on its way to the journal: it will be visible in a moment."""
-        while not live.fold.visible and not live.settled:
-            await live.wait()
-
-    async def _interrupt(self, running: Running) -> None:
-        _stop(running.task)
-        await asyncio.gather(running.task, return_exceptions=True)
-        if not running.live.ended and not running.live.lost:
-            try:
-                async with asyncio.timeout(LAST_SECONDS):
-                    await self._runner.break_off(running.claim, running.live, LEFT)
-            except StaleFence:
-                pass
-            except TimeoutError:
-                log.warning("%s could not be ended: the database is unavailable", running.claim.lease.response_id)
-
-
-def _stop(task: asyncio.Task[None]) -> None:
-    # Once only: a second cancel would interrupt the closing of the upstream's connection.
-    if not task.cancelling():
-        task.cancel()

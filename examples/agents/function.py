@@ -1,0 +1,15 @@
+"""A plain async function as a model: outlive serve --agent examples.agents.function:reporter"""
+
+from collections.abc import AsyncIterator
+
+from outlive.agent import Context, Request
+
+
+async def count_words(text: str) -> int:
+    return len(text.split())
+
+
+async def reporter(request: Request, context: Context) -> AsyncIterator[str]:
+    yield "Let me count. "
+    words = await context.call(count_words, text=request.text)  # in the journal before it is made, and not made twice
+    yield f"You said {words} words."

@@ -1,0 +1,46 @@
+"""Users' own code: modules named in the settings, found from the folder the server is started in."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from outlive.core.errors import SettingsError
+
+
+def load_module(name: str, where: str) -> ModuleType:
+    """The module, imported. Raises SettingsError, with one sentence, when that cannot be."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise SettingsError(
+                f"{where} names the module {name}, which is not there; start the server in its folder, or install it."
+            ) from error
+        raise SettingsError(
+            f"The module {name} ({where}) needs the module {error.name}, which is not there."
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise SettingsError(
+            f"The module {name} ({where}) cannot be imported: {type(error).__name__}: {error}."
+        ) from error
+
+
+def load_object(reference: str, where: str) -> tuple[ModuleType, Any]:
+    """The module and the object in it that `module:name` means."""
+    name, colon, attribute = reference.partition(":")
+    if not colon or not name or not attribute:
+        raise SettingsError(f"{where} must be written MODULE:NAME, not {reference!r}.")
+    module = load_module(name, where)
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise SettingsError(f"The module {name} ({where}) has nothing named {attribute}.")
+        found = getattr(found, part)
+    return module, found
