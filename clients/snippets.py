@@ -1,0 +1,50 @@
+"""The programs on the page about clients, run as a reader would run them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "how-to" / "use-your-client.md"
+ADDRESS = "http://127.0.0.1:7878/v1"
+SECONDS = 60
+
+
+class Snippet(NamedTuple):
+    """One program of the page; its title is the section's."""
+
+    title: str
+    language: str
+    code: str
+
+
+def read_snippets(page: str) -> Iterator[Snippet]:
+    for section in re.split(r"^## ", page, flags=re.M)[1:]:
+        for language, code in re.findall(r"^```(js|python)\n(.*?)^```$", section, re.M | re.S):
+            yield Snippet(section.partition("\n")[0], language, code)
+
+
+def run_snippet(snippet: Snippet, interpreter: str, base_url: str) -> str:
+    """Why it failed; empty if it ended well, printed something, and remembered what it was told."""
+    # Node looks for packages from a program's folder upwards.
+    folder = ROOT / "clients" / "node" if snippet.language == "js" else ROOT / "build"
+    folder.mkdir(exist_ok=True)
+    ending = ".mjs" if snippet.language == "js" else ".py"
+    with tempfile.NamedTemporaryFile("w", suffix=ending, prefix="snippet-", dir=folder) as file:
+        file.write(snippet.code.replace(ADDRESS, base_url))
+        file.flush()
+        try:
+            done = subprocess.run(
+                [interpreter, file.name], capture_output=True, text=True, timeout=SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+    forgot = "What is my name?" in snippet.code and "Ada" not in done.stdout.strip().rpartition("\n")[2]
+    if done.returncode or forgot or not done.stdout.strip():
+        return f"it ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+    return ""
