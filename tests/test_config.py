@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from outlive import database_url
 from outlive.config import Settings, is_loopback, load
 from outlive.core.errors import SettingsError
 from outlive.core.limits import Limits
@@ -54,15 +55,25 @@ def test_the_file_may_be_named_in_the_environment(tmp_path: Path) -> None:
 
 
 def test_every_setting_of_the_struct_can_be_given() -> None:
-    fields = {*Settings.__struct_fields__, *Limits.__struct_fields__} - {"limits"}
-    assert fields == {*OPTIONS, *OTHERS} - {"upstream", "upstream_key", "upstream_key_file"}
+    fields = {*Settings.__struct_fields__, *Limits.__struct_fields__} - {"limits", "seal_keys"}
+    singles = {"upstream", "upstream_dialect", "upstream_key", "upstream_key_file", "seal_key", "seal_key_file"}
+    assert fields == {*OPTIONS, *OTHERS} - singles
 
+
+BAD_DATABASE = (
+    "The database must be written sqlite:///FILE, or sqlite:////FOLDER/FILE for a full path, "
+    "or postgresql://USER@HOST/NAME."
+)
 
 SAMPLES: dict[str, tuple[str, object]] = {
     "host": ("::1", "::1"),
     "database": ("sqlite:///other.db", "sqlite:///other.db"),
     "lenient_chat": ("yes", True),
+    "offer_tools": ("yes", True),
+    "mcp_private": ("yes", True),
     "log_level": ("debug", "debug"),
+    "event_names": ("open-responses", "open-responses"),
+    "role": ("all", "all"),
     "response_days": ("never", None),
     "conversation_days": ("1.5", 1.5),
     "abandon_after": ("30", 30.0),
@@ -214,20 +225,15 @@ CHOOSE = "choose with --upstream URL, or set key in [upstreams.NAME]."
         ),
         ({"keys": ["alice=k", "bob=k"]}, "alice and bob have the same key; every owner needs a key of his own."),
         (
-            {"database": "postgres://user:s3cret@host/db"},
-            "PostgreSQL is not supported yet; give --database sqlite:///FILE.",
+            {"database": "postgresql+asyncpg://user:s3cret@host/db"},
+            "The database must be written postgresql://USER@HOST/NAME, without a driver's name.",
         ),
+        ({"database": "postgresql://"}, "The database must be written postgresql://USER@HOST/NAME."),
+        ({"database": "outlive.db"}, BAD_DATABASE),
+        ({"database": "sqlite:///:memory:"}, BAD_DATABASE),
         (
-            {"database": "postgresql+asyncpg://host/db"},
-            "PostgreSQL is not supported yet; give --database sqlite:///FILE.",
-        ),
-        (
-            {"database": "outlive.db"},
-            "The database must be written sqlite:///FILE, or sqlite:////FOLDER/FILE for a full path.",
-        ),
-        (
-            {"database": "sqlite:///:memory:"},
-            "The database must be written sqlite:///FILE, or sqlite:////FOLDER/FILE for a full path.",
+            {"role": "api"},
+            ("The role api needs a database that nodes can share; give --database postgresql://USER@HOST/NAME."),
         ),
         (
             {"database": "sqlite:///no/such/folder/o.db"},
@@ -434,13 +440,21 @@ def test_every_quirk_can_be_set(tmp_path: Path) -> None:
         stream_options = false
         sends_store = true
         key_header = "api-key"
+        default_max_tokens = 9
+        thinking = "budget"
+        prompt_cache = true
+        reasoning_input = "encrypted"
+        reattach = false
         silence_seconds = 5
+        context_window = 4096
+        tokenizer = "llamacpp"
         """,
         {"TEAM": "red"},
     ).upstreams
     assert msgspec.structs.asdict(upstream) == {
         "name": "x",
         "url": "https://x.example/v1",
+        "dialect": "chat",
         "key": "the-key",
         "key_header": "api-key",
         "headers": {"x-team": "red"},
@@ -451,11 +465,95 @@ def test_every_quirk_can_be_set(tmp_path: Path) -> None:
         "developer_role": True,
         "stream_options": False,
         "sends_store": True,
+        "default_max_tokens": 9,
+        "thinking": "budget",
+        "prompt_cache": True,
+        "reasoning_input": "encrypted",
+        "reattach": False,
         "any_model": False,
         "silence_seconds": 5.0,
+        "context_window": 4096,
+        "tokenizer": "llamacpp",
     }
 
 
 def test_the_silence_of_all_holds_where_an_upstream_has_none_of_its_own(tmp_path: Path) -> None:
     text = 'silence_seconds = 9\n[upstreams.a]\nurl = "http://a/v1"\n'
     assert load_toml(tmp_path, text).upstreams[0].silence_seconds == 9.0
+
+
+def test_the_anthropic_dialect_has_a_key_header_of_its_own_and_one_way_to_continue(tmp_path: Path) -> None:
+    text = '[upstreams.a]\nurl = "http://a/v1"\nkey = "k"\ndialect = "anthropic"\n'
+    assert load_toml(tmp_path, text).upstreams[0].key_header == "x-api-key"
+    assert load_toml(tmp_path, text + 'key_header = "authorization"').upstreams[0].key_header == "authorization"
+    assert load_toml(tmp_path, text + 'continuation = "prefill"').upstreams[0].continuation == "prefill"
+    sentence = toml_complaint(tmp_path, text + 'continuation = "prefix"')
+    assert sentence == "continuation in [upstreams.a] can only be none or prefill in this dialect."
+
+
+# -- the database
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ann:s3cret@db.example:5432/outlive", "postgresql://ann:***@db.example:5432/outlive"),
+        ("postgres://ann:p@ss/w@db/outlive?sslmode=require", "postgres://ann:***@db/outlive?sslmode=require"),
+        ("postgresql://db/outlive?user=ann&password=s3cret&x=1", "postgresql://db/outlive?user=ann&password=***&x=1"),
+        ("postgresql:///outlive", "postgresql:///outlive"),
+    ],
+)
+def test_a_database_is_shown_without_its_password(url: str, shown: str) -> None:
+    settings = load({"database": url}, {})
+    assert settings.database == url
+    assert database_url.show(url) == shown
+    assert "s3cret" not in repr(settings)
+
+
+@pytest.mark.parametrize("role", ["api", "worker"])
+def test_nodes_on_a_shared_database_may_have_a_role(role: str) -> None:
+    settings = load({"database": "postgresql://db/outlive", "role": role, "lease_seconds": "3"}, {})
+    assert (settings.role, settings.lease_seconds) == (role, 3.0)
+
+
+# -- tools and their seal
+
+
+def test_modules_of_tools_can_be_given_everywhere(tmp_path: Path) -> None:
+    assert load_toml(tmp_path, 'tools = ["one", "two:f"]').tools == ["one", "two:f"]
+    assert load({}, {"OUTLIVE_TOOLS": "one, two:f"}).tools == ["one", "two:f"]
+    assert load({"tools": ["one", "two:f"]}, {}).tools == ["one", "two:f"]
+    assert toml_complaint(tmp_path, "tools = 5") == 'tools in FILE must be a list of modules, such as ["my_tools"].'
+    assert toml_complaint(tmp_path, 'tools = [""]').endswith('such as ["my_tools"].')
+
+
+KEY, OLD = "k" * 32, "o" * 32
+
+
+def test_a_seal_key_can_be_given_and_replaced(tmp_path: Path) -> None:
+    assert load({}, {}).seal_keys == []
+    assert load({}, {"OUTLIVE_SEAL_KEY": KEY}).seal_keys == [KEY]
+    assert load_toml(tmp_path, 'seal_key = "env:MINE"', {"MINE": KEY}).seal_keys == [KEY]
+    file = tmp_path / "keys"
+    file.write_text(f"{KEY}\n{OLD}\n")
+    for settings in (
+        load({"seal_key_file": str(file)}, {"OUTLIVE_SEAL_KEY": OLD}),
+        load({}, {"OUTLIVE_SEAL_KEY_FILE": str(file)}),
+        load_toml(tmp_path, f'seal_key_file = "{file}"'),
+    ):
+        assert settings.seal_keys == [KEY, OLD]
+        assert KEY not in repr(settings)
+
+
+def test_a_seal_key_that_is_none_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    short = complaint(environ={"OUTLIVE_SEAL_KEY": "canary"})
+    assert short == "A seal key must have 32 characters at least; draw it at random."
+    assert "cannot be read" in complaint({"seal_key_file": str(tmp_path / "none")})
+    (tmp_path / "empty").write_text("\n")
+    assert "is empty" in complaint({"seal_key_file": str(tmp_path / "empty")})
+
+
+def test_a_worker_may_answer_health_checks_from_anywhere_without_keys() -> None:
+    given = {"database": "postgresql://db/outlive", "host": "0.0.0.0"}
+    assert load({**given, "role": "worker"}, {}).host == "0.0.0.0"
+    assert "Without keys" in complaint({**given, "role": "api"})

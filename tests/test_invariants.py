@@ -29,7 +29,7 @@ from outlive.core.errors import StaleFence, UpstreamFault
 from outlive.core.events import is_last, read_frame, split_frames
 from outlive.engine.live import Live, Lives
 from outlive.engine.reader import Cursor
-from outlive.ports.ledger import Closing, Entry, Lease
+from outlive.ports.ledger import Closing, Entry, Lease, Notes
 from tests.conformance.scenes import frames as some_frames
 from tests.engine.rig import Rig, answer_of, play
 from tests.engine.virtual import turn
@@ -161,7 +161,7 @@ async def try_everything(rig: Rig, stale: Lease, first: int) -> None:
     for keep_turn in (True, False):
         with pytest.raises(StaleFence):
             await rig.ledger.close(Closing(last, "completed", b"{}", [{"id": "x"}], keep_turn))
-    await rig.ledger.mark(stale, [first])
+    await rig.ledger.mark(stale, Notes([first]))
     await rig.ledger.hand_back([stale])
 
 

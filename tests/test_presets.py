@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,7 +39,8 @@ def test_a_preset_is_an_upstream_by_its_name(
     upstream = built(name)
     assert (upstream.name, upstream.url, upstream.key) == (name, url, key)
     assert (upstream.max_tokens_field, upstream.developer_role, upstream.sends_store) == (limit, developer, store)
-    assert (upstream.continuation, upstream.key_header) == (continuation, "authorization")
+    header = "x-api-key" if name == "anthropic" else "authorization"
+    assert (upstream.continuation, upstream.key_header) == (continuation, header)
 
 
 def test_azure_takes_its_address_and_sends_its_own_header() -> None:
@@ -99,3 +101,52 @@ def test_a_table_that_is_named_like_a_preset_has_its_quirks(tmp_path: Any) -> No
 def test_a_vendor_without_its_key_is_refused() -> None:
     with pytest.raises(SettingsError, match="needs a key: set ANTHROPIC_API_KEY"):
         load({"upstream": "https://api.anthropic.com/v1"}, {})
+
+
+# -- dialects
+
+
+def test_openai_speaks_responses_and_the_others_what_they_are_told() -> None:
+    assert (built("openai").dialect, built("openai").reasoning_input) == ("responses", "encrypted")
+    assert (built("anthropic").dialect, built("vllm").dialect, built("gemini").dialect) == ("anthropic", "chat", "chat")
+    assert {built(name).reasoning_input for name in ("vllm", "llamacpp", "ollama", "lmstudio")} == {"plain"}
+
+
+@pytest.mark.parametrize(("name", "continuation"), [("vllm", "prefill"), ("llamacpp", "prefill"), ("ollama", "none")])
+def test_a_dialect_chosen_for_the_one_upstream_counts(name: str, continuation: str) -> None:
+    (flagged,) = load({"upstream": name, "upstream_dialect": "responses"}, {}).upstreams
+    (told,) = load({"upstream": name}, {"OUTLIVE_UPSTREAM_DIALECT": "responses"}).upstreams
+    assert flagged == told
+    # What a preset says about continuation is about Chat Completions; in this dialect there is but one way.
+    assert (flagged.dialect, flagged.continuation) == ("responses", continuation)
+
+
+def write(path: Path, *lines: str) -> dict[str, str]:
+    file = path / "outlive.toml"
+    file.write_text("\n".join(["[upstreams.x]", 'url = "http://x/v1"', *lines]))
+    return {"config": str(file)}
+
+
+def test_runs_last_where_that_is_wanted(tmp_path: Path) -> None:
+    (upstream,) = load(write(tmp_path, 'dialect = "responses"', "reattach = true"), {}).upstreams
+    assert upstream.reattach
+    assert not built("openai").reattach, "an upstream is asked to keep something only where somebody said so"
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["reattach = true"], 'reattach in .upstreams.x. needs dialect = "responses"'),
+        (['dialect = "responses"', 'continuation = "prefix"'], "can only be none or prefill in this dialect"),
+        (['dialect = "gopher"'], "must be one of chat, responses, anthropic"),
+        (['reasoning_input = "loud"'], "must be one of any, encrypted, plain"),
+    ],
+)
+def test_what_does_not_go_together_is_said(tmp_path: Path, lines: list[str], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        load(write(tmp_path, *lines), {})
+
+
+def test_a_dialect_for_nobody_in_particular_is_refused() -> None:
+    with pytest.raises(SettingsError, match="--upstream-dialect does not say which upstream"):
+        load({"upstream_dialect": "responses"}, {})

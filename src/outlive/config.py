@@ -12,16 +12,22 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from outlive import database_url
 from outlive.core.errors import SettingsError
 from outlive.core.limits import Limits
-from outlive.layers import Sources, gather, resolve
+from outlive.core.naming import EventNames
+from outlive.layers import Sources, gather, read_key_lines, resolve
 from outlive.options import OPTIONS, Given, convert
 from outlive.ports.backend import Upstream
+from outlive.ports.toolbox import ToolServer
+from outlive.tool_servers import hide_secrets as hide_server_secrets
+from outlive.tool_servers import read_tool_servers
 from outlive.upstreams import hide_secrets, read_upstreams
 
 LogLevel = Literal["debug", "info", "warning", "error"]
+Role = Literal["all", "api", "worker"]
 
-SQLITE = "sqlite:///"
+MIN_SEAL_KEY = 32
 _OWNER = re.compile(r"[A-Za-z0-9_.@-]{1,64}\Z")
 
 
@@ -34,8 +40,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     upstreams: list[Upstream] = []  # empty = the embedded model; the first takes names that no other claims
     keys: dict[str, list[str]] = {}  # owner -> keys; empty = everything belongs to "local"
     cors_origins: list[str] = []
+    tools: list[str] = []  # modules, or MODULE:FUNCTION, whose functions are the server's own tools
+    agents: list[str] = []  # MODULE:NAME or MODEL=MODULE:NAME of agents that are served as models
+    seal_keys: list[str] = []  # the first seals the secrets of tools, each opens; empty = a file beside the database
+    offer_tools: bool = False  # to every request, whether it asks for them or not
+    tool_seconds: float = 60.0
+    mcp: list[ToolServer] = []  # MCP servers that requests may name by their label
+    mcp_private: bool = False  # True: requests may name MCP servers on private addresses
+    max_tool_output: int = 256 * 1024
+    max_steps: int = 100
+    role: Role = "all"
+    lease_seconds: float = 10.0  # how long a node that is not heard of keeps its responses
     commit_ms: float = 5.0
     keep_alive_seconds: float = 15.0
+    websocket_seconds: float = 3600.0
     grace_seconds: float = 20.0
     max_running: int = 2000
     max_waiting: int = 10_000
@@ -49,17 +67,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     run_seconds: float | None = None  # wall clock of one run; None = no limit
     silence_seconds: float = 1800.0
     lenient_chat: bool = False
+    event_names: EventNames = "openai"
     sweep_seconds: float = 60.0
     log_level: LogLevel = "info"
 
     @property
     def database_path(self) -> Path:
         """The file behind `sqlite:///FILE`."""
-        return Path(self.database.removeprefix(SQLITE))
+        return database_url.path_of(self.database)
 
     def __repr__(self) -> str:
         shown = msgspec.structs.asdict(self)
+        shown["database"] = database_url.show(self.database)
         shown["keys"] = dict.fromkeys(self.keys, "***")
+        shown["seal_keys"] = ["***" for _ in self.seal_keys]
+        shown["mcp"] = [hide_server_secrets(server) for server in self.mcp]
         shown["upstreams"] = [hide_secrets(upstream) for upstream in self.upstreams]
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
@@ -78,11 +100,19 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
         **values,
         keys=_read_keys(sources),
         cors_origins=_read_origins(sources.given.get("cors_origins")),
+        tools=_read_names(sources.given.get("tools"), "modules", "my_tools"),
+        agents=_read_names(sources.given.get("agents"), "agents", "my_module:agent"),
+        seal_keys=_read_seal_keys(sources),
     )
-    _check_database(settings)
+    database_url.check(settings.database)
+    _check_role(settings)
     settings = msgspec.structs.replace(settings, host=settings.host.removeprefix("[").removesuffix("]"))
     _check_exposure(settings)
-    return msgspec.structs.replace(settings, upstreams=read_upstreams(sources, settings.silence_seconds))
+    return msgspec.structs.replace(
+        settings,
+        upstreams=read_upstreams(sources, settings.silence_seconds),
+        mcp=read_tool_servers(sources, settings.tool_seconds),
+    )
 
 
 def is_loopback(host: str) -> bool:
@@ -142,6 +172,30 @@ def _read_origins(given: Given | None) -> list[str]:
     return [_check_origin(origin, given.where) for origin in value]
 
 
+def _read_names(given: Given | None, what: str, example: str) -> list[str]:
+    value = [] if given is None else given.value
+    if given is not None and isinstance(value, str) and given.lax:
+        value = [part.strip() for part in value.split(",")]
+    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
+        where = what if given is None else given.where
+        raise SettingsError(f'{where} must be a list of {what}, such as ["{example}"].')
+    return value
+
+
+def _read_seal_keys(sources: Sources) -> list[str]:
+    """The key itself, or the lines of a file: the first seals, the others only open what they sealed before."""
+    key, file = sources.given.get("seal_key"), sources.given.get("seal_key_file")
+    if file is not None and (key is None or file.where.startswith("--")):
+        lines = read_key_lines(str(file.value), file.where)
+    elif key is not None:
+        lines = [resolve(key.value, key.where, sources.environ)]
+    else:
+        return []
+    if any(len(line) < MIN_SEAL_KEY for line in lines):
+        raise SettingsError(f"A seal key must have {MIN_SEAL_KEY} characters at least; draw it at random.")
+    return lines
+
+
 def _check_origin(origin: object, where: str) -> str:
     if origin == "*":
         return "*"
@@ -153,23 +207,16 @@ def _check_origin(origin: object, where: str) -> str:
     raise SettingsError(f"{where} must be an origin such as https://app.example.com, or *; not {origin!r}.")
 
 
-def _check_database(settings: Settings) -> None:
-    scheme, separator, _ = settings.database.partition("://")
-    if separator and scheme.split("+")[0] in ("postgres", "postgresql"):
-        raise SettingsError("PostgreSQL is not supported yet; give --database sqlite:///FILE.")
-    name = settings.database.removeprefix(SQLITE)
-    if name == settings.database or not name or name == ":memory:" or "?" in name or name.endswith("/"):
-        raise SettingsError("The database must be written sqlite:///FILE, or sqlite:////FOLDER/FILE for a full path.")
-    folder = settings.database_path.parent
-    if not folder.is_dir():
-        raise SettingsError(f"The folder {folder} for the database does not exist; create it, or choose another file.")
-    if settings.database_path.is_dir():
-        raise SettingsError(f"The database {settings.database_path} is a folder; give the name of a file in it.")
+def _check_role(settings: Settings) -> None:
+    if settings.role != "all" and not database_url.is_shared(settings.database):
+        raise SettingsError(
+            f"The role {settings.role} needs a database that nodes can share; give --database postgresql://USER@HOST/NAME."
+        )
 
 
 def _check_exposure(settings: Settings) -> None:
     """Without keys nobody but this machine, and no web page, may drive the server."""
-    if settings.keys:
+    if settings.keys or settings.role == "worker":  # a worker answers health checks, and nothing else
         return
     if not is_loopback(settings.host):
         raise SettingsError(

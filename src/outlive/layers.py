@@ -14,12 +14,19 @@ from outlive.options import OPTIONS, Given, flag_name, variable_name
 # Settings that are not one scalar, and the names they go by: flag, variable, TOML key.
 OTHERS = {
     "upstream": ("--upstream", "OUTLIVE_UPSTREAM", None),
+    "upstream_dialect": ("--upstream-dialect", "OUTLIVE_UPSTREAM_DIALECT", None),
     "upstream_key": (None, "OUTLIVE_UPSTREAM_KEY", None),
     "upstream_key_file": ("--upstream-key-file", "OUTLIVE_UPSTREAM_KEY_FILE", None),
     "keys": ("--api-key", "OUTLIVE_API_KEYS", "keys"),
     "cors_origins": ("--cors-origin", "OUTLIVE_CORS_ORIGINS", "cors_origins"),
+    "tools": ("--tools", "OUTLIVE_TOOLS", "tools"),
+    "agents": ("--agent", "OUTLIVE_AGENTS", "agents"),
+    "seal_key": (None, "OUTLIVE_SEAL_KEY", "seal_key"),
+    "seal_key_file": ("--seal-key-file", "OUTLIVE_SEAL_KEY_FILE", "seal_key_file"),
     "upstreams": (None, None, "upstreams"),
+    "mcp": (None, None, "mcp"),
 }
+TABLES = [key for _flag, _variable, key in OTHERS.values() if key]
 # Variables that are no settings of the server: what the command line client reads.
 _CLIENT_VARIABLES = {"OUTLIVE_CONFIG", "OUTLIVE_SERVER", "OUTLIVE_KEY"}
 
@@ -54,7 +61,7 @@ def read_file(path: Path) -> Layer:
         if key == "limits":
             layer |= _read_limits(value, path)
             continue
-        known = [name for name, option in OPTIONS.items() if not option.limit] + ["keys", "cors_origins", "upstreams"]
+        known = [name for name, option in OPTIONS.items() if not option.limit] + TABLES
         if key in OPTIONS and OPTIONS[key].limit:
             raise SettingsError(f"{key} in {path} belongs in the table [limits].")
         if key not in known:
@@ -127,6 +134,18 @@ def read_key_file(path: str, where: str) -> str:
         reason = error.strerror if isinstance(error, OSError) else "its path or its text is malformed"
         raise SettingsError(f"The key file {path} ({where}) cannot be read: {reason}.") from error
     return _sendable(text, f"The key file {path} ({where})")
+
+
+def read_key_lines(path: str, where: str) -> list[str]:
+    """The secrets in a file, one per line."""
+    try:
+        lines = Path(path).expanduser().read_text("utf-8").split()
+    except (OSError, RuntimeError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "its path or its text is malformed"
+        raise SettingsError(f"The key file {path} ({where}) cannot be read: {reason}.") from error
+    if not lines:
+        raise SettingsError(f"The key file {path} ({where}) is empty.")
+    return lines
 
 
 def _sendable(value: str, where: str) -> str:

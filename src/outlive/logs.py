@@ -14,6 +14,10 @@ log = logging.getLogger("outlive")
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
+# Of libraries that users' agents and tools bring: at their loudest they write down what models are sent.
+_TALKATIVE = ("openai", "httpx", "httpcore", "httpx2", "httpcore2", "mcp", "client", "anthropic")
+
+
 class Formatter(logging.Formatter):
     """Leaves out what errors say: a value in it may be a caller's content, or a secret (D4)."""
 
@@ -25,6 +29,8 @@ def start(level: str) -> None:
     output = logging.StreamHandler()
     output.setFormatter(Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[output])
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
 def log_stray(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -40,10 +40,20 @@ class Option(NamedTuple):
 OPTIONS: dict[str, Option] = {
     "host": Option("text", "Address to listen on."),
     "port": Option("whole", "Port to listen on; 0 takes a free one.", least=0, most=65535),
-    "database": Option("text", "Where everything is stored: sqlite:///FILE."),
+    "database": Option("text", "Where everything is stored: sqlite:///FILE or postgresql://USER@HOST/NAME."),
+    "role": Option(
+        "text", "What a node on a shared database does: all, api or worker.", choices=("all", "api", "worker")
+    ),
+    "lease_seconds": Option("number", "Seconds after which a node that is not heard of is taken for dead.", least=1),
     "commit_ms": Option("number", "Longest wait for a group commit, in milliseconds.", least=0, most=1000),
     "keep_alive_seconds": Option("number", "Pause after which an idle stream gets a keep-alive comment.", above=0),
+    "websocket_seconds": Option("number", "Longest life of a WebSocket connection.", above=0),
     "grace_seconds": Option("number", "How long runs may go on after SIGTERM.", least=0),
+    "offer_tools": Option("switch", "Offer the server's own tools to every request, not only to those that ask."),
+    "tool_seconds": Option("number", "How long a call of a tool may take, where the tool does not say.", above=0),
+    "mcp_private": Option("switch", "Let requests name MCP servers on private addresses."),
+    "max_tool_output": Option("whole", "Characters in the output of one call of a tool.", least=1, limit=True),
+    "max_steps": Option("whole", "Steps of one response that may call tools.", least=1, limit=True),
     "max_running": Option("whole", "Responses running at once.", least=1, limit=True),
     "max_waiting": Option("whole", "Responses waiting for a place.", least=0, limit=True),
     "max_running_per_owner": Option("whole", "Running responses of one owner; 0 = no own limit.", least=0, limit=True),
@@ -67,6 +77,9 @@ OPTIONS: dict[str, Option] = {
     ),
     "silence_seconds": Option("number", "Seconds without a byte after which an upstream counts as broken.", above=0),
     "lenient_chat": Option("switch", "Ignore state fields on /v1/chat/completions instead of refusing them."),
+    "event_names": Option(
+        "text", "Whose names events have where the two differ.", choices=("openai", "open-responses")
+    ),
     "sweep_seconds": Option("number", "Pause between two searches for what has expired.", above=0),
     "log_level": Option("text", "How much is logged.", choices=("debug", "info", "warning", "error")),
 }

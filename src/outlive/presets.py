@@ -20,15 +20,17 @@ class Preset(NamedTuple):
 # The dialect nearly every server understands. `max_completion_tokens` is often ignored without a word, which lets an
 # answer run on without end, and many chat templates drop `developer` messages.
 _PLAIN: dict[str, Any] = {"max_tokens_field": "max_tokens", "developer_role": False}
+_LOCAL = _PLAIN | {"reasoning_input": "plain"}
 _NEWEST: dict[str, Any] = {"max_tokens_field": "max_completion_tokens", "developer_role": True}
 
 PRESETS: dict[str, Preset] = {
-    # Accounts may be set to keep Chat Completions by default, so `store: false` is sent.
+    # Its hosted tools, and reasoning that goes on from turn to turn, are in the Responses API alone. Accounts may be set
+    # to keep Chat Completions by default, so those that are passed through get `store: false` too.
     "openai": Preset(
         "OpenAI",
         "https://api.openai.com/v1",
         "OPENAI_API_KEY",
-        _NEWEST | {"sends_store": True},
+        _NEWEST | {"dialect": "responses", "reasoning_input": "encrypted", "sends_store": True},
         ("api.openai.com",),
     ),
     # Azure keeps completions only when asked to, and older API versions refuse fields they do not know: no `store`.
@@ -36,7 +38,7 @@ PRESETS: dict[str, Preset] = {
         "Azure OpenAI",
         None,
         "AZURE_OPENAI_API_KEY",
-        _NEWEST | {"key_header": "api-key"},
+        _NEWEST | {"key_header": "api-key", "reasoning_input": "encrypted"},
         (".openai.azure.com", ".services.ai.azure.com", ".cognitiveservices.azure.com"),
         "give its url, https://NAME.openai.azure.com/openai/v1 (a dated API version goes in query.api-version)",
     ),
@@ -44,7 +46,13 @@ PRESETS: dict[str, Preset] = {
         "Anthropic",
         "https://api.anthropic.com/v1",
         "ANTHROPIC_API_KEY",
-        {"max_tokens_field": "max_completion_tokens", "developer_role": False},
+        # Its newest models refuse a prefill. `max_tokens_field` is for whoever sets `dialect` to "chat".
+        {
+            "dialect": "anthropic",
+            "prompt_cache": True,
+            "max_tokens_field": "max_completion_tokens",
+            "developer_role": False,
+        },
         ("api.anthropic.com",),
     ),
     "gemini": Preset(
@@ -62,7 +70,7 @@ PRESETS: dict[str, Preset] = {
         ("openrouter.ai",),
     ),
     # Ignores max_completion_tokens. Whether it continues a trailing message depends on the model: the doctor says.
-    "ollama": Preset("Ollama", "http://localhost:11434/v1", None, _PLAIN),
+    "ollama": Preset("Ollama", "http://localhost:11434/v1", None, _LOCAL),
     "vllm": Preset(
         "vLLM",
         "http://localhost:8000/v1",
@@ -71,12 +79,16 @@ PRESETS: dict[str, Preset] = {
             "max_tokens_field": "max_completion_tokens",
             "developer_role": False,
             "continuation": "continue_final_message",
+            "tokenizer": "vllm",
+            "reasoning_input": "plain",
         },
     ),
     # Continues a trailing assistant message unless it was started with --no-prefill-assistant.
-    "llamacpp": Preset("llama.cpp", "http://localhost:8080/v1", None, _PLAIN | {"continuation": "prefill"}),
+    "llamacpp": Preset(
+        "llama.cpp", "http://localhost:8080/v1", None, _LOCAL | {"continuation": "prefill", "tokenizer": "llamacpp"}
+    ),
     # Refuses the `developer` role.
-    "lmstudio": Preset("LM Studio", "http://localhost:1234/v1", None, _PLAIN),
+    "lmstudio": Preset("LM Studio", "http://localhost:1234/v1", None, _LOCAL),
     "generic": Preset(
         "OpenAI-compatible server",
         None,

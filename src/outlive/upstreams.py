@@ -12,18 +12,26 @@ import msgspec
 from outlive.core.errors import SettingsError
 from outlive.layers import Sources, read_key_file, resolve, unknown
 from outlive.options import Given, Option, convert
-from outlive.ports.backend import ContinuationMode, Upstream
+from outlive.ports.backend import ContinuationMode, Dialect, ReasoningInput, Thinking, Tokenizer, Upstream
 from outlive.presets import PRESETS, recognise
 
 # The scalar keys of [upstreams.NAME] that are fields of Upstream.
 QUIRKS: dict[str, Option] = {
+    "dialect": Option("text", "The API that its server speaks.", choices=get_args(Dialect)),
     "continuation": Option("text", "How an interrupted answer goes on.", choices=get_args(ContinuationMode)),
     "max_tokens_field": Option("text", "The limit's name.", choices=("max_completion_tokens", "max_tokens")),
-    "key_header": Option("text", "The header that carries the key.", choices=("authorization", "api-key")),
+    "key_header": Option("text", "The header that carries the key.", choices=("authorization", "api-key", "x-api-key")),
     "developer_role": Option("switch", "False: `developer` messages are sent as `system`."),
     "stream_options": Option("switch", "False: the server refuses `stream_options`."),
     "sends_store": Option("switch", "True: the server knows `store`, and gets `store: false`."),
+    "default_max_tokens": Option("whole", "The limit where the caller gives none, if the API wants one.", least=1),
+    "thinking": Option("text", "How a model is told how much to think.", choices=get_args(Thinking)),
+    "prompt_cache": Option("switch", "True: prompts are cached without being asked."),
+    "reattach": Option("switch", "True: runs go on in its background, and are taken up again after a crash."),
+    "reasoning_input": Option("text", "The reasoning that it takes back.", choices=get_args(ReasoningInput)),
     "silence_seconds": Option("number", "Seconds without a byte after which it counts as broken.", above=0),
+    "context_window": Option("whole", "Tokens that its models can hold.", least=1),
+    "tokenizer": Option("text", "How its server counts tokens.", choices=get_args(Tokenizer)),
 }
 KEYS = ("preset", "url", "key", "key_file", "headers", "query", "models", "default", *QUIRKS)
 
@@ -39,6 +47,7 @@ def read_upstreams(sources: Sources, silence_seconds: float) -> list[Upstream]:
     if chosen is not None:
         tables = _choose(chosen, tables)
     _give_key(tables, sources)
+    _give_dialect(tables, sources)
     built = [_Reader(name, table, sources.environ).build(silence_seconds) for name, table in tables.items()]
     defaults = [name for name, table in tables.items() if table.get("default") is True]
     if len(defaults) > 1:
@@ -91,6 +100,20 @@ def _give_key(tables: dict[str, dict[str, Any]], sources: Sources) -> None:
     table["key"] = read_key_file(value, given.where) if given is file else resolve(value, given.where, sources.environ)
 
 
+def _give_dialect(tables: dict[str, dict[str, Any]], sources: Sources) -> None:
+    """The dialect of --upstream-dialect or OUTLIVE_UPSTREAM_DIALECT, instead of the file's or the preset's."""
+    given = sources.given.get("upstream_dialect")
+    if given is None:
+        return
+    if len(tables) != 1:
+        raise SettingsError(
+            f"{given.where} does not say which upstream it is for; choose with --upstream, or set dialect in "
+            "[upstreams.NAME]."
+        )
+    (table,) = tables.values()
+    table["dialect"] = convert(QUIRKS["dialect"], given)
+
+
 class _Reader:
     """Reads one [upstreams.NAME] table."""
 
@@ -111,6 +134,7 @@ class _Reader:
         for key, option in QUIRKS.items():
             if key in self.table:
                 fields[key] = convert(option, Given(self.table[key], self.place(key)))
+        self.suit_dialect(fields)
         headers = self.mapping("headers")
         return Upstream(
             name=self.name,
@@ -121,6 +145,18 @@ class _Reader:
             models=self.mapping("models"),
             **fields,
         )
+
+    def suit_dialect(self, fields: dict[str, Any]) -> None:
+        """Look after settings that mean something else, or nothing, in the dialect."""
+        dialect = fields.get("dialect", "chat")
+        if dialect == "anthropic":
+            fields.setdefault("key_header", "x-api-key")
+        if fields.get("reattach") and dialect != "responses":
+            raise SettingsError(f'{self.place("reattach")} needs dialect = "responses".')
+        if dialect != "chat" and fields.get("continuation", "none") not in ("none", "prefill"):
+            if "continuation" in self.table:
+                raise SettingsError(f"{self.place('continuation')} can only be none or prefill in this dialect.")
+            fields["continuation"] = "prefill"  # what the preset says is about Chat Completions
 
     def address(self) -> tuple[str, str, dict[str, str]]:
         """The preset's name, the base URL, and the query that was written behind it."""
@@ -183,7 +219,7 @@ def check_url(value: object, where: str) -> tuple[str, dict[str, str]]:
     if parts.username is not None or parts.password is not None:
         raise SettingsError(f"{where} holds a user name or password; give it as key or headers instead.")
     path = parts.path.rstrip("/")
-    for endpoint in ("/chat/completions", "/responses", "/models"):
+    for endpoint in ("/chat/completions", "/responses", "/messages", "/models"):
         if path.endswith(endpoint):
             raise SettingsError(f"{where} must be the base URL, without {endpoint}.")
     return urlunsplit((parts.scheme, parts.netloc, path, "", "")), dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -13,9 +13,13 @@ import aiohttp
 import pytest
 
 from outlive.adapters.backends import local
+from outlive.adapters.backends.http1 import Pool
 from outlive.adapters.backends.local import LocalModel, Say
+from outlive.adapters.backends.openai_chat import ChatBackend
+from outlive.adapters.backends.scripted import CountingIds
 from outlive.core.errors import SettingsError
-from outlive.ports.backend import Upstream
+from outlive.core.requests import CreateResponse
+from outlive.ports.backend import ModelCall, Upstream
 
 QUESTION = {"role": "user", "content": "Tell me a story about an otter."}
 
@@ -154,3 +158,23 @@ async def listens(host: str | None, port: int | None) -> bool:
     except OSError:
         return False
     return True
+
+
+def test_its_tokens_are_counted_as_it_counts_them_and_its_window_is_known():
+    async def check(model: LocalModel, upstream: Upstream) -> None:
+        pool = Pool()
+        backend = ChatBackend(upstream, pool, CountingIds())
+        item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "How are you today?"}]}
+        request = CreateResponse(model="any", input=[], instructions="Be brief.", max_output_tokens=16)
+        call = ModelCall("any", request, [item])
+        translator = backend.translator(call)
+        async for chunks in backend.stream(call):
+            for chunk in chunks:
+                translator.feed(chunk)
+        usage = translator.end()[1].usage
+        assert usage is not None
+        assert await backend.count(call) == usage["input_tokens"]
+        assert await backend.window("any") == 2048
+        pool.close()
+
+    with_model(check)

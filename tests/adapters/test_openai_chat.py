@@ -149,7 +149,7 @@ def test_a_connection_serves_again() -> None:
         async with serve(streaming(sse(*answer("a")), DONE)) as (backend, server):
             for _ in range(3):
                 await run(backend, make_call(items=[HELLO]))
-                await asyncio.gather(*backend._draining)
+                await asyncio.gather(*backend._endpoint._draining)
             return len(server.connections)
 
     assert asyncio.run(main()) == 1
@@ -178,11 +178,12 @@ def test_a_connection_that_was_closed_meanwhile_is_replaced() -> None:
 def test_what_cannot_be_sent_is_refused_before_anything_is_sent() -> None:
     async def main() -> None:
         async with serve(streaming()) as (backend, server):
-            with pytest.raises(InvalidRequest, match="compaction"):
-                await run(backend, make_call(items=[{"type": "compaction"}]))
+            shown = {"type": "message", "role": "user", "content": [{"type": "input_smell"}]}
+            with pytest.raises(InvalidRequest, match="input_smell"):
+                await run(backend, make_call(items=[shown]))
             with pytest.raises(InvalidRequest, match="compaction") as caught:
                 backend.check(CreateResponse(model="m", input=[HELLO, {"type": "compaction"}]))
-            assert caught.value.param == "input[1]"
+            assert caught.value.param == "input[1].type"
             backend.check(CreateResponse(model="m", input=[HELLO]))
             assert not server.requests
 

@@ -138,6 +138,7 @@ class FakeOutlive:
         self.cuts: list[int] = []  # how many frames each of the first streams sends before it is cut
         self.refusals: list[int] = []  # statuses that the first streams are refused with
         self.frames = story()
+        self.waiting: list[dict[str, Any]] = []  # what is listed behind the two that have ended
         self.items = [{**MESSAGE, "id": f"msg_{n}"} for n in range(250)]
 
     def answer(self, exchange: Exchange, method: str, path: str, query: dict[str, list[str]], body: Any) -> None:
@@ -148,12 +149,15 @@ class FakeOutlive:
             exchange.json(200, {"status": "ok"})
         elif method == "GET" and path == "/v1/responses":
             data = [response(), response("resp_2", status="failed", usage=None, conversation=None)]
+            data += self.waiting
             exchange.json(200, _envelope(data, False))
         elif path == "/v1/responses/resp_1" and query.get("stream") == ["true"]:
             self._stream(exchange, query)
         elif path in ("/v1/responses/resp_1", "/v1/responses/resp_1/cancel") and method in ("GET", "POST"):
             status = "cancelled" if path.endswith("cancel") else "completed"
             exchange.json(200, response(status=status, output=[MESSAGE]))
+        elif method == "GET" and path == "/v1/responses/resp_3" and self.waiting:
+            exchange.json(200, self.waiting[0])
         elif method == "DELETE" and path == "/v1/responses/resp_1":
             exchange.json(204, None)
         elif path == "/v1/conversations":
@@ -205,6 +209,7 @@ class FakeUpstream:
         self.hears: set[str] = quirks.get("hears", {"developer", "system"})
         self.continues: str = quirks.get("continues", "none")
         self.sends_usage: bool = quirks.get("sends_usage", True)
+        self.responds: bool = quirks.get("responds", False)
         self.broken: str | None = quirks.get("broken")
         self.bodies: list[dict[str, Any]] = []
         self.paths: list[str] = []
@@ -221,8 +226,16 @@ class FakeUpstream:
                 exchange.error(404, "No list.")
             else:
                 exchange.json(200, {"object": "list", "data": [{"id": name} for name in self.models]})
+        elif path.endswith("/responses"):
+            self._respond(exchange)
         else:
             self._chat(exchange, body)
+
+    def _respond(self, exchange: Exchange) -> None:
+        if self.responds:
+            exchange.json(200, {"id": "resp_1", "object": "response", "status": "completed", "output": []})
+        else:
+            exchange.error(404, "Nothing here.")
 
     def _chat(self, exchange: Exchange, body: dict[str, Any]) -> None:
         self.bodies.append(body)

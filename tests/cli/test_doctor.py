@@ -13,6 +13,11 @@ from outlive.cli.probe import probe
 from outlive.ports.backend import Upstream
 from tests.cli.conftest import Run
 from tests.cli.servers import FakeOutlive, FakeUpstream, serving
+from tests.support.anthropic_upstream import AnthropicUpstream
+from tests.support.anthropic_upstream import say as anthropic_say
+from tests.support.responses_upstream import ResponsesUpstream
+from tests.support.responses_upstream import say as responses_say
+from tests.support.upstream import Refuse
 
 
 def examine(fake: FakeUpstream, model: str | None = None, path: str = "/v1", **fields: Any) -> Section:
@@ -173,3 +178,86 @@ def test_no_server_is_no_fault(run: Run) -> None:
     assert result.exit_code == 0
     assert "- server: None is running at http://127.0.0.1:9." in result.stdout
     assert "Upstream" not in result.stdout
+
+
+# -- upstreams that speak the Responses API
+
+
+def test_that_a_chat_upstream_speaks_responses_too_is_told() -> None:
+    assert states(examine(FakeUpstream(responds=True)))["responses"] == "ok"
+    assert "responses" not in states(examine(FakeUpstream()))
+
+
+def test_a_responses_upstream_is_asked_in_its_own_dialect() -> None:
+    with ResponsesUpstream() as there:
+        there.models = ["gpt-test"]
+        there.on("gpt-test", responses_say("five"))
+        given = Upstream(name="x", url=there.url, dialect="responses", reasoning_input="encrypted", key="k")
+        section = probe(given, None, 10.0)
+    assert section.set == {}
+    found = states(section)
+    assert found.pop("input_tokens") == "warn"  # its script is no number
+    assert found == dict.fromkeys(("models", "responses", "developer role", "reasoning", "continuation"), "ok")
+    assert there.refusals == []
+    asked = [call.body for call in there.calls() if call.path.endswith("/responses")]
+    assert all(body["max_output_tokens"] <= 16 for body in asked)
+
+
+def test_quirks_of_a_responses_upstream_are_found() -> None:
+    with ResponsesUpstream() as there:  # as strict as OpenAI: plain reasoning is refused
+        there.on("m", responses_say(", five"))
+        section = probe(Upstream(name="x", url=there.url, dialect="responses", developer_role=False), "m", 10.0)
+    assert section.set == {"reasoning_input": "encrypted", "continuation": "prefill"}
+
+
+def test_one_without_responses_is_said_to_be_a_chat_upstream() -> None:
+    with serving(FakeUpstream()) as url:
+        section = probe(Upstream(name="x", url=url + "/v1", dialect="responses"), None, 10.0)
+    assert states(section) == {"models": "ok", "responses": "fail"}
+    assert section.set == {"dialect": "chat"}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_whether_runs_can_be_taken_up_again_is_tried(lost: bool) -> None:
+    with ResponsesUpstream() as there:
+        there.on("m", responses_say("five"))
+        there.lost = {"resp_bg1"} if lost else set()
+        given = Upstream(name="x", url=there.url, dialect="responses", reasoning_input="encrypted", reattach=True)
+        section = probe(given, "m", 10.0)
+        assert states(section)["reattach"] == ("fail" if lost else "ok")
+        assert section.set == ({"reattach": False} if lost else {})
+        assert there.deleted == ([] if lost else ["resp_bg1"])
+
+
+# -- upstreams that speak Anthropic's Messages API
+
+
+def test_an_upstream_of_another_dialect_is_asked_in_it() -> None:
+    with AnthropicUpstream() as claude:
+        claude.models = ["claude-test"]
+        claude.on("claude-test", anthropic_say("five"))
+        section = probe(Upstream(name="x", url=claude.url, dialect="anthropic", key="k"), None, 10.0)
+    assert section.set == {}
+    assert states(section) == dict.fromkeys(("models", "messages", "thinking", "continuation", "count_tokens"), "ok")
+    assert all(call.body["max_tokens"] <= 16 for call in claude.calls() if "max_tokens" in call.body)
+
+
+def test_its_quirks_are_found_too() -> None:
+    with AnthropicUpstream() as claude:
+        claude.models = ["claude-sonnet-4-5"]
+        claude.on("claude-sonnet-4-5", anthropic_say(", five"))
+        given = Upstream(name="x", url=claude.url, dialect="anthropic", thinking="adaptive")
+        section = probe(given, None, 10.0)
+    assert section.set == {"thinking": "budget", "continuation": "prefill"}
+
+
+def test_one_that_does_not_answer_says_why() -> None:
+    with AnthropicUpstream() as claude:
+        claude.models = []
+        given = Upstream(name="x", url=claude.url, dialect="anthropic", key="k-secret-1")
+        claude.on("m", [Refuse(401, {"type": "error", "error": {"type": "authentication_error", "message": "no"}})])
+        section = probe(given, "m", 10.0)
+        nobody = probe(given, None, 10.0)
+    assert states(section) == {"models": "warn", "messages": "fail"}
+    assert "refused this server's key" in section.findings[1].detail
+    assert states(nobody) == {"models": "warn", "messages": "skip"}

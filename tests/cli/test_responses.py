@@ -12,10 +12,17 @@ def test_list_prints_whole_lines_in_a_pipe(run: Run, server: str) -> None:
     result = run("responses", "list", "--server", server)
     assert result.exit_code == 0
     head, first, second = result.stdout.splitlines()
-    assert head.split("\t") == ["ID", "STATUS", "MODEL", "CREATED", "TOKENS", "CONVERSATION"]
+    assert head.split("\t") == ["ID", "STATUS", "MODEL", "CREATED", "TOKENS", "CONVERSATION", "WAITING"]
     assert first.split("\t")[:3] == ["resp_1", "completed", "demo"]
-    assert first.split("\t")[4:] == ["3 in, 5 out", "conv_1"]
+    assert first.split("\t")[4:] == ["3 in, 5 out", "conv_1", ""]
     assert second.split("\t")[1] == "failed"
+
+
+def test_what_waits_is_shown_with_its_place_and_its_time(run: Run, fake: FakeOutlive, server: str) -> None:
+    fake.waiting = [{"id": "resp_3", "status": "queued", "outlive": {"queue": {"place": 2, "seconds": 7}}}]
+    last = run("responses", "list", "--server", server).stdout.splitlines()[-1]
+    assert last.split("\t")[-1] == "no. 2, for 7 s"
+    assert "waiting      no. 2, for 7 s" in run("responses", "show", "resp_3", "--server", server).stdout
 
 
 def test_list_passes_its_filters_on(run: Run, server: str, fake: FakeOutlive) -> None:

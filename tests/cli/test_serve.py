@@ -32,8 +32,8 @@ def test_every_setting_is_a_flag(run: Run) -> None:
             "outlive: a and b have the same key; every owner needs a key of his own.\n",
         ),
         (
-            ["--database", "postgres://x/y"],
-            "outlive: PostgreSQL is not supported yet; give --database sqlite:///FILE.\n",
+            ["--database", "postgresql+asyncpg://x/y"],
+            "outlive: The database must be written postgresql://USER@HOST/NAME, without a driver's name.\n",
         ),
     ],
 )
@@ -102,3 +102,30 @@ def test_an_unknown_port_gives_no_line_to_try(capsys: pytest.CaptureFixture[str]
     shown = capsys.readouterr().out
     assert "127.0.0.1, on a free port, without keys" in shown
     assert "curl" not in shown
+
+
+def test_tools_are_announced(capsys: pytest.CaptureFixture[str]) -> None:
+    announce(Settings(tools=["till"]))
+    assert 'till, to requests with the label "outlive"' in capsys.readouterr().out
+    announce(Settings(tools=["till"], offer_tools=True))
+    assert "till, offered to every request" in capsys.readouterr().out
+
+
+def test_a_node_says_what_it_does_and_never_its_databases_password(capsys: pytest.CaptureFixture[str]) -> None:
+    database = "postgresql://outlive:s3cret@db/outlive"
+    announce(load({"database": database, "role": "worker", "upstream": "ollama"}, {}))
+    shown = capsys.readouterr().out
+    assert "runs responses; health checks only at http://127.0.0.1:7878" in shown
+    assert "postgresql://outlive:***@db/outlive (responses" in shown
+    assert "curl" not in shown and "s3cret" not in shown
+    announce(load({"database": database, "role": "api", "upstream": "ollama"}, {}))
+    shown = capsys.readouterr().out
+    assert "Stored responses wait for a node with the role worker or all." in shown
+    assert "curl" in shown
+
+
+def test_a_database_that_is_not_there_ends_the_start_with_one_sentence(run: Run) -> None:
+    result = run("serve", "--port", "0", "--upstream", "ollama", "--database", "postgresql://127.0.0.1:9/outlive")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("outlive: The database cannot be reached: ")
+    assert len(result.stderr.splitlines()) == 1

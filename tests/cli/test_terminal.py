@@ -58,6 +58,12 @@ def test_a_cut_in_mid_sentence_keeps_the_text(server: str, fake: FakeOutlive) ->
 @pytest.mark.parametrize(
     ("item", "line"),
     [
+        (
+            {"type": "mcp_call", "name": "f", "arguments": "{}", "output": "18", "status": "completed"},
+            "calls: f({}) = 18",
+        ),
+        ({"type": "mcp_call", "name": "f", "arguments": "{}", "status": "calling"}, "calls: f({})  [calling]"),
+        ({"type": "mcp_approval_request", "name": "f", "arguments": "{}"}, "asks to call: f({})"),
         ({"type": "message", "role": "user", "content": "hi"}, "user: hi"),
         (
             {"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "input_image"}]},

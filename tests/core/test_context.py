@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.core.context import PLACEHOLDER_OUTPUT, assemble
+from outlive.core.context import PLACEHOLDER_OUTPUT, assemble, find_stray_output
 from outlive.core.events import Json
 
 
@@ -62,13 +62,45 @@ def test_parallel_calls_stay_together_before_their_outputs() -> None:
     assert assemble([call("1"), call("2")], [output("2")]) == [call("1"), call("2"), placeholder("1"), output("2")]
 
 
+def test_what_the_model_said_between_parallel_calls_stays_between_them() -> None:
+    thought = {"type": "reasoning", "id": "rs_2", "summary": []}
+    word = {"type": "message", "id": "msg_2", "role": "assistant", "content": "and"}
+    turn = [call("1"), thought, word, call("2")]
+    assert assemble(turn, [output("1"), output("2")]) == [*turn, output("1"), output("2")]
+    assert assemble(turn, [output("2")]) == [call("1"), placeholder("1"), thought, word, call("2"), output("2")]
+    apart = [call("1"), output("1"), thought, call("2"), output("2")]
+    assert assemble(apart, []) == apart
+    late = assemble([call("1"), user("wait"), thought], [output("1")])
+    assert late == [call("1"), output("1"), user("wait"), thought]
+
+
+def test_messages_between_a_call_and_its_output_stand_before_the_turn_of_the_call() -> None:
+    """As Vercel's SDK sends the steps of a run in a conversation: the question again, and all outputs again."""
+    thought = {"type": "reasoning", "id": "rs_1", "summary": []}
+    history = [user("q"), thought, call("1")]
+    context = assemble(history, [user("q"), output("1")])
+    assert context == [user("q"), user("q"), thought, call("1"), output("1")]
+    history += [user("q"), output("1"), call("2")]
+    second = assemble(history, [user("q"), output("1"), output("2")])
+    assert second == [*context, user("q"), call("2"), output("2")]
+    both = [call("1"), call("2"), user("a"), output("2"), user("b"), output("1")]
+    assert assemble(both, []) == [user("a"), user("b"), call("1"), call("2"), output("1"), output("2")]
+
+
+def test_messages_behind_a_call_stay_there_when_its_output_came_first_or_much_later() -> None:
+    assert assemble([call("1")], [output("1"), user("b")]) == [call("1"), output("1"), user("b")]
+    answered = {"type": "message", "role": "assistant", "content": "fine"}
+    late = assemble([call("1"), user("never mind"), answered], [output("1")])
+    assert late == [call("1"), output("1"), user("never mind"), answered]
+
+
 def test_calls_one_after_the_other_stay_apart() -> None:
     items = [call("1"), output("1"), call("2"), output("2")]
     assert assemble(items, []) == items
 
 
 def test_a_late_output_stands_behind_its_call() -> None:
-    assert assemble([call("1"), user("wait")], [output("1")]) == [call("1"), output("1"), user("wait")]
+    assert assemble([call("1"), user("wait")], [output("1")]) == [user("wait"), call("1"), output("1")]
 
 
 def test_call_ids_used_again_pair_with_the_nearest_call() -> None:
@@ -160,3 +192,11 @@ def test_cost_is_linear() -> None:
 
     small = min(cost(2_000) for _ in range(5))
     assert min(cost(20_000) for _ in range(3)) < 40 * max(small, 0.001)
+
+
+def test_an_output_is_stray_only_when_no_call_at_all_was_made() -> None:
+    assert find_stray_output([user("a"), call("1")], [user("b"), output("1")]) is None
+    assert find_stray_output([call("1", "incomplete")], [output("1")]) is None  # its call was cut off (D6b)
+    assert find_stray_output([], [call("1"), output("1")]) is None
+    assert find_stray_output([call("1")], [user("b"), output("2")]) == 1
+    assert find_stray_output([], [{"type": "function_call_output", "output": ""}]) == 0

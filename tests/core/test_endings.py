@@ -20,7 +20,7 @@ from outlive.core.endings import (
     terminal,
     turn,
 )
-from outlive.core.events import AnyDraft, Json, read_frame, split_frames
+from outlive.core.events import AnyDraft, Draft, Json, read_frame, split_frames
 from outlive.core.fold import Fold
 from outlive.core.status import check
 from tests.core.journals import (
@@ -103,7 +103,7 @@ def test_several_open_items_are_closed_in_order() -> None:
         text_chunk("Hi"),
         refusal_chunk("no"),
         call_chunk(0, "call_a", "weather", "{"),
-        call_chunk(1, "call_b", "weather", ""),
+        text_chunk("And"),
     ]
     drafts = close_open(fold_of(run(chunks, finish=None)))
     done = [draft for draft in drafts if draft.type == "response.output_item.done"]
@@ -163,6 +163,26 @@ def test_the_snapshot_is_the_very_bytes_of_the_terminal_event() -> None:
     fold = Fold()
     fold.replay(draft.frame(3))
     assert msgspec.json.decode(snapshot_of(draft)) == fold.response()
+
+
+@pytest.mark.parametrize(
+    ("item", "status", "kept"),
+    [
+        ({"type": "web_search_call"}, "incomplete", False),
+        ({"type": "image_generation_call", "result": None}, "failed", True),
+        ({"type": "mcp_list_tools", "server_label": "s", "tools": []}, "incomplete", True),
+        ({"type": "acme:dream_call"}, "incomplete", False),
+    ],
+)
+def test_what_a_models_server_was_doing_is_closed_and_not_kept(item: Json, status: str, kept: bool) -> None:
+    fold = Fold({"status": "in_progress"})
+    begun = {"id": "x_1", "status": "in_progress", **item}
+    fold.apply([Draft("response.output_item.added", {"output_index": 0, "item": begun})])
+    (done,) = close_open(fold)
+    assert isinstance(done, Draft)
+    assert done.fields["item"] == {**begun, "status": status}
+    assert bool(turn([done.fields["item"]])) is kept
+    assert turn([{**begun, "status": "completed"}]) != []
 
 
 def test_a_turn_keeps_partial_messages_and_leaves_out_unfinished_calls() -> None:

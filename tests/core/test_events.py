@@ -15,6 +15,7 @@ from outlive.core.events import (
     Delta,
     Draft,
     is_last,
+    payloads,
     read_frame,
     split_frames,
 )
@@ -76,6 +77,13 @@ def test_splitting_undoes_joining(pieces: list[str], after: int) -> None:
     drafts: list[AnyDraft] = [Delta(channel, text) for text in pieces]
     frames = number(drafts, after)
     assert split_frames(b"".join(frames)) == frames
+
+
+@given(runs)
+def test_payloads_are_the_frames_json_and_nothing_else(drafts: list[AnyDraft]) -> None:
+    frames = number(drafts, -1)
+    found = payloads(KEEP_ALIVE_FRAME + b"".join(frames) + KEEP_ALIVE_FRAME)
+    assert [b"event: %b\ndata: %b\n\n" % (d.type.encode(), p) for d, p in zip(drafts, found, strict=True)] == frames
 
 
 def test_nothing_splits_into_nothing() -> None:

@@ -70,10 +70,10 @@ def test_partial_text_shows_in_an_item_that_is_still_open() -> None:
 
 
 def test_running_and_finished_calls_show() -> None:
-    chunks = [call_chunk(0, "call_a", "weather", '{"x":'), call_chunk(1, "call_b", "weather", "{}")]
+    chunks = [call_chunk(0, "call_a", "weather", "{}"), call_chunk(1, "call_b", "weather", '{"x":')]
     fold = fold_of(run(chunks, finish=None))
-    assert [item["arguments"] for item in fold.output] == ['{"x":', "{}"]
-    assert [item["status"] for item in fold.output] == ["in_progress", "in_progress"]
+    assert [item["arguments"] for item in fold.output] == ["{}", '{"x":']
+    assert [item["status"] for item in fold.output] == ["completed", "in_progress"]
 
 
 def test_open_items_are_told_with_their_open_parts() -> None:

@@ -20,7 +20,8 @@ from openai.types.responses import (
 )
 
 from outlive.core.errors import InvalidRequest
-from outlive.core.items import parse_items, user_message
+from outlive.core.events import Json
+from outlive.core.items import parse_input, parse_items, user_message
 from outlive.core.limits import Limits
 
 LIMITS = Limits()
@@ -128,8 +129,36 @@ def test_unknown_fields_are_kept():
     assert item["content"][0]["mark"] == 1
 
 
-@pytest.mark.parametrize("kind", ["web_search_call", "mcp_call", "compaction", "acme:search_result"])
-def test_items_of_foreign_tools_are_kept_whole(kind: str):
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "additional_tools",
+        "apply_patch_call",
+        "apply_patch_call_output",
+        "code_interpreter_call",
+        "computer_call",
+        "computer_call_output",
+        "configuration_update",
+        "file_search_call",
+        "image_generation_call",
+        "local_shell_call",
+        "local_shell_call_output",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "mcp_call",
+        "mcp_list_tools",
+        "program",
+        "program_output",
+        "shell_call",
+        "shell_call_output",
+        "tool_search_call",
+        "tool_search_output",
+        "web_search_call",
+        "acme:search_result",
+        "a_kind_of_next_year",
+    ],
+)
+def test_items_of_foreign_tools_and_of_newer_kinds_are_kept_whole(kind: str):
     item = {"type": kind, "status": "failed", "anything": [1]}
     kept = parse(item)[0]
     assert kept.pop("id").endswith("_new1")
@@ -172,6 +201,38 @@ def test_two_kinds_of_item_cannot_share_an_id():
     assert (error.param, error.code) == ("input[1].id", "invalid_value")
 
 
+# -- items that only a request can have
+
+
+def parse_request(*items: Any) -> list[Json]:
+    return parse_input(list(items), "input", CountingIds(), LIMITS)
+
+
+@pytest.mark.parametrize("reference", [{"type": "item_reference", "id": "msg_1"}, {"id": "msg_1"}])
+def test_a_request_may_refer_to_items(reference: Json):
+    assert parse_request(reference) == [{"id": "msg_1", "type": "item_reference"}]
+
+
+def test_a_reference_to_an_item_that_is_there_says_nothing_new():
+    reference = {"type": "item_reference", "id": "msg_1"}
+    once = {"id": "msg_1", "role": "user", "content": "x"}
+    assert [item["type"] for item in parse_request(once, reference)] == ["message"]
+    assert [item["type"] for item in parse_request(reference, reference)] == ["item_reference"]
+    assert [item["type"] for item in parse_request(reference, once)] == ["item_reference", "message"]
+
+
+def test_a_request_may_end_with_a_trigger():
+    items = parse_request({"role": "user", "content": "x"}, {"type": "compaction_trigger"})
+    assert [item["type"] for item in items] == ["message", "compaction_trigger"]
+
+
+def test_a_trigger_can_only_be_the_last():
+    trigger = {"type": "compaction_trigger"}
+    with pytest.raises(InvalidRequest) as caught:
+        parse_request({"role": "user", "content": "x"}, trigger, trigger)
+    assert caught.value.param == "input[1]"
+
+
 # -- refusals
 
 
@@ -183,13 +244,18 @@ def test_two_kinds_of_item_cannot_share_an_id():
         ({}, "input[0].type", "missing_required_parameter"),
         ({"type": 3}, "input[0].type", "invalid_type"),
         ({"type": ["message"]}, "input[0].type", "invalid_type"),
-        ({"type": "nonsense"}, "input[0].type", "invalid_value"),
+        ({"type": "non sense"}, "input[0].type", "invalid_value"),
+        ({"type": ""}, "input[0].type", "invalid_value"),
+        ({"type": "n" * 65}, "input[0].type", "invalid_value"),
         ({"type": ":nonsense"}, "input[0].type", "invalid_value"),
+        ({"type": "non:sen:se"}, "input[0].type", "invalid_value"),
+        ({"type": "item_reference"}, "input[0].id", "missing_required_parameter"),
+        ({"type": "item_reference", "id": 3}, "input[0].id", "invalid_type"),
+        ({"type": "compaction"}, "input[0].encrypted_content", "missing_required_parameter"),
+        ({"type": "compaction", "encrypted_content": 1}, "input[0].encrypted_content", "invalid_type"),
         ({"type": "item_reference", "id": "msg_1"}, "input[0].type", "unsupported_parameter"),
         ({"id": "msg_1"}, "input[0].type", "unsupported_parameter"),
         ({"type": "compaction_trigger"}, "input[0].type", "unsupported_parameter"),
-        ({"type": "additional_tools", "tools": []}, "input[0].type", "unsupported_parameter"),
-        ({"type": "configuration_update"}, "input[0].type", "unsupported_parameter"),
         ({"type": "message", "content": "x"}, "input[0].role", "missing_required_parameter"),
         ({"role": None, "content": "x"}, "input[0].role", "missing_required_parameter"),
         ({"role": "tool", "content": "x"}, "input[0].role", "invalid_value"),
@@ -235,8 +301,8 @@ def test_a_wrong_item_is_refused_by_its_path(item: Any, param: str, code: str):
         ({"type": "input_image"}, ".image_url", "missing_required_parameter"),
         ({"type": "input_image", "image_url": {"url": "x"}}, ".image_url", "invalid_type"),
         ({"type": "input_image", "image_url": "x", "detail": "huge"}, ".detail", "invalid_value"),
-        ({"type": "input_image", "image_url": "x", "file_id": "file_1"}, ".file_id", "unsupported_parameter"),
-        ({"type": "input_file", "file_id": "file_1"}, ".file_id", "unsupported_parameter"),
+        ({"type": "input_image", "image_url": "x", "file_id": 1}, ".file_id", "invalid_type"),
+        ({"type": "input_file", "file_id": "f" * 513}, ".file_id", "string_above_max_length"),
         ({"type": "input_file", "filename": "x"}, "", "missing_required_parameter"),
         ({"type": "input_file", "file_data": 1}, ".file_data", "invalid_type"),
         ({"type": "input_file", "file_data": "x", "detail": "original"}, ".detail", "invalid_value"),
@@ -260,6 +326,8 @@ def test_a_wrong_part_is_refused_by_its_path(part: Any, param: str, code: str):
         {"type": "refusal", "refusal": "no"},
         {"type": "text", "text": "x"},
         {"type": "input_image", "image_url": "x", "file_id": None, "detail": "original"},
+        {"type": "input_image", "file_id": "file_1", "detail": "low"},
+        {"type": "input_file", "file_id": "file_1"},
     ],
 )
 def test_whole_parts_stay_as_they_are(part: dict[str, Any]):

@@ -27,7 +27,10 @@ GOOD: list[tuple[Callable[[Any, str], object], object, object]] = [
     (options.parse_cache_options, {"mode": "implicit", "ttl": "30m"}, {"mode": "implicit", "ttl": "30m"}),
     (options.parse_stream_options, {"include_obfuscation": False}, {"include_obfuscation": False}),
     (options.parse_truncation, "disabled", "disabled"),
-    (options.refuse_compaction, [], None),
+    (options.parse_truncation, "auto", "auto"),
+    (options.parse_context_management, [], None),
+    (options.parse_context_management, [{"type": "compaction"}], 0),
+    (options.parse_context_management, [{"type": "compaction", "compact_threshold": 1000}], 1000),
     (options.refuse_compression, {"context_compression": "auto"}, None),
 ]
 
@@ -44,12 +47,21 @@ BAD: list[tuple[Callable[[Any, str], object], object, str, str]] = [
     (options.parse_text, {"format": {}}, "o.format.type", "missing_required_parameter"),
     (options.parse_text, {"format": {"type": "json_schema"}}, "o.format.name", "missing_required_parameter"),
     (options.parse_reasoning, {"effort": "some"}, "o.effort", "invalid_value"),
-    (options.parse_cache_options, {"prewarm": True}, "o.prewarm", "unsupported_parameter"),
-    (options.parse_truncation, "auto", "o", "unsupported_parameter"),
+    (options.parse_cache_options, {"prewarm": "yes"}, "o.prewarm", "invalid_type"),
+    (options.parse_truncation, "some", "o", "invalid_value"),
+    (options.parse_context_management, {}, "o", "invalid_type"),
+    (options.parse_context_management, [3], "o[0]", "invalid_type"),
+    (options.parse_context_management, [{}], "o[0].type", "missing_required_parameter"),
+    (options.parse_context_management, [{"type": "pruning"}], "o[0].type", "unsupported_parameter"),
+    (
+        options.parse_context_management,
+        [{"type": "compaction", "compact_threshold": 999}],
+        "o[0].compact_threshold",
+        "integer_below_min_value",
+    ),
     (options.refuse_prompt, {"id": "p"}, "o", "unsupported_parameter"),
     (options.refuse_moderation, {}, "o", "unsupported_parameter"),
     (options.refuse_agents, {}, "o", "unsupported_parameter"),
-    (options.refuse_compaction, [{"type": "compaction"}], "o", "unsupported_parameter"),
     (options.refuse_compression, {"context_compression": "enabled"}, "o.context_compression", "unsupported_parameter"),
 ]
 

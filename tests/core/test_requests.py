@@ -58,8 +58,10 @@ def test_a_minimal_request_gets_the_defaults():
     assert not request.given_ids
 
 
-KNOWN = [name for name in CreateResponse.__struct_fields__ if name not in ("model", "input", "given_ids", "extra")]
-UNKEPT = ["access_programs", "context_management", "conversation_id", "image", "moderation", "multi_agent", "prompt"]
+# Required, or found out by the server.
+OWN = ("model", "input", "given_ids", "refers", "compacts", "extra", "secrets", "event_names")
+KNOWN = [name for name in CreateResponse.__struct_fields__ if name not in OWN]
+UNKEPT = ["access_programs", "conversation_id", "image", "moderation", "multi_agent", "prompt"]
 UNKEPT += ["session_id", "stream_options", "thread_id"]
 
 
@@ -133,10 +135,33 @@ def test_items_with_ids_of_their_own_are_noticed():
     assert parse(input=[{"role": "user", "content": "x"}, {"role": "user", "content": "x", "id": "msg_1"}]).given_ids
 
 
+def test_references_are_noticed():
+    reference = {"type": "item_reference", "id": "msg_1"}
+    assert not parse(input=[{"role": "user", "content": "x", "id": "msg_1"}]).refers
+    assert parse(input=[reference]).refers
+    assert parse(input=[{"id": "msg_1"}]).refers
+    assert parse(input=[{"type": "compaction", "encrypted_content": "x"}]).refers
+
+
+def test_a_trigger_is_taken_out_of_the_input():
+    request = parse(input=[{"role": "user", "content": "x"}, {"type": "compaction_trigger"}])
+    assert request.compacts
+    assert [item["type"] for item in request.input] == ["message"]
+    assert parse(input=[{"type": "compaction_trigger"}], previous_response_id="resp_1").input == []
+    assert not parse().compacts
+
+
 @pytest.mark.parametrize("state", [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}])
 @pytest.mark.parametrize("empty", [None, []])
 def test_input_may_be_empty_when_something_came_before(state: dict[str, Any], empty: Any):
     assert parse(input=empty, **state).input == []
+
+
+@pytest.mark.parametrize("wish", [{"generate": False}, {"generate": True, "prompt_cache_options": {"prewarm": True}}])
+def test_what_no_model_is_asked_may_be_empty(wish: dict[str, Any]):
+    assert parse(**wish).generate is False
+    assert parse(input=[], **wish).input == parse(input=None, **wish).input == []
+    assert parse(generate=True, prompt_cache_options={"prewarm": False}).generate is True
 
 
 def test_a_json_schema_is_echoed_with_its_defaults():
@@ -164,13 +189,9 @@ def test_a_body_that_is_no_object_is_refused(body: Any):
         ("input", None, "input", "missing_required_parameter"),
         ("input", [], "input", "empty_array"),
         ("input", {"role": "user"}, "input", "invalid_type"),
-        ("input", [{"type": "item_reference", "id": "msg_1"}], "input[0].type", "unsupported_parameter"),
-        (
-            "input",
-            [{"role": "user", "content": "x"}, {"type": "compaction_trigger"}],
-            "input[1].type",
-            "unsupported_parameter",
-        ),
+        ("input", [{"type": "item_reference"}], "input[0].id", "missing_required_parameter"),
+        ("input", [{"type": "compaction_trigger"}], "input", "invalid_value"),
+        ("input", [{"type": "compaction_trigger"}, {"role": "user", "content": "x"}], "input[0]", "invalid_value"),
         ("instructions", ["x"], "instructions", "invalid_type"),
         ("stream", "true", "stream", "invalid_type"),
         ("stream", 1, "stream", "invalid_type"),
@@ -200,7 +221,6 @@ def test_a_body_that_is_no_object_is_refused(body: Any):
         ("presence_penalty", 3, "presence_penalty", "decimal_above_max_value"),
         ("parallel_tool_calls", 1, "parallel_tool_calls", "invalid_type"),
         ("tools", {}, "tools", "invalid_type"),
-        ("tools", [{"type": "web_search"}], "tools[0].type", "unsupported_parameter"),
         ("tool_choice", {"type": "function", "name": "f"}, "tool_choice.name", "invalid_value"),
         ("text", "x", "text", "invalid_type"),
         ("text", {"verbosity": "loud"}, "text.verbosity", "invalid_value"),
@@ -215,12 +235,11 @@ def test_a_body_that_is_no_object_is_refused(body: Any):
         ("reasoning", {"effort": "huge"}, "reasoning.effort", "invalid_value"),
         ("reasoning", {"summary": 1}, "reasoning.summary", "invalid_type"),
         ("truncation", "some", "truncation", "invalid_value"),
-        ("truncation", "auto", "truncation", "unsupported_parameter"),
         ("service_tier", "gold", "service_tier", "invalid_value"),
         ("prompt_cache_key", 1, "prompt_cache_key", "invalid_type"),
         ("prompt_cache_retention", "1h", "prompt_cache_retention", "invalid_value"),
         ("prompt_cache_options", {"mode": 1}, "prompt_cache_options.mode", "invalid_type"),
-        ("prompt_cache_options", {"prewarm": True}, "prompt_cache_options.prewarm", "unsupported_parameter"),
+        ("prompt_cache_options", {"prewarm": 1}, "prompt_cache_options.prewarm", "invalid_type"),
         ("safety_identifier", "x" * 129, "safety_identifier", "string_above_max_length"),
         ("user", 1, "user", "invalid_type"),
         ("stream_options", True, "stream_options", "invalid_type"),
@@ -229,7 +248,8 @@ def test_a_body_that_is_no_object_is_refused(body: Any):
         ("moderation", {"model": "x"}, "moderation", "unsupported_parameter"),
         ("multi_agent", {}, "multi_agent", "unsupported_parameter"),
         ("image", {"context_compression": "enabled"}, "image.context_compression", "unsupported_parameter"),
-        ("context_management", [{"type": "compaction"}], "context_management", "unsupported_parameter"),
+        ("context_management", [{}], "context_management[0].type", "missing_required_parameter"),
+        ("truncation", "yes", "truncation", "invalid_value"),
         ("conversation_id", "c", "conversation_id", "unknown_parameter"),
         ("thread_id", "c", "thread_id", "unknown_parameter"),
         ("session_id", "c", "session_id", "unknown_parameter"),

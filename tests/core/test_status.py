@@ -182,3 +182,56 @@ def test_the_tables_are_closed() -> None:
     for table in ITEMS.values():
         reached = {following for state in table.values() for following in state.values()}
         assert reached - {"done"} <= set(table)
+
+
+def annotated(*changes: tuple[int, object]) -> list[Json]:
+    """A message with two annotations, told at the given indexes."""
+    place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    notes = [{"type": "url_citation", "url": f"https://x.example/{n}"} for n in range(2)]
+    part = {"type": "output_text", "text": "", "annotations": notes}
+    item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "in_progress", "content": []}
+    done = {**item, "status": "completed", "content": [part]}
+    events = lifecycle("in_progress", "in_progress", "completed")
+    events[2:2] = [
+        {"type": "response.output_item.added", "output_index": 0, "item": item},
+        {"type": "response.content_part.added", **place, "part": {**part, "annotations": []}},
+        *(
+            {"type": "response.output_text.annotation.added", **place, "annotation_index": index, "annotation": note}
+            for index, note in changes or enumerate(notes)
+        ),
+        {"type": "response.output_text.done", **place, "text": ""},
+        {"type": "response.content_part.done", **place, "part": part},
+        {"type": "response.output_item.done", "output_index": 0, "item": done},
+    ]
+    events[-1]["response"]["output"] = [done]
+    renumber(events)
+    return events
+
+
+def test_annotations_are_those_that_were_added() -> None:
+    check(annotated())
+    with pytest.raises(ValueError, match="not those that were added"):
+        check(annotated((0, {"type": "url_citation"})))
+    with pytest.raises(ValueError, match="annotation_index is 1"):
+        check(annotated((1, {"type": "url_citation"})))
+
+
+def test_events_of_unknown_items_name_their_item() -> None:
+    events = lifecycle("in_progress", "in_progress")
+    item = {"id": "ws_1", "type": "web_search_call", "status": "in_progress"}
+    events += [
+        {"type": "response.output_item.added", "output_index": 0, "item": item},
+        {"type": "response.web_search_call.searching", "output_index": 0, "item_id": "ws_2"},
+    ]
+    renumber(events)
+    with pytest.raises(ValueError, match="another item's"):
+        check(events, finished=False)
+
+
+def test_events_that_nobody_knows_may_be_about_no_item() -> None:
+    events = [*lifecycle("in_progress", "in_progress"), {"type": "response.weather.changed"}]
+    renumber(events)
+    check(events, finished=False)
+    events[-1]["type"] = "response.output_text.delta"
+    with pytest.raises(ValueError, match="output_index"):
+        check(events, finished=False)

@@ -48,8 +48,8 @@ def test_given_fields_of_tools_are_kept_unknown_ones_too():
         (1, "", "invalid_type"),
         ({}, ".type", "missing_required_parameter"),
         ({"type": 1}, ".type", "invalid_type"),
-        ({"type": "web_search"}, ".type", "unsupported_parameter"),
-        ({"type": "mcp", "server_label": "x"}, ".type", "unsupported_parameter"),
+        ({"type": ""}, ".type", "string_below_min_length"),
+        ({"type": "t" * 129}, ".type", "string_above_max_length"),
         ({"type": "function"}, ".name", "missing_required_parameter"),
         ({"type": "function", "name": ""}, ".name", "string_below_min_length"),
         ({"type": "function", "name": "a b"}, ".name", "invalid_value"),
@@ -78,6 +78,12 @@ def test_a_wrong_tool_is_refused_by_its_path(tool: Any, param: str, code: str):
     assert (error.param, error.code) == ("tools[1]" + param, code)
 
 
+@pytest.mark.parametrize("kind", ["web_search", "mcp", "namespace", "shell", "a_kind_of_next_year", "acme:search"])
+def test_tools_that_others_run_are_kept_whole(kind: str):
+    tool = {"type": kind, "server_label": "x", "filters": {"a": [None]}}
+    assert parse_tools([tool], LIMITS) == [tool]
+
+
 def test_a_tool_in_the_shape_of_chat_completions_gets_a_hint():
     assert "flat" in refusal([{"type": "function", "function": {"name": "f"}}]).message
 
@@ -94,6 +100,22 @@ def test_choices_that_can_be_honoured_are_kept(choice: Any):
     assert parse_tool_choice(choice, TOOLS) == choice
 
 
+@pytest.mark.parametrize(
+    ("choice", "tool"),
+    [
+        ({"type": "web_search_preview"}, {"type": "web_search"}),
+        ({"type": "computer"}, {"type": "computer_use_preview"}),
+        ({"type": "shell"}, {"type": "shell"}),
+        ({"type": "mcp", "server_label": "x"}, {"type": "mcp", "server_label": "x"}),
+        ({"type": "mcp", "server_label": "x", "name": "roll"}, {"type": "mcp", "server_label": "x"}),
+    ],
+)
+def test_a_hosted_tool_is_chosen_by_its_type_and_a_server_by_its_label(choice: Any, tool: Any):
+    assert parse_tool_choice(choice, [*TOOLS, tool]) == choice
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [choice, {"type": "function", "name": "f"}]}
+    assert parse_tool_choice(allowed, [*TOOLS, tool]) == allowed
+
+
 def test_allowed_tools_are_kept_with_their_mode():
     named = [{"type": "function", "name": "f"}]
     choice = parse_tool_choice({"type": "allowed_tools", "tools": named}, TOOLS)
@@ -107,7 +129,9 @@ def test_allowed_tools_are_kept_with_their_mode():
         ("always", "tool_choice", "invalid_value"),
         ({}, "tool_choice.type", "missing_required_parameter"),
         ({"type": []}, "tool_choice.type", "invalid_type"),
-        ({"type": "web_search_preview"}, "tool_choice.type", "unsupported_parameter"),
+        ({"type": "web_search_preview"}, "tool_choice.type", "invalid_value"),
+        ({"type": "mcp"}, "tool_choice.server_label", "missing_required_parameter"),
+        ({"type": "mcp", "server_label": "y"}, "tool_choice.server_label", "invalid_value"),
         ({"type": "function"}, "tool_choice.name", "missing_required_parameter"),
         ({"type": "function", "name": 1}, "tool_choice.name", "invalid_type"),
         ({"type": "function", "name": "c"}, "tool_choice.name", "invalid_value"),

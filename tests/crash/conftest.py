@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.client import Client
+from tests.support.postgres import SHELF
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream
 
@@ -25,18 +26,21 @@ def upstream() -> Iterator[FakeUpstream]:
 def make_server(tmp_path: Path, upstream: FakeUpstream) -> Iterator[Serve]:
     """Makes servers that do not run yet, and sees that none is left when the test is over.
 
-    With `continuation`, the upstream is one that can write on in an answer.
+    With `continuation`, the upstream is one that can write on in an answer. On `postgres`, a server that was killed is
+    taken for dead after a second.
     """
     with ExitStack() as stack:
 
-        def make(*flags: str, continuation: str | None = None, **env: str) -> OutliveServer:
+        def make(*flags: str, continuation: str | None = None, on: str = "", **env: str) -> OutliveServer:
             url: str | None = upstream.url
+            database = SHELF.lasting() if on == "postgres" else None
+            flags = (*flags, "--lease-seconds", "1") if database is not None else flags
             if continuation is not None:
                 config = tmp_path / "outlive.toml"
                 config.write_text(f'[upstreams.scripted]\nurl = "{url}"\ncontinuation = "{continuation}"\n')
                 flags, url = (*flags, "--config", str(config)), None
-            server = OutliveServer(tmp_path / "server", url, *flags, env=env)
-            stack.callback(server.kill)
+            server = OutliveServer(tmp_path / "server", url, *flags, env=env, database_url=database)
+            stack.push(server)  # kills it, and looks through what it has journaled
             return server
 
         yield make

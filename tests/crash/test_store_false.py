@@ -13,6 +13,7 @@ from tests.crash.client import Client, text_of
 from tests.crash.conftest import Serve
 from tests.crash.traces import find
 from tests.support.upstream import CUT, HANG, FakeUpstream, Refuse, Step, call, ending, finish, reasoning, say, text
+from tests.wire.sockets import talk
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel about the process")
 
@@ -122,6 +123,22 @@ def send_bad_ones(client: Client, conversation: str) -> None:
     assert client.ask("POST", "/v1/responses", busy).status == 400
 
 
+def send_over_a_socket(port: int, upstream: FakeUpstream, stored: str) -> None:
+    """A connection remembers what is not stored, and remembers it in memory alone."""
+    model = upstream.model(answer())
+    with talk(port) as socket:
+        for parent in (None, stored):
+            first = socket.answer(model=model, **fields(previous_response_id=parent))["id"]
+            second = socket.turn(model=model, **fields(previous_response_id=first, stream_id="lane"))[-1]["response"]
+            assert CANARY in text_of(second)
+            socket.answer(model=model, **fields(generate=False, previous_response_id=second["id"]))
+            socket.refusal(model=model, **fields(previous_response_id=first, temperature=CANARY))
+            socket.refusal(model=model, **fields(previous_response_id=second["id"], store=True))
+        socket.connection.send(f"{{ {CANARY}")
+        socket.send(type="response.steer", previous_response_id=stored, input=CANARY)
+        socket.until("response.steer.failed")
+
+
 def disconnect_in_the_middle(client: Client, upstream: FakeUpstream) -> None:
     model = upstream.model([text(f"{CANARY} "), text("..."), HANG])
     with client.stream(model, **fields()) as stream:
@@ -140,6 +157,7 @@ def test_store_false_leaves_no_byte_on_disk(upstream: FakeUpstream, make_server:
     send_good_ones(client, upstream, stored, conversation)
     send_failing_ones(client, upstream)
     send_bad_ones(client, conversation)
+    send_over_a_socket(server.port, upstream, stored)
     disconnect_in_the_middle(client, upstream)
     model = upstream.model([text(f"{CANARY} "), HANG])
     with client.stream(model, **fields()) as cut_by_the_end:

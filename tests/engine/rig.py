@@ -13,6 +13,8 @@ import msgspec
 from outlive.adapters.backends.scripted import CountingIds, Script, ScriptedBackend
 from outlive.adapters.memory.journal import MemoryJournal
 from outlive.adapters.memory.ledger import MemoryLedger
+from outlive.adapters.seal import SecretSeal
+from outlive.adapters.sqlite.bell import SilentBell
 from outlive.adapters.sqlite.catalog import SqliteCatalog
 from outlive.adapters.sqlite.connection import Database
 from outlive.adapters.sqlite.conversations import SqliteConversations
@@ -25,18 +27,27 @@ from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json, read_frame, split_frames
 from outlive.core.limits import Limits
 from outlive.engine.admission import Accepted, Arrival, Door
+from outlive.engine.answering import Answering
 from outlive.engine.committer import Committer
+from outlive.engine.compactor import Compactor
+from outlive.engine.contexts import Contexts
+from outlive.engine.crier import Crier
+from outlive.engine.echo import Echoes
 from outlive.engine.engine import Engine
 from outlive.engine.fleeting import Fleeting
 from outlive.engine.live import Lives
+from outlive.engine.node import Node
 from outlive.engine.reader import Reader
+from outlive.engine.room import Capacity, Room
 from outlive.engine.runner import Runner
 from outlive.engine.sweeper import Retention, Sweeper
-from outlive.engine.worker import Capacity, Worker
+from outlive.engine.worker import Worker
 from outlive.ports.backend import Backend, ContinuationMode
+from outlive.ports.bell import Bell
 from outlive.ports.catalog import Paging
-from outlive.ports.ledger import Admission, Admitted, Claim, Closing, Entry, Lease
+from outlive.ports.ledger import Admission, Admitted, Claim, Closing, Entry, Kept, Lease, Notes
 from tests.core.journals import assert_official_event
+from tests.engine.bus import Bus, CountingHeart
 
 PATIENCE = 60.0  # seconds; only a hang should ever meet it, not a busy machine
 
@@ -69,6 +80,8 @@ class FaultyLedger(SqliteLedger):
         self.failing: dict[str, int] = {}  # how many of the next calls of a method fail
         self.held: dict[str, asyncio.Event] = {}  # methods that wait before they do anything
         self.reached: dict[str, asyncio.Event] = {}
+        self.shared = False  # other nodes live on the same database: free only the leases of those that are `dead`
+        self.dead: set[str] = set()
 
     def hold(self, method: str) -> asyncio.Event:
         """Have a method wait; what is set once somebody waits there."""
@@ -87,8 +100,8 @@ class FaultyLedger(SqliteLedger):
             self.failing[method] -= 1
             raise StorageUnavailable(method, "a test says so")
 
-    def append(self, entries: list[Entry]) -> asyncio.Future[list[bool]]:
-        async def go() -> list[bool]:
+    def append(self, entries: list[Entry]) -> asyncio.Future[list[Kept]]:
+        async def go() -> list[Kept]:
             await self._pass("append")
             return await super(FaultyLedger, self).append(entries)
 
@@ -122,9 +135,23 @@ class FaultyLedger(SqliteLedger):
         await self._pass("hand_back")
         await super().hand_back(leases)
 
-    async def mark(self, lease: Lease, joints: list[int]) -> None:
+    async def confirm(self, worker: str, leases: list[Lease]) -> list[bool]:
+        await self._pass("confirm")
+        return await super().confirm(worker, leases)
+
+    async def free(self) -> int:
+        """Of the workers that a test calls dead; all, when none is named."""
+        await self._pass("free")
+        if not self.dead:
+            return 0 if self.shared else await super().free()
+        names = sorted(self.dead)
+        marks = ",".join("?" * len(names))
+        sql = f"UPDATE leases SET worker = NULL WHERE worker IN ({marks})"
+        return await self._database.write("free", lambda db: db.execute(sql, names).rowcount)
+
+    async def mark(self, lease: Lease, notes: Notes) -> None:
         await self._pass("mark")
-        await super().mark(lease, joints)
+        await super().mark(lease, notes)
 
 
 class FaultyJournal(SqliteJournal):
@@ -167,35 +194,59 @@ class Rig:
         run_seconds: float | None = None,
         retention: Retention | None = None,
         ids: CountingIds | None = None,
+        name: str = "worker",
+        bus: Bus | None = None,
+        takes: bool = True,
     ) -> None:
         self.database = database
+        self.bus = bus
+        self.heart = CountingHeart()
+        bell = bus.bell() if bus is not None else SilentBell()
         self.clock, self.ids = FixedClock(), ids or CountingIds()
         self.backend = ScriptedBackend("scripted", scripts, continuation=continuation, ids=self.ids)
         self.ledger, self.journal = FaultyLedger(database), FaultyJournal(database)
+        self.ledger.shared = bus is not None
         self.history, self.catalog = FaultyHistory(database), SqliteCatalog(database)
         self.lives, self.fleeting_lives = Lives(), Lives()
         self.draining = self.leaving = False
-        self.reader = Reader(self.lives, self.journal, self.clock, self, 15.0)
+        self.echoes = Echoes(self.journal, self.lives, bell) if bus is not None else None
+        self.reader = Reader(self.lives, self.journal, self.clock, self, 15.0, self.echoes)
         self.committer = Committer(self.ledger, self.clock, linger)
+        self.compactor = Compactor(SecretSeal([b"secret"]), self.ids, self.clock)
         self.runner = Runner(
-            self._route, self.history, self.clock, self.ledger, self.committer, run_seconds=run_seconds
+            self._route,
+            self.history,
+            self.clock,
+            self.ledger,
+            self.committer,
+            run_seconds=run_seconds,
+            compactor=self.compactor,
         )
         self.worker = Worker(
-            "worker",
+            name,
             self.ledger,
             self.runner,
             self.reader,
             self.lives,
             self.clock,
-            capacity or Capacity(running=100, waiting=100),
+            Room(capacity or Capacity(running=100, waiting=100), shared=bus is not None),
+            bell,
+            self.heart,
+            takes=takes,
         )
         memory_journal = MemoryJournal()
         self.memory = MemoryLedger(memory_journal)
         memory_runner = Runner(
-            self._route, self.history, self.clock, self.memory, Committer(self.memory, self.clock, 0.0)
+            self._route,
+            self.history,
+            self.clock,
+            self.memory,
+            Committer(self.memory, self.clock, 0.0),
+            compactor=self.compactor,
         )
         self.fleeting = Fleeting(self.memory, memory_runner, self.fleeting_lives)
         self.fleeting_reader = Reader(self.fleeting_lives, memory_journal, self.clock, self, 15.0)
+        self.answering = Answering(bell, alone=bus is None)
         self.door = Door(
             self._route,
             self.ledger,
@@ -206,7 +257,10 @@ class Rig:
             self.clock,
             self.ids,
             Limits(),
+            self.answering,
+            compactor=self.compactor,
         )
+        self.contexts = Contexts(self._route, self.catalog, self.history, self.compactor, self.worker)
         self.conversations = SqliteConversations(database)
         self.keeper = SqliteKeeper(database)
         self.sweeper = Sweeper(self.keeper, self.clock, retention or Retention())
@@ -214,6 +268,7 @@ class Rig:
             backends={"scripted": self.backend},
             route=self._route,
             door=self.door,
+            contexts=self.contexts,
             worker=self.worker,
             fleeting=self.fleeting,
             reader=self.reader,
@@ -226,7 +281,12 @@ class Rig:
             ids=self.ids,
             limits=Limits(),
             is_healthy=database.probe,
+            node=self._make_node(bell) if bus is not None else None,
         )
+
+    def _make_node(self, bell: Bell) -> Node:
+        self.crier = Crier(self.lives, bell, self.clock)
+        return Node(self.worker, self.reader, self.crier, self.answering, self.ledger, bell, self.heart)
 
     def _route(self, model: str) -> tuple[Backend, str]:
         return self.backend, model

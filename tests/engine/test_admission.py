@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from outlive.adapters.backends.scripted import Gate, Script, answer, finish_chunk
+from outlive.adapters.seal import SecretSeal
+from outlive.adapters.tools.rack import Rack
 from outlive.core.errors import (
+    BrokenSeal,
     Conflict,
     ConversationLocked,
     InvalidRequest,
@@ -20,9 +23,11 @@ from outlive.core.errors import (
     UpstreamFault,
 )
 from outlive.core.requests import CreateResponse
+from outlive.core.secrets import purpose_of, unpack_secrets
 from outlive.engine.admission import RETRY_AGE_SECONDS, RETRY_PATIENCE_SECONDS, RETRY_STEP_SECONDS
-from outlive.engine.worker import Capacity
+from outlive.engine.room import Capacity
 from outlive.ports.catalog import Paging
+from tests.engine.bench import StubToolbox
 from tests.engine.rig import Rig, answer_of, play, text_of
 from tests.engine.virtual import turn
 
@@ -127,7 +132,7 @@ def test_what_is_refused_leaves_nothing_and_takes_no_room(
         with pytest.raises(error):
             await rig.create(**fields)
         assert await count(rig) == 0
-        assert rig.worker._taken.total() == 0
+        assert rig.worker.room.running == 0
         assert rig.backend.calls == []
 
     play(tmp_path, scene, DONE)
@@ -151,7 +156,7 @@ def test_a_database_that_is_down_refuses_and_takes_no_room(tmp_path: Path) -> No
         rig.ledger.failing = {"admit": 1}
         with pytest.raises(StorageUnavailable):
             await rig.create()
-        assert rig.worker._taken.total() == 0
+        assert rig.worker.room.running == 0
         assert answer_of(await rig.answer()) == "Hello"
 
     play(tmp_path, scene, DONE)
@@ -163,7 +168,7 @@ def test_a_locked_conversation_refuses_the_second(tmp_path: Path) -> None:
         first = await rig.create(conversation=conversation)
         with pytest.raises(ConversationLocked, match=first.response_id):
             await rig.create(conversation=conversation)
-        assert rig.worker._taken.total() == 1
+        assert rig.worker.room.running == 1
 
     play(tmp_path, scene, [Gate()])
 
@@ -203,7 +208,7 @@ def test_repeats_that_come_at_the_same_time_run_once(tmp_path: Path) -> None:
         await rig.end(accepted[0].response_id)
         assert len(rig.backend.calls) == 1
         await turn()
-        assert rig.worker._taken.total() == 0
+        assert rig.worker.room.running == 0
 
     play(tmp_path, scene, DONE)
 
@@ -273,7 +278,7 @@ def test_a_silent_retry_waits_a_moment_for_its_first_connection_to_die(tmp_path:
         retrying = asyncio.create_task(rig.create("Hi", retry=1))
         while len(rig.clock.slept) < 3:
             await asyncio.sleep(0)
-        rig.door.answering.clear()
+        rig.door.answering.discard(first.response_id)
         assert (await retrying).response_id == first.response_id
 
     play(tmp_path, scene, [Gate()])
@@ -327,3 +332,50 @@ def test_what_is_not_stored_cannot_wait_in_line(tmp_path: Path) -> None:
         await rig.create(store=False)
 
     play(tmp_path, scene, [Gate(), finish_chunk()], capacity=Capacity(running=1, waiting=10))
+
+
+# -- secrets of tools
+
+SECRETIVE = [{"type": "mcp", "server_label": "outlive", "authorization": "canary"}]
+
+
+def test_secrets_of_tools_are_sealed_for_their_response(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        seal = SecretSeal([b"a key"])
+        rig.door._toolbox, rig.door._seal = StubToolbox(), seal
+        accepted = await rig.create(tools=SECRETIVE)
+        assert accepted.fold is not None
+        assert "canary" not in str(accepted.fold.header)
+        claim = await rig.ledger.seize(accepted.response_id, "other")
+        assert claim is not None and claim.sealed is not None
+        assert b"canary" not in claim.sealed
+        opened = unpack_secrets(seal.open(claim.sealed, purpose_of(accepted.response_id)))
+        assert opened == {"outlive": {"authorization": "canary"}}
+        with pytest.raises(BrokenSeal):
+            seal.open(claim.sealed, purpose_of("resp_other"))
+
+    play(tmp_path, scene, [Gate()])
+
+
+def test_secrets_that_cannot_be_sealed_are_refused_unless_nothing_is_stored(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        rig.door._toolbox = StubToolbox()
+        with pytest.raises(InvalidRequest, match="OUTLIVE_SEAL_KEY") as refused:
+            await rig.create(tools=SECRETIVE)
+        assert (refused.value.param, refused.value.code) == ("tools", "unsupported_parameter")
+        assert "canary" not in refused.value.message
+        assert await count(rig) == 0
+        await rig.create(tools=SECRETIVE, store=False)
+        await rig.create(tools=[{"type": "mcp", "server_label": "outlive"}])
+
+    play(tmp_path, scene, DONE)
+
+
+def test_tools_that_the_server_has_not_got_are_refused_at_the_door(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        rig.door._toolbox = Rack([])
+        with pytest.raises(InvalidRequest, match="no tools with the label 'docs'"):
+            await rig.create(tools=[{"type": "mcp", "server_label": "docs"}])
+        assert await count(rig) == 0
+
+    play(tmp_path, scene, DONE)

@@ -7,14 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from outlive.core.errors import StaleFence, StorageUnavailable
+from outlive.core.errors import Behind, StaleFence, StorageUnavailable
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, read_frame, split_frames
 from outlive.core.fold import Fold
 from outlive.engine.committer import RETRY_SECONDS, Committer
 from outlive.engine.live import Live, Lives
 from outlive.engine.reader import Reader
 from outlive.ports.journal import Batch
-from outlive.ports.ledger import Closing, Entry, Lease
+from outlive.ports.ledger import Closing, Entry, Kept, Lease, Notes
 from tests.core.journals import opening
 from tests.engine.virtual import VirtualClock, run_virtually, turn
 
@@ -29,12 +29,12 @@ class HeldLedger:
     """A ledger whose commits end when, and as, the test says; no real one can be held in mid-commit."""
 
     def __init__(self) -> None:
-        self.appends: list[tuple[float, list[Entry], asyncio.Future[list[bool]]]] = []
+        self.appends: list[tuple[float, list[Entry], asyncio.Future[list[Kept]]]] = []
         self.closings: list[tuple[float, Closing, asyncio.Future[None]]] = []
 
-    def append(self, entries: list[Entry]) -> asyncio.Future[list[bool]]:
+    def append(self, entries: list[Entry]) -> asyncio.Future[list[Kept]]:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[bool]] = loop.create_future()
+        future: asyncio.Future[list[Kept]] = loop.create_future()
         self.appends.append((loop.time(), entries, future))
         return future
 
@@ -44,9 +44,9 @@ class HeldLedger:
         self.closings.append((loop.time(), closing, future))
         return future
 
-    async def mark(self, lease: Lease, joints: list[int]) -> None: ...
+    async def mark(self, lease: Lease, notes: Notes) -> None: ...
 
-    async def commit(self, kept: list[bool] | None = None) -> list[Entry]:
+    async def commit(self, kept: list[Kept] | None = None) -> list[Entry]:
         """Let the last append succeed; what was in it."""
         _, entries, future = self.appends[-1]
         future.set_result(kept if kept is not None else [True] * len(entries))
@@ -67,6 +67,9 @@ class HeldLedger:
 class NoJournal:
     async def read(self, response_id: str, after: int, max_bytes: int) -> Batch | None:
         raise AssertionError("everything is in the tail")
+
+    async def read_many(self, after: dict[str, int], max_bytes: int) -> dict[str, Batch | None]:
+        raise AssertionError("nobody else runs anything")
 
 
 class Stage:
@@ -392,6 +395,8 @@ def test_a_run_that_is_cancelled_while_closing_is_closed_all_the_same() -> None:
         await settling
         assert live.ended
 
+    run_virtually(scene())
+
 
 def test_a_mistake_in_closing_does_not_leave_anybody_waiting(caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> None:
@@ -406,5 +411,93 @@ def test_a_mistake_in_closing_does_not_leave_anybody_waiting(caplog: pytest.LogC
 
     run_virtually(scene())
     assert "a mistake of ours" in caplog.text
+
+
+# -- when the journal has lost something
+
+
+def test_what_the_journal_lost_is_appended_again_before_anything_else() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        live = stage.live()
+        ledger = stage.ledger
+        stage.committer.submit(live, [ADDED, *deltas("a", "b")])
+        await turn()
+        (shown,) = await ledger.commit()
+        stage.committer.submit(live, deltas("c"))
+        await ledger.next_append(2)
+        stage.committer.submit(live, deltas("d"))  # comes while the journal is found behind
+        await ledger.commit([Behind(2)])
+        stage.committer.submit(live, deltas("e"))
+        await asyncio.sleep(0.1)
+        assert len(ledger.appends) == 3
+        (again,) = ledger.appends[-1][1]
+        assert numbers(again) == [3, 4]
+        assert again.frames == b"".join(split_frames(shown.frames)[1:])
+        assert live.committed == 4
+        await ledger.commit()
+        await ledger.next_append(4)
+        (rest,) = await ledger.commit()
+        assert numbers(rest) == [5, 6, 7]
+        assert live.committed == 7 and live.fold.deltas == 5
+        batch = live.slice(1)
+        assert batch is not None and batch.frames == shown.frames + rest.frames
+
+    run_virtually(scene())
+
+
+@pytest.mark.parametrize("at_the_end", [True, False])
+def test_a_repair_that_fails_is_tried_again_and_a_stale_one_is_given_up(at_the_end: bool) -> None:
+    async def scene() -> None:
+        stage = Stage()
+        live = stage.live()
+        ledger = stage.ledger
+        stage.committer.submit(live, [ADDED])
+        await turn()
+        await ledger.commit()
+        closing: asyncio.Task[None] | None = None
+        if at_the_end:
+            closing = asyncio.create_task(_expect_stale(close(stage, live)))
+            await turn()
+            ledger.closings[0][2].set_exception(Behind(1))
+        else:
+            stage.committer.submit(live, deltas("a"))
+            await ledger.next_append(2)
+            await ledger.commit([Behind(1)])
+        await turn()
+        repairs = len(ledger.appends)
+        assert numbers(ledger.appends[-1][1][0]) == [2]
+        await ledger.fail()
+        await asyncio.sleep(2.0)
+        if at_the_end:
+            ledger.closings[1][2].set_exception(Behind(1))
+            await turn()
+        else:
+            await ledger.commit([Behind(1)])
+        assert len(ledger.appends) > repairs
+        assert numbers(ledger.appends[-1][1][0]) == [2]
+        await ledger.commit([False])
+        assert live.lost
+        if closing is not None:
+            await closing
+
+    run_virtually(scene())
+
+
+async def _expect_stale(closing: asyncio.Task[None]) -> None:
+    with pytest.raises(StaleFence):
+        await closing
+
+
+def test_what_is_not_known_any_more_is_told_to_whoever_looks_after_that() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        live = stage.live(visible=True)
+        told: list[Live] = []
+        stage.committer.on_behind = told.append
+        stage.committer.submit(live, deltas("a"))
+        await turn()
+        await stage.ledger.commit([Behind(0)])
+        assert told == [live]
 
     run_virtually(scene())

@@ -10,9 +10,11 @@ import pytest
 
 from outlive.adapters.backends.scripted import Gate, Script, answer
 from outlive.core import status
-from outlive.core.errors import NotFound
+from outlive.core.errors import InvalidRequest, NotFound, UpstreamFault
 from outlive.core.events import read_frame, split_frames
+from outlive.engine.admission import Arrival
 from outlive.ports.catalog import Paging
+from outlive.ports.ledger import Memory
 from tests.engine.rig import Rig, answer_of, play, text_of
 from tests.engine.virtual import turn
 
@@ -81,7 +83,7 @@ def test_when_its_connection_goes_its_upstream_call_ends_and_nothing_is_left(tmp
         assert rig.memory._fences == {}
         assert rig.fleeting_reader.journal.batches == {}  # type: ignore[attr-defined]
         assert rig.fleeting._tasks == {}
-        assert rig.worker._taken.total() == 0
+        assert rig.worker.room.running == 0
         rig.fleeting.stop(accepted.response_id)
 
     gate = Gate()
@@ -119,3 +121,71 @@ def test_a_mistake_of_ours_ends_it_and_its_content_is_in_no_log(
 
     play(tmp_path, scene, DONE)
     assert "canary" not in caplog.text
+
+
+# -- what a connection remembers of it
+
+
+async def remember(rig: Rig, input: Any, memory: Memory | None = None, **fields: Any) -> Memory | None:
+    body = {"model": "m", "input": input, "store": False, **fields}
+    accepted = await rig.door.admit(Arrival(owner="ann", body=body, memory=memory))
+    await read_all(rig, accepted.response_id)
+    try:
+        return rig.fleeting.remember(accepted.response_id)
+    finally:
+        rig.fleeting.stop(accepted.response_id)
+
+
+def test_what_was_remembered_is_what_the_model_is_told_next(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        first = await remember(rig, "one")
+        second = await remember(rig, "two", first, previous_response_id="resp_first")
+        assert second is not None and second.place is None
+        await remember(rig, "three", second, previous_response_id="resp_second")
+        said = ["one", "Hello", "two", "Hello", "three"]
+        assert [text_of(item) for item in rig.backend.calls[-1].items] == said
+
+    play(tmp_path, scene, DONE)
+
+
+def test_what_it_remembers_begins_where_the_storage_ends(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        stored = (await rig.answer("one"))["id"]
+        second = await remember(rig, "two", previous_response_id=stored)
+        assert second is not None and second.parent == stored
+        assert [text_of(item) for item in second.items] == ["two", "Hello"]
+        third = await remember(rig, "three", second, previous_response_id="resp_second")
+        assert third is not None and (third.place, third.parent) == (second.place, stored)
+        said = ["one", "Hello", "two", "Hello", "three"]
+        assert [text_of(item) for item in rig.backend.calls[-1].items] == said
+        await rig.engine.delete("ann", stored)
+        with pytest.raises(InvalidRequest) as refused:
+            await remember(rig, "four", third, previous_response_id="resp_third")
+        assert refused.value.code == "previous_response_not_found"
+        assert rig.worker.room.running == 0
+
+    play(tmp_path, scene, DONE)
+
+
+def test_nothing_is_remembered_of_what_failed_or_has_not_ended(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        assert await remember(rig, "one") is None
+        accepted = await rig.create(store=False)
+        await gate.reached.wait()
+        assert rig.fleeting.remember(accepted.response_id) is None
+        rig.fleeting.stop(accepted.response_id)
+
+    gate = Gate()
+    play(tmp_path, scene, [UpstreamFault("no", retryable=False)], [gate])
+
+
+def test_a_response_to_be_stored_cannot_continue_a_memory(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        first = await remember(rig, "one")
+        with pytest.raises(InvalidRequest) as refused:
+            await remember(rig, "two", first, previous_response_id="resp_first", store=True)
+        assert refused.value.code == "previous_response_not_found"
+        records, _ = await rig.catalog.responses("ann", Paging(), statuses=[], conversation=None)
+        assert records == []
+
+    play(tmp_path, scene, DONE)

@@ -23,7 +23,8 @@ from outlive.adapters.backends.scripted import (
 from outlive.core.endings import TerminalStatus
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
-from outlive.engine.runner import CUT_OFF, RESTARTED, RETRIES, TOO_LONG, TOO_OFTEN
+from outlive.engine.run import CUT_OFF, RESTARTED, RETRIES, TOO_OFTEN
+from outlive.engine.runner import TOO_LONG
 from outlive.ports.backend import ModelCall
 from tests.engine.rig import Rig, answer_of, play, text_of
 from tests.engine.virtual import turn
@@ -408,10 +409,20 @@ def test_a_run_that_cannot_be_committed_stops_reading_its_upstream(tmp_path: Pat
     play(tmp_path, scene, script)
 
 
-def test_a_history_that_cannot_be_read_ends_the_run_with_a_clear_error(tmp_path: Path) -> None:
+def test_a_history_that_cannot_be_read_for_a_while_delays_a_run_and_changes_nothing(tmp_path: Path) -> None:
     async def scene(rig: Rig) -> None:
         first = await rig.answer()
-        rig.history.failing = 1
+        rig.history.failing = 3
+        final = await rig.answer(previous_response_id=first["id"])
+        assert final["status"] == "completed"
+
+    play(tmp_path, scene, DONE)
+
+
+def test_a_history_that_cannot_be_read_at_all_ends_the_run_with_a_clear_error(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        first = await rig.answer()
+        rig.history.failing = 1_000
         final = await rig.answer(previous_response_id=first["id"])
         assert final["status"] == "failed"
         assert "database is unavailable" in final["error"]["message"]

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from outlive.adapters.backends.scripted import Gate, Script, answer, finish_chunk, reasoning_chunk, role_chunk
-from outlive.core.errors import ShuttingDown, StorageUnavailable, TooMany
-from outlive.engine.reader import Cut
-from outlive.engine.worker import Capacity
+from outlive.adapters.backends.scripted import Gate, Script, answer, finish_chunk, role_chunk
+from outlive.core.errors import StorageUnavailable, TooMany
+from outlive.engine.room import Capacity
 from outlive.ports.catalog import Paging
 from tests.engine.rig import Rig, answer_of, play
 from tests.engine.virtual import turn
@@ -28,7 +27,7 @@ def gated(*before: str) -> tuple[Gate, Script]:
 async def is_idle(rig: Rig) -> None:
     """Wait until nothing runs, and see that every place was given back."""
     worker = rig.worker
-    while worker._running or worker._cancelling or worker._taken or worker._waiting:
+    while worker._running or worker._cancelling or worker.room.running or worker.room.line:
         await asyncio.sleep(0.001)
 
 
@@ -142,7 +141,7 @@ def test_a_connection_that_dies_during_admission_gives_no_place_back_twice(tmp_p
         await turn()
         rig.ledger.let_go("admit")
         await gate.reached.wait()
-        assert rig.worker._taken.total() == 1
+        assert rig.worker.room.running == 1
         second = await rig.create()
         assert await statuses(rig) == ["in_progress", "queued"]
         gate.open()
@@ -199,7 +198,7 @@ def test_what_is_deleted_between_being_claimed_and_begun_does_not_keep_others_fr
         await gate.reached.wait()
         deleted, other = [(await rig.create()).response_id for _ in range(2)]
         claimed = rig.ledger.hold("claimed")
-        rig.worker._capacity = Capacity(running=3, waiting=2)
+        rig.worker.room._capacity = Capacity(running=3, waiting=2)
         rig.worker.pump()
         await claimed.wait()
         await rig.engine.delete("ann", deleted)
@@ -484,138 +483,3 @@ def test_foreground_runs_that_nobody_reads_are_cancelled_after_a_while(tmp_path:
         assert await rig.show(background.response_id) is None
 
     play(tmp_path, scene, [Gate()])
-
-
-# -- leaving
-
-
-def test_what_showed_nothing_is_handed_back_at_once_and_counts_no_attempt(tmp_path: Path) -> None:
-    async def leave(rig: Rig) -> None:
-        accepted = await rig.create()
-        await gate.reached.wait()
-        cursor = rig.reader.follow(accepted.response_id)
-        await cursor.read()
-        reading = asyncio.create_task(cursor.read())
-        rig.draining = True
-        await rig.worker.drain(60.0)
-        with pytest.raises(Cut):
-            await reading
-        assert await rig.show(accepted.response_id) is None
-        with pytest.raises(ShuttingDown):
-            await rig.create()
-        assert rig.backend.left == 1
-
-    async def after(rig: Rig) -> None:
-        await rig.worker.recover()
-        final = await rig.end("resp_2")
-        assert final["status"] == "completed"
-        assert "outlive" not in final
-
-    gate, script = gated()
-    play(tmp_path, leave, script)
-    play(tmp_path, after, DONE)
-
-
-def test_what_can_be_continued_is_handed_back_with_what_it_showed(tmp_path: Path) -> None:
-    async def leave(rig: Rig) -> None:
-        accepted = await rig.create()
-        await gate.reached.wait()
-        await rig.worker.drain(60.0)
-        assert await rig.show(accepted.response_id) is None
-        assert (await rig.types(accepted.response_id)).count("output_text.delta") == 1
-
-    async def after(rig: Rig) -> None:
-        await rig.worker.recover()
-        final = await rig.end("resp_2")
-        assert (final["status"], answer_of(final)) == ("completed", "Hello")
-
-    gate, script = gated("Hel")
-    play(tmp_path, leave, script, continuation="prefill")
-    play(tmp_path, after, ["lo", finish_chunk()], continuation="prefill")
-
-
-def test_what_cannot_be_continued_may_run_to_its_end_within_the_grace(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        accepted = await rig.create()
-        await gate.reached.wait()
-        draining = asyncio.create_task(rig.worker.drain(60.0))
-        await turn()
-        gate.open()
-        await draining
-        final = await rig.end(accepted.response_id)
-        assert (final["status"], answer_of(final)) == ("completed", "Hello")
-
-    gate, script = gated("Hel")
-    play(tmp_path, scene, script)
-
-
-def test_what_does_not_end_within_the_grace_is_cut_off(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        accepted = [await rig.create() for _ in range(5)]
-        for each in accepted:
-            await is_shown(rig, each.response_id)
-        await rig.worker.drain(0.01)
-        assert rig.worker.leaving
-        for each in accepted:
-            final = await rig.end(each.response_id)
-            assert (final["status"], answer_of(final)) == ("incomplete", "Hel")
-            assert "shut down" in final["incomplete_details"]["message"]
-        await is_idle(rig)
-
-    play(tmp_path, scene, ["Hel", Gate()])
-
-
-def test_what_came_to_a_place_where_it_can_be_continued_is_handed_back_at_last(tmp_path: Path) -> None:
-    async def leave(rig: Rig) -> None:
-        accepted = await rig.create()
-        await thinking.reached.wait()
-        draining = asyncio.create_task(rig.worker.drain(0.2))
-        await turn()
-        thinking.open()
-        await draining
-        assert await rig.show(accepted.response_id) is None
-
-    async def after(rig: Rig) -> None:
-        await rig.worker.recover()
-        assert answer_of(await rig.end("resp_2")) == "Hello"
-
-    thinking = Gate()
-    play(tmp_path, leave, [reasoning_chunk("Hm"), thinking, "Hel", Gate()], continuation="prefill")
-    play(tmp_path, after, ["lo", finish_chunk()], continuation="prefill")
-
-
-def test_a_run_that_is_being_closed_when_the_server_leaves_ends_as_it_was_going_to(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        reached = rig.ledger.hold("close")
-        accepted = await rig.create()
-        await reached.wait()
-        draining = asyncio.create_task(rig.worker.drain(0.01))
-        await asyncio.sleep(0.05)
-        rig.ledger.let_go("close")
-        await draining
-        assert (await rig.end(accepted.response_id))["status"] == "completed"
-
-    play(tmp_path, scene, DONE)
-
-
-def test_a_storage_that_is_down_cannot_keep_the_server_from_leaving(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("outlive.engine.worker.LAST_SECONDS", 0.05)
-
-    async def leave(rig: Rig) -> None:
-        shown = await rig.create()
-        await is_shown(rig, shown.response_id)
-        rig.clock.pause = 0.01
-        rig.ledger.failing = {"close": 10**6, "append": 10**6, "hand_back": 10**6}
-        await rig.worker.drain(0.01)
-        assert rig.worker.leaving
-        assert await rig.show(shown.response_id) is None
-
-    async def after(rig: Rig) -> None:
-        await rig.worker.recover()
-        assert (await rig.end("resp_2"))["status"] == "incomplete"
-
-    _, script = gated("Hel")
-    play(tmp_path, leave, script)
-    play(tmp_path, after, DONE)

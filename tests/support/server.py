@@ -14,6 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.support import nesting
+from tests.support.postgres import SHELF
+
 START_SECONDS = 30.0
 STOP_SECONDS = 30.0
 
@@ -29,13 +32,21 @@ class OutliveServer:
     """One server: its folder holds the database and the log; started, it serves until it is killed or stopped."""
 
     def __init__(
-        self, folder: Path, upstream: str | None, *flags: str, env: Mapping[str, str] | None = None, port: int = 0
+        self,
+        folder: Path,
+        upstream: str | None,
+        *flags: str,
+        env: Mapping[str, str] | None = None,
+        port: int = 0,
+        database_url: str | None = None,
     ) -> None:
         self.folder = folder
         self.flags = list(flags)
         self.env = dict(env or {})
         self.port = port or free_port()
         self.database = folder / "outlive.db"
+        elsewhere = SHELF.lasting() if os.environ.get("OUTLIVE_TEST_ON") == "postgres" else None
+        self._database_url = database_url or elsewhere
         self.log_file = folder / "server.log"
         self.upstream = upstream
         self.process: subprocess.Popen[bytes] | None = None
@@ -48,6 +59,9 @@ class OutliveServer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.kill()
+        if kind is None and self._database_url is None:
+            # Whatever the test was about: every stream that was journaled must be a sound one.
+            nesting.check_journals(self.database_url)
 
     @property
     def url(self) -> str:
@@ -58,6 +72,10 @@ class OutliveServer:
     def base_url(self) -> str:
         """As an OpenAI client wants it."""
         return f"{self.url}/v1"
+
+    @property
+    def database_url(self) -> str:
+        return self._database_url or f"sqlite:///{self.database.absolute()}"
 
     @property
     def pid(self) -> int:
@@ -72,7 +90,7 @@ class OutliveServer:
     @property
     def command(self) -> list[str]:
         words = [sys.executable, "-m", "outlive", "serve", "--port", str(self.port)]
-        words += ["--database", f"sqlite:///{self.database.absolute()}"]
+        words += ["--database", self.database_url]
         if self.upstream is not None:
             words += ["--upstream", self.upstream]
         return words + self.flags

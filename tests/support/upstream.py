@@ -193,6 +193,7 @@ class FakeUpstream:
         self._started = threading.Event()
         self.port = 0
         self.models: list[str] = ["first-model", "second-model"]
+        self.otherwise: Choice = say("Hello", " there")  # how a model answers that nobody has spoken of
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -218,7 +219,7 @@ class FakeUpstream:
         """A model name of its own that answers with these scripts in turn, and then always with the last one."""
         name = f"model-{next(self._numbers)}"
         self._queued[name] = deque(scripts[:-1])
-        self._by_model[name] = scripts[-1] if scripts else say("Hello", " there")
+        self._by_model[name] = scripts[-1] if scripts else self.otherwise
         return name
 
     def on(self, model: str, script: Choice) -> None:
@@ -247,6 +248,11 @@ class FakeUpstream:
         with self._arrived:
             assert self._arrived.wait_for(is_there, timeout), "the upstream was not asked"
         return self.calls(model)[number - 1]
+
+    def forget(self) -> None:
+        """What it was asked so far."""
+        with self._arrived:
+            self._calls.clear()
 
     # how it does it
 
@@ -298,7 +304,7 @@ class FakeUpstream:
             if choice is None and self._queued.get(name):
                 choice = self._queued[name].popleft()
         if choice is None:
-            choice = self._by_model.get(str(model), say("Hello", " there"))
+            choice = self._by_model.get(str(model), self.otherwise)
         return choice(body) if callable(choice) else choice
 
     async def _play(self, request: web.Request, asked: Call, script: Script) -> web.StreamResponse:

@@ -11,6 +11,7 @@ from outlive import __version__
 from outlive.cli import conversations, responses
 from outlive.cli.doctor import doctor
 from outlive.cli.serve import serve
+from outlive.cli.storage import copy, migrate
 from outlive.cli.terminal import complain
 from outlive.core.errors import OutliveError, SettingsError
 
@@ -41,6 +42,8 @@ app.command()(serve)
 app.add_typer(responses.app, name="responses")
 app.add_typer(conversations.app, name="conversations")
 app.command()(doctor)
+app.command()(migrate)
+app.command()(copy)
 
 
 def _show_version(wanted: bool) -> None:

@@ -16,12 +16,14 @@ import typer
 
 from outlive.cli.client import Refused, Server, Unreachable
 from outlive.cli.findings import Section, print_section
+from outlive.cli.postgres import look_at_postgres
 from outlive.cli.probe import probe
 from outlive.cli.serve import base_url, parameter, take_settings
 from outlive.cli.terminal import print_json
 from outlive.config import Settings, load
 from outlive.core.errors import SettingsError
 from outlive.core.routing import route
+from outlive.database_url import is_shared
 
 _LOW_DISK = 1_000_000_000  # bytes; below this a busy server may fill the disk in a day
 _SLOW_FSYNC_MS = 20.0
@@ -30,7 +32,7 @@ _OLDEST_SQLITE = (3, 35, 0)
 
 
 def doctor(**flags: Any) -> None:
-    """Check the settings, the database file, the running server and every upstream, and say what to set.
+    """Check the settings, the database, the running server and every upstream, and say what to set.
 
     Takes the settings of `outlive serve`. Each upstream is asked a few questions of 16 tokens at most.
     """
@@ -45,7 +47,7 @@ def doctor(**flags: Any) -> None:
 
     settings = _look_at_settings(flags, look)
     if settings is not None:
-        look(_database(settings))
+        look(look_at_postgres(settings.database) if is_shared(settings.database) else _database(settings))
         look(_server(settings))
         if not settings.upstreams:
             look(_embedded())

@@ -32,8 +32,19 @@ def probe(upstream: Upstream, model: str | None, timeout: float) -> Section:
     parts = urlsplit(upstream.url)
     if upstream.key and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         section.add("warn", "transport", "The key travels unencrypted; use https if the way is not your own.")
-    examination = _Examination(upstream, section, timeout)
     try:
+        if upstream.dialect == "anthropic":
+            # Every other command starts faster without this import.
+            from outlive.cli.messages_probe import examine
+
+            examine(upstream, model, timeout, section)
+            return section
+        if upstream.dialect == "responses":
+            from outlive.cli.responses_probe import examine
+
+            examine(upstream, model, timeout, section)
+            return section
+        examination = _Examination(upstream, section, timeout)
         model = examination.find_model(model)
         if model is not None:
             examination.ask_everything(model)
@@ -85,6 +96,7 @@ class _Examination:
             self._ask_developer()
             self._ask_usage()
             self._ask_continuation()
+            self._ask_responses(model)
 
     def _ask(self, messages: list[Json], **more: object) -> Answer:
         return self._questioner.ask(self._body | {"messages": messages} | more)
@@ -140,6 +152,12 @@ class _Examination:
             )
         else:
             self._report("stream_options", True, "Usage is sent.")
+
+    def _ask_responses(self, model: str) -> None:
+        """Whether it speaks the other dialect too; that it does not is no news."""
+        if self._questioner.responds({"model": model, "input": "Hello", "max_output_tokens": MOST_TOKENS}):
+            detail = 'It speaks the Responses API too: dialect = "responses" would use its own tools and reasoning.'
+            self._section.add("ok", "responses", detail)
 
     def _report(self, key: str, found: bool, detail: str) -> None:
         """A switch that should be as it was found."""

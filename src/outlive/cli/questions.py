@@ -77,6 +77,16 @@ class Questioner:
                     self._take(decode(payload), answer)
             return answer
 
+    def responds(self, body: Json) -> bool:
+        """Whether it answers a question in the Responses API."""
+        data = msgspec.json.encode(body | {"store": False})
+        try:
+            with self._exchange("POST", self.upstream.url + "/responses", data) as response:
+                value = decode(response.read()) if response.status == 200 else None
+        except UpstreamFault:
+            return False
+        return isinstance(value, dict) and value.get("object") == "response"
+
     def hide(self, text: str) -> str:
         """A sentence of the upstream's without our secrets, which some servers repeat."""
         for secret in (self.upstream.key, *self.upstream.headers.values(), *self.upstream.query.values()):

@@ -49,7 +49,7 @@ def list_responses(
     if as_json:
         print_json(found)
         return
-    columns = ("ID", "STATUS", "MODEL", "CREATED", "TOKENS", "CONVERSATION")
+    columns = ("ID", "STATUS", "MODEL", "CREATED", "TOKENS", "CONVERSATION", "WAITING")
     print_rows(columns, [_row(response) for response in found["data"]], "There are no such responses.")
 
 
@@ -98,6 +98,7 @@ def print_response(response: Json) -> None:
     print_field("id", response.get("id"))
     print_field("status", status, STATUS_STYLES.get(status, ""))
     print_field("why", _why(response))
+    print_field("waiting", _waiting(response))
     print_field("model", response.get("model"))
     print_field("created", show_time(response.get("created_at")))
     print_field("conversation", (response.get("conversation") or {}).get("id"))
@@ -115,7 +116,14 @@ def _row(response: Json) -> tuple[str, ...]:
         show_time(response.get("created_at")),
         _tokens(response),
         str((response.get("conversation") or {}).get("id", "")),
+        _waiting(response),
     )
+
+
+def _waiting(response: Json) -> str:
+    """Of a response that waits for a worker: its place in the queue, and for how long it has waited."""
+    queue = (response.get("outlive") or {}).get("queue")
+    return f"no. {queue.get('place')}, for {queue.get('seconds')} s" if isinstance(queue, dict) else ""
 
 
 def _tokens(response: Json) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from outlive import __version__
+from outlive import __version__, database_url
 from outlive.cli.terminal import console
 from outlive.config import Settings, load
 from outlive.options import NEVER, OPTIONS, Option, flag_name
@@ -31,15 +31,18 @@ def announce(settings: Settings) -> None:
     out = console()
     out.print(Text(f"Outlive {__version__}", style="bold"))
     # The port that 0 will turn into is not known yet; the log names it.
-    example = [("try", _curl(settings))] if settings.port else []
+    example = [("try", _curl(settings))] if settings.port and settings.role != "worker" else []
     for name, value in _places(settings) + example:
         out.print(Text(f"  {name:<9}", style="dim") + Text(value))
 
 
 def _places(settings: Settings) -> list[tuple[str, str]]:
     who = f"with the keys of {', '.join(settings.keys)}" if settings.keys else "without keys, for this machine only"
-    where = f"{base_url(settings)}/v1" if settings.port else f"{settings.host}, on a free port"
-    lines = [("serving", f"{where}, {who}")]
+    lines = [("serving", f"{_where(settings)}, {who}")]
+    if settings.role == "worker":
+        lines = [("worker", f"runs responses; health checks only at {_where(settings)}")]
+    elif settings.role == "api":
+        lines.append(("", "Stored responses wait for a node with the role worker or all."))
     several = len(settings.upstreams) > 1
     for place, upstream in enumerate(settings.upstreams):
         names = [f"{upstream.name}/MODEL"] if several else []
@@ -50,7 +53,9 @@ def _places(settings: Settings) -> list[tuple[str, str]]:
                 f"{upstream.name}: {upstream.url} ({', '.join([*names, *upstream.models])})",
             )
         )
-    if not settings.upstreams:
+    for place, agent in enumerate(settings.agents):
+        lines.append(("agent" if place == 0 else "", agent))
+    if not settings.upstreams and not settings.agents:
         # Every other command starts faster without this import.
         from outlive.adapters.backends.local import TITLE
 
@@ -58,8 +63,17 @@ def _places(settings: Settings) -> list[tuple[str, str]]:
             ("model", f"{TITLE}, embedded. This is a demo model: it shows durability, not intelligence."),
             ("", f"Yours: outlive serve --upstream URL, or one of {', '.join(n for n, p in PRESETS.items() if p.url)}"),
         ]
+    if settings.tools:
+        to_all = "offered to every request" if settings.offer_tools else 'to requests with the label "outlive"'
+        lines.append(("tools", f"{', '.join(settings.tools)}, {to_all}"))
     kept = f"responses {_days(settings.response_days)}, conversations {_days(settings.conversation_days)}"
-    return [*lines, ("storing", f"{settings.database_path.absolute()} ({kept})")]
+    return [*lines, ("storing", f"{database_url.show(settings.database)} ({kept})")]
+
+
+def _where(settings: Settings) -> str:
+    if not settings.port:
+        return f"{settings.host}, on a free port"
+    return base_url(settings) if settings.role == "worker" else f"{base_url(settings)}/v1"
 
 
 def base_url(settings: Settings) -> str:
@@ -122,9 +136,13 @@ def parameter(
 _FLAGS = [
     parameter("config", str, "--config", "The TOML file with settings.", "FILE"),
     parameter("upstream", str, "--upstream", "Base URL of any OpenAI-compatible server, or a preset's name.", "URL"),
+    parameter("upstream_dialect", str, "--upstream-dialect", "What it speaks: chat, responses or anthropic.", "NAME"),
     parameter("upstream_key_file", str, "--upstream-key-file", "The file that holds the upstream's key.", "FILE"),
     parameter("keys", list[str], "--api-key", "Who may use the server; NAME=env:VARIABLE hides the key.", "NAME=KEY"),
     parameter("cors_origins", list[str], "--cors-origin", "Web pages that may call the server.", "ORIGIN"),
+    parameter("seal_key_file", str, "--seal-key-file", "The file that holds the key for tools' secrets.", "FILE"),
+    parameter("agents", list[str], "--agent", "An agent to serve as a model.", "MODULE:NAME"),
+    parameter("tools", list[str], "--tools", "A module whose functions the server offers as tools.", "MODULE"),
 ]
 
 take_settings()(serve)

@@ -20,7 +20,9 @@ _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
 
 _TEXT = frozenset({"response.output_text.delta", "response.refusal.delta"})
-_THOUGHT = frozenset({"response.reasoning_text.delta", "response.reasoning_summary_text.delta"})
+_THOUGHT = frozenset(
+    {"response.reasoning_text.delta", "response.reasoning.delta", "response.reasoning_summary_text.delta"}
+)
 
 
 def tail(

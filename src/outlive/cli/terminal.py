@@ -86,8 +86,11 @@ def item_line(item: Json) -> Text:
     kind = str(item.get("type", "message"))
     if kind == "message":
         who, what = str(item.get("role", "")), _content_text(item.get("content"))
-    elif kind in ("function_call", "custom_tool_call"):
-        who, what = "calls", f"{item.get('name')}({item.get('arguments', item.get('input', ''))})"
+    elif kind in ("function_call", "custom_tool_call", "mcp_call", "mcp_approval_request"):
+        who = "asks to call" if kind == "mcp_approval_request" else "calls"
+        what = f"{item.get('name')}({item.get('arguments', item.get('input', ''))})"
+        if item.get("output"):
+            what += f" = {item['output']}"
     elif kind.endswith("_output"):
         who, what = "tool says", str(item.get("output", ""))
     elif kind == "reasoning":

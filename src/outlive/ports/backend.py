@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -12,6 +12,11 @@ from outlive.core.recovery import Open
 from outlive.core.requests import CreateResponse
 
 ContinuationMode = Literal["none", "prefill", "continue_final_message", "prefix"]
+Dialect = Literal["chat", "responses", "anthropic"]
+# How the server counts tokens: by an endpoint beside the one that answers (llama.cpp), or by /tokenize (vLLM).
+Tokenizer = Literal["none", "llamacpp", "vllm"]
+ReasoningInput = Literal["any", "encrypted", "plain"]
+Thinking = Literal["auto", "adaptive", "budget"]
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,8 +24,9 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     url: str  # base URL, up to and including /v1 or its equivalent
+    dialect: Dialect = "chat"
     key: str | None = None
-    key_header: Literal["authorization", "api-key"] = "authorization"
+    key_header: Literal["authorization", "api-key", "x-api-key"] = "authorization"
     headers: dict[str, str] = {}
     query: dict[str, str] = {}
     models: dict[str, str] = {}  # alias -> the upstream's own name
@@ -29,8 +35,15 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     developer_role: bool = True  # False: `developer` messages are sent as `system`
     stream_options: bool = True  # False: the server refuses `stream_options`
     sends_store: bool = False  # True: the server knows `store`, and gets `store: false`
+    default_max_tokens: int = 32_000  # for servers that want a limit where the caller gave none (Anthropic)
+    thinking: Thinking = "auto"  # how a model is told how much to think (Anthropic)
+    reattach: bool = False  # True: runs go on in its background, and are taken up again (Responses)
+    prompt_cache: bool = False  # True: prompts are cached without being asked (Anthropic)
+    reasoning_input: ReasoningInput = "any"  # which reasoning the server takes back (Responses)
     any_model: bool = False  # True: every model name is answered by the one model there is (the embedded one)
     silence_seconds: float = 1800.0
+    context_window: int | None = None  # tokens; None: what the server itself says
+    tokenizer: Tokenizer = "none"
 
 
 class ModelCall(msgspec.Struct, frozen=True):
@@ -40,6 +53,13 @@ class ModelCall(msgspec.Struct, frozen=True):
     request: CreateResponse
     items: list[Json]
     resume: Open | None = None
+    first: int = 0  # the output index of the first item that is to come
+    # Of stepwise backends: waits until all that was said is durable; what the response holds by now, as it is kept; and
+    # whose it is.
+    settle: Callable[[], Awaitable[None]] | None = None
+    own: Sequence[Json] = ()
+    response_id: str = ""
+    owner: str = ""
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -81,11 +101,32 @@ class Passed(Protocol):
     def close(self) -> None: ...
 
 
+class Lasting(Protocol):
+    """The runs of an upstream that go on without us, in its own background, and can be taken up again."""
+
+    def submit(self, call: ModelCall) -> AsyncGenerator[list[bytes], None]:
+        """Ask the model. The first chunks tell the upstream's id of the run, which `read_id` finds."""
+        ...
+
+    def follow(self, run_id: str) -> AsyncGenerator[list[bytes], None]:
+        """All that a run has said, from its first chunk on, and will say. Raises LostRun when it is not there."""
+        ...
+
+    def read_id(self, chunks: list[bytes]) -> str | None: ...
+
+    def dismiss(self, run_id: str, *, running: bool) -> None:
+        """See to it, in its own time, that the upstream keeps no copy of a run; one that is running it must stop."""
+        ...
+
+
 class Backend(Protocol):
     """One upstream."""
 
     name: str
     continuation: ContinuationMode
+    lasting: Lasting | None  # None: its runs end with the connection
+    # True: it makes its answer in several steps, and can go on after any that is finished, given what there is by then.
+    stepwise: bool
 
     def check(self, request: CreateResponse) -> None:
         """Raise InvalidRequest, naming the parameter, for what this upstream cannot be sent."""
@@ -103,6 +144,14 @@ class Backend(Protocol):
 
     async def models(self) -> list[Json]:
         """What the upstream lists, as OpenAI `Model` objects under the names that callers use."""
+        ...
+
+    async def count(self, call: ModelCall) -> int | None:
+        """How many tokens the model would read; None when the upstream cannot say."""
+        ...
+
+    async def window(self, model: str) -> int | None:
+        """How many tokens the model can hold, what it reads and what it writes together; None when nobody knows."""
         ...
 
     async def close(self) -> None: ...

@@ -23,3 +23,8 @@ class Journal(Protocol):
         when there is no such response, or no more.
         """
         ...
+
+    async def read_many(self, after: dict[str, int], max_bytes: int) -> dict[str, Batch | None]:
+        """What is new of several responses, in one go: for each that has frames after its number, or has ended there,
+        what `read` would give. None for one that is gone; those with nothing new are left out."""
+        ...

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
 from outlive.core.endings import TerminalStatus
+from outlive.core.errors import Behind
 from outlive.core.events import Json
 from outlive.core.requests import CreateResponse
 
@@ -46,6 +47,15 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     idempotency: Idempotency | None = None
     large: bool = False  # so much input that it should not be written in one go
     retry_digest: bytes | None = None  # lets an SDK's silent retry find this response (D17)
+    sealed: bytes | None = None  # the secrets of its tools; kept with the lease, and gone with it
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    """What may run and wait on all nodes together; 0 per owner: no limit of its own."""
+
+    waiting: int
+    running_per_owner: int = 0
+    waiting_per_owner: int = 0
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -56,6 +66,30 @@ class Admitted(msgspec.Struct, frozen=True):
     attached: str | None = None
 
 
+class Notes(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the next worker must know of a run, besides its journal."""
+
+    joints: list[int] = []  # the sequence numbers at which it went on after a break
+    upstream: str | None = None  # the id of the upstream's own run, where that can be taken up again,
+    border: int = -1  # and the number of the last event before what that run says
+    usage: Json | None = None  # of the steps that are finished, in a run of several
+    steps: int = 0  # how many those are
+    compaction: Json | None = None  # what compacting its context has used
+    repeats: dict[str, int] = {}  # how often a call of a tool was made again, by the call's item
+
+
+NO_NOTES = Notes()
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """What a connection remembers of a response that was not stored, so that it can be continued there (D4)."""
+
+    items: list[Json]  # of the whole chain, oldest first, as far as it is in no storage
+    place: Place | None = None  # where the stored history before them ends
+    conversation: str | None = None  # whose history that is: a conversation's,
+    parent: str | None = None  # or a stored response's
+
+
 class Claim(msgspec.Struct, frozen=True):
     """A response that a worker has just taken."""
 
@@ -64,9 +98,11 @@ class Claim(msgspec.Struct, frozen=True):
     request: CreateResponse
     place: Place
     attempts: int
-    joints: list[int]
+    notes: Notes
     background: bool
     waited: bool = False  # nobody had it before; only of what was seized
+    memory: Memory | None = None  # what it continues, when that is not stored
+    sealed: bytes | None = None  # the secrets of its tools
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -89,29 +125,40 @@ class Closing(msgspec.Struct, frozen=True):
     keep_turn: bool  # False: a failed turn is taken out of its conversation again (D6)
 
 
+# What became of an entry. True: written. False: its lease is stale. Behind: the lease stands, but there would be a gap.
+Kept: TypeAlias = bool | Behind
+
+
 class RunLedger(Protocol):
     """What a running response needs of a ledger. A stale fence can write nothing."""
 
-    def append(self, entries: list[Entry]) -> asyncio.Future[list[bool]]:
-        """One commit for all of them; False for each whose lease is stale: its rows alone are dropped."""
+    def append(self, entries: list[Entry]) -> asyncio.Future[list[Kept]]:
+        """One commit for all of them; of each that is not True, the rows alone are dropped."""
         ...
 
     def close(self, closing: Closing) -> asyncio.Future[None]:
-        """Terminal event, snapshot, turn, lease and conversation lock. Raises StaleFence."""
+        """Terminal event, snapshot, turn, lease and conversation lock. Raises StaleFence or Behind."""
         ...
 
-    async def mark(self, lease: Lease, joints: list[int]) -> None:
-        """Note where a run went on after a break, so that its final object can say so."""
+    async def mark(self, lease: Lease, notes: Notes) -> None:
+        """Keep this for whoever runs the response next, in place of what was noted before."""
         ...
 
 
 class Ledger(RunLedger, Protocol):
     """The one write port. Every method checks before it writes, so an error means that nothing was written."""
 
-    def admit(self, admission: Admission) -> asyncio.Future[Admitted]: ...
+    def admit(self, admission: Admission) -> asyncio.Future[Admitted]:
+        """Accept a response, or say that it was accepted before.
+
+        A ledger that several nodes share also keeps the limits that hold for all of them together (`Quota`): raises
+        MustWait when this owner has enough running already, and TooMany when too many wait.
+        """
+        ...
 
     async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
-        """Take up to `limit` waiting responses, foreground first, then oldest; counts an attempt for each."""
+        """Take up to `limit` waiting responses, foreground first, then oldest; counts an attempt for each. Never more
+        of an owner than may run on all nodes together (`Quota`), where nodes share the ledger."""
         ...
 
     async def seize(self, response_id: str, worker: str) -> Claim | None:
@@ -122,8 +169,13 @@ class Ledger(RunLedger, Protocol):
         """Give runs up for anyone to claim, counting no attempt."""
         ...
 
-    async def free(self) -> None:
-        """At start: take the leases of whoever is known to be dead."""
+    async def confirm(self, worker: str, leases: list[Lease]) -> list[bool]:
+        """Which of its leases a worker still holds. One that was freed, because the worker seemed to be dead, and that
+        nobody has claimed since, is its own again."""
+        ...
+
+    async def free(self) -> int:
+        """Free the leases of whoever is known to be dead, for anyone to claim; how many there were."""
         ...
 
     async def waiting(self) -> dict[str, int]:

@@ -28,3 +28,12 @@ class MemoryJournal:
                 break
         ended = is_last(batches[-1].frames)
         return Batch(after + 1, last, b"".join(parts)) if parts or ended else None
+
+    async def read_many(self, after: dict[str, int], max_bytes: int) -> dict[str, Batch | None]:
+        found: dict[str, Batch | None] = {}
+        for response_id, number in after.items():
+            if response_id not in self.batches:
+                found[response_id] = None
+            elif (batch := await self.read(response_id, number, max_bytes)) is not None:
+                found[response_id] = batch
+        return found

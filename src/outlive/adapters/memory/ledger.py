@@ -7,7 +7,7 @@ import asyncio
 from outlive.adapters.memory.journal import MemoryJournal
 from outlive.core.errors import StaleFence
 from outlive.ports.journal import Batch
-from outlive.ports.ledger import Closing, Entry, Lease
+from outlive.ports.ledger import Closing, Entry, Kept, Lease, Notes
 
 
 class MemoryLedger:
@@ -22,8 +22,8 @@ class MemoryLedger:
         self._journal.batches[response_id] = [Batch(0, count - 1, frames)]
         return Lease(response_id, self._keys, 1)
 
-    def append(self, entries: list[Entry]) -> asyncio.Future[list[bool]]:
-        future: asyncio.Future[list[bool]] = asyncio.get_running_loop().create_future()
+    def append(self, entries: list[Entry]) -> asyncio.Future[list[Kept]]:
+        future: asyncio.Future[list[Kept]] = asyncio.get_running_loop().create_future()
         future.set_result([self._append(entry) for entry in entries])
         return future
 
@@ -36,7 +36,7 @@ class MemoryLedger:
             future.set_exception(StaleFence())
         return future
 
-    async def mark(self, lease: Lease, joints: list[int]) -> None:
+    async def mark(self, lease: Lease, notes: Notes) -> None:
         """Nobody takes such a run over, so nobody will ask."""
 
     def forget(self, response_id: str) -> None:

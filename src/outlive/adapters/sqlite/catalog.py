@@ -7,7 +7,7 @@ from typing import Any
 
 from outlive.adapters.sqlite import stash
 from outlive.adapters.sqlite.connection import Database
-from outlive.adapters.sqlite.threads import SQL, decode
+from outlive.adapters.sqlite.threads import SQL, decode, encode
 from outlive.core.errors import InvalidRequest, NotFound
 from outlive.core.events import Json
 from outlive.ports.catalog import Page, Paging, Record
@@ -47,6 +47,10 @@ class SqliteCatalog:
             return [Record(*row) for row in rows[: paging.limit]], len(rows) > paging.limit
 
         return await self._database.read("list", work)
+
+    async def queue(self, response_ids: list[str]) -> dict[str, int]:
+        ids = encode(response_ids).decode()
+        return await self._database.read("find", lambda db: dict(db.execute(SQL["find_places"], (ids,)).fetchall()))
 
     async def input_items(self, owner: str, response_id: str, paging: Paging) -> Page:
         def work(db: sqlite3.Connection) -> Page:
@@ -94,6 +98,13 @@ class SqliteCatalog:
             return stash.load(db, row[0])
 
         return await self._database.read("find item", work)
+
+    async def stored_items(self, owner: str, item_ids: list[str]) -> dict[str, Json]:
+        def work(db: sqlite3.Connection) -> dict[str, Json]:
+            rows = {item_id: db.execute(SQL["find_item"], (item_id, owner)).fetchone() for item_id in item_ids}
+            return {item_id: stash.load(db, row[0]) for item_id, row in rows.items() if row is not None}
+
+        return await self._database.read("find items", work)
 
 
 def find_conversation(db: sqlite3.Connection, owner: str, conversation_id: str) -> tuple[Any, ...]:

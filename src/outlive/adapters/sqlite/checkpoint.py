@@ -11,6 +11,7 @@ EVERY_SECONDS = 1.0
 # Below this there is nothing to gain; above the second, the log should begin again at its start.
 MIN_LOG_BYTES = 4 * 1024 * 1024
 MAX_LOG_BYTES = 32 * 1024 * 1024
+PAGE_BYTES = 4096
 
 
 class Checkpointer:
@@ -41,8 +42,7 @@ class Checkpointer:
     def _run(self) -> None:
         while not self._stop.wait(EVERY_SECONDS):
             if self._size() >= MIN_LOG_BYTES:
-                checkpoint(self._connection)
-                self.wanted = self._size() >= MAX_LOG_BYTES
+                self.wanted = checkpoint(self._connection) >= MAX_LOG_BYTES
 
     def _size(self) -> int:
         try:
@@ -51,7 +51,10 @@ class Checkpointer:
             return 0
 
 
-def checkpoint(connection: sqlite3.Connection) -> None:
+def checkpoint(connection: sqlite3.Connection) -> int:
+    """Copy what can be copied now; how many bytes of the log are in use. (Its file stays as long as it ever was.)"""
     # It failing (a full disk, say) loses nothing: the log is as durable as the file, and the next try comes soon.
     with contextlib.suppress(sqlite3.Error):
-        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        return int(frames) * PAGE_BYTES
+    return 0

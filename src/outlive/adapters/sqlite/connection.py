@@ -18,7 +18,7 @@ from outlive.adapters.sqlite.checkpoint import Checkpointer
 from outlive.adapters.sqlite.writer import T, Work, Writer
 from outlive.core.errors import SettingsError, StorageUnavailable
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 4
 BUSY_MS = 2000
 CHECKPOINT_BUSY_MS = 100
 READERS = 3
@@ -33,7 +33,7 @@ class Database:
         try:
             _create(path)
             connection = _open(path)
-            _migrate(connection, path)
+            self.version_before = _migrate(connection, path)  # of the schema
             beside = _open(path)
         except sqlite3.Error as error:
             raise SettingsError(f"The database {path} cannot be opened: {error}.") from error
@@ -128,7 +128,9 @@ def _open(path: str, read_only: bool = False) -> sqlite3.Connection:
     return connection
 
 
-def _migrate(connection: sqlite3.Connection, path: str) -> None:
+def _migrate(connection: sqlite3.Connection, path: str) -> int:
+    """Bring the schema up to date; its version before."""
+    version: int
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version > SCHEMA_VERSION:
         raise SettingsError(
@@ -140,6 +142,7 @@ def _migrate(connection: sqlite3.Connection, path: str) -> None:
         number = int(file.name[:4])
         if number > version:
             connection.executescript(f"BEGIN IMMEDIATE; {file.read_text()}; PRAGMA user_version = {number}; COMMIT;")
+    return version
 
 
 def _lock_file(path: str) -> int:

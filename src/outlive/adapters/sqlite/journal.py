@@ -19,6 +19,20 @@ class SqliteJournal:
     async def read(self, response_id: str, after: int, max_bytes: int) -> Batch | None:
         return await self._database.read("read", lambda db: _read(db, response_id, after, max_bytes))
 
+    async def read_many(self, after: dict[str, int], max_bytes: int) -> dict[str, Batch | None]:
+        return await self._database.read("read", lambda db: _read_many(db, after, max_bytes))
+
+
+def _read_many(db: sqlite3.Connection, after: dict[str, int], max_bytes: int) -> dict[str, Batch | None]:
+    found: dict[str, Batch | None] = {}
+    for response_id, number in after.items():
+        try:
+            if (batch := _read(db, response_id, number, max_bytes)) is not None:
+                found[response_id] = batch
+        except NotFound:
+            found[response_id] = None
+    return found
+
 
 def _read(db: sqlite3.Connection, response_id: str, after: int, max_bytes: int) -> Batch | None:
     row = db.execute(SQL["find_journal"], (response_id,)).fetchone()

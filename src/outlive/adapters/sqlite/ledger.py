@@ -7,16 +7,20 @@ import sqlite3
 from collections.abc import Iterator
 from functools import partial
 
+import msgspec
+
 from outlive.adapters.sqlite import stash, threads
 from outlive.adapters.sqlite.connection import Database
 from outlive.adapters.sqlite.stash import Stash
-from outlive.adapters.sqlite.threads import SQL, Spot, decode, encode
+from outlive.adapters.sqlite.threads import SQL, Spot, encode
 from outlive.core.errors import Conflict, NotFound, StaleFence
 from outlive.core.events import split_frames
 from outlive.core.requests import pack, unpack
-from outlive.ports.ledger import Admission, Admitted, Claim, Closing, Entry, Lease, Place
+from outlive.ports.ledger import Admission, Admitted, Claim, Closing, Entry, Kept, Lease, Notes, Place
 
 ROW_BYTES = 64 * 1024
+
+_decode_notes = msgspec.json.Decoder(Notes).decode
 
 
 class SqliteLedger:
@@ -44,14 +48,14 @@ class SqliteLedger:
 
         return await self._database.write("seize", work, heavy=True)
 
-    def append(self, entries: list[Entry]) -> asyncio.Future[list[bool]]:
+    def append(self, entries: list[Entry]) -> asyncio.Future[list[Kept]]:
         return self._database.write("append", lambda db: _append_all(db, entries))
 
     def close(self, closing: Closing) -> asyncio.Future[None]:
         return self._database.write("close", lambda db: _close(db, closing))
 
-    async def mark(self, lease: Lease, joints: list[int]) -> None:
-        row = (encode(joints).decode(), lease.key, lease.fence)
+    async def mark(self, lease: Lease, notes: Notes) -> None:
+        row = (encode(notes).decode(), lease.key, lease.fence)
         await self._database.write("mark", lambda db: db.execute(SQL["mark_lease"], row))
 
     async def hand_back(self, leases: list[Lease]) -> None:
@@ -61,9 +65,15 @@ class SqliteLedger:
     async def answered(self, response_id: str) -> None:
         await self._database.write("answered", lambda db: db.execute(SQL["drop_unanswered"], (response_id,)))
 
-    async def free(self) -> None:
+    async def confirm(self, worker: str, leases: list[Lease]) -> list[bool]:
+        rows = [(worker, lease.key, lease.fence) for lease in leases]
+        return await self._database.write(
+            "confirm", lambda db: [db.execute(SQL["confirm_lease"], row).rowcount == 1 for row in rows], heavy=True
+        )
+
+    async def free(self) -> int:
         """Take the leases of whoever ran on this file before; the file's lock says that nobody does now."""
-        await self._database.write("free", _free, heavy=True)
+        return await self._database.write("free", _free, heavy=True)
 
     async def waiting(self) -> dict[str, int]:
         return await self._database.read("count", lambda db: dict(db.execute(SQL["count_waiting"]).fetchall()))
@@ -72,9 +82,9 @@ class SqliteLedger:
         await self._database.write("delete", lambda db: _hide(db, owner, response_id))
 
 
-def _free(db: sqlite3.Connection) -> None:
-    db.execute(SQL["free_leases"])
+def _free(db: sqlite3.Connection) -> int:
     db.execute(SQL["drop_loose_pieces"])
+    return db.execute(SQL["free_leases"]).rowcount
 
 
 # -- admission
@@ -137,7 +147,7 @@ def _add_response(db: sqlite3.Connection, admission: Admission, thread: int, fir
         or 0
     )
     taken = int(admission.worker is not None)
-    db.execute(SQL["add_lease"], (key, owner, request.background, admission.worker, taken, taken))
+    db.execute(SQL["add_lease"], (key, owner, request.background, admission.worker, taken, taken, admission.sealed))
     db.execute(SQL["add_events"], (key, admission.count, at, admission.frames))
     if admission.idempotency is not None:
         saved = admission.idempotency
@@ -154,7 +164,7 @@ def _take(db: sqlite3.Connection, key: int, worker: str, attempts: int, waited: 
     db.execute(SQL["take_lease"], (worker, attempts, key))
     db.execute(SQL["start_response"], (key,))
     row = db.execute(SQL["find_claim"], (key,)).fetchone()
-    response_id, _, fence, owner, request, thread, first, input_end, made, joints, background = row
+    response_id, _, fence, owner, request, thread, first, input_end, made, notes, background, sealed = row
     input_items = db.execute(SQL["read_input"], (thread, first, input_end))
     return Claim(
         lease=Lease(response_id, key, fence),
@@ -162,13 +172,14 @@ def _take(db: sqlite3.Connection, key: int, worker: str, attempts: int, waited: 
         request=unpack(request, stash.load_all(db, input_items)),
         place=Place(thread, first),
         attempts=made,
-        joints=decode(joints),
+        notes=_decode_notes(notes),
         background=bool(background),
         waited=waited,
+        sealed=sealed,
     )
 
 
-def _append_all(db: sqlite3.Connection, entries: list[Entry]) -> list[bool]:
+def _append_all(db: sqlite3.Connection, entries: list[Entry]) -> list[Kept]:
     """In one go where nothing is out of the ordinary; otherwise one by one, to tell who was stale."""
     if any(len(entry.frames) > ROW_BYTES for entry in entries):
         return [_append(db, entry) for entry in entries]

@@ -37,8 +37,10 @@ UPDATE threads SET head = ? WHERE key = ?;
 UPDATE threads SET used_at = ? WHERE key = ?;
 
 -- has_item --
--- Whether an item is in this segment already (D24).
-SELECT 1 FROM items WHERE thread = ? AND id = ? AND position < ?;
+-- Whether an item is in this segment already (D24). Items are indexed by the end of their ids, where the time is; the plus
+-- keeps the database from taking the id itself for that.
+SELECT 1 FROM items INDEXED BY items_by_id
+ WHERE substr(id, -48) = substr(?2, -48) AND +id = ?2 AND thread = ?1 AND position < ?3;
 
 -- add_response --
 -- The response as it was accepted.
@@ -60,7 +62,8 @@ UPDATE conversations SET running = NULL, used_at = ? WHERE id = ? AND running = 
 
 -- add_lease --
 -- With a worker: taken at once, which counts as the first attempt. Without: anyone may claim it.
-INSERT INTO leases (response, owner, background, worker, fence, attempts, joints) VALUES (?, ?, ?, ?, ?, ?, '[]');
+INSERT INTO leases (response, owner, background, worker, fence, attempts, notes, sealed)
+VALUES (?, ?, ?, ?, ?, ?, '{}', ?);
 
 -- add_events --
 -- The events that a response is accepted with.
@@ -91,7 +94,11 @@ SELECT r.id FROM unanswered u JOIN responses r ON r.key = u.response
 
 -- free_leases --
 -- At start nobody else can hold this file, so every lease is a dead worker's.
-UPDATE leases SET worker = NULL;
+UPDATE leases SET worker = NULL WHERE worker IS NOT NULL;
+
+-- confirm_lease --
+-- Still held, or freed and not taken since.
+UPDATE leases SET worker = ?1 WHERE response = ?2 AND fence = ?3 AND (worker = ?1 OR worker IS NULL);
 
 -- count_waiting --
 -- How many wait for a worker, by owner.
@@ -113,7 +120,8 @@ UPDATE responses SET status = 'in_progress' WHERE key = ? AND status = 'queued';
 
 -- find_claim --
 -- Everything a worker needs to run a response it has taken.
-SELECT r.id, r.key, l.fence, r.owner, r.request, r.thread, r.first, r.input_end, l.attempts, l.joints, r.background
+SELECT r.id, r.key, l.fence, r.owner, r.request, r.thread, r.first, r.input_end, l.attempts, l.notes, r.background,
+       l.sealed
   FROM leases l JOIN responses r ON r.key = l.response WHERE l.response = ?;
 
 -- find_running --
@@ -121,8 +129,8 @@ SELECT r.id, r.key, l.fence, r.owner, r.request, r.thread, r.first, r.input_end,
 SELECT l.response, l.worker IS NULL FROM responses r JOIN leases l ON l.response = r.key WHERE r.id = ?;
 
 -- mark_lease --
--- So that the final object can tell where it was joined.
-UPDATE leases SET joints = ? WHERE response = ? AND fence = ?;
+-- What whoever takes the response over must know.
+UPDATE leases SET notes = ? WHERE response = ? AND fence = ?;
 
 -- hand_back --
 -- No attempt is counted for a run that was given up on purpose.
@@ -227,21 +235,38 @@ SELECT body FROM items WHERE thread = ? AND position >= ? AND position < ? AND s
 -- A response as readers see it.
 SELECT id, status, created_at, snapshot FROM responses WHERE id = ? AND owner = ? AND hidden = 0;
 
+-- find_places --
+-- The places in the queue of those that are given (as a JSON list) and wait.
+SELECT r.id, w.place
+  FROM (SELECT response, row_number() OVER (ORDER BY background, response) AS place FROM leases WHERE worker IS NULL) w
+  JOIN responses r ON r.key = w.response WHERE r.id IN (SELECT value FROM json_each(?));
+
 -- find_input --
 -- Where a response's own input lies.
 SELECT thread, first, input_end FROM responses WHERE id = ? AND owner = ? AND hidden = 0;
 
 -- item_position --
 -- Where an item stands; ids are unique within a thread only.
-SELECT position FROM items WHERE thread = ? AND id = ?;
+SELECT position FROM items INDEXED BY items_by_id
+ WHERE substr(id, -48) = substr(?2, -48) AND +id = ?2 AND thread = ?1;
 
 -- read_item --
 -- One item.
-SELECT body FROM items WHERE thread = ? AND id = ?;
+SELECT body FROM items INDEXED BY items_by_id
+ WHERE substr(id, -48) = substr(?2, -48) AND +id = ?2 AND thread = ?1;
+
+-- find_item --
+-- An item by its id alone, wherever its owner has it; the newest, should there be several.
+SELECT i.body FROM items i
+  LEFT JOIN responses r ON r.key = i.response LEFT JOIN conversations c ON c.thread = i.thread
+ WHERE substr(i.id, -48) = substr(?1, -48) AND +i.id = ?1
+   AND ((r.owner = ?2 AND r.hidden = 0) OR (c.owner = ?2 AND c.hidden = 0))
+ ORDER BY i.thread DESC, i.position DESC LIMIT 1;
 
 -- drop_item --
 -- An item deleted through its conversation.
-DELETE FROM items WHERE thread = ? AND id = ?;
+DELETE FROM items INDEXED BY items_by_id
+ WHERE substr(id, -48) = substr(?2, -48) AND +id = ?2 AND thread = ?1;
 
 -- add_conversation --
 -- A new conversation on a new thread.
@@ -344,3 +369,11 @@ DELETE FROM threads WHERE key = ?1
    AND NOT EXISTS (SELECT 1 FROM conversations WHERE thread = ?1)
    AND NOT EXISTS (SELECT 1 FROM threads fork WHERE fork.parent = ?1)
 RETURNING parent;
+
+-- add_secret --
+-- Unless there is one of that name.
+INSERT OR IGNORE INTO secrets (name, value) VALUES (?, ?);
+
+-- find_secret --
+-- The one that was drawn first.
+SELECT value FROM secrets WHERE name = ?;

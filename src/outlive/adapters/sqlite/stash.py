@@ -70,13 +70,18 @@ def keep(db: sqlite3.Connection, stash: Stash | None) -> None:
 
 def load(db: sqlite3.Connection, body: bytes) -> Json:
     """The item that a row's body is, or tells the place of."""
+    return _decode(load_raw(db, body))
+
+
+def load_raw(db: sqlite3.Connection, body: bytes) -> bytes:
+    """The same, as it is stored."""
     if not body.startswith(MARK):
-        return _decode(body)
+        return body
     holder, offset, length = _place(body)
     first, last = offset // PIECE_BYTES, (offset + length) // PIECE_BYTES
     pieces = b"".join(piece for (piece,) in db.execute(SQL["read_pieces"], (holder, first, last)))
     start = offset - first * PIECE_BYTES
-    return _decode(pieces[start : start + length])
+    return pieces[start : start + length]
 
 
 def load_all(db: sqlite3.Connection, rows: Iterable[tuple[bytes]]) -> list[Json]:

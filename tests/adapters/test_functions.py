@@ -1,0 +1,364 @@
+"""Plain typed functions as tools: what the model is told of them, and what their calls come to."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass
+from enum import Enum
+from types import ModuleType
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+
+from outlive.adapters.tools.functions import SECONDS, Functions, FunctionTool, read_function, read_module
+from outlive.adapters.tools.threads import Threads
+from outlive.core.calls import Outcome
+from outlive.core.errors import InvalidRequest, SettingsError
+from outlive.ports.toolbox import Calling, Progress
+from outlive.tools import Context, ToolError, tool
+
+
+class Unit(Enum):
+    C = "celsius"
+    F = "fahrenheit"
+
+
+@dataclass
+class Place:
+    name: str
+    country: str = "FR"
+
+
+def weather(
+    city: str,
+    days: int = 1,
+    unit: Unit = Unit.C,
+    detail: Literal["short", "long"] | None = None,
+    places: list[Place] | None = None,
+) -> dict[str, Any]:
+    """Tell the weather.
+
+    It is right most of the time.
+
+    Args:
+        city: Where to look.
+        days (int): How far ahead.
+
+    Returns:
+        unit: nothing to do with a parameter
+    """
+    return {"city": city, "days": days, "unit": unit, "places": [f"{at.name} {at.country}" for at in places or []]}
+
+
+def make(function: Any, **options: Any) -> FunctionTool:
+    return FunctionTool(function, options.get("seconds", SECONDS), Threads())
+
+
+def call(function: Any, arguments: dict[str, Any] | None = None, reports: list[Progress] | None = None) -> Outcome:
+    async def go() -> Outcome:
+        calling = Calling(
+            arguments=arguments or {},
+            key="resp_1/mcp_1",
+            response_id="resp_1",
+            owner="ann",
+            repeated=False,
+            report=([] if reports is None else reports).append,
+        )
+        outcome = await make(function).call(calling)
+        await asyncio.sleep(0)
+        return outcome
+
+    return asyncio.run(go())
+
+
+def error_of(outcome: Outcome) -> str:
+    assert outcome.error is not None
+    return str(outcome.error["content"][0]["text"])
+
+
+# -- what the model is told
+
+
+def test_name_description_and_schema_come_from_the_function() -> None:
+    spec = make(weather).spec
+    assert (spec.label, spec.name) == ("outlive", "weather")
+    assert spec.description == "Tell the weather.\n\nIt is right most of the time."
+    schema = spec.parameters
+    assert schema["type"] == "object"
+    assert schema["required"] == ["city"]
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["city"] == {"type": "string", "description": "Where to look."}
+    assert schema["properties"]["days"] == {"type": "integer", "default": 1, "description": "How far ahead."}
+    assert "description" not in schema["properties"]["unit"]
+    assert set(schema["$defs"]) == {"Unit", "Place"}
+    msgspec.json.encode(schema)
+
+
+def test_a_parameter_can_be_described_where_its_type_is() -> None:
+    def f(a: Annotated[str, "What it is."], b: Annotated[int, msgspec.Meta(ge=1, description="Many.")]) -> None:
+        """F.
+
+        :param a: not this
+        :param b: nor this
+        """
+
+    properties = make(f).spec.parameters["properties"]
+    assert properties["a"] == {"type": "string", "description": "What it is."}
+    assert properties["b"] == {"type": "integer", "minimum": 1, "description": "Many."}
+    assert make(f).spec.description == "F."
+
+
+def test_the_decorator_overrides_and_adds() -> None:
+    @tool(name="now", description="The time.", idempotent=True, seconds=5)
+    def f() -> str:
+        return "12:00"
+
+    @tool(read_only=True)
+    def g() -> str:
+        return "12:00"
+
+    @tool
+    def h() -> str:
+        return "12:00"
+
+    assert (make(f).spec.name, make(f).spec.description) == ("now", "The time.")
+    assert (make(f).idempotent, make(f).read_only, make(f).seconds) == (True, False, 5)
+    assert (make(g).idempotent, make(g).read_only, make(g).seconds) == (True, True, SECONDS)
+    assert (make(h).idempotent, make(h, seconds=7).seconds) == (False, 7)
+    assert make(f).spec.parameters == {
+        "type": "object",
+        "properties": {},
+        "required": [],
+        "additionalProperties": False,
+    }
+
+
+def test_the_context_is_no_parameter_of_the_models() -> None:
+    def f(city: str, context: Context) -> None: ...
+
+    assert list(make(f).spec.parameters["properties"]) == ["city"]
+
+
+def untyped(city) -> None: ...
+def starred(*cities: str) -> None: ...
+def keyworded(**cities: str) -> None: ...
+def odd(thing: threading.Thread) -> None: ...
+def unknown(thing: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (untyped, "The parameter city of the tool .*untyped has no type."),
+        (starred, "can have only parameters with names and types"),
+        (keyworded, "can have only parameters with names and types"),
+        (odd, "a type without a JSON schema"),
+        (unknown, "The types of the tool .*unknown cannot be read: name 'Nowhere' is not defined."),
+    ],
+)
+def test_a_function_that_cannot_be_a_tool_is_refused_in_one_sentence(function: Any, words: str) -> None:
+    with pytest.raises(SettingsError, match=words) as refused:
+        make(function)
+    assert "\n" not in str(refused.value)
+
+
+# -- calling it
+
+
+def test_arguments_become_what_the_function_expects() -> None:
+    arguments = {"city": "Paris", "days": "3", "unit": "fahrenheit", "places": [{"name": "Lyon"}]}
+    output = call(weather, arguments).output
+    assert msgspec.json.decode(output or "") == {
+        "city": "Paris",
+        "days": 3,
+        "unit": "fahrenheit",
+        "places": ["Lyon FR"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "missing required field `city`"),
+        ({"city": 5}, "Expected `str`, got `int` - at `$.city`"),
+        ({"city": "Paris", "town": "x"}, "unknown field `town`"),
+    ],
+)
+def test_wrong_arguments_are_told_to_the_model(arguments: dict[str, Any], words: str) -> None:
+    assert words in error_of(call(weather, arguments))
+
+
+def test_results_become_text() -> None:
+    results: list[tuple[Any, str]] = [
+        ("plain", "plain"),
+        (None, ""),
+        (5, "5"),
+        ([1, {"a": Unit.C}], '[1,{"a":"celsius"}]'),
+        (Place("Lyon"), '{"name":"Lyon","country":"FR"}'),
+        (complex(1, 2), '"(1+2j)"'),
+    ]
+    for result, text in results:
+
+        def f(given: Any = result) -> Any:
+            return given
+
+        def g() -> Any:
+            return result  # noqa: B023
+
+        assert call(g).output == text
+
+
+def test_default_arguments_are_the_functions_own() -> None:
+    def f(names: list[str] = ["a"], when: Place = Place("Lyon")) -> str:  # noqa: B006,B008
+        return f"{names} {when.name}"
+
+    assert call(f).output == "['a'] Lyon"
+
+
+def test_what_a_tool_raises_is_told_without_its_insides() -> None:
+    def broken() -> None:
+        raise ValueError("no such city")
+
+    def speaking() -> None:
+        raise ToolError("Ask for a city in France.")
+
+    async def leaving() -> None:
+        raise SystemExit(3)
+
+    def leaving_in_a_thread() -> None:
+        raise SystemExit(3)
+
+    assert error_of(call(broken)) == "ValueError: no such city"
+    assert error_of(call(speaking)) == "Ask for a city in France."
+    assert error_of(call(leaving)) == "SystemExit: 3"
+    assert "SystemExit: 3" in error_of(call(leaving_in_a_thread))
+
+
+def test_an_error_is_told_in_bounded_length() -> None:
+    def broken() -> None:
+        raise ValueError("x" * 100_000)
+
+    assert len(error_of(call(broken))) == 1000
+
+
+def test_the_context_knows_the_call() -> None:
+    async def f(context: Context) -> str:
+        return f"{context.key} {context.response_id} {context.owner} {context.repeated}"
+
+    assert call(f).output == "resp_1/mcp_1 resp_1 ann False"
+
+
+@pytest.mark.parametrize("threaded", [True, False])
+def test_progress_can_be_reported_from_any_thread(threaded: bool) -> None:
+    def blocking(context: Context) -> None:
+        context.report("half", progress=1, total=2)
+
+    async def waiting(context: Context) -> None:
+        context.report("half", progress=1, total=2)
+
+    reports: list[Progress] = []
+    call(blocking if threaded else waiting, reports=reports)
+    assert reports == [Progress(1, 2, "half")]
+
+
+# -- threads
+
+
+def test_a_blocking_function_holds_up_nobody() -> None:
+    release = threading.Event()
+
+    def block() -> str:
+        assert threading.current_thread() is not threading.main_thread()
+        release.wait(10)
+        return "done"
+
+    async def go() -> None:
+        waiting = asyncio.create_task(Threads().run(block))
+        await asyncio.sleep(0)
+        release.set()
+        assert await waiting == "done"
+
+    asyncio.run(go())
+
+
+def test_so_many_threads_run_at_once() -> None:
+    running, most, lock = 0, 0, threading.Lock()
+
+    def block() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.02)
+        with lock:
+            running -= 1
+
+    async def go() -> None:
+        threads = Threads(at_once=2)
+        await asyncio.gather(*(threads.run(block) for _ in range(6)))
+
+    asyncio.run(go())
+    assert most == 2
+
+
+def test_a_thread_that_nobody_waits_for_any_more_keeps_its_place_until_it_ends() -> None:
+    release = threading.Event()
+
+    async def go() -> None:
+        threads = Threads(at_once=1)
+        first = asyncio.create_task(threads.run(lambda: release.wait(10)))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        second = asyncio.create_task(threads.run(lambda: "second"))
+        await asyncio.sleep(0.01)
+        assert not second.done()
+        release.set()
+        assert await second == "second"
+
+    asyncio.run(go())
+
+
+# -- modules
+
+
+def module_of(**members: Any) -> ModuleType:
+    module = ModuleType("my_tools")
+    for name, member in members.items():
+        member.__module__ = "my_tools"
+        setattr(module, name, member)
+    return module
+
+
+def test_all_public_functions_of_a_module_are_tools_unless_some_are_marked() -> None:
+    def one() -> None: ...
+    def two() -> None: ...
+    def _three() -> None: ...
+
+    module = module_of(one=one, two=two, _three=_three)
+    setattr(module, "elsewhere", weather)  # noqa: B010 - imported, not its own
+    assert [each.spec.name for each in read_module(module, 9, Threads())] == ["one", "two"]
+    tool(two)
+    assert [each.spec.name for each in read_module(module, 9, Threads())] == ["two"]
+
+
+def test_what_is_no_function_cannot_be_a_tool() -> None:
+    with pytest.raises(SettingsError, match="has no function that could be a tool"):
+        read_module(ModuleType("empty"), 9, Threads())
+    with pytest.raises(SettingsError, match="my_tools:five is no function"):
+        read_function(5, "my_tools:five", 9, Threads())
+
+
+def test_requests_name_the_servers_own_tools_by_its_label() -> None:
+    functions = Functions([make(weather)])
+    assert functions.owns({"type": "mcp", "server_label": "outlive"})
+    assert not functions.owns({"type": "mcp", "server_label": "docs"})
+    assert not functions.owns({"type": "mcp", "server_label": "outlive", "server_url": "https://x"})
+    for allowed in (None, ["weather"], {"tool_names": ["weather"]}, {"read_only": True}):
+        functions.check({"allowed_tools": allowed}, "tools[0]")
+    with pytest.raises(InvalidRequest, match="no tool 'wether'"):
+        functions.check({"allowed_tools": ["wether"]}, "tools[0]")
+    assert functions.default_approval({}) == "never"

@@ -1,0 +1,40 @@
+"""The key beside the database: made when it is first needed, for one user's eyes, and the same ever after."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from outlive.adapters.key_file import KeyFileSeal, read_or_make
+from outlive.core.errors import BrokenSeal, StorageUnavailable
+
+
+def test_nothing_is_written_before_there_is_something_to_seal(tmp_path: Path) -> None:
+    seal = KeyFileSeal(tmp_path / "outlive.db.key")
+    assert list(tmp_path.iterdir()) == []
+    sealed = seal.close(b"canary", "for a test")
+    (file,) = tmp_path.iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert b"canary" not in sealed
+    assert KeyFileSeal(file).open(sealed, "for a test") == b"canary"
+
+
+def test_another_key_opens_nothing(tmp_path: Path) -> None:
+    sealed = KeyFileSeal(tmp_path / "one").close(b"canary", "for a test")
+    with pytest.raises(BrokenSeal):
+        KeyFileSeal(tmp_path / "two").open(sealed, "for a test")
+
+
+def test_a_key_stays_and_an_empty_file_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(b"")
+    key = read_or_make(path)
+    assert len(key) > 40
+    assert read_or_make(path) == key
+
+
+def test_a_folder_that_cannot_be_written_is_the_storages_fault(tmp_path: Path) -> None:
+    with pytest.raises(StorageUnavailable):
+        KeyFileSeal(tmp_path / "nowhere" / "key").close(b"x", "y")

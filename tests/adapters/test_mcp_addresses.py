@@ -1,0 +1,79 @@
+"""Where requests may send this server: nowhere that only its own network knows."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx2
+import pytest
+
+from outlive.adapters.backends.scripted import CountingIds
+from outlive.adapters.tools.addresses import is_private, names_private
+from outlive.adapters.tools.guard import Forbidden, Guard
+from outlive.adapters.tools.mcp import McpServers
+from outlive.core.errors import InvalidRequest
+from outlive.ports.toolbox import ToolServer
+
+PRIVATE = [
+    "127.0.0.1",
+    "10.1.2.3",
+    "172.16.0.1",
+    "192.168.1.1",
+    "169.254.169.254",
+    "100.64.0.1",
+    "0.0.0.0",
+    "224.0.0.1",
+    "::1",
+    "::",
+    "fe80::1%eth0",
+    "fd00::1",
+    "::ffff:10.0.0.1",
+    "64:ff9b::7f00:1",
+    "2002:7f00:1::",
+]
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_private_addresses_are_known_in_every_spelling(address: str) -> None:
+    assert is_private(address)
+
+
+@pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1::1", "64:ff9b::5db8:d822"])
+def test_public_addresses_are_public(address: str) -> None:
+    assert not is_private(address)
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST.", "db.internal", "printer.local", "[::1]", "127.0.0.1"])
+def test_some_hosts_are_private_by_their_looks(host: str) -> None:
+    assert names_private(host)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000/mcp", "http://localhost/mcp", "https://[::1]/mcp"])
+def test_a_private_address_is_refused_at_once(url: str) -> None:
+    servers = McpServers([], CountingIds(), private=False, seconds=1)
+    with pytest.raises(InvalidRequest) as refused:
+        servers.check({"type": "mcp", "server_label": "x", "server_url": url}, "tools[0]")
+    assert refused.value.param == "tools[0].server_url"
+    McpServers([], CountingIds(), private=True, seconds=1).check(
+        {"type": "mcp", "server_label": "x", "server_url": url}, "tools[0]"
+    )
+
+
+def test_a_registered_server_may_have_a_private_address() -> None:
+    servers = McpServers(
+        [ToolServer(label="desk", url="http://127.0.0.1/mcp")], CountingIds(), private=False, seconds=1
+    )
+    entry = {"type": "mcp", "server_label": "desk"}
+    assert servers.owns(entry)
+    servers.check(entry, "tools[0]")
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "0x7f000001", "2130706433", "127.1"])
+def test_a_name_that_turns_out_to_be_private_is_not_connected_to(host: str) -> None:
+    async def ask() -> None:
+        async with httpx2.AsyncClient(transport=Guard(private=False)) as client:
+            await client.get(f"http://{host}:9/")
+
+    with pytest.raises((Forbidden, httpx2.ConnectError, httpx2.InvalidURL)) as refused:
+        asyncio.run(ask())
+    assert "refused" not in str(refused.value).lower()  # nobody was asked at all

@@ -1,0 +1,48 @@
+"""A file that an older Outlive wrote is brought up to date, with the runs that were under way in it."""
+
+from __future__ import annotations
+
+import sqlite3
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from outlive.adapters.sqlite import connection
+from outlive.adapters.sqlite.threads import SQL
+
+FOLDER = resources.files("outlive.adapters.sqlite").joinpath("migrations")
+
+
+def old_file(path: Path, version: int) -> sqlite3.Connection:
+    """A database as it was at a schema version."""
+    db = sqlite3.connect(path, isolation_level=None)
+    for file in sorted(FOLDER.iterdir(), key=lambda file: file.name):
+        if int(file.name[:4]) <= version:
+            db.executescript(file.read_text())
+    db.execute(f"PRAGMA user_version = {version}")
+    return db
+
+
+@pytest.mark.parametrize(("joints", "notes"), [("[]", "{}"), ("[4,9]", '{"joints":[4,9]}')])
+def test_the_joints_of_runs_under_way_become_notes(tmp_path: Path, joints: str, notes: str) -> None:
+    db = old_file(tmp_path / "old.db", 1)
+    db.execute("INSERT INTO leases VALUES (1, 'ann', 0, NULL, 1, 1, ?)", (joints,))
+    connection._migrate(db, "old.db")
+    assert db.execute("SELECT notes FROM leases").fetchall() == [(notes,)]
+    assert db.execute("PRAGMA user_version").fetchone() == (connection.SCHEMA_VERSION,)
+    db.close()
+
+
+def test_the_schema_version_is_the_number_of_the_last_migration() -> None:
+    assert max(int(file.name[:4]) for file in FOLDER.iterdir()) == connection.SCHEMA_VERSION
+
+
+def test_items_of_an_older_file_are_found_by_their_ids_alone(tmp_path: Path) -> None:
+    db = old_file(tmp_path / "old.db", 2)
+    db.execute("INSERT INTO items VALUES (1, 0, 'msg_1', NULL, x'7b7d')")
+    connection._migrate(db, "old.db")
+    plans = db.execute(f"EXPLAIN QUERY PLAN {SQL['find_item']}", ("msg_1", "ann")).fetchall()
+    assert plans[0][3] == "SEARCH i USING INDEX items_by_id (<expr>=?)"
+    assert db.execute(SQL["item_position"], (1, "msg_1")).fetchall() == [(0,)]
+    db.close()

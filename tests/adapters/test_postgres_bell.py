@@ -1,0 +1,105 @@
+"""The bell on Postgres: every node hears the others, and knows when it may have missed something."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from outlive.adapters.postgres.bell import PAYLOAD_BYTES, PostgresBell
+from outlive.ports.bell import Ring
+from tests.support.line import Line
+from tests.support.postgres import SHELF
+
+PATIENCE = 10.0
+
+
+class Ear:
+    def __init__(self, bell: PostgresBell) -> None:
+        self.heard: list[Ring] = []
+        self._news = asyncio.Event()
+        bell.listen(self._hear)
+
+    def _hear(self, ring: Ring) -> None:
+        self.heard.append(ring)
+        self._news.set()
+
+    async def wait_for(self, ring: Ring) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while ring not in self.heard:
+                self._news.clear()
+                await self._news.wait()
+
+
+@asynccontextmanager
+async def ringing(url: str) -> AsyncIterator[tuple[PostgresBell, Ear]]:
+    bell = PostgresBell(url)
+    ear = Ear(bell)
+    await bell.start()
+    try:
+        yield bell, ear
+    finally:
+        await bell.close()
+
+
+def play(test: Callable[[str], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        asyncio.run(test(SHELF.database(test.__name__)))  # type: ignore[arg-type]
+
+    run.__name__ = test.__name__
+    return run
+
+
+@play
+async def test_every_other_node_hears_a_ring_and_the_ringer_does_not(url: str) -> None:
+    async with ringing(url) as (one, ear_one), ringing(url) as (_, ear_two), ringing(url) as (_, ear_three):
+        one.ring(Ring("advanced", "resp_1", 7))
+        for ear in (ear_two, ear_three):
+            await ear.wait_for(Ring("advanced", "resp_1", 7))
+        assert ear_one.heard == []
+
+
+@play
+async def test_of_rings_alike_the_highest_number_is_heard_once(url: str) -> None:
+    async with ringing(url) as (one, _), ringing(url) as (_, ear):
+        for number in (3, 9, 5):
+            one.ring(Ring("advanced", "resp_1", number))
+        one.ring(Ring("waits"))
+        await ear.wait_for(Ring("waits"))
+        assert [ring for ring in ear.heard if ring.kind == "advanced"] == [Ring("advanced", "resp_1", 9)]
+
+
+@play
+async def test_more_rings_than_one_notification_holds_are_all_heard(url: str) -> None:
+    rings = [Ring("advanced", f"resp_{n:060}", n) for n in range(3 * PAYLOAD_BYTES // 60)]
+    async with ringing(url) as (one, _), ringing(url) as (_, ear):
+        for ring in rings:
+            one.ring(ring)
+        for ring in rings:
+            await ear.wait_for(ring)
+
+
+@play
+async def test_who_was_cut_off_is_told_that_something_may_have_been_missed(url: str) -> None:
+    async with Line(SHELF.cluster.port) as line:
+        lined = url.replace(f":{SHELF.cluster.port}/", f":{line.port}/")
+        async with ringing(url) as (one, _), ringing(lined) as (two, ear):
+            line.cut()
+            await ear.wait_for(Ring("missed"))
+            two.ring(Ring("waits"))
+            one.ring(Ring("taken", "resp_1", 2))
+            await ear.wait_for(Ring("taken", "resp_1", 2))
+
+
+@play
+async def test_a_line_that_is_down_fails_nobody(url: str) -> None:
+    async with Line(SHELF.cluster.port) as line:
+        lined = url.replace(f":{SHELF.cluster.port}/", f":{line.port}/")
+        line.go_down()
+        async with ringing(lined) as (one, ear), ringing(url) as (two, _):
+            one.ring(Ring("waits"))
+            line.come_up()
+            async with asyncio.timeout(PATIENCE):
+                while not ear.heard:
+                    two.ring(Ring("waits"))
+                    await asyncio.sleep(0.05)

@@ -1,0 +1,23 @@
+"""Secrets of the server's own making are drawn once and stay."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from outlive.adapters.sqlite.connection import Database
+from outlive.adapters.sqlite.secrets import BYTES, find_secret
+
+
+def test_a_secret_is_the_same_after_a_restart_and_others_are_others(tmp_path: Path) -> None:
+    async def find(*names: str) -> list[bytes]:
+        database = Database(str(tmp_path / "outlive.db"))
+        try:
+            return [await find_secret(database, name) for name in names]
+        finally:
+            await database.close()
+
+    (first,) = asyncio.run(find("seal"))
+    again, other = asyncio.run(find("seal", "other"))
+    assert first == again != other
+    assert len(first) == BYTES

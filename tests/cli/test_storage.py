@@ -1,0 +1,251 @@
+"""`outlive migrate`, `outlive copy`, and what the doctor says about a Postgres."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlive import copying
+from outlive.adapters.postgres.durability import find_risks
+from outlive.adapters.sqlite.connection import SCHEMA_VERSION, Database
+from outlive.core.events import Json
+from outlive.ports.ledger import Idempotency, Notes
+from tests.cli.conftest import Run
+from tests.conformance.homes import Home, open_postgres, open_sqlite
+from tests.conformance.scenes import Book, entry, message
+from tests.support.postgres import SHELF, Cluster
+
+
+@pytest.fixture
+def empty() -> Iterator[str]:
+    SHELF.cluster.sql("CREATE DATABASE bare_cli")
+    yield SHELF.cluster.url("bare_cli")
+    SHELF.cluster.sql("DROP DATABASE bare_cli WITH (FORCE)")
+
+
+async def fill(book: Book) -> dict[str, Any]:
+    """A bit of everything that can be stored."""
+    conversation = await book.converse("before", key="conversation key")
+    odd = message("msg_\x00odd", "Hi\x00\n\N{PILE OF POO}") | {"x_vendor": {"deep": [1, None]}}
+    await book.answer(items=[odd], conversation=conversation)
+    failed = await book.answer("no", None, conversation=conversation, status="failed")
+    chain = await book.answer("one", key="k")
+    await book.answer("two", parent=chain)
+    fork = await book.answer("fork", parent=chain)
+    large = await book.answer(items=[message(f"big_{n}", f"{n}" * 300_000) for n in range(2)], large=True)
+    running, lease = await book.start("unfinished", conversation=conversation, retry_digest=b"body")
+    await book.ledger.append([entry(lease, 2, 3), entry(lease, 5, 2000)])
+    await book.ledger.mark(lease, Notes(joints=[4]))
+    deleted = await book.answer("secret")
+    await book.ledger.hide("ann", deleted)
+    await book.home.conversations.add_items(
+        "ann", await book.converse(), [message("m", "x")], 1.0, Idempotency("i", b"d")
+    )
+    return {"conversation": conversation, "fork": fork, "running": running, "large": large, "failed": failed}
+
+
+async def check(book: Book, made: dict[str, Any]) -> None:
+    """It goes on where it stopped."""
+    assert await book.texts_of(made["conversation"]) == ["before", "Hi\x00\n\N{PILE OF POO}", "answer", "unfinished"]
+    _, again = await book.admit(key="k")
+    assert again.attached is not None
+    _, on = await book.admit("three", parent=made["fork"])
+    assert await book.history_of(on.place) == ["one", "answer", "fork", "answer"]
+    assert await book.home.catalog.unanswered("ann", b"body", 0.0) == [made["running"]]
+    claims = [claim for claim in await book.claim() if claim.lease.response_id == made["running"]]
+    (claim,) = claims
+    assert (claim.attempts, claim.notes.joints, claim.lease.fence) == (2, [4], 2)
+    assert await book.ledger.append([entry(claim.lease, 2005)]) == [True]
+    await book.close(claim.lease, first=2006)
+    assert await book.texts_of(made["conversation"]) == [
+        *("before", "Hi\x00\n\N{PILE OF POO}", "answer", "unfinished", "answer")
+    ]
+    while await book.home.keeper.erase(100):
+        pass
+    assert not await book.home.inspector.contains("secret")
+
+
+def run_on(home: Callable[[], Any], act: Callable[[Book], Awaitable[Any]], count: int = 0) -> Any:
+    async def go() -> Any:
+        async with home() as opened:
+            book = Book(opened)
+            book._count = count
+            return await act(book)
+
+    return asyncio.run(go())
+
+
+@pytest.mark.parametrize("direction", ["to postgres", "to sqlite", "between postgres"])
+def test_everything_arrives_and_goes_on(run: Run, tmp_path: Path, empty: str, direction: str) -> None:
+    file, url = tmp_path / "outlive.db", f"sqlite:///{tmp_path / 'outlive.db'}"
+    there = SHELF.database(f"{tmp_path}")
+
+    @asynccontextmanager
+    async def at(where: str) -> AsyncIterator[Home]:
+        async with open_sqlite(file) if where == url else open_postgres(where) as home:
+            yield home
+
+    source, target = {
+        "to postgres": (url, empty),
+        "to sqlite": (there, url),
+        "between postgres": (there, empty),
+    }[direction]
+    made = run_on(lambda: at(source), fill)
+    done = run("copy", "--from", source, "--to", target)
+    assert done.exit_code == 0, done.output
+    assert "replay as before" in done.output
+    run_on(lambda: at(target), lambda book: check(book, made), 1000)
+
+
+def test_what_is_not_empty_is_not_copied_to(run: Run, tmp_path: Path) -> None:
+    url, target = f"sqlite:///{tmp_path / 'outlive.db'}", SHELF.database(f"{tmp_path}")
+    run_on(lambda: open_sqlite(tmp_path / "outlive.db"), fill)
+    run_on(lambda: open_postgres(target), lambda book: book.answer())
+    done = run("copy", "--from", url, "--to", target)
+    assert done.exit_code == 2
+    assert "not empty" in done.output
+
+
+def test_nothing_is_copied_under_a_server_that_runs(run: Run, tmp_path: Path, empty: str) -> None:
+    async def go() -> Any:
+        database = Database(str(tmp_path / "outlive.db"))
+        try:
+            return await asyncio.to_thread(run, "copy", "--from", f"sqlite:///{tmp_path / 'outlive.db'}", "--to", empty)
+        finally:
+            await database.close()
+
+    done = asyncio.run(go())
+    assert done.exit_code == 2
+    assert "already running" in done.output
+
+
+def test_nothing_is_copied_from_a_database_that_nodes_work_on(run: Run, tmp_path: Path) -> None:
+    source = SHELF.database(f"{tmp_path}")
+    SHELF.cluster.sql(
+        "INSERT INTO outlive.workers VALUES ('node-1', now(), now() + interval '1 minute')", source.rpartition("/")[2]
+    )
+    done = run("copy", "--from", source, "--to", f"sqlite:///{tmp_path / 'outlive.db'}")
+    assert done.exit_code == 2
+    assert "1 nodes are at work" in done.output
+
+
+def test_a_copy_that_differs_is_found_out(
+    run: Run, tmp_path: Path, empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_on(lambda: open_sqlite(tmp_path / "outlive.db"), fill)
+    move = copying._move
+
+    async def lose_an_event(source: Any, target: Any, *rest: Any) -> Json:
+        write = target.write
+
+        async def leave_out(table: str, rows: list[Any]) -> None:
+            await write(table, [row for row in rows if not (table == "events" and row[1] == 2)])
+
+        target.write = leave_out
+        return await move(source, target, *rest)
+
+    monkeypatch.setattr(copying, "_move", lose_an_event)
+    done = run("copy", "--from", f"sqlite:///{tmp_path / 'outlive.db'}", "--to", empty)
+    assert done.exit_code == 1
+    assert "did not arrive" in done.output
+
+
+def test_copying_what_is_not_there_makes_nothing(run: Run, tmp_path: Path, empty: str) -> None:
+    done = run("copy", "--from", f"sqlite:///{tmp_path / 'none.db'}", "--to", empty)
+    assert done.exit_code == 2
+    assert not (tmp_path / "none.db").exists()
+
+
+# -- migrating
+
+
+def test_migrating_says_from_where_to_where(run: Run, tmp_path: Path, empty: str) -> None:
+    for url in (f"sqlite:///{tmp_path / 'outlive.db'}", empty):
+        assert f"from schema 0 to {SCHEMA_VERSION}" in run("migrate", "--database", url).output
+        assert f"up to date (schema {SCHEMA_VERSION})" in run("migrate", "--database", url).output
+
+
+def test_an_older_program_refuses_to_migrate_a_newer_schema(run: Run, tmp_path: Path, empty: str) -> None:
+    with sqlite3.connect(tmp_path / "outlive.db") as db:
+        db.execute("PRAGMA user_version = 99")
+    run("migrate", "--database", empty)
+    SHELF.cluster.sql("UPDATE outlive.schema SET version = 99", "bare_cli")
+    for url in (f"sqlite:///{tmp_path / 'outlive.db'}", empty):
+        done = run("migrate", "--database", url)
+        assert done.exit_code == 2
+        assert "newer Outlive" in done.output
+
+
+# -- the doctor
+
+
+def findings(run: Run, url: str) -> dict[str, tuple[str, str]]:
+    done = run("doctor", "--database", url, "--no-probe", "--json")
+    (section,) = [section for section in json.loads(done.output)["sections"] if section["title"] == "Database"]
+    return {finding["name"]: (finding["state"], finding["detail"]) for finding in section["findings"]}
+
+
+def test_the_doctor_looks_at_a_postgres(run: Run, tmp_path: Path) -> None:
+    found = findings(run, SHELF.database(f"{tmp_path}"))
+    for name in ("Postgres", "database", "schema", "nodes", "commit", "connections"):
+        assert found[name][0] == "ok", found
+    # The server that tests run on is as fast as it can be, and as careless.
+    for name in ("fsync", "full_page_writes", "synchronous_commit"):
+        state, detail = found[name]
+        assert state == "warn"
+        assert "is off" in detail
+
+
+def test_the_doctor_says_what_cannot_be_reached(run: Run) -> None:
+    found = findings(run, "postgresql://nobody:secret@127.0.0.1:1/none")
+    assert found["database"][0] == "fail"
+    assert "secret" not in found["database"][1]
+
+
+def test_the_doctor_knows_a_database_that_is_not_prepared_yet(run: Run, empty: str) -> None:
+    assert "nothing yet" in findings(run, empty)["schema"][1]
+
+
+def test_a_careful_postgres_with_a_synchronous_standby_has_no_risks() -> None:
+    primary = Cluster(durable=True).create()
+    standby: Cluster | None = None
+    try:
+        assert asyncio.run(risks_of(primary)) == {}
+        standby = primary.make_standby()
+        assert "asynchronous" in wait_for_risk(primary)["standby"]
+        primary.sql("ALTER SYSTEM SET synchronous_standby_names = '*'")
+        primary.sql("SELECT pg_reload_conf()")
+        while risks := asyncio.run(risks_of(primary)):
+            assert set(risks) == {"standby"}
+        primary.sql("ALTER SYSTEM SET synchronous_commit = 'local'")
+        primary.sql("SELECT pg_reload_conf()")
+        while not (risks := asyncio.run(risks_of(primary))):
+            pass
+        assert "do not wait for the synchronous standby" in risks["synchronous_commit"]
+    finally:
+        primary.remove()
+        if standby is not None:
+            standby.remove()
+
+
+def wait_for_risk(cluster: Cluster) -> dict[str, str]:
+    while not (risks := asyncio.run(risks_of(cluster))):
+        pass
+    return risks
+
+
+async def risks_of(cluster: Cluster) -> dict[str, str]:
+    import asyncpg
+
+    connection = await asyncpg.connect(cluster.url())
+    try:
+        return {risk.name: risk.sentence for risk in await find_risks(connection)}
+    finally:
+        await connection.close()

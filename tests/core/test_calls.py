@@ -1,0 +1,112 @@
+"""Calls that the server makes: their events are sound at every point, and a journal tells how far each has come."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlive.core import calls
+from outlive.core.calls import Call, Outcome
+from outlive.core.endings import Outcome as End
+from outlive.core.endings import close_open, turn
+from outlive.core.events import AnyDraft, Json, read_frame, split_frames
+from outlive.core.fold import Fold
+from outlive.core.status import check
+from tests.core.journals import assert_official_event, end_with, fold_of, frames_of, opening
+
+CALL = Call(item_id="mcp_1", output_index=0, label="outlive", name="weather", arguments='{"city":"Paris"}')
+LIST: Json = {
+    "id": "mcpl_1",
+    "type": "mcp_list_tools",
+    "server_label": "docs",
+    "tools": [{"name": "search", "input_schema": {"type": "object"}, "annotations": None, "description": "Finds."}],
+    "error": None,
+}
+PROGRESS = {"progress": 1.0, "total": 3.0, "message": "one of three"}
+
+
+def life(outcome: Outcome) -> list[AnyDraft]:
+    return [
+        *opening(),
+        *calls.announce(CALL),
+        calls.begin(CALL),
+        calls.report(CALL, PROGRESS),
+        *calls.finish(CALL, outcome),
+    ]
+
+
+def end_all(drafts: list[AnyDraft]) -> list[Json]:
+    fold = fold_of(drafts)
+    drafts = [*drafts, *end_with(fold, close_open(fold), End(status="cancelled", at=9))]
+    events = [read_frame(frame) for frame in split_frames(frames_of(drafts))]
+    check(events)
+    for event in events:
+        assert_official_event(event)
+    return events
+
+
+@pytest.mark.parametrize("outcome", [Outcome("18 degrees"), calls.fail("no such city")])
+def test_a_call_can_be_broken_off_after_any_of_its_events(outcome: Outcome) -> None:
+    drafts = life(outcome)
+    for cut in range(len(opening()), len(drafts) + 1):
+        final = end_all(drafts[:cut])[-1]["response"]
+        if cut > len(opening()):
+            wanted = ("completed" if outcome.error is None else "failed") if cut == len(drafts) else "incomplete"
+            assert [item["status"] for item in final["output"]] == [wanted]
+
+
+def test_a_journal_tells_how_far_a_call_has_come() -> None:
+    drafts = life(Outcome("18"))
+    announced = len(opening()) + len(calls.announce(CALL))
+    assert calls.find_open(fold_of(drafts[:announced])) == [CALL]
+    assert [call.begun for call in calls.find_open(fold_of(drafts[: announced + 1]))] == [True]
+    assert [call.begun for call in calls.find_open(fold_of(drafts[: announced + 2]))] == [True]
+    assert calls.find_open(fold_of(drafts)) == []
+    assert calls.count_made(fold_of(drafts)) == 1
+
+
+def test_a_fold_is_the_same_from_drafts_and_from_frames() -> None:
+    drafts = life(Outcome("18"))
+    for cut in range(1, len(drafts) + 1):
+        replayed = Fold()
+        replayed.replay(frames_of(drafts[:cut]))
+        assert replayed.output == fold_of(drafts[:cut]).output
+        assert calls.find_open(replayed) == calls.find_open(fold_of(drafts[:cut]))
+
+
+def test_a_call_that_was_begun_shows_as_calling() -> None:
+    fold = fold_of([*opening(), *calls.announce(CALL), calls.begin(CALL)])
+    assert fold.output[0]["status"] == "calling"
+    assert fold.output[0]["arguments"] == CALL.arguments
+
+
+def test_a_call_that_is_left_ends_without_an_outcome() -> None:
+    fold = fold_of([*opening(), *calls.announce(CALL), calls.leave(CALL)])
+    assert (fold.output[0]["status"], fold.output[0]["output"]) == ("incomplete", None)
+    end_all([*opening(), *calls.announce(CALL), calls.leave(CALL)])
+
+
+@pytest.mark.parametrize("error", [None, "It did not answer."])
+def test_a_list_of_tools_is_shown_whole(error: str | None) -> None:
+    item = LIST if error is None else {**LIST, "tools": [], "error": error}
+    events = end_all([*opening(), *calls.show_list(item, 0)])
+    assert events[-1]["response"]["output"] == [item]
+    assert f"response.mcp_list_tools.{'failed' if error else 'completed'}" in [event["type"] for event in events]
+
+
+def test_a_question_for_approval_is_an_item_of_its_own() -> None:
+    events = end_all([*opening(), *calls.ask_approval(CALL, "mcpr_1")])
+    item = events[-1]["response"]["output"][0]
+    assert item == {
+        "id": "mcpr_1",
+        "type": "mcp_approval_request",
+        "server_label": "outlive",
+        "name": "weather",
+        "arguments": CALL.arguments,
+    }
+
+
+def test_a_turn_keeps_calls_that_are_over_however_they_ended() -> None:
+    done = fold_of(life(Outcome("18"))).output
+    failed = fold_of(life(calls.fail("no"))).output
+    left = fold_of([*opening(), *calls.announce(CALL), calls.leave(CALL)]).output
+    assert turn([*done, *failed, *left]) == [*done, *failed]

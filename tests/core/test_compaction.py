@@ -1,0 +1,211 @@
+"""Compaction: what an item stands for comes back in its place, and nothing that is still needed is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlive.core import compaction, status
+from outlive.core.compaction import Compacted, open_context, pack, split, split_all, split_beside, unpack
+from outlive.core.errors import BrokenSeal
+from outlive.core.events import Json, read_frame, split_frames
+from outlive.core.requests import CreateResponse
+from tests.core.journals import assert_official_event, frames_of, opening
+
+
+def say(role: str, text: str) -> Json:
+    kind = "output_text" if role == "assistant" else "input_text"
+    return {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+
+
+def call(call_id: str) -> Json:
+    return {"type": "function_call", "call_id": call_id, "name": "f", "arguments": "{}"}
+
+
+def output(call_id: str) -> Json:
+    return {"type": "function_call_output", "call_id": call_id, "output": "42"}
+
+
+def item(compacted: Compacted) -> Json:
+    return {"type": "compaction", "id": "cmp_1", "encrypted_content": pack(compacted, lambda plain: plain[::-1])}
+
+
+def read(packed: Json) -> Compacted | None:
+    try:
+        return unpack(packed, lambda sealed: sealed[::-1])
+    except BrokenSeal:
+        return None
+
+
+def words(items: list[Json]) -> list[str]:
+    return [part["text"] for one in items for part in one.get("content", ()) if "text" in part]
+
+
+TALK = [say("user", "one"), say("assistant", "1"), say("user", "two"), say("assistant", "2")]
+
+
+# -- packing
+
+
+@given(st.text(max_size=50), st.booleans())
+def test_what_is_packed_can_be_unpacked(summary: str, beside: bool) -> None:
+    compacted = Compacted(summary, [say("user", summary)], [call("a")], beside)
+    assert read(item(compacted)) == compacted
+
+
+@pytest.mark.parametrize("content", ["outlive.1.", "outlive.1.???", "outlive.1.é", "outlive.1.YWJj=="])
+def test_what_is_no_packing_is_broken(content: str) -> None:
+    def refuse(sealed: bytes) -> bytes:
+        raise BrokenSeal
+
+    with pytest.raises(BrokenSeal):
+        unpack({"encrypted_content": content}, refuse)
+
+
+def test_ours_are_known_by_what_they_begin_with() -> None:
+    assert compaction.is_ours(item(Compacted("s")))
+    assert not compaction.is_ours({"type": "compaction", "encrypted_content": "gAAAAAB"})
+    assert not compaction.is_ours({"type": "reasoning", "encrypted_content": "outlive.1.x"})
+
+
+# -- opening
+
+
+def test_an_item_stands_for_all_that_came_before_it() -> None:
+    compacted = Compacted("SUMMARY", [say("user", "kept")], [say("user", "asked")])
+    opened = open_context([*TALK, item(compacted), say("assistant", "answered"), say("user", "next")], read)
+    assert words(opened) == ["kept", words(opened)[1], "asked", "answered", "next"]
+    assert "SUMMARY" in words(opened)[1]
+
+
+def test_an_item_of_the_endpoint_leaves_the_users_messages_beside_it() -> None:
+    opened = open_context([*TALK, item(Compacted("SUMMARY", beside=True)), say("user", "next")], read)
+    assert words(opened)[:2] == ["one", "two"]
+    assert "SUMMARY" in words(opened)[2]
+    assert words(opened)[3:] == ["next"]
+
+
+def test_only_the_newest_item_counts() -> None:
+    first, second = item(Compacted("FIRST")), item(Compacted("SECOND"))
+    opened = open_context([say("user", "a"), first, say("user", "b"), second, say("user", "c")], read)
+    assert len(opened) == 2
+    assert "SECOND" in words(opened)[0]
+    assert words(opened)[1] == "c"
+
+
+def test_an_item_that_cannot_be_read_is_left_out_and_the_one_before_it_counts() -> None:
+    broken = {"type": "compaction", "encrypted_content": "outlive.1.???"}
+    assert open_context([*TALK, broken], read) == TALK
+    opened = open_context([*TALK, item(Compacted("FIRST")), say("user", "b"), broken, say("user", "c")], read)
+    assert "FIRST" in words(opened)[0]
+    assert words(opened)[1:] == ["b", "c"]
+
+
+def test_others_items_stay_for_whoever_made_them() -> None:
+    foreign = {"type": "compaction", "encrypted_content": "gAAAAAB"}
+    assert open_context([*TALK, foreign], read) == [*TALK, foreign]
+
+
+# -- what is summarised, and what stays
+
+
+def test_before_an_answer_what_is_to_be_answered_stays_as_it_is() -> None:
+    parts = split([say("system", "rules"), *TALK, say("user", "three")], 1000)
+    assert parts is not None
+    told, compacted = parts
+    assert told == [say("system", "rules"), *TALK]
+    assert compacted.before == [say("system", "rules"), say("user", "one"), say("user", "two")]
+    assert compacted.after == [say("user", "three")]
+
+
+def test_a_call_stays_with_the_output_that_is_to_be_answered() -> None:
+    parts = split([*TALK, call("a"), call("b"), output("a"), output("b")], 1000)
+    assert parts is not None
+    assert parts[1].after == [call("a"), call("b"), output("a"), output("b")]
+
+
+def test_of_the_users_messages_the_latest_stay_as_far_as_there_is_room() -> None:
+    items = [
+        say("user", "x" * 400),
+        say("assistant", "1"),
+        say("user", "y" * 40),
+        say("assistant", "2"),
+        say("user", "z"),
+    ]
+    parts = split(items, 50)
+    assert parts is not None
+    assert words(parts[1].before) == ["y" * 40]
+
+
+@pytest.mark.parametrize("items", [[], [say("user", "one")], [say("user", "one"), say("user", "two")]])
+def test_where_no_model_has_said_anything_there_is_nothing_to_summarise(items: list[Json]) -> None:
+    assert split(items, 1000) is None
+
+
+def test_right_after_a_compaction_there_is_nothing_to_summarise() -> None:
+    compacted = Compacted("SUMMARY", [say("user", "kept")], [say("user", "asked")])
+    opened = open_context([*TALK, item(compacted)], read)
+    assert split(opened, 1000) is None
+    again = split([*opened, say("assistant", "answered"), say("user", "next")], 1000)
+    assert again is not None
+    # What the first summary said is in what is told, and is no message of the user's.
+    assert "SUMMARY" in words(again[0])[1]
+    assert words(again[1].before) == ["kept", "asked"]
+
+
+def test_without_an_answer_everything_is_told_but_calls_that_wait_for_their_output() -> None:
+    told, compacted = split_all([*TALK, call("a"), call("b"), output("a")], 1000)
+    assert told == [*TALK, call("a"), output("a")]
+    assert compacted.after == [call("b")]
+    assert words(compacted.before) == ["one", "two"]
+
+
+def test_the_endpoint_hands_out_the_users_messages_and_keeps_the_rest() -> None:
+    opened = open_context([say("developer", "rules"), *TALK, item(Compacted("SUMMARY", beside=True)), *TALK], read)
+    told, said, compacted = split_beside([say("developer", "rules"), *opened])
+    assert words(said) == ["one", "two", "one", "two"]
+    assert any("SUMMARY" in word for word in words(told))
+    assert compacted.before == [say("developer", "rules")]
+    assert compacted.beside
+
+
+# -- asking and showing
+
+
+def test_a_summary_is_asked_for_as_the_answer_would_be_but_without_tools_or_form() -> None:
+    fields: dict[str, Any] = {
+        "instructions": "Be kind.",
+        "tools": [{"type": "function", "name": "f"}],
+        "tool_choice": "required",
+        "text": {"format": {"type": "json_object"}},
+        "max_output_tokens": 16,
+        "top_logprobs": 3,
+        "conversation": "conv_1",
+        "context_management": 1000,
+        "extra": {"top_k": 3},
+    }
+    asked = compaction.ask_summary(CreateResponse(model="m", input=TALK, **fields))
+    assert (asked.instructions, asked.extra, len(asked.tools)) == ("Be kind.", {"top_k": 3}, 1)
+    assert (asked.tool_choice, asked.text, asked.top_logprobs, asked.store) == ("none", {}, None, False)
+    assert asked.max_output_tokens == compaction.SUMMARY_TOKENS
+    assert (asked.conversation, asked.context_management, asked.input) == (None, None, [])
+    assert compaction.ask_summary(CreateResponse(model="m", input=[])).tool_choice == "auto"
+
+
+def test_an_item_is_shown_as_the_wire_has_it() -> None:
+    shown = item(Compacted("s"))
+    frames = split_frames(frames_of([*opening(), *compaction.show(shown, 0)]))
+    events = [read_frame(frame) for frame in frames]
+    status.check(events, finished=False)
+    for event in events:
+        assert_official_event(event)
+    assert [event["type"] for event in events[2:]] == [
+        "response.output_item.added",
+        "response.compaction.compacting",
+        "response.output_item.done",
+    ]
+    assert events[2]["item"]["encrypted_content"] == ""
+    assert events[-1]["item"] == shown

@@ -1,0 +1,91 @@
+"""Calls that a server made are retold as functions, so that any model's server can be sent them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outlive.core.calls import fail
+from outlive.core.context import PLACEHOLDER_OUTPUT, assemble
+from outlive.core.events import Json
+from outlive.core.retelling import REFUSED, retell
+
+
+def call(**fields: Any) -> Json:
+    item = {"id": "mcp_1", "type": "mcp_call", "server_label": "docs", "name": "search", "arguments": '{"q":"x"}'}
+    return {**item, "status": "completed", "output": "found", "error": None, **fields}
+
+
+def ask(item_id: str = "mcpr_1") -> Json:
+    return {"id": item_id, "type": "mcp_approval_request", "server_label": "docs", "name": "search", "arguments": "{}"}
+
+
+def answer(approve: bool, **fields: Any) -> Json:
+    return {"id": "a", "type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": approve, **fields}
+
+
+def outputs(items: list[Json]) -> list[str]:
+    return [item["output"] for item in assemble(items, []) if item["type"] == "function_call_output"]
+
+
+def test_items_without_such_calls_stay_as_they_are() -> None:
+    items: list[Json] = [{"id": "msg_1", "type": "message", "role": "user", "content": []}]
+    assert retell(items) is items
+
+
+def test_a_call_becomes_a_function_call_and_its_output() -> None:
+    made, output = assemble([call()], [])
+    assert (made["type"], made["name"], made["arguments"], made["call_id"]) == (
+        "function_call",
+        "search",
+        '{"q":"x"}',
+        "mcp_1",
+    )
+    assert (output["type"], output["call_id"], output["output"]) == ("function_call_output", "mcp_1", "found")
+
+
+def test_a_tool_that_the_model_knows_by_another_name_is_called_so() -> None:
+    assert retell([call()], {("docs", "search"): "docs_search"})[0]["name"] == "docs_search"
+    assert retell([call()], {("other", "search"): "docs_search"})[0]["name"] == "search"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (fail("no such page").error, "The call failed. no such page"),
+        ({"type": "http_error", "code": 404, "message": "not found"}, "The call failed. not found"),
+        ({"type": "mcp_tool_execution_error", "content": "plain"}, "The call failed. plain"),
+        ("old shape", "The call failed. old shape"),
+        ({"type": "odd"}, 'The call failed. {"type":"odd"}'),
+    ],
+)
+def test_a_call_that_failed_tells_the_model_why(error: Any, told: str) -> None:
+    assert outputs([call(status="failed", output=None, error=error)]) == [told]
+
+
+def test_a_call_of_which_nobody_knows_what_came_is_left_out() -> None:
+    assert assemble([call(status="incomplete", output=None)], []) == []
+
+
+def test_lists_of_tools_are_not_for_the_model() -> None:
+    assert assemble([{"id": "mcpl_1", "type": "mcp_list_tools", "server_label": "docs", "tools": []}], []) == []
+
+
+def test_an_approved_call_shows_once() -> None:
+    items = [ask(), answer(True), call(approval_request_id="mcpr_1")]
+    assert [item["type"] for item in assemble(items, [])] == ["function_call", "function_call_output"]
+
+
+def test_a_refused_call_tells_the_model_so() -> None:
+    assert outputs([ask(), answer(False)]) == [REFUSED]
+    assert outputs([ask(), answer(False, reason="too dear")]) == [f"{REFUSED} Their reason: too dear"]
+
+
+@pytest.mark.parametrize("items", [[ask()], [ask(), answer(True)]], ids=["unanswered", "approved, but never made"])
+def test_a_question_without_a_call_gets_a_placeholder(items: list[Json]) -> None:
+    assert outputs(items) == [PLACEHOLDER_OUTPUT]
+
+
+def test_a_call_sent_again_with_the_next_turn_counts_once() -> None:
+    assert [item["type"] for item in assemble([call()], [call()])] == ["function_call", "function_call_output"]

@@ -1,0 +1,119 @@
+"""The sieve: text shows as it comes, calls of the server's own tools only when they are whole."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlive.adapters.backends.scripted import CountingIds, call_chunk, finish_chunk, reasoning_chunk, text_chunk
+from outlive.core.events import AnyDraft, Delta, Draft
+from outlive.core.sieve import Sieve, Wanted
+from outlive.core.status import check
+from outlive.ports.backend import ModelCall
+from outlive.translate.chat_completions import ChatTranslator
+from outlive.translate.growing import GrowingText
+from tests.core.journals import REQUEST, opening
+from tests.core.journals import chunks as any_chunks
+
+OURS = {"weather"}
+
+
+def sift(chunks: list[bytes], finish: str = "tool_calls") -> tuple[list[AnyDraft], list[AnyDraft | Wanted]]:
+    """What is shown while the model speaks, and what when it has ended."""
+    translator = ChatTranslator(ModelCall("m", REQUEST, []), CountingIds())
+    sieve = Sieve(OURS)
+    shown: list[AnyDraft] = []
+    for chunk in [*chunks, finish_chunk(finish)]:
+        shown += sieve.sift(translator.feed(chunk))
+    return shown, sieve.end(translator.end()[0])
+
+
+def types(drafts: list[AnyDraft | Wanted]) -> list[str]:
+    return ["Wanted" if isinstance(draft, Wanted) else draft.type.removeprefix("response.") for draft in drafts]
+
+
+def test_text_shows_at_once_and_its_end_with_what_follows() -> None:
+    shown, rest = sift([text_chunk("Hello")], "stop")
+    assert types([*shown]) == ["output_item.added", "content_part.added", "output_text.delta"]
+    assert types(rest) == ["output_text.done", "content_part.done", "output_item.done"]
+
+
+def test_an_end_that_comes_early_is_held_until_something_follows_it() -> None:
+    """Some dialects say that an item has ended before they say whether another follows."""
+    text = GrowingText("message", "msg_1", 0)
+    said = [*text.open(), *text.open_part("output_text"), text.grow("Hi"), *text.close("completed")]
+    sieve = Sieve(OURS)
+    assert types([*sieve.sift(said)])[-1] == "output_text.delta"
+    assert types(sieve.end([])) == ["output_text.done", "content_part.done", "output_item.done"]
+    sieve = Sieve(OURS)
+    sieve.sift(said)
+    following = GrowingText("message", "msg_2", 1).open()
+    assert types([*sieve.sift(following)])[-2:] == ["output_item.done", "output_item.added"]
+
+
+def test_a_call_of_ours_is_held_until_its_step_is_over() -> None:
+    chunks = [text_chunk("Wait."), call_chunk(0, "c1", "weather", '{"city":'), call_chunk(0, None, None, '"Paris"}')]
+    shown, rest = sift(chunks)
+    # The end of the text shows as soon as it is known that something follows.
+    assert types([*shown])[-1] == "output_item.done"
+    assert rest == [Wanted(1, "weather", '{"city":"Paris"}', whole=True)]
+
+
+def test_a_call_of_the_clients_shows_as_it_grows() -> None:
+    shown, rest = sift([call_chunk(0, "c1", "shell", '{"input":"ls"}')])
+    assert types([*shown]) == ["output_item.added"]
+    assert "Wanted" not in types(rest)
+
+
+def test_calls_of_both_kinds_keep_their_places() -> None:
+    chunks = [
+        reasoning_chunk("Hm"),
+        call_chunk(0, "c1", "shell", '{"input":"ls"}'),
+        call_chunk(1, "c2", "weather", "{}"),
+        call_chunk(2, "c3", "shell", '{"input":"pwd"}'),
+        call_chunk(3, "c4", "weather", ""),
+    ]
+    shown, rest = sift(chunks)
+    assert [piece.output_index for piece in rest if isinstance(piece, Wanted)] == [2, 4]
+    assert [piece.arguments for piece in rest if isinstance(piece, Wanted)] == ["{}", "{}"]
+    added = [
+        piece.output_index if isinstance(piece, Wanted) else piece.fields["output_index"]
+        for piece in [*shown, *rest]
+        if isinstance(piece, Wanted) or (type(piece) is Draft and piece.type.endswith("item.added"))
+    ]
+    assert added == [0, 1, 2, 3, 4]
+
+
+def test_a_call_that_was_cut_off_is_not_whole() -> None:
+    _, rest = sift([call_chunk(0, "c1", "weather", '{"city":')], "length")
+    assert rest == [Wanted(0, "weather", '{"city":', whole=False)]
+
+
+@given(any_chunks, st.sampled_from(["stop", "tool_calls", "length"]))
+def test_nothing_is_lost_and_nothing_comes_twice(chunks: list[bytes], finish: str) -> None:
+    translator = ChatTranslator(ModelCall("m", REQUEST, []), CountingIds())
+    plain: list[AnyDraft] = []
+    try:
+        for chunk in [*chunks, finish_chunk(finish)]:
+            plain += translator.feed(chunk)
+        plain += translator.end()[0]
+    except Exception:
+        return  # the upstream broke
+    shown, rest = sift(chunks, finish)
+    ours = {piece.output_index for piece in rest if isinstance(piece, Wanted)}
+    kept = [draft for draft in plain if _place(draft) not in ours]
+    assert [repr(draft) for draft in [*shown, *rest] if not isinstance(draft, Wanted)] == [
+        repr(draft) for draft in kept
+    ]
+    # What was shown before the step was over is a journal like any other.
+    check([_read(draft, n) for n, draft in enumerate([*opening(), *shown])], finished=False)
+
+
+def _place(draft: AnyDraft) -> int:
+    return int(draft.channel.output_index if isinstance(draft, Delta) else draft.fields["output_index"])
+
+
+def _read(draft: AnyDraft, number: int) -> dict[str, object]:
+    from outlive.core.events import read_frame
+
+    return read_frame(draft.frame(number))

@@ -1,0 +1,104 @@
+"""Truncation: the oldest goes, what must stay stays, and nothing that belongs together is separated."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlive.core.context import assemble
+from outlive.core.estimate import estimate_item
+from outlive.core.events import Json
+from outlive.core.truncation import is_user_message, tail_of, truncate
+
+
+def say(role: str, text: str) -> Json:
+    return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
+
+
+def call(call_id: str) -> Json:
+    return {"type": "function_call", "call_id": call_id, "name": "f", "arguments": "{}"}
+
+
+def output(call_id: str) -> Json:
+    return {"type": "function_call_output", "call_id": call_id, "output": "42"}
+
+
+THOUGHT: Json = {"type": "reasoning", "summary": []}
+
+FIRST = [say("user", "one"), THOUGHT, call("a"), call("b"), output("a"), output("b"), say("assistant", "1")]
+SECOND = [say("user", "two"), say("assistant", "2")]
+
+
+def test_nothing_goes_when_nothing_is_too_much() -> None:
+    assert truncate([*FIRST, *SECOND], 0) == [*FIRST, *SECOND]
+
+
+def test_the_oldest_turn_goes_first_and_as_a_whole() -> None:
+    assert truncate([*FIRST, *SECOND, say("user", "three")], 1) == [*SECOND, say("user", "three")]
+
+
+def test_instructions_and_the_newest_question_stay() -> None:
+    rules = say("developer", "rules")
+    items = [say("system", "system"), *FIRST, rules, *SECOND, say("user", "three")]
+    assert truncate(items, 1 << 30) == [say("system", "system"), rules, say("user", "three")]
+
+
+def test_of_the_newest_turn_the_oldest_steps_go_each_with_its_output() -> None:
+    steps = [call("a"), output("a"), THOUGHT, call("b"), output("b"), say("assistant", "so far")]
+    items = [say("user", "work"), *steps, call("c"), output("c")]
+    assert truncate(items, 1) == [say("user", "work"), *steps[2:], call("c"), output("c")]
+    assert truncate(items, 1 << 30) == [say("user", "work"), call("c"), output("c")]
+
+
+def test_a_question_stays_with_the_call_that_was_made_for_it() -> None:
+    items = [*SECOND, say("user", "look"), call("a"), output("a"), say("user", "and")]
+    assert truncate(items, 1 << 30) == items[2:]
+
+
+def test_what_nobody_has_answered_yet_is_the_tail_with_its_calls_and_thoughts() -> None:
+    items = [*SECOND, THOUGHT, call("a"), call("b"), output("a"), output("b")]
+    assert tail_of(items) == 2
+    assert tail_of([*items, say("user", "and")]) == 2
+    assert tail_of(SECOND) == 2
+    assert tail_of([say("user", "x")]) == 0
+    assert tail_of([]) == 0
+
+
+kinds = st.sampled_from(["user", "assistant", "system", "call", "output", "reasoning"])
+
+
+@st.composite
+def contexts(draw: st.DrawFn) -> list[Json]:
+    items: list[Json] = []
+    for n, kind in enumerate(draw(st.lists(kinds, max_size=25))):
+        if kind == "call":
+            items.append(call(f"c{n}"))
+        elif kind == "output":
+            items.append(output(f"c{draw(st.integers(0, n))}"))
+        elif kind == "reasoning":
+            items.append({**THOUGHT, "n": n})
+        else:
+            items.append(say(kind, f"{n} " + "x" * draw(st.integers(0, 100))))
+    return assemble(items, [])
+
+
+@given(contexts(), st.integers(0, 300))
+def test_whatever_goes_the_rest_is_a_context(items: list[Json], excess: int) -> None:
+    kept = truncate(items, excess)
+    positions = [next(n for n, item in enumerate(items) if item is one) for one in kept]
+    assert positions == sorted(positions)
+    # No call without its output, no output without its call.
+    calls = sorted(item["call_id"] for item in kept if item["type"] == "function_call")
+    assert calls == sorted(item["call_id"] for item in kept if item["type"] == "function_call_output")
+    assert assemble(kept, []) == kept
+    # Instructions, the newest question and the tail are all there.
+    must = [item for item in items if item.get("role") == "system"] + items[tail_of(items) :]
+    asked = [item for item in items if is_user_message(item)]
+    assert all(any(item is one for one in kept) for item in must + asked[-1:])
+    # It begins with a question, if there is any and something went.
+    rest = [item for item in kept if item.get("role") != "system"]
+    if any(is_user_message(item) for item in items[: tail_of(items) + 1]) and len(kept) < len(items):
+        assert is_user_message(rest[0])
+    # Enough went, unless nothing more may go; and no more than one group too many.
+    gone = sum(map(estimate_item, items)) - sum(map(estimate_item, kept))
+    assert gone >= excess or truncate(items, 1 << 30) == kept

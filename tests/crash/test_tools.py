@@ -1,0 +1,419 @@
+"""kill -9 at each armed point of the loop, and a count at the tool: what was over is never made again."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlive.core import status
+from outlive.core.calls import INTERRUPTED
+from tests.core.journals import assert_official_event
+from tests.crash.checker import check_conversation, check_ended, check_file
+from tests.crash.client import Client, Json, event_of, text_of, wait_until
+from tests.crash.conftest import Serve
+from tests.support.server import OutliveServer
+from tests.support.upstream import HANG, FakeUpstream, Pause, Script, Step, call, ending, reasoning, say, text
+
+# Two tools that write down each call when it begins and when it ends, and wait in between while a file says so.
+MODULE = '''
+import os
+import time
+from pathlib import Path
+
+from outlive.tools import Context, tool
+
+
+def _note(line: str) -> None:
+    with open("calls.log", "a") as file:
+        file.write(line + "\\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _act(name: str, context: Context) -> str:
+    _note(f"{name} begins {context.key} {context.repeated}")
+    context.report("on it", progress=1, total=2)
+    while Path(f"hold-{name}").exists():
+        time.sleep(0.01)
+    _note(f"{name} ends {context.key}")
+    return f"{name} is done"
+
+
+@tool
+def pay(amount: int, context: Context) -> str:
+    """Pays, which must not happen twice."""
+    return _act("pay", context)
+
+
+@tool(idempotent=True)
+def look(city: str, context: Context) -> str:
+    """Looks, which may happen any number of times."""
+    return _act("look", context)
+'''
+
+OURS: Json = {"type": "mcp", "server_label": "outlive"}
+POINTS = [
+    "before-call-journaled",
+    "after-call-journaled",
+    "before-output-journaled",
+    "after-output-journaled",
+    "between-steps",
+]
+
+
+def pay_then_look(body: Json) -> Script:
+    """The model's part: it goes by what it has been told so far, as a model does."""
+    outputs = [message["content"] for message in body["messages"] if message["role"] == "tool"]
+    if not outputs:
+        return [text("Let me pay. "), call(0, '{"amount": 5}', "call_a", "pay"), *ending("tool_calls")]
+    if len(outputs) == 1:
+        return [call(0, '{"city": "Paris"}', "call_b", "look"), *ending("tool_calls")]
+    return say("Done: ", outputs[0][:30])
+
+
+def serve(make_server: Serve) -> OutliveServer:
+    server = make_server("--tools", "till")
+    server.folder.mkdir(parents=True, exist_ok=True)
+    (server.folder / "till.py").write_text(MODULE)
+    return server
+
+
+def calls_of(server: OutliveServer, name: str) -> list[str]:
+    """`begins` and `ends` of a tool's calls, in order."""
+    path = server.folder / "calls.log"
+    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    return [words[1] for words in lines if words[0] == name]
+
+
+def keys_of(server: OutliveServer, name: str) -> set[str]:
+    lines = [line.split() for line in (server.folder / "calls.log").read_text().splitlines()]
+    return {words[2] for words in lines if words[0] == name}
+
+
+def stream_until_killed(client: Client, model: str, **fields: Any) -> list[bytes]:
+    seen: list[bytes] = []
+    try:
+        with client.stream(model, tools=[OURS], **fields) as stream:
+            stream.read_all()
+            assert stream.cut
+            seen = stream.frames
+    except (OSError, HTTPException):
+        pass
+    return seen
+
+
+def check_whole(client: Client, response_id: str, seen: list[bytes]) -> Json:
+    """It has ended; what was seen and what comes after it are one stream, and a sound one."""
+    body = check_ended(client, response_id, seen)
+    events = [event_of(frame) for frame in client.replay(response_id)]
+    status.check(events)
+    for event in events:
+        assert_official_event(event)
+    return body
+
+
+def calls_in(body: Json) -> list[tuple[str, str]]:
+    return [(item["name"], item["status"]) for item in body["output"] if item["type"] == "mcp_call"]
+
+
+# What the tool has seen after the kill and the restart, by the tool that was armed and by the point. A call that was
+# over is never made again; one that was under way is, if its tool says that it may be.
+ONCE = ["begins", "ends"]
+EXPECTED: dict[tuple[str, str], tuple[list[str], str]] = {
+    ("pay", "before-call-journaled"): (ONCE, "completed"),
+    ("pay", "after-call-journaled"): ([], "failed"),
+    ("pay", "before-output-journaled"): (ONCE, "failed"),
+    ("pay", "after-output-journaled"): (ONCE, "completed"),
+    ("pay", "between-steps"): (ONCE, "completed"),
+    ("look", "before-call-journaled"): (ONCE, "completed"),
+    ("look", "after-call-journaled"): (ONCE, "completed"),
+    ("look", "before-output-journaled"): (ONCE * 2, "completed"),
+    ("look", "after-output-journaled"): (ONCE, "completed"),
+    ("look", "between-steps"): (ONCE, "completed"),
+}
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("tool", ["pay", "look"])
+def test_calls_are_made_as_often_as_their_tools_allow(
+    tool: str, point: str, upstream: FakeUpstream, make_server: Serve
+) -> None:
+    server = serve(make_server).start(OUTLIVE_KILL_AT=f"{point}:{1 if tool == 'pay' else 2}")
+    client = Client(server.port)
+    conversation = client.new_conversation()
+    seen = stream_until_killed(client, upstream.model(pay_then_look), conversation=conversation)
+    assert server.wait_exit() == -9
+
+    server.start()
+    response_id = event_of(seen[0])["response"]["id"]
+    body = check_whole(client, response_id, seen)
+    assert body["status"] == "completed"
+    made, end = EXPECTED[tool, point]
+    other = "look" if tool == "pay" else "pay"
+    assert calls_of(server, tool) == made
+    assert calls_of(server, other) == ONCE
+    ends = {tool: end, other: "completed"}
+    assert calls_in(body) == [("pay", ends["pay"]), ("look", ends["look"])]
+    if made:
+        assert len(keys_of(server, tool)) == 1, "a call made again has the key it had"
+    check_conversation(client, conversation, [body])
+    server.kill()
+    check_file(server.database)
+
+
+@pytest.mark.parametrize("tool", ["pay", "look"])
+def test_a_kill_while_the_tool_runs(tool: str, upstream: FakeUpstream, make_server: Serve) -> None:
+    server = serve(make_server).start()
+    client = Client(server.port)
+    (server.folder / f"hold-{tool}").touch()
+    model = upstream.model(pay_then_look)
+    with client.stream(model, tools=[OURS]) as stream:
+        stream.read_until(lambda event: event["type"] == "outlive:tool.progress" and _is_of(stream, event, tool))
+        # What is finished shows already, with its output, while the rest goes on.
+        shown = client.get(stream.id)["output"]
+        assert [item["status"] for item in shown if item["type"] == "mcp_call"][-1] == "calling"
+        if tool == "look":
+            assert next(item["output"] for item in shown if item["type"] == "mcp_call") == "pay is done"
+        server.kill()
+        (server.folder / f"hold-{tool}").unlink()
+        server.start()
+        body = check_whole(client, stream.id, stream.frames)
+    if tool == "pay":
+        assert calls_of(server, "pay") == ["begins"]
+        assert calls_in(body) == [("pay", "failed"), ("look", "completed")]
+        failed = next(item for item in body["output"] if item["type"] == "mcp_call")
+        assert failed["error"]["content"][0]["text"] == INTERRUPTED
+        told = upstream.bodies(model)[-1]["messages"]
+        assert any(INTERRUPTED in str(message["content"]) for message in told), "the model is told"
+    else:
+        assert calls_of(server, "look") == ["begins", *ONCE]
+        assert calls_in(body) == [("pay", "completed"), ("look", "completed")]
+        assert calls_of(server, "pay") == ONCE
+    assert body["status"] == "completed"
+
+
+def _is_of(stream: Any, event: Json, tool: str) -> bool:
+    names = {each["item"]["id"]: each["item"].get("name") for each in stream.events if "item" in each}
+    return names.get(event["item_id"]) == tool
+
+
+def test_a_tool_that_kills_its_server_every_time_is_given_up(upstream: FakeUpstream, make_server: Serve) -> None:
+    server = serve(make_server).start(OUTLIVE_KILL_AT="before-output-journaled:2")
+    client = Client(server.port)
+    seen = stream_until_killed(client, upstream.model(pay_then_look))
+    assert server.wait_exit() == -9
+    for _ in range(2):
+        server.launch(OUTLIVE_KILL_AT="before-output-journaled")
+        assert server.wait_exit() == -9
+    server.start()
+    body = check_whole(client, event_of(seen[0])["response"]["id"], seen)
+    assert calls_in(body) == [("pay", "completed"), ("look", "failed")]
+    assert body["status"] == "completed"
+    assert calls_of(server, "look") == ONCE * 3
+
+
+def test_calls_made_at_the_same_time_are_each_taken_up_as_they_stand(
+    upstream: FakeUpstream, make_server: Serve
+) -> None:
+    both: list[Step] = [
+        call(0, '{"amount": 1}', "call_a", "pay"),
+        call(1, '{"city": "Rome"}', "call_b", "look"),
+        *ending("tool_calls"),
+    ]
+    server = serve(make_server).start()
+    client = Client(server.port)
+    for name in ("hold-pay", "hold-look"):
+        (server.folder / name).touch()
+    with client.stream(upstream.model(both, say("Fine.")), tools=[OURS]) as stream:
+        wait_until(lambda: calls_of(server, "pay") == calls_of(server, "look") == ["begins"], "both have begun")
+        (server.folder / "hold-pay").unlink()
+        stream.read_until(lambda event: event["type"] == "response.mcp_call.completed")
+        server.kill()
+        (server.folder / "hold-look").unlink()
+        server.start()
+        body = check_whole(client, stream.id, stream.frames)
+    assert calls_of(server, "pay") == ONCE
+    assert calls_of(server, "look") == ["begins", *ONCE]
+    assert calls_in(body) == [("pay", "completed"), ("look", "completed")]
+
+
+def test_a_cancel_in_the_middle_of_a_tool_ends_the_response(upstream: FakeUpstream, make_server: Serve) -> None:
+    server = serve(make_server).start()
+    client = Client(server.port)
+    (server.folder / "hold-pay").touch()
+    conversation = client.new_conversation()
+    response_id = client.start(upstream.model(pay_then_look), tools=[OURS], conversation=conversation)
+    wait_until(lambda: calls_of(server, "pay") == ["begins"], "it has begun")
+    cancelled = client.ask("POST", f"/v1/responses/{response_id}/cancel").body
+    assert cancelled["status"] == "cancelled"
+    body = check_whole(client, response_id, [])
+    assert calls_in(body) == [("pay", "incomplete")]
+    (server.folder / "hold-pay").unlink()
+    # What nobody knows the outcome of does not burden the conversation, which goes on.
+    following = client.create(upstream.model(say("Yes.")), "Still there?", tools=[OURS], conversation=conversation).body
+    assert (following["status"], text_of(following)) == ("completed", "Yes.")
+    assert [item["type"] for item in client.items(conversation)] == ["message"] * 4
+
+
+def test_a_server_that_is_asked_to_leave_hands_tools_runs_on(upstream: FakeUpstream, make_server: Serve) -> None:
+    server = serve(make_server)
+    server.flags += ["--grace-seconds", "0.5"]
+    server.start()
+    client = Client(server.port)
+    for name in ("hold-pay", "hold-look"):
+        (server.folder / name).touch()
+    with client.stream(upstream.model(pay_then_look), tools=[OURS]) as stream:
+        wait_until(lambda: calls_of(server, "pay") == ["begins"], "it has begun")
+        # Once the grace is over the call is given up, but not the response.
+        assert server.terminate() == 0
+        stream.read_all()
+        (server.folder / "hold-look").unlink()
+        server.start()
+        body = check_whole(client, stream.id, stream.frames)
+    assert body["status"] == "completed"
+    assert calls_in(body) == [("pay", "failed"), ("look", "completed")]
+    assert calls_of(server, "pay") == ["begins"]
+
+
+def test_a_short_call_is_waited_for_when_the_server_leaves(upstream: FakeUpstream, make_server: Serve) -> None:
+    server = serve(make_server).start()
+    client = Client(server.port)
+    (server.folder / "hold-pay").touch()
+    with client.stream(upstream.model(pay_then_look), tools=[OURS]) as stream:
+        wait_until(lambda: calls_of(server, "pay") == ["begins"], "it has begun")
+        server.terminate(wait=False)
+        (server.folder / "hold-pay").unlink()
+        assert server.wait_exit() == 0
+        stream.read_all()
+        server.start()
+        body = check_whole(client, stream.id, stream.frames)
+    assert calls_of(server, "pay") == ONCE
+    assert calls_in(body) == [("pay", "completed"), ("look", "completed")]
+
+
+def test_a_thought_cut_off_between_tools_is_thought_anew(upstream: FakeUpstream, make_server: Serve) -> None:
+    server = serve(make_server).start()
+    client = Client(server.port)
+    first: list[Step] = [call(0, '{"amount": 5}', "call_a", "pay"), *ending("tool_calls")]
+    model = upstream.model(first, [reasoning("Hmm, "), HANG], say("Paid."))
+    with client.stream(model, tools=[OURS]) as stream:
+        stream.read_until(lambda event: event["type"] == "response.reasoning_text.delta")
+        server.restart()
+        body = check_whole(client, stream.id, stream.frames)
+    assert (body["status"], text_of(body)) == ("completed", "Paid.")
+    assert [item["type"] for item in body["output"]] == ["mcp_call", "reasoning", "message"]
+    assert calls_of(server, "pay") == ONCE
+
+
+def test_canaries_of_tools_are_in_no_file_while_the_run_lasts_and_after(
+    upstream: FakeUpstream, make_server: Serve
+) -> None:
+    """Secrets are sealed with a key beside the database; neither holds them in clear."""
+    server = serve(make_server).start()
+    client = Client(server.port)
+    (server.folder / "hold-pay").touch()
+    entry = {**OURS, "headers": {"x-key": "canary-4711"}, "authorization": "canary-4712"}
+    model = upstream.model(pay_then_look)
+    response_id = client.start(model, tools=[entry])
+    wait_until(lambda: calls_of(server, "pay") == ["begins"], "it has begun")
+    assert _find(server.folder, b"canary") == []
+    server.kill()
+    assert _find(server.folder, b"canary") == []
+    (server.folder / "hold-pay").unlink()
+    server.start()
+    body = check_whole(client, response_id, [])
+    assert "canary" not in str(body)
+    assert "canary" not in str(client.replay(response_id))
+    assert _find(server.folder, b"canary") == []
+    assert "canary" not in str([call.body for call in upstream.calls(model)])
+    assert (server.folder / "outlive.db.key").stat().st_mode & 0o777 == 0o600
+
+
+def pay_and_look_and_pay(body: Json) -> Script:
+    outputs = [message for message in body["messages"] if message["role"] == "tool"]
+    if len(outputs) >= 4:
+        return [Pause(0.01), *say("Done.")]
+    pay = call(0, '{"amount": 5}', "call_a", "pay")
+    both = [pay, call(1, '{"city": "Rome"}', "call_b", "look")]
+    return [Pause(0.01), *(both if len(outputs) == 1 else [pay]), *ending("tool_calls")]
+
+
+def test_kills_at_random_moments_repeat_nothing_that_was_over(upstream: FakeUpstream, make_server: Serve) -> None:
+    chance = random.Random(4711)
+    server = serve(make_server).start()
+    client = Client(server.port)
+    model = upstream.model(pay_and_look_and_pay)
+    ids = [client.start(model, tools=[OURS]) for _ in range(12)]
+    for _ in range(6):
+        time.sleep(chance.uniform(0.02, 0.25))
+        server.restart()
+        ids += [client.start(model, tools=[OURS]) for _ in range(4)]
+    counts: dict[tuple[str, str], list[str]] = {}
+    bodies = [check_whole(client, response_id, []) for response_id in ids]
+    for line in (server.folder / "calls.log").read_text().splitlines():
+        name, what, key, *_ = line.split()
+        counts.setdefault((name, key), []).append(what)
+    statuses: Counter[tuple[str, str]] = Counter()
+    for body in bodies:
+        assert body["status"] == "completed", body["incomplete_details"]
+        for item in body["output"]:
+            if item["type"] == "mcp_call":
+                statuses[item["name"], item["status"]] += 1
+                made = counts.pop((item["name"], f"{body['id']}/{item['id']}"), [])
+                check_count(item, made)
+    assert counts == {}, "no call was made that no response shows"
+    assert statuses["pay", "completed"] > 50
+
+
+def check_count(item: Json, made: list[str]) -> None:
+    if item["name"] == "pay":
+        assert made == ONCE if item["status"] == "completed" else made in ([], ["begins"], ONCE)
+    else:
+        assert item["status"] == "completed"
+        assert made[-2:] == ONCE and made.count("begins") <= 3
+
+
+def test_a_call_and_the_embedded_models_words_about_it_survive_kills(tmp_path: Path) -> None:
+    """The embedded model is too small to call tools by itself, so a person has approved a call."""
+    server = OutliveServer(tmp_path / "server", None, "--tools", "till")
+    server.folder.mkdir()
+    (server.folder / "till.py").write_text(MODULE)
+    asked = {"id": "mcpr_1", "type": "mcp_approval_request", "server_label": "outlive", "name": "look"}
+    approved = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
+    question = {"role": "user", "content": "Tell me a long story about what you see in Paris."}
+    items = [question, {**asked, "arguments": '{"city": "Paris"}'}, approved]
+    try:
+        server.start()
+        client = Client(server.port)
+        (server.folder / "hold-look").touch()
+        with client.stream("demo", items, tools=[OURS], max_output_tokens=100) as stream:
+            stream.read_type("outlive:tool.progress")
+            server.kill()
+            (server.folder / "hold-look").unlink()
+            seen = stream.read_all().frames
+        server.start()
+        with client.follow(stream.id, after=stream.last) as again:
+            for _ in range(10):
+                again.read_type("response.output_text.delta")
+            server.kill()
+            seen += again.read_all().frames
+        server.start()
+        body = check_whole(client, stream.id, seen)
+    finally:
+        server.kill()
+    assert calls_of(server, "look") == ["begins", *ONCE]
+    assert [item["type"] for item in body["output"]] == ["mcp_call", "message"]
+    assert body["output"][0]["output"] == "look is done"
+    assert (body["incomplete_details"] or {}).get("reason") in (None, "max_output_tokens")
+    assert len(text_of(body)) > 20
+    assert body["outlive"]["attempts"] == 3
+
+
+def _find(folder: Path, needle: bytes) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.is_file() and needle in path.read_bytes()]

@@ -1,0 +1,64 @@
+"""A bell between nodes in one process, which may be cut, and a heart that only counts."""
+
+from __future__ import annotations
+
+import asyncio
+
+from outlive.ports.bell import Heard, Ring
+
+
+class Bus:
+    """Carries rings from each node to all others, as long as it is not cut."""
+
+    def __init__(self) -> None:
+        self.cut = False
+        self.rung: list[Ring] = []
+        self.bells: list[BusBell] = []
+
+    def bell(self) -> BusBell:
+        self.bells.append(BusBell(self))
+        return self.bells[-1]
+
+    def count(self, kind: str) -> int:
+        return sum(ring.kind == kind for ring in self.rung)
+
+
+class BusBell:
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._heard: Heard | None = None
+
+    def ring(self, ring: Ring) -> None:
+        self._bus.rung.append(ring)
+        if self._bus.cut:
+            return
+        for other in self._bus.bells:
+            if other is not self:
+                asyncio.get_running_loop().call_soon(other.hear, ring)
+
+    def listen(self, heard: Heard) -> None:
+        self._heard = heard
+
+    def hear(self, ring: Ring) -> None:
+        if self._heard is not None:
+            self._heard(ring)
+
+
+class CountingHeart:
+    """Beats when it is told to."""
+
+    def __init__(self) -> None:
+        self.ticks = 0
+        self.beating = True
+
+    async def start(self) -> None:
+        self.beating = True
+
+    def tick(self) -> None:
+        self.ticks += 1
+
+    def is_beating(self) -> bool:
+        return self.beating
+
+    async def stop(self) -> None:
+        self.beating = False

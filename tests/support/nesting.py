@@ -1,0 +1,114 @@
+"""The strict check of a stream of events: each added has its done, ids and indices agree, deltas add up to done, and
+done to the terminal event; and whoever folds the events sees at each of them what the next ones presuppose."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from outlive.core import status
+from outlive.core.events import TERMINAL_EVENTS, Draft, Json, read_frame, split_frames
+from outlive.core.fold import Fold
+from outlive.core.numbering import number
+
+# What a response learns while it runs; everything else it is accepted with, and ends with.
+LEARNED = frozenset(
+    {"status", "output", "usage", "completed_at", "error", "incomplete_details", "model", "service_tier", "outlive"}
+)
+
+
+def check(events: Sequence[Json], *, finished: bool = True) -> None:
+    """Raise ValueError or AssertionError, with one sentence, when the events break a rule."""
+    status.check(events, finished=finished)
+    _check_headers(events)
+    _check_logprobs(events)
+    _check_fold(events)
+
+
+def _check_headers(events: Sequence[Json]) -> None:
+    """The response in each event of its life is the same one, but for what it has learned by then."""
+    lives = [event for event in events if "response" in event]
+    for event in lives[1:]:
+        before, after = ({**each["response"]} for each in (lives[0], event))
+        changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+        assert changed <= LEARNED, f"{event['type']} has another {sorted(changed - LEARNED)}"
+
+
+def _check_logprobs(events: Sequence[Json]) -> None:
+    """Log probabilities add up too."""
+    told: dict[tuple[int, int], list[Any]] = {}
+    for event in events:
+        if event["type"].startswith("response.output_text.") and "logprobs" in event:
+            entries = told.setdefault((event["output_index"], event["content_index"]), [])
+            if event["type"] == "response.output_text.delta":
+                entries += [entry["token"] for entry in event["logprobs"]]
+            else:
+                assert [entry["token"] for entry in event["logprobs"]] == entries, "log probabilities do not add up"
+
+
+def _check_fold(events: Sequence[Json]) -> None:
+    """The fold of all events but the last holds what the last one carries."""
+    fold = Fold()
+    for event in events[:-1]:
+        fields = {name: value for name, value in event.items() if name not in ("type", "sequence_number")}
+        fold.replay(b"".join(number([Draft(event["type"], fields)], event["sequence_number"] - 1)))
+    if events and events[-1]["type"] in TERMINAL_EVENTS:
+        assert fold.output == events[-1]["response"]["output"], "the fold is not what the terminal event carries"
+        assert not list(fold.open_items()), "the fold has something open"
+
+
+# -- what a server has journaled
+
+
+def check_journals(database_url: str) -> int:
+    """Check the stream of every response in a database; how many there were."""
+    count = 0
+    for response_id, ended, frames in _read(database_url):
+        events = [read_frame(frame) for frame in split_frames(frames)]
+        try:
+            check(events, finished=ended)
+        except (ValueError, AssertionError) as broken:
+            raise AssertionError(f"{response_id}: {broken}") from broken
+        count += 1
+    return count
+
+
+_ALL = """
+SELECT r.id, r.ended_at IS NOT NULL, e.frames FROM {0}responses r JOIN {0}events e ON e.response = r.key
+ WHERE NOT r.hidden ORDER BY r.key, e.first
+"""
+
+
+def _read(database_url: str) -> Iterator[tuple[str, bool, bytes]]:
+    """Every response that is not deleted: its id, whether it has ended, and its frames."""
+    rows = (
+        _read_sqlite(database_url) if database_url.startswith("sqlite") else asyncio.run(_read_postgres(database_url))
+    )
+    journals: dict[str, tuple[bool, list[bytes]]] = {}
+    for response_id, ended, frames in rows:
+        journals.setdefault(response_id, (bool(ended), []))[1].append(bytes(frames))
+    for response_id, (ended, pieces) in journals.items():
+        yield response_id, ended, b"".join(pieces)
+
+
+def _read_sqlite(database_url: str) -> list[tuple[str, bool, bytes]]:
+    path = Path(database_url.removeprefix("sqlite:///"))
+    if not path.exists():
+        return []
+    with sqlite3.connect(path) as db:
+        rows = db.execute(_ALL.format("")).fetchall()
+    db.close()
+    return rows
+
+
+async def _read_postgres(database_url: str) -> list[tuple[str, bool, bytes]]:
+    import asyncpg
+
+    connection = await asyncpg.connect(database_url)
+    try:
+        return [tuple(row) for row in await connection.fetch(_ALL.format("outlive."))]
+    finally:
+        await connection.close()
