@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for the priva
 
 from tests.support.postgres import Cluster
 
-# The latency at which everything here must be held: from the upstream's write to the client's read.
+# The latency within which all of it must be held: from the upstream's write to the client's read.
 BOUND_MS = 50.0
 
 cpu_per_1000: Pick = attrgetter("cpu_per_1000")
@@ -79,17 +79,13 @@ async def crew_of(sitting: Sitting, cores: set[int]) -> AsyncIterator[Crew]:
         crew.cluster.remove()
 
 
-def _within(windows: Windows, name: str) -> bool:
-    return median(windows[name], late) <= BOUND_MS
-
-
 def _both(windows: Windows, pick: Pick) -> dict[str, str]:
     """The two values beside each other, as in the lines about growth."""
     return {"outlive": " / ".join(write(median(of, pick), "ms") for of in windows.values())}
 
 
 async def one_node(sitting: Sitting) -> list[Figure]:
-    """What a core carries: the events that it can serve in a second, by the CPU that they cost, at this latency."""
+    """What a core carries: the events that it can serve in a second, by the CPU that they cost, at the same latency."""
     load = "one node, 200 streams x 50/s"
     plan = Plan(mode="stream", model="fake-n300-d20-t1", clients=200, seconds=6)
     async with crew_of(sitting, sitting.upstream.cores) as crew:
@@ -97,20 +93,19 @@ async def one_node(sitting: Sitting) -> list[Figure]:
         windows = await sitting.rounds([sitting.outlive, node], plan)
         written = crew.written_per_1000()
         plain = await sitting.rounds([node], Plan(mode="plain", model="fake-n1-d0", seconds=2 if sitting.quick else 4))
-    held = _within(windows, "postgres") and _within(windows, "outlive")
-    ratio = median(windows["outlive"], cpu_per_1000) / median(windows["postgres"], cpu_per_1000)
-    kept, lag = median(windows["postgres"], database_per_1000), median(windows["postgres"], late)
+    slow = median(windows["postgres"], late)
+    alone, node_cpu = median(windows["outlive"], cpu_per_1000), median(windows["postgres"], cpu_per_1000)
+    kept, apart = median(windows["postgres"], database_per_1000), _both(windows, cpu_per_1000)
+    ratio = alone / node_cpu
     return [
-        Figure(load, "event latency p99 on Postgres", "ms", lag, BOUND_MS, 25, apart=_both(windows, late)),
-        Figure(
-            load, "events/s per core, Postgres against SQLite", "x", ratio if held else float("nan"), 0.9, 1.0,
-            at_least=True, apart=_both(windows, cpu_per_1000),
-        ),
+        Figure(load, "event latency p99 on Postgres", "ms", slow, BOUND_MS, 25, apart=_both(windows, late)),
+        Figure(load, "events/s per core, Postgres against SQLite", "x", ratio, 0.9, 1.0, at_least=True, apart=apart),
+        Figure(load, "the same, Postgres' own CPU counted in", "x", alone / (node_cpu + kept)),
         Figure(load, "Postgres' own CPU per 1,000 tokens", "ms", kept),
         Figure(load, "Postgres' log (WAL) per 1,000 events", "KB", written),
         Figure("stored plain request on Postgres", "CPU", "ms", median(plain["postgres"], cpu_per_request)),
         Figure("stored plain request on Postgres", "Postgres' own", "ms", median(plain["postgres"], kept_per_request)),
-    ]  # fmt: skip
+    ]
 
 
 async def two_nodes(sitting: Sitting) -> list[Figure]:
@@ -124,17 +119,14 @@ async def two_nodes(sitting: Sitting) -> list[Figure]:
         pair = await crew.add("two nodes", sitting.upstream.cores, [first])
         plan.clients = 200
         windows |= await sitting.rounds([pair], plan)
-    held = _within(windows, "node") and _within(windows, "two nodes")
+    slow = median(windows["two nodes"], late)
     ratio = 2 * median(windows["node"], cpu_per_1000) / median(windows["two nodes"], cpu_per_1000)
-    lag, kept = median(windows["two nodes"], late), median(windows["two nodes"], database_per_1000)
+    kept, apart = median(windows["two nodes"], database_per_1000), _both(windows, cpu_per_1000)
     return [
-        Figure(load, "event latency p99", "ms", lag, BOUND_MS, 25, apart=_both(windows, late)),
-        Figure(
-            load, "events/s on two cores against one", "x", ratio if held else float("nan"), 1.6, 1.9,
-            at_least=True, apart=_both(windows, cpu_per_1000),
-        ),
+        Figure(load, "event latency p99", "ms", slow, BOUND_MS, 25, apart=_both(windows, late)),
+        Figure(load, "events/s on two cores against one", "x", ratio, 1.6, 1.9, at_least=True, apart=apart),
         Figure(load, "Postgres' own CPU per 1,000 tokens", "ms", kept),
-    ]  # fmt: skip
+    ]
 
 
 async def lag(sitting: Sitting) -> list[Figure]:
@@ -173,7 +165,7 @@ async def _read_twice(runs: Server, other: Server, near: Tally, far: Tally, dela
 async def bell(sitting: Sitting) -> list[Figure]:
     """Eight nodes that write, with and without a bell that each rings after every commit."""
     load = "8 writers x 100 commits/s"
-    async with crew_of(sitting, sitting.outlive.cores) as crew:
+    async with crew_of(sitting, sitting.upstream.cores | sitting.outlive.cores) as crew:
         sitting.say(load)
         silent, rung = await writers.compare(crew.cluster.url(), 1 if sitting.quick else sitting.runs)
     apart = {"outlive": f"{write(silent, 'ms')} / {write(rung, 'ms')}"}

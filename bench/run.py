@@ -71,6 +71,10 @@ met; `holds`: what must hold does. Times, and to a lesser degree CPU, depend on 
 ratios. A window in which others kept more than {busy} cores busy is measured again, twice at most, unless it dropped
 something.
 
+In the lines about Postgres and nodes, Postgres is a durable one (`fsync`) on the same machine, and its CPU is told
+apart from the nodes'. What a core or two can hold is reckoned from the CPU that events cost at this load, not found by
+driving processes to their limit: on few cores the load, the upstream and Postgres would be at theirs first.
+
 {table}
 {notes}
 ## How it was measured

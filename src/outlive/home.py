@@ -33,7 +33,7 @@ from outlive.ports.ledger import Ledger, Quota
 log = logging.getLogger("outlive")
 
 # The secret by which the server knows again what it gave out sealed. It lies in the database, and goes where that goes.
-SECRET = "seal"
+SECRET = "seal"  # noqa: S105 - the name it goes by
 
 
 class Home(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,8 +24,8 @@ _LOCAL = _PLAIN | {"reasoning_input": "plain"}
 _NEWEST: dict[str, Any] = {"max_tokens_field": "max_completion_tokens", "developer_role": True}
 
 PRESETS: dict[str, Preset] = {
-    # Its hosted tools, and reasoning that goes on from turn to turn, are in the Responses API alone. Accounts may be set
-    # to keep Chat Completions by default, so those that are passed through get `store: false` too.
+    # Its hosted tools, and reasoning that goes on from turn to turn, are in the Responses API alone. Accounts may keep
+    # Chat Completions by default, so those that are passed through get `store: false` too.
     "openai": Preset(
         "OpenAI",
         "https://api.openai.com/v1",

@@ -63,6 +63,8 @@ def test_an_event_without_end_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> Non
         stream.feed(b"data: " + b"x" * 100)
 
 
-@pytest.mark.parametrize("event", [b"event: x\ndata: 1", b"event: x\ndata:1", b"event:x\ndata: 1", b"data: 1\nevent: x"])
+@pytest.mark.parametrize(
+    "event", [b"event: x\ndata: 1", b"event: x\ndata:1", b"event:x\ndata: 1", b"data: 1\nevent: x"]
+)
 def test_an_event_may_have_a_name(event: bytes) -> None:
     assert EventStream().feed(event + b"\n\nevent: y\n\n") == [b"1"]

@@ -155,6 +155,26 @@ async def test_of_two_nodes_one_gets_the_conversation(url: str) -> None:
 
 
 @play
+async def test_an_admission_to_a_conversation_waits_for_one_that_is_not_committed_yet(url: str) -> None:
+    async with open_postgres(url) as home:
+        book = Book(home)
+        conversation = await book.converse()
+        running, lease = await book.start()
+        other = await postgres.connect(url)
+        admission = other.transaction()
+        await admission.start()
+        await other.execute("SELECT admit_all('{}', '{}', $1, '{}', '{0,NULL,0}')", [conversation])  # its locks alone
+        await other.execute("UPDATE conversations SET running = $1 WHERE id = $2", lease.key, conversation)
+        # Without input nothing of theirs could collide but the lock itself.
+        admitting = asyncio.create_task(book.admit(conversation=conversation, items=[]))
+        assert await is_waiting(admitting)
+        await admission.commit()
+        await other.close()
+        with pytest.raises(ConversationLocked, match=running):
+            await admitting
+
+
+@play
 async def test_of_many_repeats_on_two_nodes_one_is_admitted(url: str) -> None:
     async with open_postgres(url) as one, open_postgres(url) as two:
         nodes = books(one, two)

@@ -21,6 +21,7 @@ from tests.cli.conftest import Run
 from tests.conformance.homes import Home, open_postgres, open_sqlite
 from tests.conformance.scenes import Book, entry, message
 from tests.support.postgres import SHELF, Cluster
+from tests.support.server import OutliveServer
 
 
 @pytest.fixture
@@ -201,6 +202,12 @@ def test_the_doctor_looks_at_a_postgres(run: Run, tmp_path: Path) -> None:
         state, detail = found[name]
         assert state == "warn"
         assert "is off" in detail
+
+
+def test_a_server_says_at_start_what_its_database_may_lose(tmp_path: Path) -> None:
+    with OutliveServer(tmp_path, "http://127.0.0.1:1/v1", database_url=SHELF.lasting()) as server:
+        for name in ("fsync", "full_page_writes", "synchronous_commit"):
+            assert f"{name} is off: " in server.log
 
 
 def test_the_doctor_says_what_cannot_be_reached(run: Run) -> None:

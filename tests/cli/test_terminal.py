@@ -39,7 +39,7 @@ def look(*words: str) -> str:
 
 def test_a_terminal_gets_a_table(server: str) -> None:
     lines = look("responses", "list", "--server", server).splitlines()
-    assert lines[0].split() == ["ID", "STATUS", "MODEL", "CREATED", "TOKENS", "CONVERSATION"]
+    assert lines[0].split() == ["ID", "STATUS", "MODEL", "CREATED", "TOKENS", "CONVERSATION", "WAITING"]
     assert lines[1].split()[:3] == ["resp_1", "completed", "demo"]
     assert "\t" not in lines[1]
 

@@ -68,8 +68,8 @@ async def echo(request: Request, context: Context) -> str:
 
 async def silent(request: Request, context: Context) -> AsyncIterator[str]:
     """Says nothing at all."""
-    for nothing in ():
-        yield nothing
+    if request.text == "never":
+        yield ""
 
 
 async def absent(request: Request, context: Context) -> None:
@@ -103,8 +103,8 @@ async def fickle(request: Request, context: Context) -> AsyncIterator[str]:
 
 
 async def complaining(request: Request, context: Context) -> AsyncIterator[str]:
-    for nothing in ():
-        yield nothing
+    if request.text == "never":
+        yield ""
     raise AgentError("Ask me tomorrow.")
 
 

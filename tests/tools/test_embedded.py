@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -36,19 +37,22 @@ def test_a_real_model_is_offered_the_tools_of_a_real_mcp_server(model: OutliveSe
 def test_real_agents_on_a_real_model_survive_a_kill_in_mid_sentence(model: OutliveServer, tmp_path: Path) -> None:
     flags = [word for agent in AGENTS for word in ("--agent", f"tests.tools.{agent}")]
     env = {"PYTHONPATH": str(ROOT), "MODEL_URL": model.base_url, "MODEL_NAME": "demo"}
-    with OutliveServer(tmp_path / "server", None, *flags, env=env) as server:
+    with OutliveServer(tmp_path / "server", None, *flags, env=env) as server, ExitStack() as stack:
         client = Client(server.port)
-        for name in ("The-Librarian", "archivist"):
-            with client.stream(name, "Tell me a long story about a lighthouse.") as stream:
-                for _ in range(10):
-                    stream.read_type("response.output_text.delta")
-                server.kill()
-                while stream.read() is not None:
-                    pass
-                server.start()
-                with client.follow(stream.id, stream.last) as rest:
-                    ended = check_ended(client, stream.id, [*stream.frames, *rest.read_all().frames])
+        names = ("The-Librarian", "archivist")
+        streams = [stack.enter_context(client.stream(name, "Tell me a long story.")) for name in names]
+        for stream in streams:
+            for _ in range(5):
+                stream.read_type("response.output_text.delta")
+        server.kill()
+        for stream in streams:
+            while stream.read() is not None:
+                pass
+        server.start()
+        for name, stream in zip(names, streams, strict=True):
+            with client.follow(stream.id, stream.last) as rest:
+                ended = check_ended(client, stream.id, [*stream.frames, *rest.read_all().frames])
             shown = "".join(e["delta"] for e in stream.events if e["type"] == "response.output_text.delta")
             # Nobody but its model could go on in the middle of a sentence: what was shown stays, and it has ended.
             assert ended["status"] == "incomplete" and text_of(ended).startswith(shown)
-            assert client.create(name, "Say hello.").body["status"] == "completed"
+            assert client.create(name, "Say hello.", max_output_tokens=20).body["status"] == "completed"

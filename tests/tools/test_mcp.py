@@ -222,7 +222,7 @@ def test_a_caller_may_be_somebody_of_his_own_at_a_registered_server_but_not_spea
 ) -> None:
     model = upstream.model(want("add", a=1, b=1), say("Two."))
     secret = "canary-5e11aa"
-    own = {**DESK, "authorization": secret, "headers": {"x-team": "mine", "Authorization": "Bearer other"}}
+    own: Any = {**DESK, "authorization": secret, "headers": {"x-team": "mine", "Authorization": "Bearer other"}}
     made = client.responses.create(model=model, input="1 + 1?", tools=[own])
     assert (mcp.calls[-1]["authorization"], mcp.calls[-1]["team"]) == (f"Bearer {secret}", "the-desk")
     assert made.tools[0].model_dump(exclude_none=True) == DESK
@@ -303,7 +303,9 @@ def test_an_answer_that_comes_twice_makes_its_call_once(client: OpenAI, upstream
     again = client.responses.create(model=model, input=[approve(request_id)], tools=[tool], conversation=conversation)
     assert kinds(again) == ["message"]
     # And from a client that keeps everything itself, and sends it each time.
-    items = [item.model_dump(exclude_none=True) for item in client.conversations.items.list(conversation, order="asc")]
+    items: Any = [
+        item.model_dump(exclude_none=True) for item in client.conversations.items.list(conversation, order="asc")
+    ]
     whole: Any = client.responses.create(model=model, input=items, tools=[tool], store=False)
     assert kinds(whole) == ["message"]
     assert [each["value"] for each in mcp.named("remember")].count("twice") == 1

@@ -17,6 +17,11 @@ from tests.support.upstream import FakeUpstream, call, ending, say
 Serve = Callable[..., OutliveServer]
 
 SECRET = "canary-b7e0"
+ARGUMENTS = {
+    "remember": {"text": "milk"},
+    "set_to": {"value": "milk"},
+    "wait": {"text": "milk"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +34,9 @@ def desks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, McpSer
 
 
 @pytest.fixture
-def desk(request: pytest.FixtureRequest, desks: dict[str, McpServer]) -> McpServer:
+def desk(desks: dict[str, McpServer]) -> McpServer:
     """One that was not asked for anything yet."""
-    chosen = desks[getattr(request, "param", "http")]
+    chosen = desks["http"]
     chosen.forget()
     chosen.open_gate()
     return chosen
@@ -63,59 +68,93 @@ def assert_no_secret(server: OutliveServer, *answers: object) -> None:
         assert SECRET.encode() not in file.read_bytes(), file
 
 
+class Turn:
+    """A response with one call of a tool, read by a client that keeps what it sees."""
+
+    def __init__(
+        self, client: Client, upstream: FakeUpstream, desk: McpServer, tool: str, asked_again: bool = False
+    ) -> None:
+        self.client, self.desk, self.tool = client, desk, tool
+        asked = want(tool, **ARGUMENTS[tool])
+        model = upstream.model(asked, *([asked] if asked_again else []), say("Done."))
+        self.stream = client.stream(model, tools=tools(desk))
+
+    def check(self, status: str, repeats: list[bool]) -> Json:
+        """How it has ended once the server is back, and how often the tool was called."""
+        self.stream.read_all()
+        ended = check_ended(self.client, self.stream.id, follow_on(self.client, self.stream))
+        self.stream.close()
+        assert ended["status"] == "completed"
+        assert find_call(ended)["status"] == status
+        made = self.desk.named(self.tool)
+        assert [each["repeated"] for each in made] == repeats
+        assert len({each["key"] for each in made}) <= 1
+        return ended
+
+
 @pytest.mark.parametrize(
-    ("point", "tool", "repeats", "status"),
+    ("point", "status", "repeats"),
     [
-        ("before-call-journaled", "remember", [False], "completed"),
+        ("before-call-journaled", "completed", [False]),
         # Begun and never answered: nobody knows whether it took effect, and only some tools say that this is all one.
-        ("after-call-journaled", "remember", [], "failed"),
-        ("after-call-journaled", "set_to", [True], "completed"),
-        ("before-output-journaled", "remember", [False], "failed"),
-        ("before-output-journaled", "set_to", [False, True], "completed"),
-        ("after-output-journaled", "remember", [False], "completed"),
+        ("after-call-journaled:2", "failed", []),
+        ("before-output-journaled", "failed", [False]),
+        ("after-output-journaled", "completed", [False]),
     ],
 )
 def test_a_call_is_made_as_often_as_its_tool_allows_wherever_the_server_is_killed(
-    make_server: Serve, upstream: FakeUpstream, desk: McpServer, point: str, tool: str, repeats: list[bool], status: str
+    make_server: Serve, upstream: FakeUpstream, desk: McpServer, point: str, status: str, repeats: list[bool]
 ) -> None:
-    arguments = {"remember": {"text": "milk"}, "set_to": {"value": "milk"}}[tool]
-    asked = want(tool, **arguments)
-    first_is_lost = point == "before-call-journaled"
-    model = upstream.model(asked, *([asked] if first_is_lost else []), say("Done."))
+    desk.close_gate()
     server = make_server(OUTLIVE_MCP_PRIVATE="true").start(OUTLIVE_KILL_AT=point)
     client = Client(server.port)
-    with client.stream(model, tools=tools(desk)) as stream:
-        stream.read_all()
-        server.wait_exit()
-        server.start()
-        ended = check_ended(client, stream.id, follow_on(client, stream))
-    assert ended["status"] == "completed"
-    assert find_call(ended)["status"] == status
-    assert [each["repeated"] for each in desk.named(tool)] == repeats
-    assert len({each["key"] for each in desk.named(tool)}) <= 1
+    turns = []
+    if status == "failed":  # beside it, one that may be repeated is under way
+        turns.append(Turn(client, upstream, desk, "set_to"))
+        wait_until(lambda: len(desk.calls) == 1, "the call has come to its tool")
+    turns.append(Turn(client, upstream, desk, "remember", point == "before-call-journaled"))
+    for turn in turns:
+        turn.stream.read_all()
+    server.wait_exit()
+    desk.open_gate()
+    server.start()
+    ended = [turns[-1].check(status, repeats), *(turn.check("completed", [False, True]) for turn in turns[:-1])]
     assert_no_secret(server, ended)
 
 
-@pytest.mark.parametrize(("desk", "tool"), [("http", "wait"), ("sse", "wait"), ("sse", "set_to")], indirect=["desk"])
-def test_a_call_that_was_running_ends_or_is_repeated_as_its_tool_declares(
-    make_server: Serve, upstream: FakeUpstream, desk: McpServer, tool: str
+def test_calls_that_were_running_end_or_are_repeated_as_their_tools_declare(
+    make_server: Serve, upstream: FakeUpstream, desks: dict[str, McpServer]
 ) -> None:
-    desk.close_gate()
-    arguments = {"wait": {"text": "tea"}, "set_to": {"value": "tea"}}[tool]
-    model = upstream.model(want(tool, **arguments), say("Done."))
+    for desk in desks.values():
+        desk.forget()
+        desk.close_gate()
     server = make_server(OUTLIVE_MCP_PRIVATE="true").start()
     client = Client(server.port)
-    with client.stream(model, tools=tools(desk)) as stream:
-        stream.read_type("response.mcp_call.in_progress")
-        wait_until(lambda: len(desk.named(tool)) == 1, "the call has come to the tool")
-        server.kill()
+    turns = [Turn(client, upstream, desk, tool) for desk in desks.values() for tool in ("wait", "set_to")]
+    wait_until(lambda: all(len(desk.calls) == 2 for desk in desks.values()), "the calls have come to their tools")
+    server.kill()
+    for desk in desks.values():
         desk.open_gate()
-        server.start()
-        ended = check_ended(client, stream.id, follow_on(client, stream))
-    made = find_call(ended)
-    assert ended["status"] == "completed"
-    assert made["status"] == ("failed" if tool == "wait" else "completed")
-    assert [each["repeated"] for each in desk.named(tool)] == ([False] if tool == "wait" else [False, True])
+    server.start()
+    ended = [
+        turn.check("failed", [False]) if turn.tool == "wait" else turn.check("completed", [False, True])
+        for turn in turns
+    ]
+    assert_no_secret(server, ended)
+
+
+def test_a_server_that_is_asked_to_leave_hands_its_calls_on(
+    make_server: Serve, upstream: FakeUpstream, desk: McpServer
+) -> None:
+    desk.close_gate()
+    server = make_server("--grace-seconds", "0.3", OUTLIVE_MCP_PRIVATE="true").start()
+    turns = [Turn(Client(server.port), upstream, desk, tool) for tool in ("wait", "set_to")]
+    wait_until(lambda: len(desk.calls) == 2, "the calls have come to their tools")
+    assert server.terminate() == 0
+    wait_until(lambda: len(desk.named("stopped")) == 1, "the call was stopped at its server, too")
+    desk.open_gate()
+    server.start()
+    ended = [turns[0].check("failed", [False]), turns[1].check("completed", [False, True])]
     assert_no_secret(server, ended)
 
 

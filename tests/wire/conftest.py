@@ -18,7 +18,7 @@ from tests.wire.raw import Wire
 Servers = Callable[..., OutliveServer]
 
 # What depends on the database is tried on both. (OUTLIVE_TEST_ON=postgres tries everything on Postgres alone.)
-ON_BOTH = ("cancelling", "chains", "conversations", "crowds", "leaving", "retries", "streaming")
+ON_BOTH = ("cancelling", "chains", "conversations", "retries", "streaming")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -55,9 +55,7 @@ class Leaving:
                     await self._runner.committer.settle(running.live)
                 await self._give([running for running in leaving if not running.live.ended])
         except (StorageUnavailable, TimeoutError):
-            log.warning(
-                "handing back failed: the database is unavailable. Whoever comes next takes these up"
-            )
+            log.warning("handing back failed: the database is unavailable. Whoever comes next takes these up")
 
     async def end_all(self) -> None:
         """The time is over: what another worker can go on with is handed back all the same, the rest is ended."""

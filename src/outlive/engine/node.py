@@ -100,7 +100,7 @@ class Node:
                 self._down = False
             except (StorageUnavailable, TimeoutError) as error:
                 if not self._down:
-                    log.warning("out of touch with the other nodes: %s", error or "no answer in time")
+                    log.warning("out of touch with the other nodes: %s", str(error) or "no answer in time")
                 self._down = True
             except Exception:
                 log.exception("looking after the other nodes failed")

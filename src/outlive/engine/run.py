@@ -72,7 +72,7 @@ class Run:
             # The history holds something that this upstream cannot be sent.
             await self.give_up(UpstreamFault(error.message, code="invalid_prompt", status=400, retryable=False))
         except StorageUnavailable as error:
-            # The history cannot be read, for minutes. What was shown stays; the end is written when the storage is back.
+            # The history cannot be read, for minutes. What was shown stays; the end is written when that is back.
             await self.give_up(UpstreamFault(error.message, status=503, retryable=False))
 
     async def _go(self) -> None:

@@ -67,5 +67,5 @@ class Catalog(Protocol):
     async def item(self, owner: str, conversation_id: str, item_id: str) -> Json: ...
 
     async def stored_items(self, owner: str, item_ids: list[str]) -> dict[str, Json]:
-        """Items by their ids alone, out of whatever response or conversation; those that there are none of are left out."""
+        """Items by their ids alone, out of whatever response or conversation; ids of none are left out."""
         ...

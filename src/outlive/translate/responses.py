@@ -18,28 +18,23 @@ from outlive.core.events import TERMINAL_EVENTS, AnyDraft, Channel, Delta, Draft
 from outlive.core.ids import IdSource, is_well_formed, item_prefix
 from outlive.ports.backend import Ending, ModelCall
 from outlive.translate.responses_endings import read_ending, read_failure
-from outlive.translate.responses_items import ADDED, DONE, PassingCall, PassingItem, SwallowedItem
-from outlive.translate.responses_texts import TEXTS, PassingText
+from outlive.translate.responses_items import ADDED, DONE, PassingCall, PassingItem, SwallowedItem, tidy
+from outlive.translate.responses_texts import PARTS, TEXTS, PassingText
 
 _OPENING = frozenset({"response.created", "response.queued", "response.in_progress"})
 # Signs of life that say nothing. They are nobody's business further on.
 _SILENT = frozenset({"keepalive", "ping", "heartbeat"})
 # What an event may be called; its name stands on a line of its own.
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
-# Events that are always about an item, whether they say which or not.
-_FAMILIES = frozenset(
-    {
-        *TEXTS,
-        "content_part",
-        "custom_tool_call_input",
-        "function_call_arguments",
-        "output_text.annotation",
-        "reasoning_part",
-        "reasoning_summary_part",
-    }
-)
-# What a text without an item belongs to.
+# The kind of item that a text, and so its events, belongs to.
 _OWNERS = {"output_text": "message", "refusal": "message", "reasoning_text": "reasoning", "summary_text": "reasoning"}
+# The kind of item that other events are always about, whether they say which or not.
+_FAMILIES = {
+    **{family: _OWNERS[text] for family, text in TEXTS.items()},
+    "custom_tool_call_input": "custom_tool_call",
+    "function_call_arguments": "function_call",
+    "output_text.annotation": "message",
+}
 
 
 class _Delta(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -86,7 +81,7 @@ class ResponsesTranslator:
         self._ids = ids
         self._items: list[PassingItem] = []
         self._by_id: dict[object, PassingItem] = {}
-        self._by_index: dict[int, PassingItem] = {}
+        self._by_index: dict[object, PassingItem] = {}
         self._next_index = call.first
         self._taken = {item.get("id") for item in call.items}
         # llama.cpp, which does not number its events, says `completed` of an answer that reached its limit, too.
@@ -102,7 +97,7 @@ class ResponsesTranslator:
         self._resumed: PassingText | None = None  # a text that the model is to write on, and has not yet
         self.run_id: str | None = None  # the server's own id of the response
         if call.resume is not None:
-            self._resumed = PassingText(call.resume.item_id, call.resume.output_index)
+            self._resumed = PassingText(call.resume.item_id, call.resume.output_index, "message")
             self._resumed.resume(call.resume)
             self._items.append(self._resumed)
             self._next_index = call.resume.output_index + 1
@@ -130,7 +125,8 @@ class ResponsesTranslator:
         if self._final is None:
             raise UpstreamFault("The model's server ended its answer without saying that it was over.")
         ending = read_ending(*self._final, self._resume, self._limit)
-        output = [item for item in self._final[1].get("output") or () if isinstance(item, dict) and item.get("type")]
+        told_output = self._final[1].get("output")
+        output = [item for each in told_output if (item := tidy(each))] if isinstance(told_output, list) else []
         told = {self._by_id[item["id"]]: item for item in output if item.get("id") in self._by_id}
         drafts: list[AnyDraft] = []
         for passing in self._items:
@@ -169,19 +165,20 @@ class ResponsesTranslator:
 
     def _take(self, type_: str, event: Json) -> list[AnyDraft]:
         if type_ in (ADDED, DONE):
-            item = event.get("item")
-            if not isinstance(item, dict) or not isinstance(item.get("type"), str):
+            item = tidy(event.get("item"))
+            if item is None:
                 return []
             return self._add(item, event) if type_ == ADDED else self._close(item, event)
-        family = type_.removeprefix("response.").rpartition(".")[0]
+        family, _, what = type_.removeprefix("response.").rpartition(".")
+        wanted = _find_kind(family, event)
         drafts: list[AnyDraft] = []
-        owner = self._find(family, event)
-        if owner is None and family in TEXTS:
+        owner = self._find(event, wanted, family)
+        if owner is None and wanted in ("message", "reasoning") and what in ("delta", "added"):
             # Its server has not said that the item begins: the commonest slip of small ones.
-            drafts = self._add({"type": _OWNERS[TEXTS[family]], "id": event.get("item_id")}, event)
+            drafts = self._add({"type": wanted, "id": event.get("item_id")}, event)
             owner = self._items[-1]
         if owner is None:
-            return [] if "output_index" in event or "item_id" in event else [_pass(type_, event)]
+            return [] if _is_about_an_item(family, event) else [_pass(type_, event)]
         drafts += owner.take(type_, event)
         self._take_short_way(type_, event, owner)
         return drafts
@@ -213,7 +210,7 @@ class ResponsesTranslator:
         """Take the message for the one that was cut off. A model may think again first: that is not shown, for the
         text must stay in one piece."""
         if item["type"] == "reasoning":
-            self._know(SwallowedItem("", -1), item, event)
+            self._know(SwallowedItem("", -1, "reasoning"), item, event)
         else:
             self._resumed = None
             self._know(resumed, item, event)
@@ -222,13 +219,13 @@ class ResponsesTranslator:
     def _make(self, item: Json) -> PassingItem:
         item_id = self._name(item)
         if item["type"] in ("message", "reasoning"):
-            return PassingText(item_id, self._next_index)
+            return PassingText(item_id, self._next_index, item["type"])
         if item["type"] in ("function_call", "custom_tool_call"):
             return PassingCall(item_id, self._next_index, item["type"])
-        return PassingItem(item_id, self._next_index)
+        return PassingItem(item_id, self._next_index, item["type"])
 
     def _close(self, item: Json, event: Json) -> list[AnyDraft]:
-        passing = self._find("", {"item_id": item.get("id"), **event})
+        passing = self._find({"item_id": item.get("id"), **event}, item["type"], "")
         if (
             passing is None
             and self._items
@@ -243,22 +240,24 @@ class ResponsesTranslator:
         drafts = self._add(item, event)
         return drafts + self._items[-1].close(item, "completed")
 
-    def _find(self, family: str, event: Json) -> PassingItem | None:
-        """The item that an event is about. Some servers leave out ids, some indices, some both."""
-        item_id, index = event.get("item_id"), event.get("output_index")
-        if isinstance(item_id, str) and item_id in self._by_id:
-            return self._by_id[item_id]
-        if isinstance(index, int):
-            return self._by_index.get(index)
-        last = self._items[-1] if self._items and family in _FAMILIES else None
-        return None if last is None or last.over else last
+    def _find(self, event: Json, wanted: str | None, family: str) -> PassingItem | None:
+        """The item that an event is about. Some servers leave out ids, some indices, some both; some mix them up."""
+        for found in (self._by_id.get(event.get("item_id")), self._by_index.get(event.get("output_index"))):
+            if found is not None and (wanted is None or found.kind in (wanted, "")):
+                return found
+        if wanted is None and ("item_id" in event or "output_index" in event):
+            return None
+        for passing in reversed(self._items):
+            if not passing.over and (passing.kind == wanted if wanted else family.startswith(passing.kind)):
+                return passing
+        return None
 
     def _know(self, passing: PassingItem, item: Json, event: Json) -> None:
         if passing not in self._items:
             self._items.append(passing)
         if isinstance(item.get("id"), str):
             self._by_id[item["id"]] = passing
-        if isinstance(event.get("output_index"), int):
+        if "output_index" in event:
             self._by_index[event["output_index"]] = passing
 
     def _name(self, item: Json) -> str:
@@ -277,6 +276,20 @@ class ResponsesTranslator:
         return output[len(self._items) - (self._resumed is not None) :]
 
 
+def _is_about_an_item(family: str, event: Json) -> bool:
+    """Whether an event means nothing without its item. One that nobody knows may be about the response as a whole."""
+    known = family in PARTS or family in _FAMILIES or "_call" in family or family.startswith("mcp_")
+    return known or "output_index" in event or "item_id" in event
+
+
+def _find_kind(family: str, event: Json) -> str | None:
+    """The kind of item that an event must be about; None where it may be about any, or none."""
+    part = event.get("part")
+    if isinstance(part, dict) and family in PARTS:
+        return _OWNERS.get(str(part.get("type")))
+    return _FAMILIES.get(family)
+
+
 def _read(chunk: bytes) -> Json:
     """An event. A character cut in half, as some servers stream them, is replaced by U+FFFD."""
     event: object
@@ -291,6 +304,10 @@ def _read(chunk: bytes) -> Json:
             ) from error
     if not isinstance(event, dict):
         raise UpstreamFault("The model's server sent something that is not an event of the Responses API.")
+    if type(event.get("item_id", "")) is not str:
+        del event["item_id"]
+    if type(event.get("output_index", 0)) is not int:
+        del event["output_index"]
     return event
 
 

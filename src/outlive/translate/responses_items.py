@@ -15,12 +15,25 @@ ADDED, DONE = "response.output_item.added", "response.output_item.done"
 _OWN = frozenset({"type", "sequence_number", "obfuscation", "item_id", "output_index"})
 
 
+def tidy(item: object) -> Json | None:
+    """An item in which everything that is looked at is of its type; None: that is no item."""
+    if not isinstance(item, dict) or not isinstance(item.get("type"), str):
+        return None
+    if item["type"] in ("message", "reasoning"):
+        for name in ("content", "summary"):
+            if name in item:
+                parts = item[name] if isinstance(item[name], list) else []
+                item = {**item, name: [part for part in parts if isinstance(part, dict)]}
+    return item if isinstance(item.get("id", ""), str) else {**item, "id": None}
+
+
 class PassingItem:
     """An item of a kind that has no rules here: it and its events go through as they are."""
 
-    __slots__ = ("item_id", "last", "output_index", "over")
+    __slots__ = ("item_id", "kind", "last", "output_index", "over")
 
-    def __init__(self, item_id: str, output_index: int) -> None:
+    def __init__(self, item_id: str, output_index: int, kind: str) -> None:
+        self.kind = kind
         self.item_id = item_id
         self.output_index = output_index
         self.last: Json = {}  # the item as it was shown last
@@ -95,9 +108,9 @@ class PassingCall(PassingItem):
 
     __slots__ = ("_channel", "_event", "_field", "_pieces", "_said")
 
-    def __init__(self, item_id: str, output_index: int, type_: str) -> None:
-        super().__init__(item_id, output_index)
-        is_function = type_ == "function_call"
+    def __init__(self, item_id: str, output_index: int, kind: str) -> None:
+        super().__init__(item_id, output_index, kind)
+        is_function = kind == "function_call"
         self._event = "function_call_arguments" if is_function else "custom_tool_call_input"
         self._field = "arguments" if is_function else "input"
         self._channel = Channel(f"response.{self._event}.delta", item_id, output_index)

@@ -28,7 +28,7 @@ KINDS: dict[str, Kind] = {
 # The kind of part that an event of a text is about. Open Responses says `reasoning` where OpenAI says `reasoning_text`.
 TEXTS = {kind.text_event: name for name, kind in KINDS.items()} | {"reasoning": "reasoning_text"}
 # Events of parts; `reasoning_part` is vLLM's.
-_PARTS = ("content_part", "reasoning_summary_part", "reasoning_part")
+PARTS = ("content_part", "reasoning_summary_part", "reasoning_part")
 
 
 class _Part:
@@ -63,8 +63,8 @@ class PassingText(PassingItem):
 
     __slots__ = ("_before", "_done", "_part")
 
-    def __init__(self, item_id: str, output_index: int) -> None:
-        super().__init__(item_id, output_index)
+    def __init__(self, item_id: str, output_index: int, kind: str) -> None:
+        super().__init__(item_id, output_index, kind)
         self._done: dict[str, list[Json]] = {"content": [], "summary": []}
         self._part: _Part | None = None
         self._before = ""
@@ -94,7 +94,7 @@ class PassingText(PassingItem):
 
     def take(self, type_: str, event: Json) -> list[AnyDraft]:
         name, _, what = type_.removeprefix("response.").rpartition(".")
-        if name in _PARTS and isinstance(event.get("part"), dict):
+        if name in PARTS and isinstance(event.get("part"), dict):
             return self._take_part(type_, what, event)
         if name in TEXTS and what == "delta":
             return self._grow(TEXTS[name], event)
@@ -110,8 +110,8 @@ class PassingText(PassingItem):
             for index, part in enumerate(item.get(list_name) or ()):
                 drafts += self._complete(list_name, index, part)
         drafts += self._end({})
-        whole = {**item, "type": self.last["type"]}
-        if self.last["type"] == "message":
+        whole = {**item, "type": self.kind}
+        if self.kind == "message":
             whole |= {
                 "role": self.last["role"],
                 "content": self._done["content"],
@@ -179,9 +179,9 @@ class PassingText(PassingItem):
             return drafts
         part.awaited = False
         part.pieces.append(text)
-        if event.get("logprobs"):
-            part.logprobs += event["logprobs"]
-            told = self._at(part) | {"delta": text, "logprobs": event["logprobs"]}
+        if logprobs := _list(event.get("logprobs")):
+            part.logprobs += logprobs
+            told = self._at(part) | {"delta": text, "logprobs": logprobs}
             return [*drafts, Draft(part.channel.type, told)]
         return [*drafts, Delta(part.channel, text)]
 
@@ -208,7 +208,7 @@ class PassingText(PassingItem):
         part.said = True
         said: Json = self._at(part) | {part.kind.text_field: "".join(part.pieces)}
         if part.name == "output_text":
-            said["logprobs"] = event.get("logprobs") or part.logprobs
+            said["logprobs"] = _list(event.get("logprobs")) or part.logprobs
         return [*drafts, Draft(f"response.{part.kind.text_event}.done", said)]
 
     def _end(self, whole: Json) -> list[AnyDraft]:
@@ -221,10 +221,14 @@ class PassingText(PassingItem):
         self._part = None
         ended: Json = {**whole, "type": part.name, kind.text_field: "".join(part.pieces)}
         if part.name == "output_text":
-            ended["annotations"] = part.annotations or whole.get("annotations") or []
-            ended["logprobs"] = whole.get("logprobs") or part.logprobs
+            ended["annotations"] = part.annotations or _list(whole.get("annotations"))
+            ended["logprobs"] = _list(whole.get("logprobs")) or part.logprobs
         self._done[kind.list_name].append(ended)
         return [*drafts, Draft(f"response.{kind.part_event}.done", self._at(part) | {"part": ended})]
 
     def _at(self, part: _Part) -> Json:
         return self.place() | {part.kind.index_name: part.index}
+
+
+def _list(value: object) -> list[Json]:
+    return value if isinstance(value, list) else []

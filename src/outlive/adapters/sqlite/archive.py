@@ -25,7 +25,8 @@ class SqliteArchive:
         self._next_event = 1
 
     async def count(self, table: str) -> int:
-        return await self._run(lambda: int(self._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]))
+        counted: int = await self._run(lambda: self._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+        return counted
 
     async def read(self, table: str) -> AsyncIterator[list[Row]]:
         rows = _read(self._db, table)
