@@ -36,7 +36,7 @@ demo: $(RUN) ## a minute in the terminal: tab closed, kill -9, restart, resume, 
 	@$(PY) -m demo $(ARGS)
 
 test: $(DEV) ## all tests; make test ARGS="-k fence" for some of them
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
 fuzz: $(DEV) ## throw random requests at a server for ten minutes; ARGS="--minutes 60" for longer
 	$(PY) -m tests.fuzz $(ARGS)

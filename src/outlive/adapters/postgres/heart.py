@@ -40,11 +40,11 @@ class PostgresHeart:
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._beaten = self._loop.create_future()
+        beaten = self._beaten = self._loop.create_future()
         self._ticked = time.monotonic()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="outlive-heart", daemon=True)
         self._thread.start()
-        await self._beaten
+        await beaten
 
     def tick(self) -> None:
         self._ticked = time.monotonic()
