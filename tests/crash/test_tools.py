@@ -154,7 +154,7 @@ def test_calls_are_made_as_often_as_their_tools_allow(
     response_id = event_of(seen[0])["response"]["id"]
     body = check_whole(client, response_id, seen)
     if (tool, point, body["status"]) == ("pay", "before-call-journaled", "incomplete"):
-        # The text before the call was shown, and its end not durable yet: then it cannot go on (D9), and nothing was paid.
+        # The text before the call was shown, and its end not durable yet: it cannot go on (D9), and nothing was paid.
         assert calls_of(server, tool) == [] and calls_in(body) == []
         return
     assert body["status"] == "completed"
