@@ -16,7 +16,7 @@ from tests.crash.traces import database_holds, find
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Gate, say, text
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel about the process")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
 
 SIZES = {"small": 1, "several pages": 300, "many overflow pages": 20_000}
 

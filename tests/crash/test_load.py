@@ -21,7 +21,7 @@ from tests.crash.process import cpu, memory
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, Gate, Pause, Step, say, text
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel about the process")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
 
 MB = 1_000_000
 

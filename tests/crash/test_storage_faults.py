@@ -22,7 +22,7 @@ from tests.crash.stories import tell, words
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Gate, Step, say, text
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel about the process")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
 
 STORY = words(40)
 
@@ -74,7 +74,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     mount = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "outlive", str(folder)], capture_output=True)
     if mount.returncode != 0:
-        pytest.skip("only root may mount a disk")
+        pytest.skip("a disk that is full takes a mount of its own, which the kernel does not allow this user")
     try:
         yield folder
     finally:
@@ -220,7 +220,7 @@ def frozen(paths: list[Path]) -> Iterator[None]:
             path.chmod(0o555)
     elif subprocess.run(["chattr", "+i", *map(str, paths)], capture_output=True).returncode != 0:
         subprocess.run(["chattr", "-i", *map(str, paths)], capture_output=True)
-        pytest.skip("root may write everything here")
+        pytest.skip("this file system has no flag that keeps root from writing, so no file here is read-only")
     try:
         yield
     finally:

@@ -15,7 +15,7 @@ from tests.crash.traces import find
 from tests.support.upstream import CUT, HANG, FakeUpstream, Refuse, Step, call, ending, finish, reasoning, say, text
 from tests.wire.sockets import talk
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel about the process")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
 
 CANARY = "canary-7f3a91c2"
 BAIT = "bait-51d0e8"  # stored, and so found: the search works

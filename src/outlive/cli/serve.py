@@ -83,11 +83,13 @@ def base_url(settings: Settings) -> str:
 
 
 def _curl(settings: Settings) -> str:
-    model = next((alias for upstream in settings.upstreams for alias in upstream.models), "MODEL")
+    names = [alias for upstream in settings.upstreams for alias in upstream.models]
+    names += [agent.partition("=")[0] for agent in settings.agents if "=" in agent]
+    model = next(iter(names), "MODEL" if settings.upstreams or settings.agents else "demo")
     key = ' -H "Authorization: Bearer $KEY"' if settings.keys else ""
     return (
         f"curl -N {base_url(settings)}/v1/responses{key} -H 'Content-Type: application/json' "
-        f'-d \'{{"model": "{model if settings.upstreams else "demo"}", "input": "Tell me a story.", "stream": true}}\''
+        f'-d \'{{"model": "{model}", "input": "Tell me a story.", "stream": true}}\''
     )
 
 
