@@ -39,10 +39,6 @@ def estimate_item(item: Json) -> int:
     return PER_ITEM + sum(_value(value) for name, value in item.items() if name not in _ENVELOPE)
 
 
-def estimate_text(text: str) -> int:
-    return _text(text)
-
-
 def _estimate_tool(tool: Json) -> int:
     return PER_ITEM + _json({name: value for name, value in tool.items() if name not in ("type", "strict")})
 
