@@ -87,7 +87,7 @@ def test_what_it_said_is_durable_when_it_has_settled() -> None:
         seen: list[Json] = []
         plain = desk.backend.stream
 
-        async def stream(call: ModelCall) -> Any:
+        async def stream(call: ModelCall, hear: Any = None) -> Any:
             async for chunks in plain(call):
                 yield chunks
                 assert call.settle is not None

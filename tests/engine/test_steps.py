@@ -100,7 +100,7 @@ def test_a_call_is_in_the_journal_before_it_is_made_and_its_output_before_the_ne
         desk = Desk(StubToolbox(StubTool("weather", act)), *TWO_STEPS)
         asked = desk.backend.stream
 
-        def stream(call: Any) -> Any:
+        def stream(call: Any, hear: Any = None) -> Any:
             seen.append([event["type"] for event in desk.events()])
             return asked(call)
 

@@ -26,6 +26,7 @@ class Live:
 
     __slots__ = (
         "_drafts",
+        "_followers",
         "_frames",
         "_loop",
         "_numbered",
@@ -71,6 +72,7 @@ class Live:
         self._tail: deque[Batch] = deque()
         self._tail_bytes = 0
         self._waiters: list[asyncio.Future[None]] = []
+        self._followers: list[Callable[[], bool]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         if frames:
             # What it was accepted with, so that its first reader need not ask the journal.
@@ -170,7 +172,17 @@ class Live:
         self._waiters.append(waiter)
         return waiter
 
+    def follow(self, follower: Callable[[], bool]) -> None:
+        """Call it whenever there is more, or an end, or a keep-alive is due, until it says that this is enough."""
+        self._followers.append(follower)
+
+    def unfollow(self, follower: Callable[[], bool]) -> None:
+        if follower in self._followers:
+            self._followers.remove(follower)
+
     def wake(self) -> None:
+        if self._followers:
+            self._followers = [follower for follower in self._followers if follower()]
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():

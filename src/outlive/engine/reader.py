@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Protocol
 
 from outlive.core.errors import NotFound, UpstreamFault
@@ -17,6 +18,9 @@ from outlive.ports.journal import Batch, Journal
 # One page of a replay; also all that a slow reader can make the server hold.
 PAGE_BYTES = 64 * 1024
 FOLD_BYTES = 1024 * 1024
+
+
+Pour = Callable[[bytes], bool]  # sends at once, or says that it cannot
 
 
 class Cut(Exception):
@@ -51,6 +55,8 @@ class Cursor:
         "_keep_alive",
         "_live",
         "_lives",
+        "_passing",
+        "_pour",
         "after",
         "ended",
         "id",
@@ -89,6 +95,32 @@ class Cursor:
             if frames:
                 return frames
         return b""
+
+    async def pass_on(self, pour: Pour) -> None:
+        """Give new frames to `pour` in the moment they are durable, for as long as nothing else is to be done.
+
+        That spares each event the way through a task; whatever is out of the ordinary is left to `read`.
+        """
+        live = self._live
+        if live is None or live.lost or live.ended or live.committed > self.after:
+            return
+        self._pour, self._passing = pour, asyncio.get_running_loop().create_future()
+        live.follow(self._pass)
+        try:
+            await self._passing
+        finally:
+            live.unfollow(self._pass)
+
+    def _pass(self) -> bool:
+        live = self._live
+        if live is not None and live.committed > self.after and not (live.ended or live.lost or self.stopped):
+            batch = live.slice(self.after)
+            if batch is not None and self._pour(batch.frames):
+                self.after, self._idle_since = batch.last, 0.0
+                return True
+        if not self._passing.done():
+            self._passing.set_result(None)
+        return False
 
     async def _read_idle(self) -> bytes:
         """It does not run here: read the journal, and wait for it to begin here or to go on elsewhere."""

@@ -83,7 +83,7 @@ class Reattaching:
         known = 0 if run.notes.upstream is None else run.live.fold.last - run.notes.border
         retelling = Retelling(backend.translator(call), Replay(run.live.fold, known))
         try:
-            return await run.listen(self._stream(call), retelling)
+            return await run.listen(lambda _: self._stream(call), retelling)
         except UpstreamFault as fault:
             if retelling.failed or isinstance(fault, LostRun):
                 await self._drop(lost=isinstance(fault, LostRun))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -19,7 +21,7 @@ from outlive.engine.live import Live
 from outlive.engine.past import STORAGE_PAUSE, Past
 from outlive.engine.reattaching import Reattaching, attach, let_go
 from outlive.engine.steps import Steps, Tools
-from outlive.ports.backend import Backend, Ending, ModelCall, Translator
+from outlive.ports.backend import Backend, Ending, Hear, ModelCall, Translator
 from outlive.ports.ledger import Claim
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ TOO_OFTEN = "The server was interrupted before anything was answered, too often 
 # What the model says at the end of a step, not shown yet, and how it ended.
 Said: TypeAlias = tuple[list[AnyDraft], Ending]
 MakeCall: TypeAlias = Callable[[Open | None], Awaitable[ModelCall]]
+Ask: TypeAlias = Callable[[Hear], AsyncGenerator[list[bytes], None]]
 Sift: TypeAlias = Callable[[Translator], Translator]
 
 
@@ -134,7 +137,8 @@ class Run:
                 if self._reattaching is not None:
                     return await self._reattaching.ask(backend, call)
                 translator = backend.translator(call)
-                return await self.listen(backend.stream(call), translator if sift is None else sift(translator))
+                translator = translator if sift is None else sift(translator)
+                return await self.listen(partial(backend.stream, call), translator)
             except UpstreamFault as fault:
                 cause = fault
                 await self.committer.settle(live)
@@ -184,28 +188,31 @@ class Run:
         """Wait until all that was said so far is durable."""
         await self.committer.settle(self.live)
 
-    async def listen(self, stream: AsyncGenerator[list[bytes], None], translator: Translator) -> Said | None:
+    async def listen(self, ask: Ask, translator: Translator) -> Said | None:
         """Ask the model once; what it says is put up for commit as it comes."""
         live, submit = self.live, self.committer.submit
         self._again += self._asked > 0
         self._asked += 1
         feed = translator.feed if self._renaming is None else self._renaming.follow(translator.feed)
-        try:
+
+        def hear(chunks: list[bytes]) -> bool:
+            drafts: list[AnyDraft] = []
+            try:
+                for chunk in chunks:
+                    drafts += feed(chunk)
+            finally:
+                # What was said before an error in the same read counts as said.
+                if drafts:
+                    submit(live, drafts)
+            return not (live.crowded or live.lost)
+
+        async with aclosing(ask(hear)) as stream:
             async for chunks in stream:
-                drafts: list[AnyDraft] = []
-                try:
-                    for chunk in chunks:
-                        drafts += feed(chunk)
-                finally:
-                    # What was said before an error in the same read counts as said.
-                    if drafts:
-                        submit(live, drafts)
+                hear(chunks)
                 if live.crowded:
                     await self.committer.settle(live)
                 if live.lost:
                     return None
-        finally:
-            await stream.aclose()
         drafts, ending = translator.end()
         return self._rename(drafts), ending
 

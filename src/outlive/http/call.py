@@ -13,6 +13,7 @@ from outlive import __version__
 from outlive.core.body import decode_body
 from outlive.core.errors import InvalidRequest, TooLarge, UnsupportedMedia
 from outlive.engine.engine import Engine
+from outlive.engine.reader import Pour
 from outlive.ports.catalog import Page, Paging
 
 Scope = MutableMapping[str, Any]
@@ -73,6 +74,12 @@ class Call:
         self.lenient_chat = False
         self.started = False
         self.request_id = engine.ids.new("req")
+
+    @property
+    def pour(self) -> Pour | None:
+        """Sends a piece of a streamed body without being waited for, where the server beneath can do that."""
+        pour: Pour | None = self.scope.get("state", {}).get("outlive.pour")
+        return pour
 
     def header(self, name: bytes) -> str | None:
         value = self.headers.get(name)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 
 class Joined:
@@ -43,6 +44,18 @@ class Joined:
         return getattr(self._transport, name)
 
 
+def _pour(cycle: RequestResponseCycle, body: bytes) -> bool:
+    """Write a piece of a streamed body on the spot; False when the client is slow or gone, and nothing was written."""
+    if cycle.flow.write_paused or cycle.disconnected or not cycle.chunked_encoding:
+        return False
+    cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+    return True
+
+
 class Protocol(HttpToolsProtocol):
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        cycle.scope["state"]["outlive.pour"] = partial(_pour, cycle)
+        super()._start_asgi_task(cycle, app)
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(Joined(transport, self.loop))  # type: ignore[arg-type]

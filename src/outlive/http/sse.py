@@ -48,7 +48,7 @@ class Attention:
 
 async def stream(call: Call, cursor: Cursor) -> bool:
     """Send what the cursor reads until the response ends. True when the client has had all of it."""
-    send = call.send
+    send, pour = call.send, call.pour
     with Attention(call, cursor), contextlib.suppress(OSError, Cut):
         await call.start(200, CONTENT_TYPE, HEADERS)
         while frames := await cursor.read():
@@ -57,6 +57,8 @@ async def stream(call: Call, cursor: Cursor) -> bool:
                 await send({"type": "http.response.body", "body": frames + DONE_FRAME})
                 return here
             await send({"type": "http.response.body", "body": frames, "more_body": True})
+            if pour is not None:
+                await cursor.pass_on(pour)
         if cursor.ended:
             here = not call.has_left()
             await send({"type": "http.response.body", "body": DONE_FRAME})

@@ -15,6 +15,7 @@ ContinuationMode = Literal["none", "prefill", "continue_final_message", "prefix"
 Dialect = Literal["chat", "responses", "anthropic"]
 # How the server counts tokens: by an endpoint beside the one that answers (llama.cpp), or by /tokenize (vLLM).
 Tokenizer = Literal["none", "llamacpp", "vllm"]
+Hear = Callable[[list[bytes]], bool]  # takes chunks on the spot; False: whoever listens wants its turn
 ReasoningInput = Literal["any", "encrypted", "plain"]
 Thinking = Literal["auto", "adaptive", "budget"]
 
@@ -134,8 +135,12 @@ class Backend(Protocol):
 
     def translator(self, call: ModelCall) -> Translator: ...
 
-    def stream(self, call: ModelCall) -> AsyncGenerator[list[bytes], None]:
-        """Ask the model. Each yield holds the chunks of one network read, so that one read is one write."""
+    def stream(self, call: ModelCall, hear: Hear | None = None) -> AsyncGenerator[list[bytes], None]:
+        """Ask the model. Each yield holds the chunks of one network read, so that one read is one write.
+
+        A backend may give chunks to `hear` instead, in the moment they are read; after that has returned False it
+        yields, with or without chunks, before it gives more. What `hear` raises comes out of the generator.
+        """
         ...
 
     async def pass_through(self, body: Json) -> Passed:

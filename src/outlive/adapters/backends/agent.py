@@ -12,7 +12,7 @@ from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests import CreateResponse
-from outlive.ports.backend import ContinuationMode, Lasting, ModelCall, Passed
+from outlive.ports.backend import ContinuationMode, Hear, Lasting, ModelCall, Passed
 from outlive.translate.agent import AgentTranslator
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class AgentBackend:
     def translator(self, call: ModelCall) -> AgentTranslator:
         return AgentTranslator(call, self._ids, self.name)
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[list[bytes], None]:
+    async def stream(self, call: ModelCall, hear: Hear | None = None) -> AsyncGenerator[list[bytes], None]:
         teller = Teller(self._ids)
         task = asyncio.create_task(self._play(call, teller))
         try:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import NoReturn
 
 import msgspec
 
 from outlive.adapters.backends.counting import Counting, read_number
 from outlive.adapters.backends.endpoint import Endpoint
-from outlive.adapters.backends.event_stream import EventStream
 from outlive.adapters.backends.http1 import Connection, Pool
-from outlive.adapters.backends.silence import Silence
+from outlive.adapters.backends.telling import tell
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests import CreateResponse
-from outlive.ports.backend import ContinuationMode, Lasting, ModelCall, Upstream
+from outlive.ports.backend import ContinuationMode, Hear, Lasting, ModelCall, Upstream
 from outlive.translate.anthropic import AnthropicTranslator
 from outlive.translate.anthropic_request import check, count_body, render
 from outlive.translate.anthropic_whole import to_events
@@ -29,6 +29,7 @@ VERSION = {"anthropic-version": "2023-06-01"}
 
 _ALL = {"limit": "1000"}  # of a list, which would come in pages
 _MANY_ITEMS = 500
+# Once the reason to stop is known, the answer is whole.
 _STOPPED = re.compile(rb'"stop_reason"\s*:\s*"')
 _LAST = re.compile(rb'"type"\s*:\s*"message_stop"')
 # How the API says that it will not have a thought back: from another conversation, altered, or out of its place.
@@ -56,35 +57,8 @@ class AnthropicBackend:
     def translator(self, call: ModelCall) -> AnthropicTranslator:
         return AnthropicTranslator(call, self._ids)
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[list[bytes], None]:
-        """Ask, and yield the payloads of each read. Closing the generator closes the connection at once."""
-        endpoint = self._endpoint
-        answer = await self._ask(call)
-        silence = Silence(self._upstream.silence_seconds, lambda: answer.fail(TimeoutError()))
-        events = EventStream()
-        before: list[bytes] = []
-        last: list[bytes] = []
-        try:
-            if answer.content_type in ("application/json", "text/html"):
-                yield to_events(await answer.read_whole())
-                return
-            while piece := await answer.read():
-                silence.heard()
-                if payloads := events.feed(piece):
-                    before, last = last, payloads
-                    events.done = _LAST.search(payloads[-1]) is not None
-                    yield payloads
-                if events.done:
-                    return
-            if payloads := events.end():
-                yield payloads
-        except OSError as error:
-            # Once the reason to stop is known, the answer is whole.
-            if not any(_STOPPED.search(payload) for payload in before + last):
-                raise endpoint.broken(error) from error
-        finally:
-            silence.stop()
-            endpoint.leave(answer, events.done)
+    def stream(self, call: ModelCall, hear: Hear | None = None) -> AsyncGenerator[list[bytes], None]:
+        return tell(self._endpoint, partial(self._ask, call), hear, whole=to_events, last=_LAST, enough=_STOPPED)
 
     async def pass_through(self, body: Json) -> NoReturn:
         raise InvalidRequest(
@@ -116,21 +90,12 @@ class AnthropicBackend:
         """
         data, has_thoughts = await self._render(call)
         try:
-            return await self._post(data)
+            return await self._endpoint.post(self._url, data)
         except UpstreamFault as fault:
             if not has_thoughts or fault.status != 400 or not _THOUGHT.search(fault.message):
                 raise
         data, _ = await self._render(call, with_thoughts=False)
-        return await self._post(data)
-
-    async def _post(self, data: bytes) -> Connection:
-        answer = await self._endpoint.ask("POST", self._url, data)
-        if answer.status != 200:
-            try:
-                raise await self._endpoint.refusal(answer)
-            finally:
-                answer.leave()
-        return answer
+        return await self._endpoint.post(self._url, data)
 
     async def _render(self, call: ModelCall, *, with_thoughts: bool = True) -> tuple[bytes, bool]:
         """The request's body, and whether there are thoughts in it; a long context is put together in a thread, so

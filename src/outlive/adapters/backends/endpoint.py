@@ -92,6 +92,16 @@ class Endpoint:
         except (OSError, BadUrl) as error:
             raise self.broken(error) from error
 
+    async def post(self, url: str, data: bytes, headers: dict[str, str] | None = None) -> Connection:
+        """The head of an answer that is no refusal. Raises UpstreamFault."""
+        answer = await self.ask("POST", url, data, headers)
+        if answer.status == 200:
+            return answer
+        try:
+            raise await self.refusal(answer)
+        finally:
+            answer.leave()
+
     async def fetch(self, url: str) -> Any:
         """The JSON at an address, or None when there is none to be had soon."""
         try:

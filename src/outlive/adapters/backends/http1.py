@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import defaultdict
+from collections.abc import Callable
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -19,6 +20,7 @@ IDLE_SECONDS = 60.0  # how long a connection waits for its next request
 MOST_BUFFERED = 256 * 1024
 
 Origin = tuple[str, int, bool]  # host, port, TLS
+Take = Callable[[bytes], bool]  # False: that was enough
 
 
 class BadUrl(ValueError):
@@ -132,6 +134,7 @@ class Connection(asyncio.Protocol):
         self._complete = False
         self._reusable = False
         self._lent = False  # carrying somebody's answer
+        self._take: Take | None = None  # who is given what comes, instead of being woken for it
         self._head_done = False
         self._error: BaseException | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -177,6 +180,21 @@ class Connection(asyncio.Protocol):
             if self._complete:
                 return b""
             await self._wait()
+        return self._collect()
+
+    async def pass_on(self, take: Take) -> None:
+        """Give what comes to `take` in the moment it is read, which spares it the way through a task. Over when that
+        returns False, or the answer is at its end or broken: `read` goes on from there. What `take` raises, this does.
+        """
+        if self._pieces or self._complete:
+            return
+        self._take = take
+        try:
+            await self._wait()
+        finally:
+            self._take = None
+
+    def _collect(self) -> bytes:
         pieces, self._pieces, self._buffered = self._pieces, [], 0
         if self._paused and self._transport is not None:
             self._paused = False
@@ -215,12 +233,16 @@ class Connection(asyncio.Protocol):
         self._waiter = self._loop.create_future()
         await self._waiter
 
-    def _wake(self) -> None:
+    def _wake(self, error: Exception | None = None) -> None:
         waiter = self._waiter
         if waiter is not None:
             self._waiter = None
-            if not waiter.done():
+            if waiter.done():
+                return
+            if error is None:
                 waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
 
     # -- the transport's side
 
@@ -236,10 +258,24 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._error = Broken("What came is not HTTP.")
             self.close()
+        if self._take is not None and not self._complete and self._error is None:
+            self._give(self._take)
+            return
         if self._buffered > MOST_BUFFERED and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
         self._wake()
+
+    def _give(self, take: Take) -> None:
+        try:
+            if not self._pieces or take(self._collect()):
+                return
+        except Exception as error:
+            self._take = None
+            self._wake(error)
+        else:
+            self._take = None
+            self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None

@@ -5,24 +5,25 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator
+from functools import partial
 
 import msgspec
 
 from outlive.adapters.backends.counting import Counting
 from outlive.adapters.backends.endpoint import CHAT_PATH, Endpoint, Passed
-from outlive.adapters.backends.event_stream import EventStream
-from outlive.adapters.backends.http1 import Pool
-from outlive.adapters.backends.silence import Silence
+from outlive.adapters.backends.http1 import Connection, Pool
+from outlive.adapters.backends.telling import tell
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests import CreateResponse
-from outlive.ports.backend import ContinuationMode, Lasting, ModelCall, Upstream
+from outlive.ports.backend import ContinuationMode, Hear, Lasting, ModelCall, Upstream
 from outlive.translate.chat_completions import ChatTranslator
 from outlive.translate.chat_request import check, render
 from outlive.translate.chat_whole import to_chunk
 
 _MANY_ITEMS = 500
 
+# After it only the usage can be missing, and an answer is whole without that.
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
 
 
@@ -47,36 +48,11 @@ class ChatBackend:
     def translator(self, call: ModelCall) -> ChatTranslator:
         return ChatTranslator(call, self._ids)
 
-    async def stream(self, call: ModelCall) -> AsyncGenerator[list[bytes], None]:
-        """Ask, and yield the payloads of each read. Closing the generator closes the connection at once."""
-        endpoint = self._endpoint
-        answer = await endpoint.ask("POST", self._url, await self._render(call))
-        silence = Silence(self._upstream.silence_seconds, lambda: answer.fail(TimeoutError()))
-        events = EventStream()
-        before: list[bytes] = []
-        last: list[bytes] = []
-        try:
-            if answer.status != 200:
-                raise await endpoint.refusal(answer)
-            if answer.content_type in ("application/json", "text/html"):
-                yield [to_chunk(await answer.read_whole(), call.resume)]
-                return
-            while piece := await answer.read():
-                silence.heard()
-                if payloads := events.feed(piece):
-                    before, last = last, payloads
-                    yield payloads
-                if events.done:
-                    return
-            if payloads := events.end():
-                yield payloads
-        except OSError as error:
-            # After the finish only the usage can be missing, and the answer is whole without it.
-            if not any(_FINISH.search(payload) for payload in before + last):
-                raise endpoint.broken(error) from error
-        finally:
-            silence.stop()
-            endpoint.leave(answer, events.done)
+    def stream(self, call: ModelCall, hear: Hear | None = None) -> AsyncGenerator[list[bytes], None]:
+        def read_whole(body: bytes) -> list[bytes]:
+            return [to_chunk(body, call.resume)]
+
+        return tell(self._endpoint, partial(self._ask, call), hear, whole=read_whole, enough=_FINISH)
 
     async def pass_through(self, body: Json) -> Passed:
         return await self._endpoint.pass_through(body)
@@ -95,8 +71,11 @@ class ChatBackend:
     async def close(self) -> None:
         await self._endpoint.close()
 
-    async def _render(self, call: ModelCall) -> bytes:
-        """The request's body; a long context is put together in a thread, so that streams do not wait for it."""
+    async def _ask(self, call: ModelCall) -> Connection:
+        """The head of an answer that is no refusal. A long context is put together in a thread, so that streams do not
+        wait for it."""
         if len(call.items) > _MANY_ITEMS:
-            return await asyncio.to_thread(lambda: msgspec.json.encode(render(call, self._upstream)))
-        return msgspec.json.encode(render(call, self._upstream))
+            data = await asyncio.to_thread(lambda: msgspec.json.encode(render(call, self._upstream)))
+        else:
+            data = msgspec.json.encode(render(call, self._upstream))
+        return await self._endpoint.post(self._url, data)

@@ -11,15 +11,14 @@ import msgspec
 
 from outlive.adapters.backends.counting import Counting, read_number
 from outlive.adapters.backends.endpoint import Endpoint, Passed
-from outlive.adapters.backends.event_stream import EventStream
 from outlive.adapters.backends.http1 import Connection, Pool
 from outlive.adapters.backends.responses_runs import ResponsesRuns
-from outlive.adapters.backends.silence import Silence
+from outlive.adapters.backends.telling import tell
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests import CreateResponse
-from outlive.ports.backend import ContinuationMode, Lasting, ModelCall, Upstream
+from outlive.ports.backend import ContinuationMode, Hear, Lasting, ModelCall, Upstream
 from outlive.translate.derived_ids import DerivedIds
 from outlive.translate.responses import ResponsesTranslator
 from outlive.translate.responses_endings import to_event
@@ -61,34 +60,13 @@ class ResponsesBackend:
         # A run that is told again must have the same names in it.
         return ResponsesTranslator(call, DerivedIds(call.response_id) if self.lasting is not None else self._ids)
 
-    def stream(self, call: ModelCall) -> AsyncGenerator[list[bytes], None]:
-        return self._read(partial(self._ask, call))
+    def stream(self, call: ModelCall, hear: Hear | None = None) -> AsyncGenerator[list[bytes], None]:
+        return self._read(partial(self._ask, call), hear)
 
-    async def _read(self, open_: Callable[[], Awaitable[Connection]]) -> AsyncGenerator[list[bytes], None]:
-        """The payloads of each read of an answer. Closing the generator closes the connection at once."""
-        endpoint = self._endpoint
-        answer = await open_()
-        silence = Silence(self._upstream.silence_seconds, lambda: answer.fail(TimeoutError()))
-        events = EventStream()
-        try:
-            if answer.content_type in ("application/json", "text/html"):
-                yield [to_event(await answer.read_whole())]
-                return
-            while piece := await answer.read():
-                silence.heard()
-                if payloads := events.feed(piece):
-                    # Nothing follows it, though not every server says so, or hangs up.
-                    events.done = events.done or _LAST.search(payloads[-1]) is not None
-                    yield payloads
-                if events.done:
-                    return
-            if payloads := events.end():
-                yield payloads
-        except OSError as error:
-            raise endpoint.broken(error) from error
-        finally:
-            silence.stop()
-            endpoint.leave(answer, events.done)
+    def _read(
+        self, ask: Callable[[], Awaitable[Connection]], hear: Hear | None = None
+    ) -> AsyncGenerator[list[bytes], None]:
+        return tell(self._endpoint, ask, hear, whole=lambda body: [to_event(body)], last=_LAST)
 
     async def pass_through(self, body: Json) -> Passed:
         """Nearly every server that speaks Responses speaks Chat Completions too."""
@@ -130,24 +108,15 @@ class ResponsesBackend:
     async def _submit(self, call: ModelCall, encrypted: bool, lasting: bool) -> Connection:
         data = await self._render(call, encrypted, lasting)
         if not lasting:
-            return await self._post(data)
+            return await self._endpoint.post(self._url, data)
         # We may die before we know the run's id. Servers that know this header give us the same run again then.
         key = f"outlive-{call.response_id}"
         try:
-            return await self._post(data, {"idempotency-key": key})
+            return await self._endpoint.post(self._url, data, {"idempotency-key": key})
         except UpstreamFault as fault:
             if fault.status != 409:
                 raise
-        return await self._post(data)  # what we are to ask has changed since
-
-    async def _post(self, data: bytes, headers: dict[str, str] | None = None) -> Connection:
-        answer = await self._endpoint.ask("POST", self._url, data, headers)
-        if answer.status != 200:
-            try:
-                raise await self._endpoint.refusal(answer)
-            finally:
-                answer.leave()
-        return answer
+        return await self._endpoint.post(self._url, data)  # what we are to ask has changed since
 
     async def _render(self, call: ModelCall, encrypted: bool, lasting: bool) -> bytes:
         """The request's body; a long context is put together in a thread, so that streams do not wait for it."""

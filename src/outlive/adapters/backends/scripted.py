@@ -12,7 +12,7 @@ import msgspec
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests import CreateResponse
-from outlive.ports.backend import ContinuationMode, Lasting, ModelCall
+from outlive.ports.backend import ContinuationMode, Hear, Lasting, ModelCall
 from outlive.translate.chat_completions import ChatTranslator
 
 
@@ -95,7 +95,7 @@ class ScriptedBackend:
     def translator(self, call: ModelCall) -> ChatTranslator:
         return ChatTranslator(call, self._ids)
 
-    def stream(self, call: ModelCall) -> AsyncGenerator[list[bytes], None]:
+    def stream(self, call: ModelCall, hear: Hear | None = None) -> AsyncGenerator[list[bytes], None]:
         self.calls.append(call)
         return self._play(len(self.calls) + len(self.passed))
 
