@@ -267,6 +267,7 @@ def test_the_architectures_numbers_are_the_codes() -> None:
         f"pile up ({live.PENDING_BYTES // 1024**2} MB)",
         f"`commit_ms` ({Settings().commit_ms:g}) at most",
         f"at most {writer.MAX_JOBS} jobs",
+        f"Endings are patient, {writer.PORTION} to a batch",
         f"waits {writer.PAUSE_PER_JOB * 1000:g} ms for each but the first, {writer.MAX_PAUSE * 1000:g} ms at most",
     ):
         assert sentence in text

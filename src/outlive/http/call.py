@@ -53,6 +53,7 @@ class Call:
         "max_body",
         "owner",
         "params",
+        "pour",
         "receive",
         "request_id",
         "scope",
@@ -73,13 +74,10 @@ class Call:
         self.large = False
         self.lenient_chat = False
         self.started = False
+        # Sends a piece of a streamed body on the spot, where the server beneath can do that. Taken out of the scope: it
+        # knows the scope, and a circle would be left to the garbage collector.
+        self.pour: Pour | None = scope.get("state", {}).pop("outlive.pour", None)
         self.request_id = engine.ids.new("req")
-
-    @property
-    def pour(self) -> Pour | None:
-        """Sends a piece of a streamed body without being waited for, where the server beneath can do that."""
-        pour: Pour | None = self.scope.get("state", {}).get("outlive.pour")
-        return pour
 
     def header(self, name: bytes) -> str | None:
         value = self.headers.get(name)
