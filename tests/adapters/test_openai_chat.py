@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from aiohttp import web
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from outlive.adapters.backends.http1 import Pool
 from outlive.adapters.backends.openai_chat import ChatBackend
@@ -336,6 +339,139 @@ def test_a_connection_cut_after_the_finish_lost_nothing() -> None:
 
 def test_a_stream_that_stops_is_a_fault() -> None:
     assert "without a finish" in fault_of(streaming(sse(text_chunk("a")) + DONE)).message
+
+
+# -- hearing
+
+
+class Ear:
+    """Hears what is passed on, and reads the rest: all payloads in the order in which they came, and those it heard."""
+
+    def __init__(self, *wants_turn: bool) -> None:
+        self.told: list[bytes] = []
+        self.heard: list[bytes] = []
+        self._wants_turn = list(wants_turn)
+
+    def hear(self, payloads: list[bytes]) -> bool:
+        assert payloads
+        self.told += payloads
+        self.heard += payloads
+        return not (self._wants_turn and self._wants_turn.pop())
+
+    async def listen(self, reply: Answer, **fields: Any) -> None:
+        async with serve(reply, **fields) as (backend, _):
+            await self.listen_to(backend)
+
+    async def listen_to(self, backend: Backend) -> None:
+        async for payloads in backend.stream(make_call(items=[HELLO]), self.hear):
+            self.told += payloads
+
+    def paced(self, *pieces: bytes, then: Callable[[web.Request], Awaitable[None]] | None = None) -> Answer:
+        """An answer whose every piece waits until the one before it was told, so that all but the first are heard."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await response.prepare(request)
+            for piece in pieces:
+                before = len(self.told)
+                await response.write(piece)
+                while len(self.told) == before:
+                    await asyncio.sleep(0)
+            if then is not None:
+                await then(request)
+            return response
+
+        return answer
+
+
+CHUNKS = answer("Hel", "lo, ", "world")
+ANSWER = sse(*CHUNKS[:2]) + b": ping\r\n\r\n" + sse(*CHUNKS[2:]).replace(b"\n", b"\r\n") + DONE
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sets(st.integers(1, len(ANSWER) - 1)), st.lists(st.booleans(), max_size=8), st.booleans())
+@example(set(range(1, len(ANSWER))), [False, True, True, False], True)
+def test_what_is_heard_and_read_is_what_came_wherever_it_was_cut(
+    cuts: set[int], wants_turn: list[bool], says_done: bool
+) -> None:
+    raw = ANSWER if says_done else ANSWER.removesuffix(DONE)
+    edges = [0, *sorted(cut for cut in cuts if cut < len(raw)), len(raw)]
+    pieces = [raw[start:end] for start, end in pairwise(edges)]
+    ear = Ear(*wants_turn)
+    asyncio.run(ear.listen(streaming(*pieces)))
+    assert ear.told == CHUNKS
+
+
+def test_what_comes_after_the_first_read_is_heard() -> None:
+    ear = Ear()
+    asyncio.run(ear.listen(ear.paced(*(sse(each) for each in CHUNKS))))
+    assert (ear.told, ear.heard) == (CHUNKS, CHUNKS[1:])
+
+
+@pytest.mark.parametrize("reads", [1, 2])
+def test_nothing_is_waited_for_once_the_upstream_is_done(reads: int) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(5):
+            await ear.listen(ear.paced(*([sse(CHUNKS[0])] * (reads - 1)), sse(*CHUNKS[1:]) + DONE, then=hang))
+
+    ear = Ear()
+    asyncio.run(main())
+    assert ear.told[-1] == CHUNKS[-1]
+
+
+def test_whoever_hears_gets_its_turn_when_it_wants_it() -> None:
+    async def main() -> None:
+        reply = ear.paced(sse(text_chunk("a")), sse(text_chunk("b")), then=hang)
+        async with (
+            asyncio.timeout(5),
+            serve(reply) as (backend, _),
+            aclosing(backend.stream(make_call(items=[HELLO]), ear.hear)) as stream,
+        ):
+            ear.told += await anext(stream)
+            assert await anext(stream) == []
+
+    ear = Ear(True)
+    asyncio.run(main())
+    assert ear.heard == [text_chunk("b")]
+
+
+def test_a_fault_in_what_is_heard_comes_out_and_ends_the_call() -> None:
+    class Critic(Ear):
+        def hear(self, payloads: list[bytes]) -> bool:
+            super().hear(payloads)
+            raise UpstreamFault("What nonsense.")
+
+    ear = Critic()
+
+    async def main() -> None:
+        reply = ear.paced(sse(text_chunk("a")), sse(text_chunk("b")), then=hang)
+        async with serve(reply) as (backend, server):
+            with pytest.raises(UpstreamFault, match="nonsense"):
+                await ear.listen_to(backend)
+            async with asyncio.timeout(5):
+                await server.left.wait()
+
+    asyncio.run(main())
+    assert ear.heard == [text_chunk("b")]
+
+
+def test_a_cut_while_it_is_heard_is_a_fault_unless_the_finish_was_heard() -> None:
+    said = [sse(text_chunk("a")), sse(text_chunk("b"))]
+    ear = Ear()
+    with pytest.raises(UpstreamFault, match="broke"):
+        asyncio.run(ear.listen(ear.paced(*said, then=cut)))
+    assert ear.told == [text_chunk("a"), text_chunk("b")]
+    ear = Ear()
+    asyncio.run(ear.listen(ear.paced(*said, sse(finish_chunk()), sse(usage_chunk()), then=cut)))
+    assert ear.heard == [text_chunk("b"), finish_chunk(), usage_chunk()]
+
+
+def test_silence_is_noticed_while_it_is_heard() -> None:
+    ear = Ear()
+    with pytest.raises(UpstreamFault, match=r"silent for 0\.1 s") as caught:
+        asyncio.run(ear.listen(ear.paced(sse(text_chunk("a")), sse(text_chunk("b")), then=hang), silence_seconds=0.1))
+    assert caught.value.timed_out
+    assert ear.heard == [text_chunk("b")]
 
 
 # -- leaving

@@ -205,24 +205,23 @@ def test_a_visible_answer_that_cannot_continue_ends_as_interrupted(upstream: Fak
 
 
 @pytest.mark.parametrize(
-    ("script", "fields"),
+    ("script", "last", "fields"),
     [
-        ([text("Let me see. "), call(0, '{"city": "Pa', "call_1", "weather"), HANG], {}),
-        ([reasoning("Hmm, "), reasoning("well"), HANG], {}),
-        ([text('{"answer": '), HANG], {"text": {"format": {"type": "json_object"}}}),
+        ([text("Let me see. "), call(0, '{"city": "Pa', "call_1", "weather"), HANG], '{"city": "Pa', {}),
+        ([reasoning("Hmm, "), reasoning("well"), HANG], "well", {}),
+        ([text('{"answer": '), HANG], '{"answer": ', {"text": {"format": {"type": "json_object"}}}),
     ],
     ids=["a growing call", "a growing thought", "JSON"],
 )
 def test_only_plain_text_is_continued(
-    script: list[Step], fields: dict[str, object], upstream: FakeUpstream, make_server: Serve
+    script: list[Step], last: str, fields: dict[str, object], upstream: FakeUpstream, make_server: Serve
 ) -> None:
     server = make_server(continuation="prefill").start()
     client = Client(server.port)
     model = upstream.model(script)
     tools = [{"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}]
     with client.stream(model, tools=tools, **fields) as stream:
-        stream.read_until(lambda event: event["type"].endswith(".delta"))
-        upstream.wait_call(model)
+        stream.read_until(lambda event: event.get("delta") == last)
         server.restart()
         body = check_ended(client, stream.id, stream.frames)
     assert (body["status"], body["incomplete_details"]["reason"]) == ("incomplete", "interrupted")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -150,6 +151,26 @@ def test_a_waiter_that_gave_up_harms_nobody() -> None:
         await there
 
     run_virtually(scene())
+
+
+def test_a_follower_is_called_at_every_wake_until_it_has_had_enough() -> None:
+    live, seen = make(), []
+
+    def follow(name: str, most: int) -> bool:
+        seen.append((name, live.committed))
+        return sum(each == name for each, _ in seen) < most
+
+    always, twice = partial(follow, "always", 9), partial(follow, "twice", 2)
+    live.follow(twice)
+    live.follow(always)
+    commit(live, [ADDED])
+    live.wake()
+    live.lose()
+    assert seen == [("twice", 2), ("always", 2), ("twice", 2), ("always", 2), ("always", 2)]
+    live.unfollow(always)
+    live.unfollow(twice)
+    live.wake()
+    assert len(seen) == 5
 
 
 # -- all that run here

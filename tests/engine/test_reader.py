@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from outlive.adapters.memory.journal import MemoryJournal
 from outlive.adapters.memory.ledger import MemoryLedger
@@ -12,7 +14,7 @@ from outlive.core.events import KEEP_ALIVE_FRAME, AnyDraft, Channel, Delta, Draf
 from outlive.core.fold import Fold
 from outlive.core.numbering import number
 from outlive.engine.live import TAIL_BYTES, Live, Lives
-from outlive.engine.reader import PAGE_BYTES, Cursor, Cut, Reader
+from outlive.engine.reader import PAGE_BYTES, Cursor, Cut, Pour, Reader
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Closing, Lease
 from tests.core.journals import fold_of, frames_of, opening
@@ -272,6 +274,205 @@ def test_a_reader_of_nothing_is_cut() -> None:
     async def scene() -> None:
         with pytest.raises(Cut):
             await Stage().reader.follow("resp_none").read()
+
+    run_virtually(scene())
+
+
+# -- passing on
+
+
+def pour_into(poured: list[bytes]) -> Pour:
+    def pour(frames: bytes) -> bool:
+        poured.append(frames)
+        return True
+
+    return pour
+
+
+async def pass_to_end(cursor: Cursor, pour: Pour, poured: list[bytes]) -> None:
+    """As a stream does it: what is read goes the slow way, and then as much as can be the fast one."""
+    while frames := await cursor.read():
+        poured.append(frames)
+        if not cursor.ended:
+            await cursor.pass_on(pour)
+
+
+def test_what_is_committed_is_poured_in_that_moment_once_and_in_order() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.start()
+        cursors = [stage.reader.follow("resp_1") for _ in range(2)]
+        gots: list[list[bytes]] = [[], []]
+        reading = [
+            asyncio.create_task(pass_to_end(cursor, pour_into(got), got))
+            for cursor, got in zip(cursors, gots, strict=True)
+        ]
+        await turn()
+        for drafts in ([ADDED], deltas(3), deltas(1, "y" * TAIL_BYTES), deltas(2)):
+            await stage.commit(*drafts)  # ends in the call that makes it show, and no reader has had a turn since
+            for got in gots:
+                assert got[-1] == b"".join(stage.frames[-len(drafts) :])
+        await stage.finish()
+        await asyncio.gather(*reading)
+        assert [b"".join(got) for got in gots] == [b"".join(stage.frames)] * 2
+        assert [len(got) for got in gots] == [6, 6]
+        assert stage.journal.reads == 0
+
+    run_virtually(scene())
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.booleans()), max_size=20), st.sampled_from([1, 1500]))
+def test_what_cannot_be_poured_is_read_and_nothing_is_lost_or_repeated(
+    commits: list[tuple[int, bool, bool]], size: int
+) -> None:
+    """Whenever the client is slow, however far the reader falls behind, and however large the events are."""
+
+    async def scene() -> None:
+        stage = Stage()
+        stage.start()
+        got: list[bytes] = []
+        slow = False
+
+        def pour(frames: bytes) -> bool:
+            if not slow:
+                got.append(frames)
+            return not slow
+
+        reading = asyncio.create_task(pass_to_end(stage.reader.follow("resp_1"), pour, got))
+        await turn()
+        await stage.commit(ADDED)
+        for count, slow, pause in commits:  # noqa: B007 -- `pour` asks how slow it is
+            await stage.commit(*deltas(count, "y" * size))
+            if pause:
+                await turn()
+        await stage.finish(leave=False)
+        await reading
+        assert split_frames(b"".join(got)) == stage.frames
+
+    run_virtually(scene())
+
+
+@pytest.mark.parametrize("why", ["stopped", "lost", "ended", "leaving"])
+@pytest.mark.parametrize("early", [False, True], ids=["meanwhile", "before"])
+def test_passing_is_over_when_something_else_is_to_be_done(why: str, early: bool) -> None:
+    """Also if that came up before it began, while the last frames were being sent: no other ring may ever follow."""
+
+    async def scene() -> None:
+        stage = Stage()
+        live = stage.start()
+        cursor = stage.reader.follow("resp_1")
+        poured: list[bytes] = []
+        await cursor.read()
+        passing = asyncio.create_task(cursor.pass_on(pour_into(poured)))
+        if not early:
+            await turn()
+            await stage.commit(ADDED)
+            assert poured == [stage.frames[-1]]
+        if why == "stopped":
+            cursor.stop()
+        elif why == "lost":
+            live.lose()
+        elif why == "ended":
+            await stage.finish()
+        else:
+            stage.leaving = True
+            stage.lives.wake_all()
+        await passing
+        assert (len(poured), live._followers) == (not early, [])
+        if why == "stopped":
+            assert (await cursor.read(), cursor.ended) == (b"", False)
+        elif why == "ended":
+            assert (await cursor.read(), cursor.ended) == (stage.frames[-1], True)
+        elif why == "leaving":
+            with pytest.raises(Cut):
+                await cursor.read()
+
+    run_virtually(scene())
+
+
+def test_a_reader_that_is_behind_has_nothing_to_wait_for() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.start()
+        cursor = stage.reader.follow("resp_1")
+        await cursor.read()
+        await stage.commit(ADDED)
+        await cursor.pass_on(lambda _: pytest.fail("it is to be read"))
+        assert await cursor.read() == stage.frames[-1]
+
+    run_virtually(scene())
+
+
+def test_a_reader_that_is_cancelled_while_it_passes_on_follows_no_more() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        live = stage.start()
+        cursor = stage.reader.follow("resp_1")
+        poured: list[bytes] = []
+        await cursor.read()
+        passing = asyncio.create_task(cursor.pass_on(pour_into(poured)))
+        await turn()
+        assert len(live._followers) == 1
+        passing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await passing
+        assert live._followers == []
+        await stage.commit(ADDED)
+        assert (poured, await cursor.read()) == ([], stage.frames[-1])
+
+    run_virtually(scene())
+
+
+def test_a_pour_that_fails_is_its_readers_trouble_alone() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        live = stage.start()
+        cursors = [stage.reader.follow("resp_1") for _ in range(3)]
+        poured: list[bytes] = []
+        for cursor in cursors:
+            await cursor.read()
+
+        def fail(_: bytes) -> bool:
+            raise RuntimeError("the handler is closed")
+
+        failing, passing = (
+            asyncio.create_task(cursor.pass_on(pour))
+            for cursor, pour in zip(cursors, (fail, pour_into(poured)), strict=False)
+        )
+        reading = asyncio.create_task(cursors[2].read())
+        await turn()
+        await stage.commit(ADDED)
+        assert poured == [stage.frames[-1]]
+        assert await reading == stage.frames[-1]
+        with pytest.raises(RuntimeError, match="closed"):
+            await failing
+        stage.lives.wake_all()
+        await passing
+        assert live._followers == []
+
+    run_virtually(scene())
+
+
+def test_an_idle_stream_that_is_passed_on_is_kept_alive_too() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        stage.start()
+        poured: list[bytes] = []
+        reading = asyncio.create_task(pass_to_end(stage.reader.follow("resp_1"), pour_into(poured), poured))
+        await turn()
+        for _ in range(2):
+            stage.clock.time += 10
+            await stage.commit(ADDED)
+            count = len(poured)
+            for _ in range(3):  # the first tick finds it idle, and the keep-alive is due 15 seconds later
+                stage.lives.wake_all()
+                await turn()
+                assert len(poured) == count
+                stage.clock.time += 5
+            stage.lives.wake_all()
+            await turn()
+            assert poured[count:] == [KEEP_ALIVE_FRAME]
+        reading.cancel()
 
     run_virtually(scene())
 

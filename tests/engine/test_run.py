@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from outlive.adapters.backends.scripted import (
     Script,
@@ -14,13 +16,18 @@ from outlive.adapters.backends.scripted import (
     text_chunk,
     usage_chunk,
 )
+from outlive.adapters.memory.journal import MemoryJournal
 from outlive.core import calls
 from outlive.core.calls import INTERRUPTED, Call, Outcome
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import AnyDraft, Json
 from outlive.core.recovery import MAX_ATTEMPTS
+from outlive.engine import live
+from outlive.engine.committer import Committer
 from outlive.ports.backend import Ending, ModelCall
-from tests.engine.bench import Desk, StubToolbox, kinds, texts, told
+from outlive.ports.ledger import Entry, Kept
+from tests.adapters.upstream import serve
+from tests.engine.bench import Desk, NotingLedger, StubToolbox, kinds, texts, told
 from tests.engine.virtual import run_virtually
 
 
@@ -99,6 +106,62 @@ def test_what_it_said_is_durable_when_it_has_settled() -> None:
         assert seen[-1]["type"] == "response.output_item.done"
 
     run_virtually(go())
+
+
+class HeldLedger(NotingLedger):
+    """Appends when it is let."""
+
+    def __init__(self, journal: MemoryJournal) -> None:
+        super().__init__(journal)
+        self.free = asyncio.Event()
+
+    def append(self, entries: list[Entry]) -> asyncio.Future[list[Kept]]:
+        async def go() -> list[Kept]:
+            await self.free.wait()
+            return await super(HeldLedger, self).append(entries)
+
+        return asyncio.ensure_future(go())
+
+
+def test_what_cannot_be_committed_makes_the_upstream_wait_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    most, one_read = 64 * 1024, 256 * 1024
+    monkeypatch.setattr(live, "PENDING_BYTES", most)
+    pieces = [f"{n:04d}" + "y" * 16 * 1024 for n in range(100)]
+    written = 0
+    desk: Desk
+
+    async def reply(request: web.Request) -> web.StreamResponse:
+        nonlocal written
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for chunk in [*map(text_chunk, pieces), finish_chunk(), usage_chunk()]:
+            await response.write(b"data: %b\n\n" % chunk)
+            written += 1
+            while not (desk.live.in_flight or desk.live.fold.visible):  # so that all but the first is heard
+                await asyncio.sleep(0)
+        return response
+
+    async def go() -> None:
+        nonlocal desk
+        desk = Desk(NoTools(), tools=[])
+        async with asyncio.timeout(20), serve(reply) as (backend, _):
+            ledger = desk.ledger = HeldLedger(desk.journal)
+            desk.lease = ledger.admit("resp_1", desk.journal.batches["resp_1"][0].frames, 2)
+            desk.backend = backend  # type: ignore[assignment]
+            desk.committer = Committer(ledger, desk.clock, 0.0)
+            running = desk.start()
+            while not desk.live.crowded:
+                await asyncio.sleep(0)
+            before = -1
+            while before < written:  # until the network has it all, or holds no more
+                before = written
+                await asyncio.sleep(0.02)
+            assert desk.live._pending_bytes < most + one_read + len(pieces[0]) * 2
+            ledger.free.set()
+            await running
+            assert texts(desk.check()) == "".join(pieces)
+
+    asyncio.run(go())
 
 
 # -- thoughts

@@ -1,10 +1,22 @@
-"""The head of an answer goes out with the first bytes of its body, and never waits for long."""
+"""The head of an answer goes out with the first bytes of its body, and a streamed body can be poured."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import socket
+import weakref
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
 
-from outlive.http.protocol import Joined
+import uvicorn
+
+from outlive.http.app import Access, Application
+from outlive.http.protocol import Joined, Protocol
+from outlive.serving import Server
+from tests.engine.rig import open_rig
 
 
 class Recorder(asyncio.Transport):
@@ -75,3 +87,91 @@ def test_the_next_answer_on_the_connection_is_joined_too() -> None:
         assert below.told == [HEAD + b"first", HEAD + b"second"]
 
     asyncio.run(check())
+
+
+# -- pouring
+
+
+@contextlib.asynccontextmanager
+async def serving(app: Any) -> AsyncGenerator[tuple[str, int], None]:
+    """A real server with this protocol; its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = Server(uvicorn.Config(app, http=Protocol, lifespan="off", log_config=None, access_log=False))
+        task = asyncio.create_task(server.serve(sockets=[listening]))
+        while not server.started:
+            await asyncio.sleep(0.001)
+        try:
+            async with asyncio.timeout(5):
+                yield listening.getsockname()
+        finally:
+            server.should_exit = server.force_exit = True
+            await task
+
+
+def test_pieces_are_poured_until_the_client_is_slow_and_again_when_it_has_read() -> None:
+    poured: list[bytes] = []
+    refused: list[bool] = []
+    slow, gone = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        outlet = scope["state"].pop("outlive.outlet")
+        outlet.watch(gone.set)
+        refused.append(outlet.pour(b"before the head"))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(2):
+            while outlet.pour(piece := b"%07d\n" % len(poured) * 2000):
+                poured.append(piece)
+            slow.set()
+            await send({"type": "http.response.body", "body": b"", "more_body": True})  # waits until there is room
+        await gone.wait()
+        refused.append(outlet.pour(b"after the client has gone"))
+
+    async def check() -> None:
+        async with serving(app) as address:
+            reader, writer = await asyncio.open_connection(*address, limit=1024)
+            try:
+                writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                await slow.wait()
+                before, read = len(poured), 0
+                await reader.readuntil(b"\r\n\r\n")
+                while read < len(poured) or len(poured) == before:
+                    size = int(await reader.readline(), 16)
+                    assert await reader.readexactly(size + 2) == poured[read] + b"\r\n"
+                    read += 1
+            finally:
+                writer.close()
+            await gone.wait()
+            await asyncio.sleep(0)
+        assert before > 0
+        assert refused == [False, False]
+
+    asyncio.run(check())
+
+
+def test_nothing_of_a_request_waits_for_the_garbage_collection(tmp_path: Path) -> None:
+    cycles = []
+
+    async def check() -> None:
+        async with open_rig(tmp_path) as rig:
+            application = Application(rig.engine, Access())
+
+            async def app(scope: Any, receive: Any, send: Any) -> None:
+                cycles.append(weakref.ref(receive.__self__))
+                await application(scope, receive, send)
+
+            async with serving(app) as address:
+                reader, writer = await asyncio.open_connection(*address)
+                for _ in range(3):
+                    writer.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+                    await reader.readuntil(b"}]}")
+                writer.close()
+                assert len(cycles) == 3
+                # The last one is still known to its connection.
+                assert [cycle() for cycle in cycles[:2]] == [None, None]
+
+    gc.disable()
+    try:
+        asyncio.run(check())
+    finally:
+        gc.enable()

@@ -77,6 +77,10 @@ class Stream:
         """Everything that is still to come, up to a clean end."""
         return self._response.read()
 
+    def ask_more(self, request: bytes) -> None:
+        """Send another request behind this one, whose answer must wait for the end of this answer."""
+        self._connection.sock.sendall(request)
+
     def close(self) -> None:
         """Leave, whatever was read."""
         self._response.close()

@@ -70,6 +70,41 @@ def test_what_is_not_stored_ends_with_its_client(wire: Wire, upstream: FakeUpstr
     assert asked.left_at is not None and asked.left_at - left_at < 1.0
 
 
+@pytest.mark.parametrize("leave", LEAVE)
+def test_a_client_that_leaves_while_events_are_passed_on_is_noticed(
+    wire: Wire, upstream: FakeUpstream, leave: str
+) -> None:
+    gates = [Gate() for _ in range(2)]
+    model = upstream.model([text("Once "), gates[0], text("upon "), gates[1], text("a "), HANG])
+    stream = wire.stream(model=model, input="Hi", store=False)
+    for gate in gates:
+        stream.until("response.output_text.delta")
+        gate.open()
+    stream.until("response.output_text.delta")
+    LEAVE[leave](stream)
+    left_at = time.monotonic()
+    asked = upstream.calls(model)[0]
+    asked.wait_left(5)
+    assert asked.left_at is not None and asked.left_at - left_at < 1.0
+
+
+def test_a_client_that_breaks_off_with_a_request_behind_does_not_disturb_another_reader(
+    wire: Wire, upstream: FakeUpstream
+) -> None:
+    gates = [Gate() for _ in range(3)]
+    steps = [step for gate in gates for step in (gate, text("more "))]
+    stream = wire.stream(model=upstream.model([text("Once "), *steps, *ending()]), input="Hi")
+    response_id = events.read(stream.until("response.output_text.delta")[0])["response"]["id"]
+    other = wire.follow(response_id)
+    seen = other.until("response.output_text.delta")
+    stream.ask_more(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    stream.reset()
+    for gate in gates:
+        gate.open()
+        seen += other.until("response.output_text.delta")
+    assert events.text_of(events.read_all(b"".join(seen) + other.rest())) == "Once more more more "
+
+
 def test_an_async_client_that_is_cancelled_leaves_its_stored_run_alone(
     server: OutliveServer, wire: Wire, upstream: FakeUpstream
 ) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 import time
+from http.client import HTTPResponse
 
 import pytest
 from openai import AsyncOpenAI, NotFoundError, OpenAI
 from openai.types.responses import ResponseTextDeltaEvent
 
 from tests.support.server import OutliveServer
-from tests.support.upstream import DONE, FakeUpstream, Gate, Pause, ending, finish, say, text, usage
+from tests.support.upstream import DONE, FakeUpstream, Gate, Pause, Step, ending, finish, say, text, usage
 from tests.wire import events
 from tests.wire.conftest import Servers
 from tests.wire.raw import Wire
@@ -318,6 +321,39 @@ def test_a_slow_reader_does_not_slow_the_run(wire: Wire, upstream: FakeUpstream)
     assert ended["status"] == "completed"
     assert upstream.calls(model)[0].over
     assert events.text_of(events.read_all(first + stream.rest())) == "".join(pieces)
+
+
+def test_a_reader_that_stops_and_goes_gets_every_event_once(wire: Wire, upstream: FakeUpstream) -> None:
+    """Its connection holds little, and it reads a part whenever as much again has come: poured, paused, and behind."""
+    gates = [Gate() for _ in range(2)]
+    pieces = [f"{n:03d}" + "y" * 50_000 for n in range(40)]
+    steps: list[Step] = []
+    for gate in gates:
+        for piece in pieces:
+            steps += [text(piece), Pause(0.002)]  # else most of it were read, and not poured
+        steps.append(gate)
+    model = upstream.model([*steps, *ending()])
+    body = json.dumps({"model": model, "input": "Hi", "stream": True}).encode()
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.settimeout(20)
+        slow.connect(("127.0.0.1", wire.port))
+        slow.sendall(
+            b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        answer = HTTPResponse(slow)
+        answer.begin()
+        got = b""
+        for gate in gates:
+            gate.wait_reached()
+            got += answer.read(1_000_000)
+            gate.open()
+        got += answer.read()
+    told = events.read_all(got)
+    assert events.text_of(told) == "".join(pieces) * 2
+    with wire.follow(told[0]["response"]["id"]) as again:
+        assert again.rest() == got
 
 
 def test_a_paused_upstream_is_no_end(wire: Wire, upstream: FakeUpstream) -> None:

@@ -25,7 +25,10 @@ _ANSWERABLE = frozenset({"function_call", "custom_tool_call"})
 
 def assemble(history: Sequence[Json], input: Sequence[Json], names: Names | None = None) -> list[Json]:
     """The whole context, oldest first, without repeats (D24) and with every call answered (D6b)."""
-    items = _lift(_drop_repeats(retell((*history, *input), names)))
+    items = _drop_repeats(retell((*history, *input), names))
+    if not any("call_id" in item or _is_output(item) for item in items):
+        return items  # most contexts have no calls in them
+    items = _lift(items)
     answers = _pair(items)
     context: list[Json] = []
     outputs: dict[str, Json] = {}  # of the calls just before, by call_id, in the calls' order

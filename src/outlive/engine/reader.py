@@ -104,6 +104,8 @@ class Cursor:
         live = self._live
         if live is None or live.lost or live.ended or live.committed > self.after:
             return
+        if self.stopped or self._gate.leaving:
+            return  # that was said while the last frames were being sent, and is not said again
         self._pour, self._passing = pour, asyncio.get_running_loop().create_future()
         live.follow(self._pass)
         try:
@@ -113,11 +115,16 @@ class Cursor:
 
     def _pass(self) -> bool:
         live = self._live
-        if live is not None and live.committed > self.after and not (live.ended or live.lost or self.stopped):
-            batch = live.slice(self.after)
-            if batch is not None and self._pour(batch.frames):
-                self.after, self._idle_since = batch.last, 0.0
-                return True
+        try:
+            if live is not None and live.committed > self.after and not (live.ended or live.lost or self.stopped):
+                batch = live.slice(self.after)
+                if batch is not None and self._pour(batch.frames):
+                    self.after, self._idle_since = batch.last, 0.0
+                    return True
+        except Exception as error:
+            # One reader's trouble is its own: all others, and the run, must still hear of this commit.
+            if not self._passing.done():
+                self._passing.set_exception(error)
         if not self._passing.done():
             self._passing.set_result(None)
         return False

@@ -124,7 +124,7 @@ class Run:
         live, fitting = self.live, self._fitting
         if fitting is not None:
             await fitting.compact(make)
-        verdict, cause = self._decide(), UpstreamFault(RESTARTED)
+        verdict, cause = self._decide(), None
         while verdict.what in ("again", "follow", "step", "continue"):
             if verdict.what == "step":
                 await self._close_step()
@@ -149,7 +149,9 @@ class Run:
             verdict = self._decide()
         if self._asked == 0:
             self._attempts -= 1  # taken only to be ended: that was no attempt
-        await self.give_up(cause if verdict.what == "interrupted" else UpstreamFault(TOO_OFTEN))
+        if verdict.what != "interrupted":
+            cause = UpstreamFault(TOO_OFTEN)
+        await self.give_up(cause or UpstreamFault(RESTARTED))
         return None
 
     def _make_fitting(self, backend: Backend, model: str) -> Fitting | None:

@@ -13,7 +13,7 @@ from outlive import __version__
 from outlive.core.body import decode_body
 from outlive.core.errors import InvalidRequest, TooLarge, UnsupportedMedia
 from outlive.engine.engine import Engine
-from outlive.engine.reader import Pour
+from outlive.http.outlet import Outlet
 from outlive.ports.catalog import Page, Paging
 
 Scope = MutableMapping[str, Any]
@@ -51,9 +51,9 @@ class Call:
         "large",
         "lenient_chat",
         "max_body",
+        "outlet",
         "owner",
         "params",
-        "pour",
         "receive",
         "request_id",
         "scope",
@@ -74,9 +74,8 @@ class Call:
         self.large = False
         self.lenient_chat = False
         self.started = False
-        # Sends a piece of a streamed body on the spot, where the server beneath can do that. Taken out of the scope: it
-        # knows the scope, and a circle would be left to the garbage collector.
-        self.pour: Pour | None = scope.get("state", {}).pop("outlive.pour", None)
+        # Taken out of the scope: it knows the scope, and a circle would be left to the garbage collector.
+        self.outlet: Outlet = scope.get("state", {}).pop("outlive.outlet", None) or Outlet()
         self.request_id = engine.ids.new("req")
 
     def header(self, name: bytes) -> str | None:

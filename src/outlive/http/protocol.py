@@ -1,12 +1,14 @@
-"""uvicorn's HTTP protocol, with the head of an answer sent together with the first bytes of its body."""
+"""uvicorn's HTTP protocol, with a shorter way for what is sent: fewer system calls, and no task for most events."""
 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from outlive.http.outlet import Outlet
 
 
 class Joined:
@@ -44,18 +46,38 @@ class Joined:
         return getattr(self._transport, name)
 
 
-def _pour(cycle: RequestResponseCycle, body: bytes) -> bool:
-    """Write a piece of a streamed body on the spot; False when the client is slow or gone, and nothing was written."""
-    if cycle.flow.write_paused or cycle.disconnected or not cycle.chunked_encoding:
-        return False
-    cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
-    return True
+class Cycle(Outlet):
+    """The outlet of one request."""
+
+    __slots__ = ("_cycle",)
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        super().__init__()
+        self._cycle = cycle
+
+    def pour(self, body: bytes) -> bool:
+        cycle = self._cycle
+        if cycle.flow.write_paused or cycle.disconnected or not cycle.chunked_encoding:
+            return False
+        cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        return True
+
+    def watch(self, on_cut: Callable[[], None] | None) -> None:
+        super().watch(on_cut)
+        self._cycle.flow.resume_reading()  # a large body may have stopped it, and then nobody would see the client go
 
 
 class Protocol(HttpToolsProtocol):
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        cycle.scope["state"]["outlive.pour"] = partial(_pour, cycle)
-        super()._start_asgi_task(cycle, app)
+    _outlet: Outlet | None = None  # of the request that is being answered
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(Joined(transport, self.loop))  # type: ignore[arg-type]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._outlet is not None:
+            self._outlet.cut()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._outlet = cycle.scope["state"]["outlive.outlet"] = Cycle(cycle)
+        super()._start_asgi_task(cycle, app)

@@ -163,7 +163,7 @@ async def _admitted(call: Call, accepted: Accepted) -> Reply:
 async def _wait(call: Call, accepted: Accepted, reader: Reader) -> Reply | None:
     """Read to the end, and answer with the final object; None when the client has gone."""
     cursor = reader.follow(accepted.response_id, accepted.fold.last if accepted.fold is not None else -1)
-    with sse.Attention(call, cursor):
+    with sse.attention(call, cursor):
         try:
             while not cursor.ended and not cursor.stopped:
                 await cursor.read()

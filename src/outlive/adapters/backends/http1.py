@@ -54,7 +54,8 @@ class Pool:
     """Connections that can serve again, by origin."""
 
     def __init__(self) -> None:
-        self._idle: defaultdict[Origin, list[Connection]] = defaultdict(list)
+        self._idle: defaultdict[Origin, list[Connection]] = defaultdict(list)  # the longest idle first
+        self._sweep: asyncio.TimerHandle | None = None
         self._tls: ssl.SSLContext | None = None
 
     async def request(
@@ -85,12 +86,26 @@ class Pool:
                 raise
 
     def close(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
         for idle in self._idle.values():
             for connection in list(idle):
                 connection.close()
 
-    def keep(self, connection: Connection) -> None:
+    def keep(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
         self._idle[connection.origin].append(connection)
+        if self._sweep is None:
+            # One timer for all of them: one for each would be set and cancelled with every request.
+            self._sweep = loop.call_later(IDLE_SECONDS, self._close_idle, loop)
+
+    def _close_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for idle in self._idle.values():
+            for connection in [each for each in idle if now - each.idle_since >= IDLE_SECONDS]:
+                connection.close()
+        left = [idle[0].idle_since + IDLE_SECONDS - now for idle in self._idle.values() if idle]
+        # Those just closed leave the pool in a moment.
+        self._sweep = loop.call_later(max(min(left), 1.0), self._close_idle, loop) if left else None
 
     def drop(self, connection: Connection) -> None:
         idle = self._idle[connection.origin]
@@ -137,15 +152,12 @@ class Connection(asyncio.Protocol):
         self._take: Take | None = None  # who is given what comes, instead of being woken for it
         self._head_done = False
         self._error: BaseException | None = None
-        self._idle_timer: asyncio.TimerHandle | None = None
+        self.idle_since = 0.0
 
     # -- asking and reading
 
     async def ask(self, request: bytes, patience: float | None = None) -> None:
         """Send, and wait for the head of the answer."""
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
         if self._transport is None or self._transport.is_closing():
             raise Unanswered("The connection was closed.")
         self._lent = True
@@ -214,8 +226,8 @@ class Connection(asyncio.Protocol):
         if self._complete and self._reusable and self._error is None and self._transport is not None:
             self._pieces, self._buffered = [], 0
             self._parser = httptools.HttpResponseParser(self)
-            self._idle_timer = self._loop.call_later(IDLE_SECONDS, self.close)
-            self._pool.keep(self)
+            self.idle_since = self._loop.time()
+            self._pool.keep(self, self._loop)
         else:
             self.close()
 
@@ -280,8 +292,6 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._pool.drop(self)
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
         if self._head_done and not self._complete and exc is None and self._ends_with_connection():
             self._complete = True
         elif not self._complete and self._error is None:

@@ -1,0 +1,213 @@
+"""The lean HTTP client passes on what comes in the moment it is read, and loses nothing where that begins or ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outlive.adapters.backends.http1 import Broken, Connection, Pool, Take
+from tests.engine.virtual import turn
+
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+LAST = b"0\r\n\r\n"
+
+
+def chunk(piece: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(piece), piece)
+
+
+def take_into(taken: list[bytes], most: int = 99) -> Take:
+    def take(piece: bytes) -> bool:
+        taken.append(piece)
+        return len(taken) < most
+
+    return take
+
+
+@asynccontextmanager
+async def asked() -> AsyncGenerator[tuple[Connection, asyncio.StreamWriter], None]:
+    """An answer whose head is there, and the server's end of its connection."""
+    loop = asyncio.get_running_loop()
+    writers: asyncio.Future[asyncio.StreamWriter] = loop.create_future()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(HEAD)
+        writers.set_result(writer)
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    pool = Pool()
+    try:
+        async with asyncio.timeout(5):
+            connection = await pool.request("GET", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", b"")
+            writer = await writers
+            yield connection, writer
+            connection.leave()
+            writer.close()
+    finally:
+        pool.close()
+        server.close()
+
+
+def test_what_comes_is_taken_in_the_call_that_reads_it() -> None:
+    async def main() -> None:
+        async with asked() as (connection, _):
+            taken: list[bytes] = []
+            passing = asyncio.create_task(connection.pass_on(take_into(taken)))
+            await turn()
+            for count, piece in enumerate((b"one", b"two", b"three"), 1):
+                connection.data_received(chunk(piece)[:4])
+                connection.data_received(chunk(piece)[4:])
+                assert b"".join(taken) == b"onetwothree"[: 3 * count + 2 * (count == 3)]
+            await turn()
+            assert not passing.done()
+            passing.cancel()
+
+    asyncio.run(main())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.binary(min_size=1, max_size=20), st.booleans(), st.booleans()), max_size=12),
+    st.lists(st.integers(0, 400), max_size=12),
+)
+def test_taken_or_read_each_byte_comes_once_and_in_order(
+    pieces: list[tuple[bytes, bool, bool]], cuts: list[int]
+) -> None:
+    """However the network cuts it, whenever `take` has had enough, and whether there is a turn between two reads."""
+    raw = b"".join(chunk(piece) for piece, _, _ in pieces) + LAST
+    answers = [enough for _, enough, _ in pieces]
+    turns = [pause for _, _, pause in pieces] or [True]
+
+    async def main() -> bytes:
+        got: list[bytes] = []
+        over = False
+
+        def take(piece: bytes) -> bool:
+            nonlocal over
+            assert not over, "it has had enough"
+            got.append(piece)
+            over = bool(answers) and answers.pop()
+            return not over
+
+        async def read() -> None:
+            nonlocal over
+            while piece := await connection.read():
+                got.append(piece)
+                over = False
+                await connection.pass_on(take)
+
+        async with asked() as (connection, _):
+            reading = asyncio.create_task(read())
+            await turn()
+            edges = [0, *sorted(cut for cut in cuts if cut < len(raw)), len(raw)]
+            for n, (start, end) in enumerate(pairwise(edges)):
+                connection.data_received(raw[start:end])
+                if turns[n % len(turns)]:
+                    await turn()
+            await reading
+        return b"".join(got)
+
+    assert asyncio.run(main()) == b"".join(piece for piece, _, _ in pieces)
+
+
+def test_a_take_that_has_had_enough_is_given_nothing_more() -> None:
+    async def main() -> None:
+        async with asked() as (connection, _):
+            taken: list[bytes] = []
+            passing = asyncio.create_task(connection.pass_on(take_into(taken, most=1)))
+            await turn()
+            connection.data_received(chunk(b"one"))
+            connection.data_received(chunk(b"two"))  # before whoever passed on had its turn
+            await passing
+            assert (taken, await connection.read()) == ([b"one"], b"two")
+
+    asyncio.run(main())
+
+
+def test_what_take_raises_comes_out_and_it_is_given_nothing_more() -> None:
+    async def main() -> None:
+        async with asked() as (connection, _):
+            taken: list[bytes] = []
+
+            def take(piece: bytes) -> bool:
+                taken.append(piece)
+                raise ValueError(piece)
+
+            passing = asyncio.create_task(connection.pass_on(take))
+            await turn()
+            connection.data_received(chunk(b"one"))
+            connection.data_received(chunk(b"two"))  # before whoever passed on had its turn
+            with pytest.raises(ValueError, match="one"):
+                await passing
+            connection.data_received(chunk(b"three"))
+            assert taken == [b"one"]
+            assert await connection.read() == b"twothree"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("end", ["end", "end with the last piece", "cut", "nonsense", "silence"])
+def test_an_answer_that_ends_or_breaks_ends_the_passing(end: str) -> None:
+    async def main() -> None:
+        async with asked() as (connection, writer):
+            taken: list[bytes] = []
+            passing = asyncio.create_task(connection.pass_on(take_into(taken)))
+            await turn()
+            writer.write(chunk(b"one"))
+            while not taken:
+                await asyncio.sleep(0)
+            ends: dict[str, Callable[[], object]] = {
+                "end": lambda: writer.write(LAST),
+                "end with the last piece": lambda: writer.write(chunk(b"two") + LAST),
+                "cut": writer.transport.abort,
+                "nonsense": lambda: writer.write(chunk(b"two") + b"nonsense\r\n"),
+                "silence": lambda: connection.fail(TimeoutError()),
+            }
+            ends[end]()
+            await passing
+            assert taken == [b"one"]
+            if end in ("end with the last piece", "nonsense"):
+                assert await connection.read() == b"two"
+            if end.startswith("end"):
+                assert await connection.read() == b""
+                await connection.pass_on(lambda _: pytest.fail("there is nothing to take"))
+            else:
+                for ask in (connection.read, lambda: connection.pass_on(lambda _: True)):
+                    with pytest.raises(TimeoutError if end == "silence" else Broken):
+                        await ask()
+
+    asyncio.run(main())
+
+
+def test_nothing_is_passed_on_while_something_waits_to_be_read() -> None:
+    async def main() -> None:
+        async with asked() as (connection, _):
+            connection.data_received(chunk(b"one"))
+            await connection.pass_on(lambda _: pytest.fail("it would overtake what waits"))
+            connection.data_received(chunk(b"two"))
+            assert await connection.read() == b"onetwo"
+
+    asyncio.run(main())
+
+
+def test_passing_that_is_cancelled_leaves_the_rest_to_be_read() -> None:
+    async def main() -> None:
+        async with asked() as (connection, _):
+            taken: list[bytes] = []
+            passing = asyncio.create_task(connection.pass_on(take_into(taken)))
+            await turn()
+            connection.data_received(chunk(b"one"))
+            passing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await passing
+            connection.data_received(chunk(b"two"))
+            assert (taken, await connection.read()) == ([b"one"], b"two")
+
+    asyncio.run(main())
