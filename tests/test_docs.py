@@ -19,7 +19,7 @@ from outlive.cli import app
 from outlive.config import Settings, load
 from outlive.core import status
 from outlive.core.events import TERMINAL_EVENTS
-from outlive.engine import live, reader
+from outlive.engine import committer, live, reader
 from outlive.http.app import ROUTES
 from outlive.layers import OTHERS
 from outlive.options import NEVER, OPTIONS, flag_name, variable_name
@@ -267,7 +267,7 @@ def test_the_architectures_numbers_are_the_codes() -> None:
         f"pile up ({live.PENDING_BYTES // 1024**2} MB)",
         f"`commit_ms` ({Settings().commit_ms:g}) at most",
         f"at most {writer.MAX_JOBS} jobs",
-        f"Endings are patient, {writer.PORTION} to a batch",
+        f"Responses end {committer.ENDINGS} at a time",
         f"waits {writer.PAUSE_PER_JOB * 1000:g} ms for each but the first, {writer.MAX_PAUSE * 1000:g} ms at most",
     ):
         assert sentence in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,12 +24,12 @@ from outlive.core.errors import UpstreamFault
 from outlive.core.events import AnyDraft, Json
 from outlive.core.recovery import MAX_ATTEMPTS
 from outlive.engine import live
-from outlive.engine.committer import Committer
+from outlive.engine.committer import ENDINGS, Committer
 from outlive.ports.backend import Ending, ModelCall
-from outlive.ports.ledger import Entry, Kept
+from outlive.ports.ledger import Closing, Entry, Kept
 from tests.adapters.upstream import serve
 from tests.engine.bench import Desk, NotingLedger, StubToolbox, kinds, texts, told
-from tests.engine.virtual import run_virtually
+from tests.engine.virtual import run_virtually, turn
 
 
 class NoTools(StubToolbox):
@@ -162,6 +163,33 @@ def test_what_cannot_be_committed_makes_the_upstream_wait_and_loses_nothing(monk
             assert texts(desk.check()) == "".join(pieces)
 
     asyncio.run(go())
+
+
+def test_so_many_end_at_once_and_the_others_wait_their_turn() -> None:
+    async def go() -> None:
+        desks = [Desk(NoTools(), ANSWER, tools=[]) for _ in range(ENDINGS + 5)]
+        begun: list[Closing] = []
+        free = asyncio.Event()
+
+        def hold(close: Callable[[Closing], asyncio.Future[None]]) -> Callable[[Closing], asyncio.Future[None]]:
+            async def later(closing: Closing) -> None:
+                begun.append(closing)
+                await free.wait()
+                await close(closing)
+
+            return lambda closing: asyncio.ensure_future(later(closing))
+
+        for desk in desks:
+            desk.committer.ending = desks[0].committer.ending
+            desk.ledger.close = hold(desk.ledger.close)  # type: ignore[method-assign,assignment]
+        running = [desk.start() for desk in desks]
+        await turn(100)
+        assert len(begun) == ENDINGS
+        free.set()
+        await asyncio.gather(*running)
+        assert [desk.check()["status"] for desk in desks] == ["completed"] * len(desks)
+
+    run_virtually(go())
 
 
 # -- thoughts

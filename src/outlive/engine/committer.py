@@ -23,6 +23,8 @@ RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
 
 
 PER_EVENT = 0.0005
+# So many responses come to their end at once. When many do, as many others often begin, and should not wait for them.
+ENDINGS = 20
 
 
 class Committer:
@@ -39,6 +41,7 @@ class Committer:
         self._flight: asyncio.Future[list[Kept]] | None = None
         self._next_at = 0.0
         self._failures = 0
+        self.ending = asyncio.Semaphore(ENDINGS)  # to be held by whoever makes and commits an end
         self._closing: set[asyncio.Task[None]] = set()  # what waits for the storage to come back
         self._urgent = False  # a first output waits for the commit under way to be over
         # Called for a response whose journal has lost more than is still known here.

@@ -322,17 +322,18 @@ class Run:
 
     async def _close(self, drafts: list[AnyDraft], outcome: Outcome) -> None:
         live = self.live
-        if live.lost or live.ended:
-            return
-        live.collect(drafts)
-        output = [item for _, item in sorted(live.output.items())]
-        terminal = endings.terminal(endings.end(live.fold.header, output, outcome))
-        await self.committer.close(
-            live,
-            [*drafts, terminal],
-            status=outcome.status,
-            snapshot=endings.snapshot_of(terminal),
-            turn=endings.turn(output),
-        )
+        async with self.committer.ending:
+            if live.lost or live.ended:
+                return
+            live.collect(drafts)
+            output = [item for _, item in sorted(live.output.items())]
+            terminal = endings.terminal(endings.end(live.fold.header, output, outcome))
+            await self.committer.close(
+                live,
+                [*drafts, terminal],
+                status=outcome.status,
+                snapshot=endings.snapshot_of(terminal),
+                turn=endings.turn(output),
+            )
         if live.upstream is not None:
             let_go(self, outcome)

@@ -12,7 +12,7 @@ from outlive.adapters.postgres import admissions, appends
 from outlive.adapters.postgres.connection import Connection, Database, InDoubt, as_text
 from outlive.adapters.postgres.locks import lock_of
 from outlive.adapters.postgres.threads import SQL, encode, ids_of, load_all
-from outlive.adapters.postgres.writer import PORTION, Writer
+from outlive.adapters.postgres.writer import Writer
 from outlive.core.errors import Behind, NotFound, OutliveError, StaleFence
 from outlive.core.requests import unpack
 from outlive.ports.ledger import (
@@ -44,7 +44,7 @@ class PostgresLedger:
         self._admissions = admissions.Admissions(database, self._quota)
         self._appends = appends.Appends(database, worker)
         self._admitting: Writer[Admission, Admitted] = Writer(self._admissions.write)
-        self._closing: Writer[Closing, None] = Writer(self._close_all, PORTION)
+        self._closing: Writer[Closing, None] = Writer(self._close_all)
         self._answering: Writer[str, None] = Writer(self._answer_all)
 
     async def finish(self) -> None:

@@ -21,17 +21,13 @@ PAUSE_PER_JOB = 0.0005
 MAX_PAUSE = 0.002
 # A batch this large is written even if more is waiting, so that nobody waits for a whole stampede.
 MAX_JOBS = 256
-# Endings go in smaller batches: where many responses end in one moment, as many others often begin in it, and should
-# not wait until all those ends are written.
-PORTION = 32
 
 
 class Writer(Generic[J, R]):
     """One batch is being written while the next one gathers."""
 
-    def __init__(self, write: Callable[[list[J]], Awaitable[list[R | OutliveError]]], most: int = MAX_JOBS) -> None:
+    def __init__(self, write: Callable[[list[J]], Awaitable[list[R | OutliveError]]]) -> None:
         self._write = write
-        self._most = most
         self._loop = asyncio.get_running_loop()
         self._gathered: list[tuple[J, asyncio.Future[R]]] = []
         self._writing: asyncio.Task[None] | None = None
@@ -65,7 +61,7 @@ class Writer(Generic[J, R]):
 
     def _hand_over(self) -> None:
         self._scheduled = False
-        batch, self._gathered = self._gathered[: self._most], self._gathered[self._most :]
+        batch, self._gathered = self._gathered[:MAX_JOBS], self._gathered[MAX_JOBS:]
         self._writing = self._loop.create_task(self._write_batch(batch))
 
     async def _write_batch(self, batch: list[tuple[J, asyncio.Future[R]]]) -> None:

@@ -45,9 +45,9 @@ class Database:
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="outlive-reader")
         self._opened: list[sqlite3.Connection] = []
 
-    def write(self, name: str, work: Work[T], heavy: bool = False, patient: bool = False) -> asyncio.Future[T]:
+    def write(self, name: str, work: Work[T], heavy: bool = False) -> asyncio.Future[T]:
         """Run `work` in the next transaction. It must check before it writes: an error undoes nothing."""
-        return self._writer.write(name, work, heavy, patient)
+        return self._writer.write(name, work, heavy)
 
     def read(self, name: str, work: Work[T]) -> Awaitable[T]:
         return self._loop.run_in_executor(self._readers, self._read, name, work)

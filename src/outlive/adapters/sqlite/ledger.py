@@ -52,7 +52,7 @@ class SqliteLedger:
         return self._database.write("append", lambda db: _append_all(db, entries))
 
     def close(self, closing: Closing) -> asyncio.Future[None]:
-        return self._database.write("close", lambda db: _close(db, closing), patient=True)
+        return self._database.write("close", lambda db: _close(db, closing))
 
     async def mark(self, lease: Lease, notes: Notes) -> None:
         row = (encode(notes).decode(), lease.key, lease.fence)

@@ -31,9 +31,6 @@ PAUSE_PER_JOB = 0.0005
 MAX_PAUSE = 0.002
 # A batch this large is committed even if more is waiting, so that nobody waits for a whole stampede.
 MAX_JOBS = 256
-# So many patient jobs go with each batch. Where many responses end in one moment, as many others often begin in it:
-# their first words should not wait until all those ends are written.
-PORTION = 16
 
 
 class Job(Generic[T]):
@@ -75,7 +72,6 @@ class Writer:
         self._checkpointer = checkpointer
         self._loop = asyncio.get_running_loop()
         self._gathered: list[Job[Any]] = []
-        self._patient: list[Job[Any]] = []
         self._writing = False
         self._rest_until = 0.0
         # Batches on their way to the disk, and whether their statements have been run; an empty one is the end.
@@ -83,22 +79,17 @@ class Writer:
         self._thread = threading.Thread(target=self._write_forever, name="outlive-writer", daemon=True)
         self._thread.start()
 
-    def write(self, name: str, work: Work[T], heavy: bool = False, patient: bool = False) -> asyncio.Future[T]:
-        """Run `work` in the next transaction; if it is patient, in one of the next, where many are.
-
-        It must check before it writes: an error undoes nothing.
-        """
+    def write(self, name: str, work: Work[T], heavy: bool = False) -> asyncio.Future[T]:
+        """Run `work` in the next transaction. It must check before it writes: an error undoes nothing."""
         future: asyncio.Future[T] = self._loop.create_future()
-        is_first = not (self._gathered or self._patient)
-        (self._patient if patient else self._gathered).append(Job(name, work, future, heavy))
-        if is_first and not self._writing:
+        self._gathered.append(Job(name, work, future, heavy))
+        if len(self._gathered) == 1 and not self._writing:
             self._hand_over_soon()
         return future
 
     async def close(self) -> None:
-        while self._writing or self._gathered or self._patient:
-            with contextlib.suppress(StorageUnavailable):
-                await self.write("close", lambda _: None, patient=True)
+        with contextlib.suppress(StorageUnavailable):
+            await self.write("close", lambda _: None)  # and with it everything that was to be written before
         self._batches.put(([], False))
         await asyncio.to_thread(self._thread.join)
         self._connection.close()
@@ -114,8 +105,6 @@ class Writer:
 
     def _hand_over(self) -> None:
         jobs, self._gathered = self._gathered[:MAX_JOBS], self._gathered[MAX_JOBS:]
-        jobs += self._patient[:PORTION]
-        del self._patient[:PORTION]
         self._writing = True
         light = not any(job.heavy for job in jobs)
         self._batches.put((jobs, light and self._run_all(jobs)))
@@ -136,7 +125,7 @@ class Writer:
         self._rest_until = self._loop.time() + min((len(jobs) - 1) * PAUSE_PER_JOB, MAX_PAUSE)
         for job in jobs:
             job.settle()
-        if self._gathered or self._patient:
+        if self._gathered:
             self._hand_over_soon()
 
     # -- in the thread
