@@ -138,8 +138,12 @@ def test_the_terminal_event_too_shows_only_once_it_is_committed() -> None:
 
 
 def close(stage: Stage, live: Live) -> asyncio.Task[None]:
-    last = Draft("response.completed", {"response": {"status": "completed"}})
-    return asyncio.create_task(stage.committer.close(live, [last], status="completed", snapshot=b"{}", turn=[]))
+    async def closing() -> None:
+        last = Draft("response.completed", {"response": {"status": "completed"}})
+        await stage.committer.close(live, [last], status="completed", snapshot=b"{}", turn=[])
+        await stage.committer.closed(live)
+
+    return asyncio.create_task(closing())
 
 
 # -- one flush after the other

@@ -75,6 +75,23 @@ def test_what_cannot_be_continued_may_run_to_its_end_within_the_grace(tmp_path: 
     play(tmp_path, scene, script)
 
 
+@pytest.mark.parametrize("grace", [60.0, 0.0])
+def test_what_has_all_been_said_ends_though_it_could_be_continued(grace: float, tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        gate = rig.worker._runner.committer.ending = asyncio.Semaphore(0)
+        accepted = await rig.create()
+        await is_shown(rig, accepted.response_id)
+        await asyncio.sleep(0.05)
+        draining = asyncio.create_task(rig.worker.drain(grace))
+        await asyncio.sleep(0.05)
+        gate.release()
+        await draining
+        final = await rig.end(accepted.response_id)
+        assert (final["status"], answer_of(final)) == ("completed", "Hello")
+
+    play(tmp_path, scene, ["Hel", "lo", finish_chunk()], continuation="prefill")
+
+
 def test_what_does_not_end_within_the_grace_is_cut_off(tmp_path: Path) -> None:
     async def scene(rig: Rig) -> None:
         accepted = [await rig.create() for _ in range(5)]

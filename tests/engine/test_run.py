@@ -20,7 +20,7 @@ from outlive.adapters.backends.scripted import (
 from outlive.adapters.memory.journal import MemoryJournal
 from outlive.core import calls
 from outlive.core.calls import INTERRUPTED, Call, Outcome
-from outlive.core.errors import UpstreamFault
+from outlive.core.errors import StorageUnavailable, UpstreamFault
 from outlive.core.events import AnyDraft, Json
 from outlive.core.recovery import MAX_ATTEMPTS
 from outlive.engine import live
@@ -188,6 +188,32 @@ def test_so_many_end_at_once_and_the_others_wait_their_turn() -> None:
         free.set()
         await asyncio.gather(*running)
         assert [desk.check()["status"] for desk in desks] == ["completed"] * len(desks)
+
+    run_virtually(go())
+
+
+def test_ends_that_cannot_be_committed_keep_no_others_from_theirs() -> None:
+    async def go() -> None:
+        desks = [Desk(NoTools(), ANSWER, tools=[]) for _ in range(ENDINGS + 1)]
+        *stuck, last = desks
+
+        def refuse(_: Closing) -> asyncio.Future[None]:
+            refused = asyncio.get_running_loop().create_future()
+            refused.set_exception(StorageUnavailable("close"))
+            return refused
+
+        for desk in desks:
+            desk.committer.ending = last.committer.ending
+        for desk in stuck:
+            desk.ledger.close = refuse  # type: ignore[method-assign,assignment]
+        running = [desk.start() for desk in desks]
+        await running[-1]
+        assert last.check()["status"] == "completed"
+        assert not any(task.done() for task in running[:-1])
+        for desk, task in zip(stuck, running, strict=False):
+            del desk.ledger.close  # the storage is back
+            await task
+            assert desk.check()["status"] == "completed"
 
     run_virtually(go())
 

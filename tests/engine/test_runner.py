@@ -366,6 +366,17 @@ def test_a_run_whose_time_is_up_while_it_is_being_closed_ends_as_it_was_going_to
     play(tmp_path, scene, DONE, run_seconds=0.05)
 
 
+def test_a_run_whose_time_is_up_while_it_waits_to_be_closed_ends_as_it_was_going_to(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        gate = rig.worker._runner.committer.ending = asyncio.Semaphore(0)
+        accepted = await rig.create()
+        await asyncio.sleep(0.06)
+        gate.release()
+        assert (await rig.end(accepted.response_id))["status"] == "completed"
+
+    play(tmp_path, scene, DONE, run_seconds=0.05)
+
+
 def test_a_run_that_lost_its_lease_stops_its_upstream_call_and_writes_nothing(tmp_path: Path) -> None:
     async def scene(rig: Rig) -> None:
         accepted = await rig.create()

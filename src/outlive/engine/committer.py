@@ -41,7 +41,7 @@ class Committer:
         self._flight: asyncio.Future[list[Kept]] | None = None
         self._next_at = 0.0
         self._failures = 0
-        self.ending = asyncio.Semaphore(ENDINGS)  # to be held by whoever makes and commits an end
+        self.ending = asyncio.Semaphore(ENDINGS)  # to be held while an end is made and first tried
         self._closing: set[asyncio.Task[None]] = set()  # what waits for the storage to come back
         self._urgent = False  # a first output waits for the commit under way to be over
         # Called for a response whose journal has lost more than is still known here.
@@ -68,7 +68,8 @@ class Committer:
     async def close(
         self, live: Live, drafts: list[AnyDraft], *, status: TerminalStatus, snapshot: bytes, turn: list[Json]
     ) -> None:
-        """Commit the last events with everything that must change with them. Keeps trying while the storage is down."""
+        """Commit the last events with everything that must change with them: the first try. Then `closed` waits for the
+        one that succeeds, for this goes on trying while the storage is down."""
         while live.in_flight:
             await live.wait()
         live.emit(drafts)
@@ -76,6 +77,10 @@ class Committer:
         entry, _ = live.take(self._clock.now())
         closing = Closing(entry, status, snapshot, turn, keep_turn=status != "failed")
         self._try_close(live, closing)
+        while not (live.ended or live.lost or live.held_up):
+            await live.wait()
+
+    async def closed(self, live: Live) -> None:
         while not live.ended:
             if live.lost:
                 raise StaleFence
@@ -96,6 +101,8 @@ class Committer:
         elif isinstance(error, Behind):
             self._repair(live, error.last, partial(self._try_close, live, closing))
         elif isinstance(error, StorageUnavailable):
+            live.held_up = True
+            live.wake()
             task = asyncio.create_task(self._close_later(live, closing, failures))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)

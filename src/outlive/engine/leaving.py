@@ -64,6 +64,8 @@ class Leaving:
     def _loses_nothing(self, running: Running) -> bool:
         """Nothing to be shown yet, or another worker can go on where this one stops."""
         live = running.live
+        if live.ending:
+            return False
         if not live.fold.visible:
             return live.settled
         return self._runner.can_continue(running.claim, live)
@@ -75,6 +77,8 @@ class Leaving:
             running.live.lose()
 
     async def _end(self, running: Running) -> None:
+        if running.live.ending:
+            await asyncio.wait([running.task], timeout=LAST_SECONDS)
         stop(running.task)
         await asyncio.gather(running.task, return_exceptions=True)
         if running.live.ended or running.live.lost:

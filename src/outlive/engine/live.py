@@ -38,8 +38,10 @@ class Live:
         "committed",
         "dirty",
         "ended",
+        "ending",
         "final",
         "fold",
+        "held_up",
         "in_flight",
         "lease",
         "lost",
@@ -58,6 +60,8 @@ class Live:
         self.committed = self._numbered = fold.last
         self.dirty = False  # has something for the next commit
         self.in_flight = False  # has something in the commit under way
+        self.ending = False  # all is said: its end is being made and committed
+        self.held_up = False  # its end could not be committed at once
         self.ended = False
         self.lost = False  # the lease went to another: whoever reads here must read on elsewhere
         self.on_lost: Callable[[], object] | None = None  # stops the run, which may be waiting for a silent upstream

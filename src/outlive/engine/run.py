@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
@@ -62,6 +63,7 @@ class Run:
         self._reattaching: Reattaching | None = None  # where it goes on at the upstream without us
         self._border = -1  # the last event before this step, where nothing was visible of it then
         self._began = self.clock.monotonic()
+        self.limit: asyncio.Timeout | None = None  # on the time it may take
         self._continuation: str = "none"
         past = Past(claim, runner.history, runner.compactor, self.clock)
         self.history, self.context = past.history, past.context
@@ -322,6 +324,9 @@ class Run:
 
     async def _close(self, drafts: list[AnyDraft], outcome: Outcome) -> None:
         live = self.live
+        live.ending = True
+        if self.limit is not None:
+            self.limit.reschedule(None)  # what has been said in time is not too late now
         async with self.committer.ending:
             if live.lost or live.ended:
                 return
@@ -335,5 +340,7 @@ class Run:
                 snapshot=endings.snapshot_of(terminal),
                 turn=endings.turn(output),
             )
+        # Not at the gate: one end that cannot be committed must not keep all others from theirs.
+        await self.committer.closed(live)
         if live.upstream is not None:
             let_go(self, outcome)

@@ -53,9 +53,10 @@ class Runner:
             await run.go()
             return
         try:
-            async with asyncio.timeout(self._run_seconds):
+            async with asyncio.timeout(self._run_seconds) as run.limit:
                 await run.go()
         except TimeoutError:
+            run.limit = None
             await run.give_up(UpstreamFault(TOO_LONG, timed_out=True, retryable=False))
 
     async def cancel(self, claim: Claim, live: Live) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Outlet:
-    """By itself it stands for a connection that can nothing of it, and never breaks."""
+    """By itself it stands for a connection that can do none of it, and never breaks."""
 
     __slots__ = ("_on_cut", "is_cut")
 

@@ -46,9 +46,7 @@ class Joined:
         return getattr(self._transport, name)
 
 
-class Cycle(Outlet):
-    """The outlet of one request."""
-
+class RequestOutlet(Outlet):
     __slots__ = ("_cycle",)
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
@@ -64,7 +62,14 @@ class Cycle(Outlet):
 
     def watch(self, on_cut: Callable[[], None] | None) -> None:
         super().watch(on_cut)
-        self._cycle.flow.resume_reading()  # a large body may have stopped it, and then nobody would see the client go
+        if on_cut is not None:
+            self._cycle.flow.resume_reading()  # a large body may have stopped it, and nobody would see the client go
+
+    def cut(self) -> None:
+        # uvicorn tells only the newest request of a connection, and another may be waiting behind this one.
+        self._cycle.disconnected = not self._cycle.response_complete
+        self._cycle.message_event.set()
+        super().cut()
 
 
 class Protocol(HttpToolsProtocol):
@@ -79,5 +84,5 @@ class Protocol(HttpToolsProtocol):
             self._outlet.cut()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._outlet = cycle.scope["state"]["outlive.outlet"] = Cycle(cycle)
+        self._outlet = cycle.scope["state"]["outlive.outlet"] = RequestOutlet(cycle)
         super()._start_asgi_task(cycle, app)

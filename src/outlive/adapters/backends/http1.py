@@ -88,6 +88,7 @@ class Pool:
     def close(self) -> None:
         if self._sweep is not None:
             self._sweep.cancel()
+            self._sweep = None
         for idle in self._idle.values():
             for connection in list(idle):
                 connection.close()
