@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from outlive.adapters.postgres import connection as postgres
+from outlive.adapters.postgres.admissions import LATE_SECONDS
 from outlive.adapters.postgres.ledger import PostgresLedger
 from outlive.adapters.postgres.threads import SQL
 from outlive.core.errors import Behind, ConversationLocked, MustWait, StaleFence, StorageUnavailable, TooMany
@@ -329,6 +330,37 @@ def lost(test: Callable[[Book, Line, postgres.Database], Awaitable[None]]) -> Ca
 
     with_line.__name__, with_line.__doc__ = test.__name__, test.__doc__
     return play(with_line)
+
+
+@lost
+async def test_an_admission_that_may_have_been_repeated_by_now_is_refused(
+    book: Book, line: Line, database: postgres.Database
+) -> None:
+    async with asyncio.timeout(20):
+        line.freeze()
+        silent = asyncio.create_task(book.admit("Hi", retry_digest=b"body"))
+        await asyncio.sleep(0.1)
+        behind = asyncio.create_task(book.admit("Ho", retry_digest=b"other"))  # waits for the same line
+        keyed = asyncio.create_task(book.admit("He", key="k1", retry_digest=b"keyed"))
+        await asyncio.sleep(LATE_SECONDS + 0.2)
+        line.thaw()
+        for late in (silent, behind):
+            with pytest.raises(StorageUnavailable):
+                await late
+        await keyed  # its key would have told
+        assert await book.home.catalog.unanswered("ann", b"body", 0.0) == []
+        await book.admit("Hi", retry_digest=b"body")
+
+
+@lost
+async def test_a_database_whose_clock_was_set_refuses_once_at_most(
+    book: Book, line: Line, database: postgres.Database
+) -> None:
+    assert database.ahead is not None
+    database.ahead -= 3600
+    with pytest.raises(StorageUnavailable):
+        await book.admit("Hi", retry_digest=b"body")
+    await book.admit("Hi", retry_digest=b"body")
 
 
 @lost

@@ -271,6 +271,20 @@ def test_a_silent_retry_attaches_to_what_its_dead_connection_created(tmp_path: P
     play(tmp_path, scene, [Gate()])
 
 
+def test_a_silent_retry_waits_for_what_is_still_being_admitted(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        reached = rig.ledger.hold("admit")
+        first = asyncio.create_task(rig.create("Hi", retry=0))
+        await reached.wait()
+        again = asyncio.create_task(rig.create("Hi", retry=1))
+        await asyncio.sleep(0.05)
+        rig.ledger.let_go("admit")
+        assert (await again).response_id == (await first).response_id
+        assert not rig.door._coming
+
+    play(tmp_path, scene, [Gate()])
+
+
 def test_a_silent_retry_waits_a_moment_for_its_first_connection_to_die(tmp_path: Path) -> None:
     async def scene(rig: Rig) -> None:
         first = await rig.create("Hi", retry=0)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import select
 import socket
 import weakref
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import uvicorn
 
 from outlive.http.app import Access, Application
@@ -146,6 +148,32 @@ def test_pieces_are_poured_until_the_client_is_slow_and_again_when_it_has_read()
         assert refused == [False, False]
 
     asyncio.run(check())
+
+
+@pytest.mark.skipif(
+    not hasattr(select, "POLLRDHUP"), reason="this system does not tell of a client that hung up"
+)
+def test_a_client_that_hung_up_is_known_to_have_before_the_loop_has_heard_of_it() -> None:
+    found: list[bool] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        outlet = scope["state"].pop("outlive.outlet")
+        found.append(outlet.has_hung_up())
+        client.close()  # and nobody has read its end when the next line runs
+        found.append(outlet.has_hung_up())
+        assert not outlet.is_cut
+
+    async def check() -> None:
+        async with serving(app) as address:
+            await asyncio.get_running_loop().sock_connect(client, address)
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            while len(found) < 2:
+                await asyncio.sleep(0.001)
+        assert found == [False, True]
+
+    with socket.socket() as client:
+        client.setblocking(False)
+        asyncio.run(check())
 
 
 def test_nothing_of_a_request_waits_for_the_garbage_collection(tmp_path: Path) -> None:

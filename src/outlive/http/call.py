@@ -137,6 +137,8 @@ class Call:
         """Whether the client is known to have gone, without waiting for it to go. Not for use after the last send."""
         if b"x-stainless-retry-count" not in self.headers:
             return False  # only a silent retry would ask (D17)
+        if self.outlet.has_hung_up():
+            return True
         waiting = self.receive().__await__()
         try:
             next(waiting)

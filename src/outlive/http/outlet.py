@@ -19,6 +19,10 @@ class Outlet:
         written."""
         return False
 
+    def has_hung_up(self) -> bool:
+        """Whether the client is gone, also where only the system knows that by now."""
+        return self.is_cut
+
     def watch(self, on_cut: Callable[[], None] | None) -> None:
         """Call this once the client is gone (which `send` does not tell), at once if it is; None: nothing any more."""
         self._on_cut = on_cut

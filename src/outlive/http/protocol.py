@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from outlive.http.outlet import Outlet
+
+# Where the system cannot tell that the other side will send no more (a Mac), only that it is gone altogether.
+HUNG_UP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 class Joined:
@@ -59,6 +63,14 @@ class RequestOutlet(Outlet):
             return False
         cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
         return True
+
+    def has_hung_up(self) -> bool:
+        transport = self._cycle.transport
+        if self.is_cut or transport.is_closing():
+            return True
+        poll = select.poll()
+        poll.register(transport.get_extra_info("socket").fileno(), HUNG_UP)
+        return bool(poll.poll(0))
 
     def watch(self, on_cut: Callable[[], None] | None) -> None:
         super().watch(on_cut)

@@ -8,14 +8,18 @@ from outlive.adapters.postgres import stash
 from outlive.adapters.postgres.connection import Connection, Database, InDoubt, as_text
 from outlive.adapters.postgres.locks import lock_of
 from outlive.adapters.postgres.threads import SQL, encode, ids_of, refuse
-from outlive.core.errors import OutliveError, TooMany
+from outlive.core.errors import OutliveError, StorageUnavailable, TooMany
 from outlive.core.requests import pack
 from outlive.ports.ledger import Admission, Admitted, Lease, Place, Quota
 
+# A silent retry finds what it repeats in the database (D17). What comes there later than this, for its line was slow or
+# its node stood still, may have been repeated elsewhere by then, so it is refused: whoever still waits may ask again.
+LATE_SECONDS = 2.0
 # That nobody counts.
 UNLIMITED = (1 << 31) - 1
 
 Outcome = Admitted | OutliveError
+Asked = tuple[Admission, float]  # and when it was, on the monotonic clock
 
 
 class Admissions:
@@ -23,16 +27,20 @@ class Admissions:
         self._database = database
         self._quota = quota
 
-    async def write(self, admissions: list[Admission]) -> list[Outcome]:
-        arguments = self._arguments(admissions)
+    async def write(self, asked: list[Asked]) -> list[Outcome]:
+        admissions = [admission for admission, _ in asked]
+        arguments = self._arguments(asked)
         try:
             rows = await self._database.write("admit", lambda db: db.fetch(SQL["admit_all"], *arguments), hot=True)
         except InDoubt as doubt:
             return await self._look_again(admissions, doubt)
+        if any(row[0] == "late" for row in rows):
+            await self._database.read_clock()  # it may have been set
         return [_outcome(admission, row, self._quota) for admission, row in zip(admissions, rows, strict=True)]
 
-    async def write_large(self, admission: Admission) -> Admitted:
-        arguments = self._arguments([admission])
+    async def write_large(self, asked: Asked) -> Admitted:
+        admission, _ = asked
+        arguments = self._arguments([asked])
 
         async def work(db: Connection) -> Outcome:
             await stash.put(db, admission.response_id, admission.request.input)
@@ -53,8 +61,8 @@ class Admissions:
             raise outcome
         return outcome
 
-    def _arguments(self, admissions: list[Admission]) -> tuple[Any, ...]:
-        quota = self._quota
+    def _arguments(self, asked: list[Asked]) -> tuple[Any, ...]:
+        admissions, quota = [admission for admission, _ in asked], self._quota
         limited = quota.waiting < UNLIMITED
         locks: set[int] = set()
         for admission in admissions:
@@ -65,12 +73,18 @@ class Admissions:
             if admission.worker is None and (limited or quota.waiting_per_owner):
                 locks.add(lock_of("waiting"))
         return (
-            [_as_row(admission) for admission in admissions],
+            [_as_row(admission, self._until(admission, at)) for admission, at in asked],
             sorted(locks),
             [as_text(a.request.conversation) for a in admissions if a.request.conversation is not None],
             [as_text(a.request.previous_response_id) for a in admissions if a.request.previous_response_id is not None],
             [quota.running_per_owner, quota.waiting if limited else None, quota.waiting_per_owner],
         )
+
+    def _until(self, admission: Admission, at: float) -> float | None:
+        """By the database's clock; None where nothing could be done twice."""
+        if admission.retry_digest is None or admission.idempotency is not None or self._database.ahead is None:
+            return None
+        return at + self._database.ahead + LATE_SECONDS
 
     async def _look_again(self, admissions: list[Admission], doubt: InDoubt) -> list[Outcome]:
         """The connection was lost. Whoever was accepted holds a lease of ours: nobody is told before that is known."""
@@ -92,7 +106,7 @@ class _Undo(Exception):
         self.outcome = outcome
 
 
-def _as_row(admission: Admission) -> tuple[Any, ...]:
+def _as_row(admission: Admission, until: float | None) -> tuple[Any, ...]:
     request, repeat = admission.request, admission.idempotency
     conversation, parent = request.conversation, request.previous_response_id
     return (
@@ -104,6 +118,7 @@ def _as_row(admission: Admission) -> tuple[Any, ...]:
         ids_of(request.input),
         None if admission.large else [encode(item) for item in request.input],
         request.given_ids,
+        until,
     )
 
 
@@ -113,6 +128,8 @@ def _outcome(admission: Admission, row: Any, quota: Quota) -> Outcome:
         return _admitted(admission, *made)
     if refusal == "attached":
         return Admitted(attached=detail)
+    if refusal == "late":
+        return StorageUnavailable("admit", "it took too long to get there")
     if refusal == "too many":
         return TooMany.waiting(quota.waiting)
     if refusal == "too many of yours":

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias, TypeVar
 
@@ -113,6 +114,7 @@ class Database:
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
         self.healthy = True
+        self.ahead: float | None = None  # of this machine's monotonic clock the database's is, in seconds
         self.generation = 0  # how often a writing connection was lost: since then a standby may have become the primary
         self._hot = Pool(self._open_link, HOT)
         self._writers = Pool(self._open_link, WRITERS)
@@ -212,6 +214,14 @@ class Database:
         """How what is committed may be lost all the same."""
         return await self.read("look", find_risks)
 
+    async def read_clock(self) -> None:
+        with contextlib.suppress(StorageUnavailable):
+            await self.read("clock", self._read_clock)
+
+    async def _read_clock(self, connection: Connection) -> None:
+        asked = time.monotonic()
+        self.ahead = await connection.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8") - asked
+
     def _lose(self) -> None:
         self.healthy = False
         self.generation += 1
@@ -221,6 +231,7 @@ class Database:
         token = secrets.randbits(62)
         try:
             await connection.execute("SELECT pg_advisory_lock($1)", token)
+            await self._read_clock(connection)
         except BaseException:
             connection.terminate()
             raise

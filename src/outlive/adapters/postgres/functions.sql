@@ -90,7 +90,8 @@ CREATE TYPE admission AS (
     request bytea, frames bytea, count int, worker text, sealed bytea,
     key text, digest bytea, retry_digest bytea,
     item_ids text[], item_bodies bytea[], -- the bodies are NULL when they are in the stash
-    with_ids boolean                      -- the caller named the items, who may have sent them before (D24)
+    with_ids boolean,                     -- the caller named the items, who may have sent them before (D24)
+    until float8                          -- by this clock, from when on the caller may have given up and asked again
 );
 CREATE TYPE admitted AS (refusal text, detail text, key bigint, thread bigint, first int);
 
@@ -133,6 +134,11 @@ BEGIN
             made.detail := earlier.target;
             RETURN made;
         END IF;
+    END IF;
+
+    IF extract(epoch FROM clock_timestamp()) > a.until THEN
+        made.refusal := 'late';
+        RETURN made;
     END IF;
 
     IF a.conversation IS NOT NULL THEN

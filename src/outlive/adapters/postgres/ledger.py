@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ class PostgresLedger:
         self._quota = quota or NO_QUOTA
         self._admissions = admissions.Admissions(database, self._quota)
         self._appends = appends.Appends(database, worker)
-        self._admitting: Writer[Admission, Admitted] = Writer(self._admissions.write)
+        self._admitting: Writer[admissions.Asked, Admitted] = Writer(self._admissions.write)
         self._closing: Writer[Closing, None] = Writer(self._close_all)
         self._answering: Writer[str, None] = Writer(self._answer_all)
 
@@ -56,9 +57,10 @@ class PostgresLedger:
     # -- admission
 
     def admit(self, admission: Admission) -> asyncio.Future[Admitted]:
+        asked = (admission, time.monotonic())
         if admission.large:
-            return self._loop.create_task(self._admissions.write_large(admission))
-        return self._admitting.submit(admission)
+            return self._loop.create_task(self._admissions.write_large(asked))
+        return self._admitting.submit(asked)
 
     async def answered(self, response_id: str) -> None:
         await self._answering.submit(response_id)
