@@ -42,8 +42,6 @@ RETRY_STEP_SECONDS = 0.05
 
 NOWHERE = Place(0, 0)
 
-Coming = set[asyncio.Future[Admitted]]
-
 NO_SEAL = (
     "This server cannot keep the 'headers' or the 'authorization' of tools: it has no key to seal them with. Its "
     "operator can give it one with OUTLIVE_SEAL_KEY or --seal-key-file."
@@ -99,7 +97,8 @@ class Door:
         self._ids = ids
         self._limits = limits
         self.answering = answering
-        self._coming: dict[tuple[str, bytes], Coming] = {}  # what is being admitted, and may be repeated meanwhile
+        # What is being admitted, and may be repeated meanwhile.
+        self._coming: dict[tuple[str, bytes], asyncio.Future[Admitted]] = {}
         self._toolbox = toolbox
         self._seal = seal
         self._compactor = compactor
@@ -187,7 +186,7 @@ class Door:
     async def _find_unanswered(self, owner: str, digest: bytes) -> str | None:
         """The SDK gave up on a connection and asks again: we may hear of the new one before the old one's end."""
         if (coming := self._coming.get((owner, digest))) is not None:
-            await asyncio.wait(coming)
+            await asyncio.wait([coming])
         for _ in range(int(RETRY_PATIENCE_SECONDS / RETRY_STEP_SECONDS)):
             since = self._clock.now() - RETRY_AGE_SECONDS
             found = await self._catalog.unanswered(owner, digest, since)
@@ -253,15 +252,8 @@ class Door:
         return await answer
 
     def _expect(self, whose: tuple[str, bytes], admitting: asyncio.Future[Admitted]) -> None:
-        coming = self._coming.setdefault(whose, set())
-        coming.add(admitting)
-
-        def forget(_: asyncio.Future[Admitted]) -> None:
-            coming.discard(admitting)
-            if not coming and self._coming.get(whose) is coming:
-                del self._coming[whose]
-
-        admitting.add_done_callback(forget)
+        self._coming[whose] = admitting  # of several, the last is written last
+        admitting.add_done_callback(lambda _: self._coming.get(whose) is admitting and self._coming.pop(whose))
 
     def _admitted(
         self,
