@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import select
 import socket
 import weakref
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import uvicorn
 
 from outlive.http.app import Access, Application
@@ -150,7 +148,6 @@ def test_pieces_are_poured_until_the_client_is_slow_and_again_when_it_has_read()
     asyncio.run(check())
 
 
-@pytest.mark.skipif(not hasattr(select, "POLLRDHUP"), reason="this system does not tell of a client that hung up")
 def test_a_client_that_hung_up_is_known_to_have_before_the_loop_has_heard_of_it() -> None:
     found: list[bool] = []
 

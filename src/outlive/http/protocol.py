@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import select
+import socket
 from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from outlive.http.outlet import Outlet
-
-# Where the system cannot tell that the other side will send no more (a Mac), only that it is gone altogether.
-HUNG_UP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 class Joined:
@@ -68,9 +65,16 @@ class RequestOutlet(Outlet):
         transport = self._cycle.transport
         if self.is_cut or transport.is_closing():
             return True
-        poll = select.poll()
-        poll.register(transport.get_extra_info("socket").fileno(), HUNG_UP)
-        return bool(poll.poll(0))
+        # A look at what waits to be read, which leaves it there.
+        peeking = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, transport.get_extra_info("socket").fileno())
+        try:
+            return peeking.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        finally:
+            peeking.detach()
 
     def watch(self, on_cut: Callable[[], None] | None) -> None:
         super().watch(on_cut)
