@@ -18,6 +18,8 @@ from tests.support.upstream import Json
 TERMINAL = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
 AT_ONCE = 16
 ATTEMPTS = 3
+# What a finding tells of a response.
+TOLD = ("id", "status", "created_at", "completed_at", "model", "outlive")
 LEASES = "SELECT r.id FROM outlive.leases l JOIN outlive.responses r ON r.key = l.response"
 
 
@@ -157,9 +159,16 @@ class Audit:
         for name, ids in by_turn.items():
             lasting = [each for each in ids if self._bodies[each]["status"] != "failed"]
             if len(lasting) > 1:
-                self._find("doubled", lasting[1], f"{name} was answered by {lasting}")
+                self._find("doubled", lasting[1], f"{name} was answered by {lasting}{self._tell(name, ids)}")
         for conversation, bodies in by_conversation.items():
             await self._check_conversation(conversation, bodies)
+
+    def _tell(self, name: str, ids: list[str]) -> str:
+        """Of one turn: what its user did, and what there is."""
+        turn = self._turns.get(name)
+        tries = turn.tries if turn is not None else []
+        bodies = [{key: self._bodies[each].get(key) for key in TOLD} for each in ids]
+        return "".join(f"\n    {line}" for line in [turn and turn.kind, *tries, *bodies])
 
     async def _check_conversation(self, conversation: str, bodies: list[Json]) -> None:
         """It holds exactly the turns of its responses, in their order, and is unlocked."""

@@ -18,6 +18,7 @@ class Turn:
     frames: list[bytes] = field(default_factory=list)
     cancelled: bool = False  # by the user
     over: bool = False  # the user knows how it ended
+    tries: list[str] = field(default_factory=list)  # of creating it: when, where, and what came of it
 
 
 @dataclass

@@ -84,7 +84,7 @@ class User:
             headers = {"Idempotency-Key": turn.name}
             if turn.kind == "retried":  # as OpenAI's SDK does by itself: no key, but a count
                 headers = {"x-stainless-retry-count": str(tried)}
-            answer = await self._wire.ask_once("POST", "/responses", body, headers)
+            answer = await self._wire.ask_once("POST", "/responses", body, headers, turn)
             if answer is not None and answer.status == 200:
                 return answer
             if answer is not None:

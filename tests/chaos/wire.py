@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import re
+import time
+from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import aiohttp
 
@@ -36,9 +39,11 @@ class Wire:
         self._fleet = fleet
         self._choose = choose
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=2, sock_read=SILENCE)
-        # Connections are never used again: a node that was killed leaves dead ones behind.
+        # Connections are never used again: a node that was killed leaves dead ones behind. The server is not told, just
+        # as SDKs do not, and so it sees when an answer came too late for whoever asked.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
+        headers = {"Connection": "keep-alive"}
+        self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers)
         self.resumed = 0
         self.seen = 0  # events
         self.losses = 0  # how often an event was not the one that had to come
@@ -58,11 +63,11 @@ class Wire:
                 return answer
 
     async def ask_once(
-        self, method: str, path: str, body: Json | None = None, headers: dict[str, str] | None = None
+        self, method: str, path: str, body: Json | None, headers: dict[str, str], turn: Turn | None = None
     ) -> Answer | None:
         """None when there was no answer, or none but that the server is not there for us now."""
         try:
-            async with self._open(method, path, body, headers) as response:
+            async with self._open(method, path, body, headers, turn) as response:
                 raw = await response.read()
             if response.status != 503:
                 return Answer(response.status, json.loads(raw))
@@ -103,7 +108,7 @@ class Wire:
     async def stream(self, body: Json, turn: Turn, key: str) -> Answer | None:
         """Ask for a response and read it as long as the connection lasts; an answer that is no stream is returned."""
         try:
-            async with self._open("POST", "/responses", body, {"Idempotency-Key": key}) as response:
+            async with self._open("POST", "/responses", body, {"Idempotency-Key": key}, turn) as response:
                 if response.content_type != "text/event-stream":
                     return Answer(response.status, json.loads(await response.read()))
                 await self.read(response, turn)
@@ -125,9 +130,29 @@ class Wire:
                 return turn.frames
             await self._breathe()
 
-    def _open(self, method: str, path: str, body: Json | None = None, headers: dict[str, str] | None = None) -> Any:
+    @contextlib.asynccontextmanager
+    async def _open(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        headers: dict[str, str] | None = None,
+        turn: Turn | None = None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """A request to some node; `turn` keeps what came of it."""
         node = self._choose.choice(self._fleet.nodes)
-        return self._session.request(method, node.url + path, json=body, headers=headers)
+        began, outcome = time.time(), "no answer"
+        try:
+            async with self._session.request(method, node.url + path, json=body, headers=headers) as response:
+                outcome = f"{response.status}"
+                yield response
+                outcome = f"{response.status}, whole"
+        except BROKEN as error:
+            outcome += f", {type(error).__name__}: {error}"
+            raise
+        finally:
+            if turn is not None:
+                turn.tries.append(f"{began:.3f} to {time.time():.3f} {node.name} {headers}: {outcome}")
 
     async def _breathe(self) -> None:
         await asyncio.sleep(self._choose.uniform(0.02, 0.2))

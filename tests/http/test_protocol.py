@@ -1,18 +1,22 @@
-"""The head of an answer goes out with the first bytes of its body, and a streamed body can be poured."""
+"""The head of an answer goes out with the first bytes of its body, a streamed body can be poured, and what a client
+does next tells whether it has its answer."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gc
+import select
 import socket
 import weakref
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import uvicorn
 
+from outlive.http import protocol
 from outlive.http.app import Access, Application
 from outlive.http.protocol import Joined, Protocol
 from outlive.serving import Server
@@ -37,6 +41,7 @@ class Recorder(asyncio.Transport):
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+ASKING = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def test_a_head_and_its_body_are_one_write() -> None:
@@ -130,7 +135,7 @@ def test_pieces_are_poured_until_the_client_is_slow_and_again_when_it_has_read()
         async with serving(app) as address:
             reader, writer = await asyncio.open_connection(*address, limit=1024)
             try:
-                writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+                writer.write(ASKING)
                 await slow.wait()
                 before, read = len(poured), 0
                 await reader.readuntil(b"\r\n\r\n")
@@ -161,7 +166,7 @@ def test_a_client_that_hung_up_is_known_to_have_before_the_loop_has_heard_of_it(
     async def check() -> None:
         async with serving(app) as address:
             await asyncio.get_running_loop().sock_connect(client, address)
-            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            client.sendall(ASKING)
             while len(found) < 2:
                 await asyncio.sleep(0.001)
         assert found == [False, True]
@@ -169,6 +174,45 @@ def test_a_client_that_hung_up_is_known_to_have_before_the_loop_has_heard_of_it(
     with socket.socket() as client:
         client.setblocking(False)
         asyncio.run(check())
+
+
+@pytest.mark.parametrize(("then", "taken"), [("ask", True), ("close", True), ("give up", False), ("keep silent", True)])
+def test_what_a_client_does_next_tells_whether_it_has_read_its_answer(
+    then: str, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Only who keeps silent is waited for.
+    monkeypatch.setattr(protocol, "TAKING_SECONDS", 0.05 if then == "keep silent" else 60)
+    found: list[bool] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        outlet = scope["state"].pop("outlive.outlet")
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+        found.append(await outlet.is_taken())
+
+    async def check() -> None:
+        loop = asyncio.get_running_loop()
+        async with serving(app) as address:
+            with socket.socket() as client:
+                client.setblocking(False)
+                await loop.sock_connect(client, address)
+                client.sendall(ASKING)
+                if then == "give up":
+                    while select.select([client], [], [], 0)[0] == []:
+                        await asyncio.sleep(0.001)
+                else:
+                    answer = b""
+                    while not answer.endswith(b"ok"):
+                        answer += await loop.sock_recv(client, 1000)
+                if then == "ask":
+                    client.sendall(ASKING)
+                elif then in ("close", "give up"):
+                    client.close()
+                while not found:
+                    await asyncio.sleep(0.001)
+                assert found == [taken]
+
+    asyncio.run(check())
 
 
 def test_nothing_of_a_request_waits_for_the_garbage_collection(tmp_path: Path) -> None:

@@ -150,9 +150,13 @@ class Wire:
 
     def running(self, name: str) -> str:
         """The id of the running response whose metadata says that this is its name."""
-        data = self.get("/v1/responses?status=in_progress&limit=100").json()["data"]
-        (response_id,) = [each["id"] for each in data if each["metadata"] == {"name": name}]
-        return str(response_id)
+        (response_id,) = self.named(name, "status=in_progress&")
+        return response_id
+
+    def named(self, name: str, query: str = "") -> list[str]:
+        """The ids of all responses whose metadata says that this is their name."""
+        data = self.get(f"/v1/responses?{query}limit=100").json()["data"]
+        return [each["id"] for each in data if each["metadata"] == {"name": name}]
 
     def post_and_leave(self, path: str, body: object, **headers: str) -> HTTPConnection:
         """Send a request whose answer nobody has read yet; the caller closes the connection."""

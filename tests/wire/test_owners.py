@@ -144,8 +144,9 @@ def test_a_silent_retry_attaches_to_nobody_elses_response(anna: Wire, bert: Wire
     gate = Gate()
     model = upstream.model([gate, *say("Hi.")])
     body = {"model": model, "input": "Hi"}
-    anna.post_and_leave("/v1/responses", body, x_stainless_retry_count="0").close()
+    connection = anna.post_and_leave("/v1/responses", body, x_stainless_retry_count="0")
     gate.wait_reached()
+    connection.close()
     gate.open()
     made = bert.post("/v1/responses", body, x_stainless_retry_count="1").json()["id"]
     assert anna.get(f"/v1/responses/{made}").status == 404

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import os
+import select
+import signal
+import socket
 import threading
 from typing import Any
 
@@ -268,8 +273,9 @@ def test_a_first_try_never_attaches(wire: Wire, upstream: FakeUpstream) -> None:
     gate = Gate()
     model = upstream.model([gate, *say("Hi.")])
     body = {"model": model, "input": "Hi"}
-    wire.post_and_leave("/v1/responses", body, x_stainless_retry_count="0").close()
+    connection = wire.post_and_leave("/v1/responses", body, x_stainless_retry_count="0")
     gate.wait_reached()
+    connection.close()
     gate.open()
     assert retry(wire, body, 0).status == 200
     assert wire.post("/v1/responses", body).status == 200
@@ -285,8 +291,9 @@ def test_a_count_that_makes_no_sense_counts_for_nothing(wire: Wire, upstream: Fa
 def test_a_retry_with_another_body_does_not_attach(wire: Wire, upstream: FakeUpstream) -> None:
     gate = Gate()
     model = upstream.model([gate, *say("Hi.")])
-    wire.post_and_leave("/v1/responses", {"model": model, "input": "Hi"}, x_stainless_retry_count="0").close()
+    connection = wire.post_and_leave("/v1/responses", {"model": model, "input": "Hi"}, x_stainless_retry_count="0")
     gate.wait_reached()
+    connection.close()
     gate.open()
     retry(wire, {"model": model, "input": "Ho"}, 1)
     assert len(upstream.calls(model)) == 2
@@ -305,6 +312,70 @@ def test_a_retry_attaches_to_what_has_ended_meanwhile(wire: Wire, upstream: Fake
     assert retry(wire, body, 1).json()["id"] == running
     assert retry(wire, body, 2).json()["id"] != running  # that one has been delivered now
     assert len(upstream.calls(model)) == 2
+
+
+@pytest.mark.parametrize("background", [False, True], ids=["plain", "background"])
+def test_an_answer_that_came_just_as_the_client_gave_up_is_not_delivered(
+    wire: Wire, upstream: FakeUpstream, background: bool
+) -> None:
+    model = upstream.model()
+    body = {"model": model, "input": "Hi", "background": background, "metadata": {"name": model}}
+    connection = wire.post_and_leave("/v1/responses", body, x_stainless_retry_count="0")
+    select.select([connection.sock], [], [], 20)  # it is there, and nobody reads it
+    connection.close()
+    again = retry(wire, body, 1)
+    assert again.status == 200
+    assert [again.json()["id"]] == wire.named(model)
+    assert len(upstream.calls(model)) == 1
+
+
+def test_an_answer_that_was_under_way_when_the_client_left_is_not_delivered(wire: Wire, upstream: FakeUpstream) -> None:
+    model = upstream.model(say("long " * 1_000_000))
+    body = {"model": model, "input": "Hi", "metadata": {"name": model}}
+    connection = wire.post_and_leave("/v1/responses", body, x_stainless_retry_count="0")
+    select.select([connection.sock], [], [], 20)
+    connection.sock.shutdown(socket.SHUT_WR)  # goes in an orderly way, and before all of it has come
+    again = retry(wire, body, 1)
+    connection.close()
+    assert again.status == 200
+    assert [again.json()["id"]] == wire.named(model)
+    assert len(upstream.calls(model)) == 1
+
+
+def test_an_answer_that_was_read_is_delivered_however_the_client_goes_on(wire: Wire, upstream: FakeUpstream) -> None:
+    model = upstream.model()
+    body = {"model": model, "input": "Hi", "metadata": {"name": model}}
+    with contextlib.ExitStack() as connections:
+        for count, then in enumerate(("closes", "asks for something else", "keeps silent", "")):
+            connection = wire.post_and_leave("/v1/responses", body, x_stainless_retry_count=str(count))
+            connections.callback(connection.close)
+            connection.getresponse().read()
+            if then == "closes":
+                connection.close()
+            elif then == "asks for something else":
+                connection.request("GET", "/v1/models")
+                connection.getresponse().read()
+    assert len(wire.named(model)) == 4
+    assert len(upstream.calls(model)) == 4
+
+
+def test_nothing_begins_for_a_client_that_has_left(servers: Servers, upstream: FakeUpstream) -> None:
+    """It may have asked another node meanwhile, and have its answer. Whoever has a key repeats that, and may leave."""
+    stopped = servers()
+    model = upstream.model()
+    body = {"model": model, "input": "Hi", "metadata": {"name": model}}
+    with Wire(stopped.port) as wire:
+        os.kill(stopped.pid, signal.SIGSTOP)
+        try:
+            for headers in ({}, {"idempotency_key": "key"}):
+                wire.post_and_leave("/v1/responses", body, x_stainless_retry_count="0", **headers).close()
+        finally:
+            os.kill(stopped.pid, signal.SIGCONT)
+        latest = wire.post("/v1/responses", body).json()["id"]
+        under_key = post(wire, "key", body).json()["id"]
+        assert set(wire.named(model)) == {latest, under_key}
+    assert len(upstream.calls(model)) == 2
+    assert "ERROR" not in stopped.log
 
 
 def test_a_retry_while_the_first_is_still_being_answered_is_a_new_request(wire: Wire, upstream: FakeUpstream) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 
@@ -57,6 +58,7 @@ class Arrival(msgspec.Struct, frozen=True, kw_only=True):
     large: bool = False  # too much to look through while streams wait
     retry_count: int | None = None  # the SDK's x-stainless-retry-count; None: not an SDK that retries silently
     memory: Memory | None = None  # what the connection remembers of the response to be continued
+    confirm: Callable[[], None] = lambda: None  # raises when whoever asks does not wait for an answer any more
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -206,6 +208,8 @@ class Door:
     async def _admit_stored(
         self, arrival: Arrival, request: CreateResponse, model: str, digest: bytes | None
     ) -> Accepted:
+        if arrival.idempotency_key is None:
+            arrival.confirm()
         runs = self._worker.reserve(arrival.owner)
         try:
             return await self._admit_reserved(arrival, request, model, digest, runs=runs)

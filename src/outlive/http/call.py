@@ -38,7 +38,7 @@ class Reply(msgspec.Struct):
 
 
 class Gone(Exception):
-    """The client went away before its request was read."""
+    """The client went away before its request was accepted."""
 
 
 class Call:
@@ -133,10 +133,21 @@ class Call:
     def _too_large(self) -> TooLarge:
         return TooLarge(f"The request body is larger than the {self.max_body} bytes that this server takes.")
 
+    @property
+    def may_be_repeated(self) -> bool:
+        """Whether the client asks again by itself when it hears nothing (D17)."""
+        return b"x-stainless-retry-count" in self.headers
+
+    def confirm(self) -> None:
+        """Nothing may be begun for a client that has left: it may have asked another node by now, and been answered."""
+        if self.has_left():
+            self.outlet.cut()  # which uvicorn may not know yet, and would complain that nobody was answered
+            raise Gone
+
     def has_left(self) -> bool:
         """Whether the client is known to have gone, without waiting for it to go. Not for use after the last send."""
-        if b"x-stainless-retry-count" not in self.headers:
-            return False  # only a silent retry would ask (D17)
+        if not self.may_be_repeated:
+            return False  # nobody asks
         if self.outlet.has_hung_up():
             return True
         waiting = self.receive().__await__()

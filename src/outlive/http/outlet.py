@@ -29,6 +29,10 @@ class Outlet:
         if self.is_cut and on_cut is not None:
             on_cut()
 
+    async def is_taken(self) -> bool:
+        """Whether the client has read the whole answer, as far as that can be known. For use after the last send."""
+        return True
+
     def cut(self) -> None:
         """The client is gone."""
         self.is_cut = True

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import socket
+import struct
+import termios
 from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from outlive.http.outlet import Outlet
+
+# How long a client that says nothing may still turn out not to have read its answer.
+TAKING_SECONDS = 0.5
 
 
 class Joined:
@@ -48,11 +54,13 @@ class Joined:
 
 
 class RequestOutlet(Outlet):
-    __slots__ = ("_cycle",)
+    __slots__ = ("_cycle", "_heard", "_refused")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         super().__init__()
         self._cycle = cycle
+        self._heard: asyncio.Future[None] | None = None  # what tells whether the answer was taken
+        self._refused = False
 
     def pour(self, body: bytes) -> bool:
         cycle = self._cycle
@@ -76,6 +84,26 @@ class RequestOutlet(Outlet):
         finally:
             peeking.detach()
 
+    async def is_taken(self) -> bool:
+        """One that asks for something else has read it, and so has one that leaves in an orderly way. A system that is
+        left with bytes nobody read says so instead: that client gave up just before they came."""
+        if self.is_cut:
+            return False
+        self._heard = asyncio.get_running_loop().create_future()
+        await asyncio.wait([self._heard], timeout=TAKING_SECONDS)
+        return not self._refused
+
+    def hear(self, *, refused: bool = False) -> None:
+        """The client has asked for something else, or gone."""
+        self._refused = self._refused or refused
+        if self._heard is not None and not self._heard.done():
+            self._heard.set_result(None)
+
+    def hear_goodbye(self) -> None:
+        """The client says nothing more. When it said so before everything had reached it, it has not read that."""
+        if self._heard is not None:
+            self._refused = _count_unreceived(self._cycle.transport) > 0
+
     def watch(self, on_cut: Callable[[], None] | None) -> None:
         super().watch(on_cut)
         if on_cut is not None:
@@ -89,16 +117,32 @@ class RequestOutlet(Outlet):
 
 
 class Protocol(HttpToolsProtocol):
-    _outlet: Outlet | None = None  # of the request that is being answered
+    _outlet: RequestOutlet | None = None  # of the request that is being answered
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(Joined(transport, self.loop))  # type: ignore[arg-type]
+
+    def eof_received(self) -> None:
+        if self._outlet is not None:
+            self._outlet.hear_goodbye()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         if self._outlet is not None:
             self._outlet.cut()
+            self._outlet.hear(refused=exc is not None)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if self._outlet is not None:
+            self._outlet.hear()
         self._outlet = cycle.scope["state"]["outlive.outlet"] = RequestOutlet(cycle)
         super()._start_asgi_task(cycle, app)
+
+
+def _count_unreceived(transport: asyncio.Transport) -> int:
+    """Bytes that the client's system has not confirmed; 0 where the own one does not tell."""
+    try:
+        raw = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+    except OSError:
+        return 0
+    return int(struct.unpack("i", raw)[0])

@@ -45,6 +45,7 @@ async def create(call: Call) -> Reply | None:
         large=call.large,
         idempotency_key=call.header(b"idempotency-key"),
         retry_count=int(retries) if retries is not None and retries.isdecimal() and len(retries) < 10 else None,
+        confirm=call.confirm,
     )
     accepted = await admit(call.engine, arrival)
     if not accepted.request.store:
@@ -52,7 +53,7 @@ async def create(call: Call) -> Reply | None:
     answering = call.engine.door.answering
     answering.add(accepted.response_id)
     try:
-        return await _answer(call, accepted, retries is not None)
+        return await _answer(call, accepted)
     finally:
         answering.discard(accepted.response_id)
 
@@ -124,23 +125,26 @@ async def list_all(call: Call) -> Reply:
 # -- answering a create
 
 
-async def _answer(call: Call, accepted: Accepted, may_be_retried: bool) -> Reply | None:
+async def _answer(call: Call, accepted: Accepted) -> Reply | None:
     """The answer to a stored create: the admitted object, a stream, or the end."""
     engine, request = call.engine, accepted.request
     if request.stream:
-        whole = await sse.stream(call, engine.reader.follow(accepted.response_id))
+        delivered = await sse.stream(call, engine.reader.follow(accepted.response_id))
     elif request.background:
-        reply = await _admitted(call, accepted)
-        whole = not call.has_left()
-        await call.reply(reply)
+        delivered = await _deliver(call, await _admitted(call, accepted))
     else:
         final = await _wait(call, accepted, engine.reader)
-        whole = final is not None and not call.has_left()
-        if final is not None:
-            await call.reply(final)
-    if whole and may_be_retried:
+        delivered = final is not None and await _deliver(call, final)
+    if delivered and call.may_be_repeated:
         await engine.ledger.answered(accepted.response_id)
     return None
+
+
+async def _deliver(call: Call, reply: Reply) -> bool:
+    """Answer; False when the client will ask again because it did not get it (D17)."""
+    left = call.has_left()
+    await call.reply(reply)
+    return not call.may_be_repeated or (not left and await call.outlet.is_taken())
 
 
 async def _answer_fleeting(call: Call, accepted: Accepted) -> Reply | None:
