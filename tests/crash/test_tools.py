@@ -390,13 +390,14 @@ def test_a_call_and_the_embedded_models_words_about_it_survive_kills(tmp_path: P
     (server.folder / "till.py").write_text(MODULE)
     asked = {"id": "mcpr_1", "type": "mcp_approval_request", "server_label": "outlive", "name": "look"}
     approved = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
-    question = {"role": "user", "content": "Tell me a long story about what you see in Paris."}
+    # Long enough to be killed in, each time: at temperature 0 it says the same.
+    question = {"role": "user", "content": "Write a poem of twenty lines about Paris."}
     items = [question, {**asked, "arguments": '{"city": "Paris"}'}, approved]
     try:
         server.start()
         client = Client(server.port)
         (server.folder / "hold-look").touch()
-        with client.stream("demo", items, tools=[OURS], max_output_tokens=100) as stream:
+        with client.stream("demo", items, tools=[OURS], max_output_tokens=100, temperature=0) as stream:
             stream.read_type("outlive:tool.progress")
             server.kill()
             (server.folder / "hold-look").unlink()

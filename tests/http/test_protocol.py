@@ -176,18 +176,25 @@ def test_a_client_that_hung_up_is_known_to_have_before_the_loop_has_heard_of_it(
         asyncio.run(check())
 
 
-@pytest.mark.parametrize(("then", "taken"), [("ask", True), ("close", True), ("give up", False), ("keep silent", True)])
+@pytest.mark.parametrize(
+    ("then", "taken"),
+    [("ask", True), ("close", True), ("give up", False), ("keep silent", True), ("stall", False), ("be slow", True)],
+)
 def test_what_a_client_does_next_tells_whether_it_has_read_its_answer(
     then: str, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    large = then in ("stall", "be slow")
     # Only who keeps silent is waited for.
-    monkeypatch.setattr(protocol, "TAKING_SECONDS", 0.05 if then == "keep silent" else 60)
+    monkeypatch.setattr(protocol, "TAKING_SECONDS", 0.05 if large or then == "keep silent" else 60)
+    body = b"x" * 20_000_000 if large else b"ok"
     found: list[bool] = []
+    cycles = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
+        cycles.append(weakref.ref(receive.__self__))
         outlet = scope["state"].pop("outlive.outlet")
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-        await send({"type": "http.response.body", "body": b"ok"})
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
         found.append(await outlet.is_taken())
 
     async def check() -> None:
@@ -197,13 +204,14 @@ def test_what_a_client_does_next_tells_whether_it_has_read_its_answer(
                 client.setblocking(False)
                 await loop.sock_connect(client, address)
                 client.sendall(ASKING)
-                if then == "give up":
+                if then in ("give up", "stall"):
                     while select.select([client], [], [], 0)[0] == []:
                         await asyncio.sleep(0.001)
                 else:
-                    answer = b""
-                    while not answer.endswith(b"ok"):
-                        answer += await loop.sock_recv(client, 1000)
+                    read = 0
+                    while read < len(body):  # the head counts, too: of a long body a few bytes are left
+                        read += len(await loop.sock_recv(client, 1_000_000))
+                        await asyncio.sleep(0.005 if then == "be slow" else 0)
                 if then == "ask":
                     client.sendall(ASKING)
                 elif then in ("close", "give up"):
@@ -211,6 +219,10 @@ def test_what_a_client_does_next_tells_whether_it_has_read_its_answer(
                 while not found:
                     await asyncio.sleep(0.001)
                 assert found == [taken]
+            if then == "give up":
+                # Long before a connection is given up on which nothing is asked any more.
+                await asyncio.sleep(0.1)
+                assert cycles[0]() is None
 
     asyncio.run(check())
 

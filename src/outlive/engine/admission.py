@@ -208,8 +208,6 @@ class Door:
     async def _admit_stored(
         self, arrival: Arrival, request: CreateResponse, model: str, digest: bytes | None
     ) -> Accepted:
-        if arrival.idempotency_key is None:
-            arrival.confirm()
         runs = self._worker.reserve(arrival.owner)
         try:
             return await self._admit_reserved(arrival, request, model, digest, runs=runs)
@@ -220,11 +218,12 @@ class Door:
     async def _admit_reserved(
         self, arrival: Arrival, request: CreateResponse, model: str, digest: bytes | None, *, runs: bool
     ) -> Accepted:
-        owner = arrival.owner
+        owner, key = arrival.owner, arrival.idempotency_key
         try:
+            if key is None:
+                arrival.confirm()
             now = self._clock.now()
             fold, frames = self._open(request, model, now, waits=not runs)
-            key = arrival.idempotency_key
             admission = Admission(
                 response_id=str(fold.header["id"]),
                 owner=owner,

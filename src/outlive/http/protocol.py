@@ -86,11 +86,16 @@ class RequestOutlet(Outlet):
 
     async def is_taken(self) -> bool:
         """One that asks for something else has read it, and so has one that leaves in an orderly way. A system that is
-        left with bytes nobody read says so instead: that client gave up just before they came."""
+        left with bytes nobody read says so instead: that client gave up just before they came. Of one that keeps silent
+        it counts that its system has it all."""
         if self.is_cut:
             return False
         self._heard = asyncio.get_running_loop().create_future()
-        await asyncio.wait([self._heard], timeout=TAKING_SECONDS)
+        left = self._count_unreceived()
+        while not (await asyncio.wait([self._heard], timeout=TAKING_SECONDS))[0]:
+            before, left = left, self._count_unreceived()
+            if left == 0 or left >= before:
+                return left == 0
         return not self._refused
 
     def hear(self, *, refused: bool = False) -> None:
@@ -100,9 +105,20 @@ class RequestOutlet(Outlet):
             self._heard.set_result(None)
 
     def hear_goodbye(self) -> None:
-        """The client says nothing more. When it said so before everything had reached it, it has not read that."""
-        if self._heard is not None:
-            self._refused = _count_unreceived(self._cycle.transport) > 0
+        """The client says nothing more. If not everything had reached it by then, it has not read that."""
+        if self._heard is not None and self._count_unreceived():
+            self.hear(refused=True)
+
+    def _count_unreceived(self) -> int:
+        """Bytes that the client's system has not confirmed, as far as the own one tells."""
+        transport = self._cycle.transport
+        if transport.is_closing():
+            return 0
+        try:
+            raw = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+        except OSError:
+            raw = b"\0\0\0\0"
+        return int(struct.unpack("i", raw)[0]) + transport.get_write_buffer_size()
 
     def watch(self, on_cut: Callable[[], None] | None) -> None:
         super().watch(on_cut)
@@ -131,18 +147,11 @@ class Protocol(HttpToolsProtocol):
         if self._outlet is not None:
             self._outlet.cut()
             self._outlet.hear(refused=exc is not None)
+            self._outlet = None
+        self._unset_keepalive_if_required()  # which after a reset would keep everything for as long as it runs
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if self._outlet is not None:
             self._outlet.hear()
         self._outlet = cycle.scope["state"]["outlive.outlet"] = RequestOutlet(cycle)
         super()._start_asgi_task(cycle, app)
-
-
-def _count_unreceived(transport: asyncio.Transport) -> int:
-    """Bytes that the client's system has not confirmed; 0 where the own one does not tell."""
-    try:
-        raw = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
-    except OSError:
-        return 0
-    return int(struct.unpack("i", raw)[0])

@@ -13,7 +13,7 @@ from outlive.engine.admission import Accepted, Arrival
 from outlive.engine.engine import Engine
 from outlive.engine.reader import Cut, Reader
 from outlive.http import sse
-from outlive.http.call import Call, Reply, json_reply, list_reply, read_bool, read_int, read_paging
+from outlive.http.call import Call, Gone, Reply, json_reply, list_reply, read_bool, read_int, read_paging
 from outlive.http.errors import STATUS_OF_CODE, encode, envelope, name_of_fault, status_of_fault
 from outlive.http.line import find_places
 from outlive.ports.catalog import Page, Record
@@ -61,7 +61,7 @@ async def create(call: Call) -> Reply | None:
 async def admit(engine: Engine, arrival: Arrival) -> Accepted:
     try:
         return await engine.door.admit(arrival)
-    except OutliveError:
+    except (OutliveError, Gone):
         if arrival.large:
             # Some of it may have been written ahead; of a request that was refused nothing may stay in a file.
             engine.sweeper.wake()
