@@ -48,10 +48,11 @@ class Scene:
                 seen = [*stream.frames, *rest.read_all().frames]
             ended[name] = check_ended(self.stage.client, stream.id, seen)
             stream.close()
-            assert ended[name]["status"] == "completed", ended[name]
             assert self.stage.calls.count(self.words[name]) <= 1
-            output = find_call(ended[name])["output"]
-            assert said(ended[name]).endswith(output or "It was interrupted.")
+            output = find_call(ended[name])["output"] or "It was interrupted."
+            # No model keeps the asker waiting, so it may have been killed between its one word and its end (D9).
+            assert ended[name]["status"] in (("completed", "incomplete") if name == "asker" else ("completed",))
+            assert said(ended[name]).endswith(output)
         return ended
 
     @property
@@ -68,13 +69,13 @@ def answer(body: Json) -> Script:
     return say("It was interrupted." if "interrupted" in told[-1] else told[-1])
 
 
-def make_slow() -> Callable[[Json], Script]:
-    """The same, but when it is told of what was `heard` for the first time, it does not answer."""
+def make_slow(point: str) -> Callable[[Json], Script]:
+    """The same, but when it is told of a word of that scene for the first time, it does not answer."""
     told: set[str] = set()
 
     def script(body: Json) -> Script:
         last = str(body["messages"][-1]["content"])
-        if last.startswith("heard/") and body["messages"][-1]["role"] == "tool" and last not in told:
+        if last.startswith(f"{point}/") and body["messages"][-1]["role"] == "tool" and last not in told:
             told.add(last)
             return [HANG]
         return answer(body)
@@ -103,6 +104,8 @@ def test_each_kind_of_agent_goes_on_wherever_the_server_is_killed(stage: Stage, 
     # Between a call and its entry in the journal, for one of them.
     stage.gate.touch()
     server = stage.start(*names, OUTLIVE_KILL_AT="before-output-journaled:3")
+    for model in MODELS:
+        upstream.on(model, make_slow("unheard"))
     for ended in (*running.check().values(), *announced.check().values()):
         assert find_call(ended)["status"] == "failed"
     assert len(running.made) == 3 and len(announced.made) <= 2
@@ -113,7 +116,7 @@ def test_each_kind_of_agent_goes_on_wherever_the_server_is_killed(stage: Stage, 
 
     # After the output, and before the next step of the model.
     for model in MODELS:
-        upstream.on(model, make_slow())
+        upstream.on(model, make_slow("heard"))
     server = stage.start(*names, OUTLIVE_KILL_AT="after-output-journaled:3")
     statuses = [find_call(ended)["status"] for ended in unheard.check().values()]
     assert "failed" in statuses and len(unheard.made) == 3

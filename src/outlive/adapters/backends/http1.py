@@ -312,8 +312,9 @@ class Connection(asyncio.Protocol):
         self._head_done = self.status >= 200  # an interim answer is none
 
     def on_body(self, body: bytes) -> None:
-        self._pieces.append(body)
-        self._buffered += len(body)
+        if body:  # an empty piece would be taken for the end
+            self._pieces.append(body)
+            self._buffered += len(body)
 
     def on_message_complete(self) -> None:
         if self._head_done:
