@@ -69,7 +69,8 @@ memory are the kernel's, of the process and its children. Values are medians of 
 In the last columns stand each server's own values; in lines about growth, the early and the late one. `aim`: the aim is
 met; `holds`: what must hold does. Times, and to a lesser degree CPU, depend on what else the machine does: compare
 ratios. A window in which others kept more than {busy} cores busy is measured again, twice at most, unless it dropped
-something.
+something. Nothing is sent that is not on disk, so a sync that takes long delays every event; the longest while nothing
+else was going on is told below.
 
 In the lines about Postgres and nodes, Postgres is a durable one (`fsync`) on the same machine, and its CPU is told
 apart from the nodes'. What a core or two can hold is reckoned from the CPU that events cost at this load, not found by
@@ -99,12 +100,13 @@ def page(figures: list[Figure], facts: dict[str, str], notes: list[str]) -> str:
 
 
 def facts_of(directory: Path, seconds: float) -> dict[str, str]:
-    middle, tail = machine.fsync_ms(directory)
+    middle, tail, longest = machine.fsync_ms(directory)
+    fsync = f"median {middle:.2f} ms, p99 {tail:.2f} ms, longest {longest:.0f} ms"
     return {
         "date": time.strftime("%Y-%m-%d"),
         "command": f"`python bench/run.py {' '.join(sys.argv[1:])}`".replace(" `", "`"),
         "took": f"{seconds / 60:.0f} min",
-        "fsync of 4 KB": f"median {middle:.2f} ms, p99 {tail:.2f} ms, on {machine.file_system(directory)}",
+        "fsync of 4 KB": f"{fsync}, on {machine.file_system(directory)}",
         **machine.describe(),
     }
 
