@@ -199,10 +199,7 @@ class Audit:
 
     async def _check_leftovers(self) -> None:
         """The database itself: no lease and no lock is left."""
-        leases = await self._fleet.sql(
-            "SELECT r.id FROM outlive.leases l JOIN outlive.responses r ON r.key = l.response"
-        )
-        for row in leases:
+        for row in await self._fleet.sql(LEASES):
             self._find("stuck", row["id"], "still has a lease")
         for row in await self._fleet.sql("SELECT id FROM outlive.conversations WHERE running IS NOT NULL"):
             self._find("locked", None, row["id"])

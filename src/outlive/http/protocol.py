@@ -14,7 +14,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from outlive.http.outlet import Outlet
 
-# How long a client that says nothing may still turn out not to have read its answer.
+# How long a client that says nothing may still turn out not to have read its answer. Its retry waits for longer than
+# that (RETRY_PATIENCE_SECONDS in engine/admission), or it would not hear of it.
 TAKING_SECONDS = 0.5
 
 
