@@ -23,7 +23,7 @@ ENGINES = {"with_outlive.py": sys.executable, "with_procrastinate.py": str(OTHER
 COLUMNS = {
     "runs_per_second": ("runs/s", "{:,.0f}"),
     "run_cpu_ms": ("CPU per run", "{:.2f} ms"),
-    "start_ms": ("wait until taken, p50", "{:,.0f} ms"),
+    "start_ms": ("wait until claimed, p50", "{:,.0f} ms"),
     "events_per_second": ("durable events/s", "{:,.0f}"),
     "event_cpu_us": ("CPU per event", "{:,.0f} us"),
 }
