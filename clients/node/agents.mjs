@@ -19,9 +19,9 @@ import { Client, PIXEL, refused } from "./checks.mjs";
 
 const client = new Client("@openai/agents (JavaScript)", ["@openai/agents", "openai"]);
 client.lack("background", "has no background mode");
-client.lack("resume", "gives a broken stream up");
-client.lack("cancel", "ends its own reading only");
-client.lack("tokens", "has no call for it");
+client.lack("resume", "does not resume a broken stream");
+client.lack("cancel", "only stops reading");
+client.lack("tokens", "has no method for it");
 
 setTracingDisabled(true);
 
@@ -152,7 +152,7 @@ client.check("websocket", "`withResponsesWebSocketSession`: runs, tools and stre
   assert.deepEqual(cities, ["Rome"]);
 });
 
-client.check("websocket", "the same with `store: false`: the chain lives in the connection", async (place) => {
+client.check("websocket", "the same with `store: false`: the chain is kept in the connection's memory", async (place) => {
   const { agent } = errand(place, "plain", { modelSettings: { store: false } });
   const name = place.model();
   await withResponsesWebSocketSession(

@@ -10,10 +10,10 @@ import { Client, PIXEL, refused } from "./checks.mjs";
 
 const client = new Client("ai with @ai-sdk/openai (JavaScript)", ["ai", "@ai-sdk/openai"]);
 client.lack("background", "has no setting for it");
-client.lack("resume", "gives a broken stream up; an app resumes its own stream, not the model's");
-client.lack("cancel", "ends its own reading only");
+client.lack("resume", "does not resume a broken stream; an app resumes its own stream, not the model's");
+client.lack("cancel", "only stops reading");
 client.lack("websocket", "speaks HTTP only");
-client.lack("tokens", "has no call for it");
+client.lack("tokens", "has no method for it");
 
 function ask(place, nature = "plain", openai = {}) {
   const name = place.model(nature);
@@ -42,7 +42,7 @@ client.check("plain", "`generateText`", async (place) => {
   assert.match(answer.providerMetadata.openai.responseId, /^resp_/);
 });
 
-client.check("streamed", "`streamText`: deltas that add up", async (place) => {
+client.check("streamed", "`streamText`: deltas that add up to the answer", async (place) => {
   const { wish } = ask(place);
   const answer = streamText({ ...wish, prompt: "One two three." });
   const pieces = [];
@@ -60,7 +60,7 @@ client.check("structured", "`Output.object`, plain and streamed", async (place) 
   assert.deepEqual(await streamText({ ...wish, output, prompt: "Report on Rome." }).output, expected);
 });
 
-client.check("tools", "two calls in one step, plain and streamed; kept items are sent as references", async (place) => {
+client.check("tools", "two calls in one step, plain and streamed; stored items are sent as references", async (place) => {
   for (const generate of [generateText, streamText]) {
     const { wish, name } = ask(place);
     const { cities, how } = forecast();
@@ -123,7 +123,7 @@ client.check("stateless", "`store: false`, the history sent whole, through reaso
   assert.deepEqual(await place.roles(name), ["user", "assistant", "tool", "assistant", "user"]);
 });
 
-client.check("compact", "`contextManagement`: the compaction goes back with the history", async (place) => {
+client.check("compact", "`contextManagement`: the compaction is sent back with the history", async (place) => {
   const contextManagement = [{ type: "compaction", compactThreshold: 1000 }];
   const { wish } = ask(place, "plain", { contextManagement, store: false });
   const messages = [{ role: "user", content: `My name is Ada. ${"Remember this. ".repeat(500)}` }];
@@ -135,7 +135,7 @@ client.check("compact", "`contextManagement`: the compaction goes back with the 
   assert.equal((await generateText({ ...wish, messages })).text, "Your name is Ada.");
 });
 
-client.check("compact", "`compactionTrigger`: a compaction when it is asked for", async (place) => {
+client.check("compact", "`compactionTrigger`: a compaction on request", async (place) => {
   const { wish } = ask(place, "plain", { store: false });
   const messages = [{ role: "user", content: "My name is Ada." }];
   messages.push(...(await generateText({ ...wish, messages })).responseMessages);
@@ -146,7 +146,7 @@ client.check("compact", "`compactionTrigger`: a compaction when it is asked for"
   assert.equal((await generateText({ ...wish, messages: later })).text, "Your name is Ada.");
 });
 
-client.check("errors", "the server's 400 arrives as `APICallError`, with the server's words", async (place) => {
+client.check("errors", "the server's 400 arrives as `APICallError`, with the server's message", async (place) => {
   const { wish } = ask(place);
   const error = await refused(() => generateText({ ...wish, temperature: 9, prompt: "Hello!" }));
   assert.ok(APICallError.isInstance(error));

@@ -50,7 +50,7 @@ client.check("plain", "`responses.create`, `retrieve`, `inputItems.list` and `de
   assert.ok(error instanceof OpenAI.NotFoundError);
 });
 
-client.check("streamed", "`create({ stream: true })`: numbered events whose deltas add up", async (place) => {
+client.check("streamed", "`create({ stream: true })`: numbered events; the deltas add up to the text", async (place) => {
   const events = await collect(
     await opened(place.baseURL).responses.create({ model: place.model(), input: "One two three.", stream: true }),
   );
@@ -143,7 +143,7 @@ client.check("chain", "`previous_response_id`: the model gets the earlier turn",
   assert.deepEqual(await place.roles(model), ["user", "assistant", "user"]);
 });
 
-client.check("conversation", "`conversations`: created, spoken in, listed page by page, deleted", async (place) => {
+client.check("conversation", "`conversations`: created, used, listed page by page, deleted", async (place) => {
   const sdk = opened(place.baseURL);
   const talk = await sdk.conversations.create({ items: [{ role: "user", content: "My name is Ada." }] });
   const wish = { model: place.model(), input: "What is my name?", conversation: talk.id };
@@ -153,7 +153,7 @@ client.check("conversation", "`conversations`: created, spoken in, listed page b
   assert.ok((await sdk.conversations.delete(talk.id)).deleted);
 });
 
-client.check("stateless", "`store: false`: an answer, and nothing left of it", async (place) => {
+client.check("stateless", "`store: false`: an answer that is not stored", async (place) => {
   const sdk = opened(place.baseURL);
   const made = await sdk.responses.create({ model: place.model(), input: "Hello!", store: false });
   assert.equal(made.output_text, "You said: Hello!");
@@ -176,7 +176,7 @@ client.check("background", "`background: true`, polled with `retrieve` to the en
 
 client.check(
   "resume",
-  "a background stream left at an event goes on with `starting_after`, nothing lost or doubled",
+  "a background stream closed after an event resumes with `starting_after`, nothing lost or repeated",
   async (place) => {
     const sdk = opened(place.baseURL);
     const model = place.model("held");
@@ -196,7 +196,7 @@ client.check(
   },
 );
 
-client.check("resume", "a stream that the network breaks: `retrieve` has the rest", async (place) => {
+client.check("resume", "a stream broken by the network: `retrieve` returns the rest", async (place) => {
   const sdk = opened(await place.cut(6));
   const model = place.model();
   const seen = [];
@@ -222,7 +222,7 @@ client.check("resume", "the helper `.stream({ response_id, starting_after })`", 
   assert.equal(numbers[0], 6);
 });
 
-client.check("cancel", "`responses.cancel` while it runs: what was said is kept", async (place) => {
+client.check("cancel", "`responses.cancel` while it runs: the output so far is kept", async (place) => {
   const sdk = opened(place.baseURL);
   const wish = { model: place.model("held"), input: "A long story, please.", background: true, stream: true };
   let id;
@@ -260,7 +260,7 @@ client.check("websocket", "`ResponsesWS`: turns on one connection, chained with 
   }
 });
 
-client.check("compact", "`responses.compact`, and a new chain on its output", async (place) => {
+client.check("compact", "`responses.compact`, and a new chain from its output", async (place) => {
   const sdk = opened(place.baseURL);
   const model = place.model();
   const first = await sdk.responses.create({ model, input: "My name is Ada." });
@@ -270,7 +270,7 @@ client.check("compact", "`responses.compact`, and a new chain on its output", as
   assert.equal((await sdk.responses.create({ model, input })).output_text, "Your name is Ada.");
 });
 
-client.check("tokens", "`responses.inputTokens.count`, of a chain too", async (place) => {
+client.check("tokens", "`responses.inputTokens.count`, also for a chain", async (place) => {
   const sdk = opened(place.baseURL);
   const wish = { model: place.model(), input: "What is my name?" };
   const alone = await sdk.responses.inputTokens.count(wish);

@@ -16,10 +16,10 @@ from pydantic import BaseModel
 from clients.python.checks import PIXEL, THOUGHT, Client, Place, refused
 
 client = Client("agent-framework", ("agent-framework-core", "agent-framework-openai", "openai"))
-client.lack("cancel", "has no call for it")
+client.lack("cancel", "has no method for it")
 client.lack("websocket", "speaks HTTP only")
-client.lack("compact", "compacts on its own")
-client.lack("tokens", "has no call for it")
+client.lack("compact", "compacts its history itself")
+client.lack("tokens", "has no method for it")
 
 
 class Report(BaseModel):
@@ -116,7 +116,7 @@ async def chain(place: Place) -> None:
     assert roles == ["user", "assistant", "tool", "assistant", "user"]
 
 
-@client.check("conversation", "a session on a conversation of the server's")
+@client.check("conversation", "a session on a server-side conversation")
 async def conversation(place: Place) -> None:
     async with errand(place) as one:
         talk = await one.sdk.conversations.create()
@@ -152,7 +152,7 @@ async def background(place: Place) -> None:
     assert answer.text == "The tool says: sunny in Rome." and one.cities == ["Rome"]
 
 
-@client.check("resume", "a background stream left half way is taken up again with its continuation token")
+@client.check("resume", "a background stream closed halfway resumes with its continuation token")
 async def resume(place: Place) -> None:
     async with errand(place, "held") as one:
         session = one.agent.create_session()
@@ -171,7 +171,7 @@ async def resume(place: Place) -> None:
     assert len(place.asked(one.model)) == 1
 
 
-@client.check("errors", "the server's 400 arrives as `ChatClientException`, with the server's words")
+@client.check("errors", "the server's 400 arrives as `ChatClientException`, with the server's message")
 async def errors(place: Place) -> None:
     async with errand(place) as one:
         with refused(ChatClientException) as found:

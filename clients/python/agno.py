@@ -16,11 +16,11 @@ from pydantic import BaseModel
 from clients.python.checks import PIXEL, THOUGHT, Client, Place
 
 client = Client("agno", ("agno", "openai"))
-client.lack("resume", "gives a broken stream up")
-client.lack("cancel", "cancels only what has been in the background for longer than `background_max_wait`")
+client.lack("resume", "does not resume a broken stream")
+client.lack("cancel", "cancels only background runs older than `background_max_wait`")
 client.lack("websocket", "speaks HTTP only")
-client.lack("compact", "shortens its history on its own")
-client.lack("tokens", "has no call for it")
+client.lack("compact", "shortens its history itself")
+client.lack("tokens", "has no method for it")
 
 
 class Report(BaseModel):
@@ -98,7 +98,7 @@ def image(place: Place) -> None:
     assert Agent(model=model(place)).run("What is this?", images=[Image(url=PIXEL)]).content == "I see a picture."
 
 
-@client.check("chain", "`previous_response_id` between turns, of the models that it chains")
+@client.check("chain", "`previous_response_id` between turns, for the models that it chains")
 def chain(place: Place) -> None:
     llm = model(place, "gpt-5")
     agent = Agent(model=llm, db=InMemoryDb(), add_history_to_context=True)
@@ -107,7 +107,7 @@ def chain(place: Place) -> None:
     assert place.said(llm.id) == ["My name is Ada.", "You said: My name is Ada.", "What is my name?"]
 
 
-@client.check("chain", "a parent that was deleted: it sends the whole history instead")
+@client.check("chain", "a deleted parent: it sends the whole history instead")
 def lost_chain(place: Place) -> None:
     llm = model(place, "gpt-5")
     agent = Agent(model=llm, db=InMemoryDb(), add_history_to_context=True)
@@ -134,7 +134,7 @@ def stateless(place: Place) -> None:
     assert agent.run("What is my name?", session_id="one").content == "Your name is Ada."
 
 
-@client.check("background", "`background=True`, polled by itself, through a tool call")
+@client.check("background", "`background=True`, polled automatically, through a tool call")
 async def background(place: Place) -> None:
     forecast = Forecast()
     llm = model(place, background=True, background_poll_interval=0.05)
@@ -146,7 +146,7 @@ async def background(place: Place) -> None:
     assert (await waiting).content == "You said: Take your time."
 
 
-@client.check("background", "`background_max_wait`: it cancels on the server and says so")
+@client.check("background", "`background_max_wait`: it cancels on the server and reports it")
 def give_up(place: Place) -> None:
     llm = model(place, "held", background=True, background_poll_interval=0.05, background_max_wait=0.3)
     with OpenAI(base_url=place.base_url, api_key="any") as sdk:
@@ -156,7 +156,7 @@ def give_up(place: Place) -> None:
     assert any(each["model"] == llm.id for each in listed["data"])  # type: ignore[index]
 
 
-@client.check("errors", "the server's 400 ends the run, with the server's words as its content")
+@client.check("errors", "the server's 400 ends the run, with the server's message as its content")
 def errors(place: Place) -> None:
     answer = Agent(model=model(place, temperature=9)).run("Hello!")
     assert answer.status == "ERROR" and answer.content == "'temperature' must be at most 2."

@@ -14,10 +14,10 @@ from pydantic import BaseModel, SecretStr
 from clients.python.checks import PIXEL, THOUGHT, Client, Place, refused
 
 client = Client("langchain-openai", ("langchain-openai", "langchain", "openai"))
-client.lack("resume", "gives a broken stream up")
-client.lack("cancel", "has no call for it")
+client.lack("resume", "does not resume a broken stream")
+client.lack("cancel", "has no method for it")
 client.lack("websocket", "speaks HTTP only")
-client.lack("tokens", "counts on its own, for OpenAI's models only")
+client.lack("tokens", "counts tokens itself, for OpenAI's models only")
 
 
 class Report(BaseModel):
@@ -48,7 +48,7 @@ async def invoke(place: Place) -> None:
     assert [each.text for each in llm.batch(["One!", "Two!"])] == ["You said: One!", "You said: Two!"]
 
 
-@client.check("streamed", "`stream` and `astream`: chunks that add up")
+@client.check("streamed", "`stream` and `astream`: chunks that add up to the answer")
 async def stream(place: Place) -> None:
     llm = chat(place)
     chunks = list(llm.stream("One two three."))
@@ -132,7 +132,7 @@ def chain(place: Place) -> None:
     assert roles == ["user", "assistant", "tool", "assistant", "user"]
 
 
-@client.check("conversation", "`conversation`, passed on as it is")
+@client.check("conversation", "`conversation`, passed on unchanged")
 def conversation(place: Place) -> None:
     with OpenAI(base_url=place.base_url, api_key="any") as sdk:
         talk = sdk.conversations.create()
@@ -149,7 +149,7 @@ def stateless(place: Place) -> None:
     assert answer.text == "Your name is Ada."
 
 
-@client.check("background", "`background=True` gives the accepted response; the SDK fetches the rest")
+@client.check("background", "`background=True` returns the accepted response; the SDK fetches the rest")
 def background(place: Place) -> None:
     llm = chat(place, "held")
     begun = llm.invoke("Take your time.", background=True)
@@ -160,7 +160,7 @@ def background(place: Place) -> None:
     assert response.output_text == "You said: Take your time."
 
 
-@client.check("compact", "`context_management` makes a compaction block, which goes back with the history")
+@client.check("compact", "`context_management` makes a compaction block, which is sent back with the history")
 def compact(place: Place) -> None:
     llm = chat(place, context_management=[{"type": "compaction", "compact_threshold": 1000}])
     messages: list[Any] = [HumanMessage("My name is Ada. " + "Remember this. " * 500)]

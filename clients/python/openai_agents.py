@@ -28,9 +28,9 @@ from clients.python.checks import PIXEL, THOUGHT, Client, Place, refused
 
 client = Client("openai-agents (Python)", ("openai-agents", "openai"))
 client.lack("background", "has no background mode; `outlive.agents` adds one")
-client.lack("resume", "gives a broken stream up; `outlive.agents` resumes it")
-client.lack("cancel", "ends its own reading only; `outlive.agents` cancels on the server too")
-client.lack("tokens", "has no call for it")
+client.lack("resume", "does not resume a broken stream; `outlive.agents` resumes it")
+client.lack("cancel", "only stops reading; `outlive.agents` cancels on the server too")
+client.lack("tokens", "has no method for it")
 
 set_tracing_disabled(True)
 
@@ -171,7 +171,7 @@ async def session(place: Place) -> None:
         assert (await one.ask("What is my name?", session=kept)).final_output == "You have not told me."
 
 
-@client.check("conversation", "a conversation in use: the runner tries again by itself")
+@client.check("conversation", "a locked conversation: the runner retries")
 async def locked(place: Place) -> None:
     async with errand(place) as one:
         talk = await one.sdk.conversations.create()
@@ -208,7 +208,7 @@ async def websocket(place: Place) -> None:
     assert len(place.asked(model)) == 3
 
 
-@client.check("websocket", "`OpenAIResponsesWSModel` with `store=False`: the chain lives in the connection")
+@client.check("websocket", "`OpenAIResponsesWSModel` with `store=False`: the chain is kept in the connection's memory")
 async def websocket_stateless(place: Place) -> None:
     model = place.model()
     async with errand(place) as one, responses_websocket_session(base_url=place.base_url, api_key="any") as socket:

@@ -34,7 +34,7 @@ def background(place: Place) -> None:
     assert len(place.asked(model)) == 1
 
 
-@client.check("background", "`AsyncOpenAI`: five in the background at once")
+@client.check("background", "`AsyncOpenAI`: five background responses at once")
 async def background_async(place: Place) -> None:
     async def ask(sdk: AsyncOpenAI, n: int) -> str:
         response = await sdk.responses.create(model=place.model(), input=f"Number {n}!", background=True)
@@ -48,7 +48,9 @@ async def background_async(place: Place) -> None:
     assert said == [f"You said: Number {n}!" for n in range(5)]
 
 
-@client.check("resume", "a background stream left at an event goes on with `starting_after`, nothing lost or doubled")
+@client.check(
+    "resume", "a background stream closed after an event resumes with `starting_after`, nothing lost or repeated"
+)
 def resume(place: Place) -> None:
     model = place.model("held")
     with opened(place.base_url) as sdk:
@@ -69,7 +71,7 @@ def resume(place: Place) -> None:
     assert len(place.asked(model)) == 1
 
 
-@client.check("resume", "a stream that the network breaks: `retrieve(stream=True, starting_after=...)` has the rest")
+@client.check("resume", "a stream broken by the network: `retrieve(stream=True, starting_after=...)` returns the rest")
 def resume_after_break(place: Place) -> None:
     model = place.model()
     seen = []
@@ -95,7 +97,7 @@ def resume_helper(place: Place) -> None:
             assert stream.get_final_response().output_text == "You said: Hello!"
 
 
-@client.check("cancel", "`responses.cancel` while it runs: what was said is kept")
+@client.check("cancel", "`responses.cancel` while it runs: the output so far is kept")
 def cancel(place: Place) -> None:
     with opened(place.base_url) as sdk:
         begun = sdk.responses.create(
@@ -133,7 +135,7 @@ def websocket(place: Place) -> None:
     assert len(place.asked(model)) == 2
 
 
-@client.check("websocket", "an error frame for a parent that is not there, and the connection goes on")
+@client.check("websocket", "an error frame for an unknown parent; the connection stays usable")
 def websocket_error(place: Place) -> None:
     model = place.model()
     with opened(place.base_url) as sdk, sdk.responses.connect() as connection:
@@ -148,7 +150,7 @@ def websocket_error(place: Place) -> None:
 
 
 @client.check(
-    "websocket", "`AsyncResponsesWebSocketSession`: two lanes of one connection; what was stored is read over HTTP"
+    "websocket", "`AsyncResponsesWebSocketSession`: two lanes of one connection; a stored response is read over HTTP"
 )
 async def websocket_lanes(place: Place) -> None:
     limits = ResponsesWebSocketLimits(
@@ -168,7 +170,7 @@ async def websocket_lanes(place: Place) -> None:
         assert kept.output_text == "You said: Number 0!"
 
 
-@client.check("compact", "`responses.compact`, and a new chain on its output")
+@client.check("compact", "`responses.compact`, and a new chain from its output")
 def compact(place: Place) -> None:
     model = place.model()
     with opened(place.base_url) as sdk:
@@ -184,7 +186,7 @@ def compact(place: Place) -> None:
     assert answer.output_text == "Your name is Ada."
 
 
-@client.check("tokens", "`responses.input_tokens.count`, of a chain too")
+@client.check("tokens", "`responses.input_tokens.count`, also for a chain")
 def tokens(place: Place) -> None:
     model = place.model()
     with opened(place.base_url) as sdk:

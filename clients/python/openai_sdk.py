@@ -54,7 +54,7 @@ def create(place: Place) -> None:
             sdk.responses.retrieve(made.id)
 
 
-@client.check("plain", "`AsyncOpenAI`: twenty at once")
+@client.check("plain", "`AsyncOpenAI`: twenty requests at once")
 async def create_async(place: Place) -> None:
     async with AsyncOpenAI(base_url=place.base_url, api_key="any") as sdk:
         asking = [sdk.responses.create(model=place.model(), input=f"Number {n}!") for n in range(20)]
@@ -62,7 +62,7 @@ async def create_async(place: Place) -> None:
     assert [each.output_text for each in made] == [f"You said: Number {n}!" for n in range(20)]
 
 
-@client.check("streamed", "`create(stream=True)`: numbered events whose deltas add up")
+@client.check("streamed", "`create(stream=True)`: numbered events; the deltas add up to the text")
 def stream_raw(place: Place) -> None:
     with opened(place.base_url) as sdk:
         events = list(sdk.responses.create(model=place.model(), input="One two three.", stream=True))
@@ -190,7 +190,7 @@ def chain(place: Place) -> None:
     assert place.said(model) == ["My name is Ada.", "You said: My name is Ada.", "Anything else?"]
 
 
-@client.check("conversation", "`conversations`: created, spoken in, listed page by page, changed and deleted")
+@client.check("conversation", "`conversations`: created, used, listed page by page, updated and deleted")
 def conversation(place: Place) -> None:
     model = place.model()
     with opened(place.base_url) as sdk:
@@ -206,7 +206,7 @@ def conversation(place: Place) -> None:
         assert sdk.conversations.delete(talk.id).deleted
 
 
-@client.check("stateless", "`store=False`: an answer, and nothing left of it")
+@client.check("stateless", "`store=False`: an answer that is not stored")
 def stateless(place: Place) -> None:
     with opened(place.base_url) as sdk:
         made = sdk.responses.create(model=place.model(), input="Hello!", store=False)

@@ -132,14 +132,14 @@ async def stateless(place: Place) -> None:
     assert second.output == "Your name is Ada."
 
 
-@client.check("background", "`openai_background`: polled by itself, through a tool call")
+@client.check("background", "`openai_background`: polled automatically, through a tool call")
 async def background(place: Place) -> None:
     async with errand(place, settings=settings(background=True)) as one:
         result = await one.agent.run("Weather in Rome?")
     assert result.output == "The tool says: sunny in Rome." and one.cities == ["Rome"]
 
 
-@client.check("background", "`PendingModelResponse`: handed on as messages, and finished by another run")
+@client.check("background", "`PendingModelResponse`: passed on as messages, and finished by another run")
 async def pending(place: Place) -> None:
     async with errand(
         place, "held", settings=settings(background=True), output_type=[str, PendingModelResponse]
@@ -154,7 +154,7 @@ async def pending(place: Place) -> None:
 
 
 @client.check(
-    "resume", "a background stream that ends too early goes on with `starting_after`, nothing lost or doubled"
+    "resume", "a background stream that ends too early resumes with `starting_after`, nothing lost or repeated"
 )
 async def resume(place: Place) -> None:
     cut = place.cut(frames=8, how="clean")
@@ -165,7 +165,7 @@ async def resume(place: Place) -> None:
     assert len(place.asked(one.name)) == 1
 
 
-@client.check("cancel", "a task that is cancelled cancels its background run on the server")
+@client.check("cancel", "cancelling its task cancels the background run on the server")
 async def cancel(place: Place) -> None:
     async with errand(place, "held", settings=settings(background=True)) as one:
         running = asyncio.create_task(one.agent.run("Take your time."))
@@ -188,7 +188,7 @@ async def websocket(place: Place) -> None:
     assert second.output == "Your name is Ada." and one.cities == ["Rome"]
 
 
-@client.check("websocket", "the same with `openai_store=False`: the chain lives in the connection")
+@client.check("websocket", "the same with `openai_store=False`: the chain is kept in the connection's memory")
 async def websocket_stateless(place: Place) -> None:
     async with errand(place, settings=settings(transport="websocket", store=False)) as one, one.agent:
         first = await one.agent.run("My name is Ada. Weather in Rome?")
@@ -215,7 +215,7 @@ async def compact_on_the_way(place: Place) -> None:
     assert third.output == "Your name is Ada."
 
 
-@client.check("tokens", "`count_tokens_before_request`: too long a request is not sent")
+@client.check("tokens", "`count_tokens_before_request`: a request that is too long is not sent")
 async def tokens(place: Place) -> None:
     async with errand(place) as one:
         wide, narrow = (UsageLimits(input_tokens_limit=n, count_tokens_before_request=True) for n in (10_000, 20))

@@ -35,7 +35,7 @@ def test_every_check_of_a_small_client_stands_on_the_page(client) -> None:
 def test_the_versions_on_the_page_are_those_that_are_installed() -> None:
     node = json.loads((ROOT / "clients" / "node" / "package.json").read_text())["dependencies"]
     for title, section in sections().items():
-        tried = re.search(r"^Tried: (.*)\.$", section, re.M)
+        tried = re.search(r"^Tested: (.*)\.$", section, re.M)
         assert tried is not None
         javascript = "JavaScript" in title
         for package, version in re.findall(r"`(.+?)` ([\w.]+?)(?:,|$)", tried[1]):
