@@ -104,7 +104,7 @@ async def one_node(sitting: Sitting) -> list[Figure]:
     return [
         Figure(load, "event latency p99 on Postgres", "ms", slow, BOUND_MS, 25, apart=_both(windows, late)),
         Figure(load, "events/s per core, Postgres against SQLite", "x", ratio, 0.9, 1.0, at_least=True, apart=apart),
-        Figure(load, "the same, Postgres' own CPU counted in", "x", alone / (node_cpu + kept)),
+        Figure(load, "the same, including Postgres' own CPU", "x", alone / (node_cpu + kept)),
         Figure(load, "Postgres' own CPU per 1,000 tokens", "ms", kept),
         Figure(load, "Postgres' log (WAL) per 1,000 events", "KB", written),
         Figure("stored plain request on Postgres", "CPU", "ms", median(plain["postgres"], cpu_per_request)),
@@ -175,4 +175,4 @@ async def bell(sitting: Sitting) -> list[Figure]:
         with machine.pinned(everywhere):  # on one core alone, eight writers would wait for each other
             silent, rung = await writers.compare(crew.cluster.url(), max(5, sitting.runs))
     apart = {"outlive": f"{write(silent, 'ms')} / {write(rung, 'ms')}"}
-    return [Figure(load, "commit p50, ringing against silent", "x", rung / silent, 1.15, 1.0, apart=apart)]
+    return [Figure(load, "commit p50, with NOTIFY against without", "x", rung / silent, 1.15, 1.0, apart=apart)]

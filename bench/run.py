@@ -61,20 +61,22 @@ async def measure(sitting: Sitting, names: list[str]) -> list[Figure]:
 PAGE_TEXT = """\
 # Performance
 
-What durability costs: Outlive beside a lean relay (`bench/relay.py`) that translates the same stream and keeps nothing.
-Every event is committed to SQLite (WAL, `synchronous=FULL`) before it is sent. One process each, all on the same core,
-measured in turns; the load generator and the fake upstream (`bench/upstream.py`) have the rest of the machine. CPU and
-memory are the kernel's, of the process and its children. Values are medians of the runs.
+The cost of durability: Outlive compared with a minimal relay (`bench/relay.py`) that translates the same stream and
+stores nothing. Outlive commits every event to SQLite (WAL, `synchronous=FULL`) before it sends it. Each server is one
+process, all on the same core, measured in turns; the load generator and the fake upstream (`bench/upstream.py`) use
+the other cores. CPU and memory are the kernel's figures for the process and its children. Values are medians of the
+runs.
 
-In the last columns stand each server's own values; in lines about growth, the early and the late one. `aim`: the aim is
-met; `holds`: what must hold does. Times, and to a lesser degree CPU, depend on what else the machine does: compare
-ratios. A window in which others kept more than {busy} cores busy is measured again, twice at most, unless it dropped
-something. Nothing is sent that is not on disk, so a sync that takes long delays every event; the longest while nothing
-else was going on is told below.
+The last columns have each server's own values; in lines about growth, the early and the late one. `aim`: the aim is
+met; `holds`: the required value is met; `FAILS`: it is not. Times, and to a lesser degree CPU, depend on other
+processes of the machine: compare the ratios. A window in which other processes used more than {busy} cores is
+measured again, at most twice, unless the window dropped something. Nothing is sent before it is on disk, so a slow
+sync delays every event; the longest sync of an idle disk is listed below.
 
-In the lines about Postgres and nodes, Postgres is a durable one (`fsync`) on the same machine, and its CPU is told
-apart from the nodes'. What a core or two can hold is reckoned from the CPU that events cost at this load, not found by
-driving processes to their limit: on few cores the load, the upstream and Postgres would be at theirs first.
+In the lines about Postgres and nodes, Postgres runs durably (`fsync`) on the same machine, and its CPU is listed
+separately from the nodes'. The capacity of one or two cores is calculated from the CPU per event at this load, not
+measured by driving processes to their limit: on few cores the load generator, the upstream and Postgres would reach
+their limits first.
 
 {table}
 {notes}
@@ -84,9 +86,9 @@ driving processes to their limit: on few cores the load, the upstream and Postgr
 |---|---|
 {facts}
 
-`make bench` measures all of it again and writes this page. `make bench ARGS="--quick"` takes two minutes and writes
-nothing, nor does `--only burst`, which measures one line. `--peer 'NAME=COMMAND,PORT'` shows another server beside
-these two; `{{upstream}}` and `{{port}}` in its command are filled in.
+`make bench` repeats all measurements and writes this page. `make bench ARGS="--quick"` takes two minutes and writes
+nothing, nor does `--only burst`, which measures one line. `--peer 'NAME=COMMAND,PORT'` adds another server to the
+table; `{{upstream}}` and `{{port}}` in its command are replaced.
 """
 
 

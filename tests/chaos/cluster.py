@@ -134,7 +134,7 @@ def main() -> int:
     counts = outcome.counts
     console.print(
         f"{counts.responses:,} responses and {counts.events:,} events read again from any node; "
-        f"{counts.deeds['kill -9']} kills, {counts.several:,} taken over or begun again.",
+        f"{counts.deeds['kill -9']} kills, {counts.several:,} taken over or restarted.",
         highlight=False,
     )
     console.print(", ".join(f"{counts.faults[name]} {what}" for name, what in FAULTS.items()), highlight=False)

@@ -58,15 +58,15 @@ class Counts:
 
 # Name of the count -> what it says.
 FAULTS = {
-    "lost": "events lost that a client saw",
-    "gaps": "gaps",
-    "repeats": "repeats",
-    "changed": "events that a replay shows differently",
-    "stuck": "stuck",
-    "ends": "without exactly one terminal event",
-    "doubled": "double turns",
+    "lost": "lost events that a client saw",
+    "gaps": "gaps in sequence numbers",
+    "repeats": "repeated sequence numbers",
+    "changed": "events that differ in a replay",
+    "stuck": "stuck responses, clients or leases",
+    "ends": "responses without exactly one terminal event",
+    "doubled": "duplicate turns",
     "locked": "locked conversations",
-    "wrong": "anything else (grammar, text, status, order of turns, tracebacks)",
+    "wrong": "other errors (order of events, text, status, order of turns, tracebacks)",
 }
 
 
@@ -76,9 +76,9 @@ def describe(counts: Counts) -> list[tuple[str, str]]:
     statuses = ", ".join(f"{number:,} {name}" for name, number in counts.statuses.most_common())
     return [
         ("rounds", f"{counts.rounds} in {counts.seconds / 60:.1f} min"),
-        ("done to the nodes", deeds),
+        ("faults injected", deeds),
         ("responses", f"{counts.responses:,}: {statuses}"),
-        ("taken over or begun again", f"{counts.several:,}; texts were joined {counts.joints:,} times"),
+        ("taken over or restarted", f"{counts.several:,}; texts were continued {counts.joints:,} times"),
         ("events", f"{counts.events:,} journaled, {counts.seen:,} seen by clients over {counts.resumed:,} resumptions"),
         *((what, str(getattr(counts, name))) for name, what in FAULTS.items()),
     ]

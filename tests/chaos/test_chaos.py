@@ -18,7 +18,7 @@ from tests.chaos.tales import Tale, tell_tales
 from tests.support.upstream import FakeUpstream
 
 SECONDS = 25.0
-DEEDS = {"kill -9", "SIGSTOP past the lease", "SIGTERM", "connections cut", "line down", "line frozen"}
+DEEDS = {"kill -9", "SIGSTOP past the lease", "SIGTERM", "connections cut", "network down", "network frozen"}
 
 
 @pytest.mark.timeout(240)

@@ -67,7 +67,7 @@ class Trouble:
         self._line.cut()
 
     async def go_down(self) -> None:
-        self._fleet.deeds["line down"] += 1
+        self._fleet.deeds["network down"] += 1
         self._node.doing = "cut off"
         self._line.go_down()
         await asyncio.sleep(self._choose.uniform(0.3, self._fleet.lease + 2))
@@ -75,7 +75,7 @@ class Trouble:
 
     async def freeze(self) -> None:
         """Nothing comes through and nobody hears of it, as when packets are dropped."""
-        self._fleet.deeds["line frozen"] += 1
+        self._fleet.deeds["network frozen"] += 1
         self._node.doing = "frozen"
         self._line.freeze()
         await asyncio.sleep(self._choose.uniform(0.3, self._fleet.lease + 2))
