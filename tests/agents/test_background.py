@@ -15,13 +15,13 @@ from outlive import client as plain
 from outlive.agents import (
     DurableProvider,
     DurableResponsesModel,
-    Patience,
     PollTimeout,
     ResponseCancelled,
     ResponseFailed,
     ResponseIncomplete,
+    RetryPolicy,
 )
-from tests.agents.desk import connect, durable, look, make_agent, wait_status
+from tests.agents.harness import connect, durable, look, make_agent, wait_status
 from tests.client.stub import Reply, Stub, refuse, response
 from tests.support.proxy import Proxies, Swallow
 from tests.support.server import OutliveServer
@@ -51,7 +51,7 @@ class Naps:
 
     def __init__(self) -> None:
         self.taken: list[float] = []
-        self.patience = Patience(sleep=self._nap)
+        self.retry_policy = RetryPolicy(sleep=self._nap)
 
     async def _nap(self, seconds: float) -> None:
         self.taken.append(seconds)
@@ -69,7 +69,7 @@ def test_response_that_is_terminal_at_once_is_not_polled(stub: Stub) -> None:
 def test_response_is_polled_until_it_completes(stub: Stub) -> None:
     naps = Naps()
     stub.script(Reply(response("queued")), *[Reply(response("in_progress"))] * 2, Reply(COMPLETED))
-    result = ask(stub.base_url, make_agent("m"), patience=naps.patience)
+    result = ask(stub.base_url, make_agent("m"), retry_policy=naps.retry_policy)
     assert result.final_output == "Done."
     assert result.last_response_id == "resp_1"
     assert result.context_wrapper.usage.total_tokens == 3
@@ -95,7 +95,7 @@ def test_live_server_answers_in_the_background(server: OutliveServer, upstream: 
 def test_bad_ending_raises_with_the_response(stub: Stub, status: str, error: type[Exception], detail: Any) -> None:
     stub.script(Reply(response("in_progress")), Reply(response(status, **detail)))
     with pytest.raises(ModelBehaviorError) as caught:
-        ask(stub.base_url, make_agent("m"), patience=Naps().patience)
+        ask(stub.base_url, make_agent("m"), retry_policy=Naps().retry_policy)
     assert isinstance(caught.value, error)
     assert isinstance(caught.value, plain.UnsuccessfulResponse)
     assert caught.value.response.status == status
@@ -119,14 +119,14 @@ def test_poll_header_is_honoured(stub: Stub) -> None:
         Reply(response("in_progress"), openai_poll_after_ms="4000"),
         Reply(COMPLETED),
     )
-    ask(stub.base_url, make_agent("m"), patience=naps.patience)
+    ask(stub.base_url, make_agent("m"), retry_policy=naps.retry_policy)
     assert naps.taken == [0.25, 4.0]
 
 
 def test_explicit_interval_wins_over_the_header(stub: Stub) -> None:
     naps = Naps()
     stub.script(Reply(response("queued"), openai_poll_after_ms="250"), Reply(COMPLETED))
-    ask(stub.base_url, make_agent("m", background_poll_interval_seconds=7), patience=naps.patience)
+    ask(stub.base_url, make_agent("m", background_poll_interval_seconds=7), retry_policy=naps.retry_policy)
     assert naps.taken == [7]
 
 
@@ -152,7 +152,7 @@ def retrying() -> ModelSettings:
 def test_error_while_polling_never_submits_again(stub: Stub, status: int) -> None:
     stub.script(Reply(response("in_progress")), *[refuse(status)] * 8)
     with pytest.raises(APIStatusError):
-        ask(stub.base_url, make_agent("m", settings=retrying()), patience=Naps().patience)
+        ask(stub.base_url, make_agent("m", settings=retrying()), retry_policy=Naps().retry_policy)
     assert [each for each in stub.requests if each.startswith("POST")] == ["POST /responses"]
 
 

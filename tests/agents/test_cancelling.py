@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from agents import ModelSettings, ModelTimeoutError, Runner
 
-from tests.agents.desk import connect, durable, look, make_agent, wait_status
+from tests.agents.harness import connect, durable, look, make_agent, wait_status
 from tests.support.proxy import Delay, Proxies
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, Gate, say, text
@@ -25,7 +25,7 @@ SCRIPT = """
 import asyncio, sys
 from agents import Runner, RunConfig, set_tracing_disabled
 from outlive.agents import DurableProvider
-from tests.agents.desk import make_agent
+from tests.agents.harness import make_agent
 from openai import AsyncOpenAI
 
 async def poll(config):

@@ -34,8 +34,8 @@ from outlive.agents import (
     ResponseFailed,
     ResponseIncomplete,
 )
-from outlive.agents.outputs import pack, unpack
-from tests.agents.desk import connect, look, make_agent, wait_status
+from outlive.agents.journal import pack, unpack
+from tests.agents.harness import connect, look, make_agent, wait_status
 from tests.support.server import OutliveServer
 from tests.support.upstream import CUT, FakeUpstream, Gate, Refuse, Step, call, ending, say, text
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from agents import Runner, TracingProcessor, set_trace_processors
 
-from tests.agents.desk import connect, durable, make_agent
+from tests.agents.harness import connect, durable, make_agent
 from tests.client.stub import Reply, Stub, response
 from tests.support.proxy import Cut, Proxies
 from tests.support.server import OutliveServer

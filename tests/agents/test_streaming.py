@@ -10,7 +10,7 @@ from agents import ModelBehaviorError, Runner
 from openai import APIStatusError
 
 from outlive.agents import PollTimeout, ResponseCancelled, ResponseFailed, ResponseIncomplete
-from tests.agents.desk import connect, durable, make_agent, wait_status
+from tests.agents.harness import connect, durable, make_agent, wait_status
 from tests.client.stub import Reply, Stub, event, refuse, response
 from tests.support.proxy import Cut, Proxies
 from tests.support.server import OutliveServer

@@ -17,7 +17,7 @@ from outlive.agents import (
     StrictProvider,
     check_stateless,
 )
-from tests.agents.desk import connect
+from tests.agents.harness import connect
 from tests.client.stub import Stub
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, Whole, call, ending, say

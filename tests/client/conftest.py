@@ -1,4 +1,4 @@
-"""A live server, an upstream that plays scripts, proxies between, and both clients of the official SDK."""
+"""Fixtures: a live server, a scripted upstream, proxies between them, and clients of the official SDK."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
-from outlive.client import Patience
+from outlive.client import RetryPolicy
 from tests.client.stub import Stub
 from tests.support.proxy import Proxies
 from tests.support.server import OutliveServer
@@ -29,7 +29,7 @@ def upstream() -> Iterator[FakeUpstream]:
 
 @pytest.fixture(scope="session")
 def server(upstream: FakeUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OutliveServer]:
-    """The one that stays up; tests that kill start their own."""
+    """A server that stays up; tests that kill a server start their own."""
     with OutliveServer(tmp_path_factory.mktemp("server"), upstream.url) as running:
         yield running
     assert "Traceback" not in running.log, running.log
@@ -43,7 +43,7 @@ def proxies() -> Iterator[Proxies]:
 
 @pytest.fixture
 def stub() -> Iterator[Stub]:
-    """Somebody else's server: whatever the test says it answers."""
+    """A server other than Outlive, whose answers the test scripts."""
     with Stub() as running:
         yield running
 
@@ -55,6 +55,6 @@ def client(server: OutliveServer) -> Iterator[OpenAI]:
 
 
 @pytest.fixture
-def quick() -> Patience:
-    """As patient as ever, but without long waits."""
-    return Patience(first_delay=0.005, longest_delay=0.1)
+def fast_policy() -> RetryPolicy:
+    """The default limits with short delays."""
+    return RetryPolicy(first_delay=0.005, longest_delay=0.1)

@@ -1,4 +1,4 @@
-"""A server that is not ours, imitating OpenAI's answers and refusals: each request takes the next scripted reply."""
+"""A server other than Outlive, which imitates OpenAI: each request takes the next scripted reply."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 def response(status: str, **fields: Any) -> Json:
-    """A Response object, as much of it as clients look at."""
+    """Make a Response object with the fields that clients read."""
     return {
         "id": "resp_1", "object": "response", "created_at": 1, "model": "m", "status": status, "background": True,
         "output": [], "tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "error": None,
@@ -61,7 +61,7 @@ def refuse(status: int, message: str = "no", **headers: Any) -> Reply:
 
 class _Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # without asking the network for this machine's name
+        TCPServer.server_bind(self)  # the base class would look up this machine's name
         self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
 
 
@@ -71,7 +71,7 @@ class Stub:
         self.asked: list[tuple[str, str, dict[str, str]]] = []
         stub = self
 
-        class Door(BaseHTTPRequestHandler):
+        class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
@@ -82,7 +82,7 @@ class Stub:
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
-        self._server = _Server(("127.0.0.1", 0), Door)
+        self._server = _Server(("127.0.0.1", 0), Handler)
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True, name="stub").start()
@@ -105,15 +105,17 @@ class Stub:
     def script(self, *replies: Reply) -> None:
         self.replies.extend(replies)
 
-    def _answer(self, door: BaseHTTPRequestHandler) -> None:
-        door.rfile.read(int(door.headers.get("content-length") or 0))
-        self.asked.append((door.command, door.path, {name.lower(): value for name, value in door.headers.items()}))
+    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
+        handler.rfile.read(int(handler.headers.get("content-length") or 0))
+        self.asked.append(
+            (handler.command, handler.path, {name.lower(): value for name, value in handler.headers.items()})
+        )
         reply = self.replies.popleft() if self.replies else refuse(418, "no reply is scripted")
-        door.close_connection = True
+        handler.close_connection = True
         time.sleep(float(reply.headers.pop("hang", 0)))
         if reply is DROP:
             return
-        door.send_response(reply.status)
+        handler.send_response(reply.status)
         streamed = reply.events is not None
         if streamed:
             body = b"".join(
@@ -122,11 +124,11 @@ class Stub:
             )
         else:
             body = json.dumps(reply.body).encode()
-            door.send_header("content-length", str(len(body)))
-        door.send_header("content-type", "text/event-stream" if streamed else "application/json")
-        door.send_header("connection", "close")
+            handler.send_header("content-length", str(len(body)))
+        handler.send_header("content-type", "text/event-stream" if streamed else "application/json")
+        handler.send_header("connection", "close")
         for name, value in reply.headers.items():
-            door.send_header(name, value)
+            handler.send_header(name, value)
         with contextlib.suppress(OSError):  # the client may have left
-            door.end_headers()
-            door.wfile.write(body)
+            handler.end_headers()
+            handler.wfile.write(body)

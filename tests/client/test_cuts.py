@@ -1,4 +1,4 @@
-"""For every cut point of a stream of 200 events, what the caller gets equals the uninterrupted stream."""
+"""A stream of 200 events is cut at every point; the caller always gets the uninterrupted stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
-from outlive.client import Patience, Progress, stream
+from outlive.client import RetryPolicy, StreamStats, stream
 from tests.support.proxy import Cut, Proxies
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, say
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 
 def replay(server: OutliveServer, response_id: str) -> list[Json]:
-    """The uninterrupted stream, byte for byte as it is stored."""
+    """Return the uninterrupted stream, as it is stored."""
     connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
     try:
         connection.request("GET", f"/v1/responses/{response_id}?stream=true")
@@ -36,42 +36,42 @@ def replay(server: OutliveServer, response_id: str) -> list[Json]:
 
 
 def cut_at(frames: int, turn: int) -> Cut:
-    """At the end of the frame, just into the next one, or deep in it, and each of them broken in each way."""
+    """Cut at the end of a frame, just after it, or deep in the next one, each in each of the three ways."""
     return Cut(frames, (0, 3, 101 + frames % 40)[(frames + turn) % 3], HOWS[(frames // 3 + turn) % 3])
 
 
-def read_all(client: OpenAI, model: str, patience: Patience) -> tuple[list[Json], Progress]:
-    progress = Progress()
-    events = stream(client, model=model, input="Hi", patience=patience, progress=progress)
-    return [event.to_dict(mode="json") for event in events], progress
+def read_all(client: OpenAI, model: str, policy: RetryPolicy) -> tuple[list[Json], StreamStats]:
+    stats = StreamStats()
+    events = stream(client, model=model, input="Hi", retry_policy=policy, stats=stats)
+    return [event.to_dict(mode="json") for event in events], stats
 
 
-async def read_all_async(client: AsyncOpenAI, model: str, patience: Patience) -> tuple[list[Json], Progress]:
-    progress = Progress()
-    events = stream(client, model=model, input="Hi", patience=patience, progress=progress)
-    return [event.to_dict(mode="json") async for event in events], progress
+async def read_all_async(client: AsyncOpenAI, model: str, policy: RetryPolicy) -> tuple[list[Json], StreamStats]:
+    stats = StreamStats()
+    events = stream(client, model=model, input="Hi", retry_policy=policy, stats=stats)
+    return [event.to_dict(mode="json") async for event in events], stats
 
 
-def check_whole(server: OutliveServer, got: list[Json], progress: Progress) -> None:
-    assert progress.response_id is not None and not progress.fell_back
+def check_whole(server: OutliveServer, got: list[Json], stats: StreamStats) -> None:
+    assert stats.response_id is not None and not stats.fell_back
     assert [event["sequence_number"] for event in got] == list(range(len(got)))
-    assert got == replay(server, progress.response_id)
+    assert got == replay(server, stats.response_id)
     assert got[-1]["type"] == "response.completed"
 
 
 @pytest.mark.timeout(120)
-def test_whatever_the_cut_point_a_sync_caller_gets_the_uninterrupted_stream(
-    client: OpenAI, server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, quick: Patience
+def test_sync_stream_cut_at_any_point_equals_the_uninterrupted_stream(
+    client: OpenAI, server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, fast_policy: RetryPolicy
 ) -> None:
     model = upstream.model(SCRIPT)
 
     def check(frames: int) -> None:
         cut = cut_at(frames, turn=0)
         with proxies.to(server.port, cut) as proxy:
-            got, progress = read_all(client.with_options(base_url=proxy.base_url), model, quick)
-        check_whole(server, got, progress)
+            got, stats = read_all(client.with_options(base_url=proxy.base_url), model, fast_policy)
+        check_whole(server, got, stats)
         assert len(got) == EVENTS
-        assert progress.resumes + progress.resubmits == 1, cut
+        assert stats.resumes + stats.resubmits == 1, cut
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(check, range(EVENTS)))
@@ -79,8 +79,8 @@ def test_whatever_the_cut_point_a_sync_caller_gets_the_uninterrupted_stream(
 
 
 @pytest.mark.timeout(120)
-def test_whatever_the_cut_point_an_async_caller_gets_the_uninterrupted_stream(
-    server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, quick: Patience
+def test_async_stream_cut_at_any_point_equals_the_uninterrupted_stream(
+    server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, fast_policy: RetryPolicy
 ) -> None:
     model = upstream.model(SCRIPT)
 
@@ -88,10 +88,10 @@ def test_whatever_the_cut_point_an_async_caller_gets_the_uninterrupted_stream(
         for frames in some:
             cut = cut_at(frames, turn=1)
             with await asyncio.to_thread(proxies.to, server.port, cut) as proxy:
-                got, progress = await read_all_async(client.with_options(base_url=proxy.base_url), model, quick)
-            await asyncio.to_thread(check_whole, server, got, progress)
+                got, stats = await read_all_async(client.with_options(base_url=proxy.base_url), model, fast_policy)
+            await asyncio.to_thread(check_whole, server, got, stats)
             assert len(got) == EVENTS
-            assert progress.resumes + progress.resubmits == 1, cut
+            assert stats.resumes + stats.resubmits == 1, cut
 
     async def check_all() -> None:
         async with AsyncOpenAI(base_url=server.base_url, api_key="any", max_retries=0) as client:

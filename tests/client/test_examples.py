@@ -1,4 +1,4 @@
-"""The examples run as they are."""
+"""The examples and the snippets of the client page run unchanged."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def start(name: str, server: OutliveServer, model: str) -> subprocess.Popen[str]
     return subprocess.Popen([sys.executable, str(EXAMPLES / name)], env=env, stdout=subprocess.PIPE, text=True)
 
 
-def test_plain_and_in_the_background(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_background_example_prints_both_answers(server: OutliveServer, upstream: FakeUpstream) -> None:
     with start("background_plain.py", server, upstream.model(say("Salt ", "stays."))) as example:
         said, _ = example.communicate(timeout=30)
     assert said == "plain:      Salt stays.\nbackground: Salt stays.\n"
     assert example.returncode == 0
 
 
-def test_resume_in_another_process(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_resume_example_finishes_the_stream_of_a_killed_process(server: OutliveServer, upstream: FakeUpstream) -> None:
     gate = Gate()
     words = [f"word{number} " for number in range(20)]
     model = upstream.model([*map(text, words[:10]), gate, *map(text, words[10:]), *ending()])
@@ -47,7 +47,7 @@ def test_resume_in_another_process(server: OutliveServer, upstream: FakeUpstream
     assert len(upstream.calls(model)) == 1
 
 
-def test_every_snippet_of_the_page_runs(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_every_snippet_of_the_client_page_runs(server: OutliveServer, upstream: FakeUpstream) -> None:
     upstream.on("demo", say("A ", "long ", "story."))
     names: dict[str, object] = {}
     for snippet in re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S):
@@ -57,7 +57,7 @@ def test_every_snippet_of_the_page_runs(server: OutliveServer, upstream: FakeUps
     client.close()
 
 
-def test_every_name_of_the_library_stands_on_the_page() -> None:
+def test_client_page_mentions_every_public_name() -> None:
     page = PAGE.read_text()
     unnamed = {name for name in outlive.client.__all__ if name not in page}
     assert unnamed == {"TERMINAL_STATUSES", "ResponseStream", "AsyncResponseStream", "UnsuccessfulResponse"}

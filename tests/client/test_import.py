@@ -1,4 +1,4 @@
-"""Importing the client is light."""
+"""Importing the client loads nothing of the server."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_importing_the_client_pulls_in_nothing_of_the_server() -> None:
+def test_importing_the_client_imports_nothing_of_the_server() -> None:
     done = run(SCRIPT)
     assert done.stdout.split("\n")[:2] == ["outlive", ""], done.stderr
 
 
-def test_without_the_sdk_the_import_says_how_to_get_it() -> None:
+def test_import_without_the_sdk_explains_how_to_install_it() -> None:
     assert "pip install 'outlive[agents]'" in run(MISSING).stderr
 
 
-def test_the_sdk_is_no_dependency_of_the_server() -> None:
+def test_server_does_not_depend_on_the_sdk() -> None:
     needed = [each for each in requires("outlive") or [] if each.startswith("openai")]
     assert needed
     assert all("extra ==" in each for each in needed)

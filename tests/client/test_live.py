@@ -1,4 +1,4 @@
-"""The real SDK, sync and async, against a live server that is cut off, delayed, killed and started again."""
+"""The real SDK, sync and async, against a live server that is cut off, delayed, killed and restarted."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from openai import AsyncOpenAI, NotFoundError, OpenAI
 from outlive.client import (
     UNSUCCESSFUL,
     ConnectionLost,
-    Patience,
     PollTimeout,
-    Progress,
     ResponseCancelled,
     ResponseFailed,
     ResponseIncomplete,
+    RetryPolicy,
+    StreamStats,
     check,
     create_and_poll,
     poll,
@@ -33,9 +33,9 @@ from tests.support.upstream import FakeUpstream, Gate, Refuse, ending, finish, s
 
 
 @pytest.fixture
-def mortal(upstream: FakeUpstream, tmp_path: Path) -> Iterator[OutliveServer]:
+def killable(upstream: FakeUpstream, tmp_path: Path) -> Iterator[OutliveServer]:
     """A server that the test may kill."""
-    with OutliveServer(tmp_path / "mortal", upstream.url) as running:
+    with OutliveServer(tmp_path / "killable", upstream.url) as running:
         yield running
 
 
@@ -46,59 +46,64 @@ def client_of(base_url: str) -> OpenAI:
 # -- streams
 
 
-def test_a_stream_cut_again_and_again_comes_whole(
-    client: OpenAI, server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, quick: Patience
+def test_stream_cut_repeatedly_is_delivered_whole(
+    client: OpenAI, server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, fast_policy: RetryPolicy
 ) -> None:
     spoils: list[Spoil] = [Cut(7, 1, "close"), Swallow(), Cut(5, 40, "clean"), Away(), Cut(0), Cut(31, 0), Delay(0.05)]
     with proxies.to(server.port, *spoils) as proxy:
-        got, progress = read_all(client.with_options(base_url=proxy.base_url), upstream.model(SCRIPT), quick)
-    check_whole(server, got, progress)
+        got, stats = read_all(client.with_options(base_url=proxy.base_url), upstream.model(SCRIPT), fast_policy)
+    check_whole(server, got, stats)
     assert proxy.accepted == len(spoils)
-    assert progress.faults == 5  # the end that looked clean is none
+    assert stats.faults == 5  # an end without an error counts as no fault
 
 
 @pytest.mark.parametrize("first", [Swallow(), Away(), Cut(0, 0, "reset"), Cut(0, 5, "clean")])
-def test_a_post_whose_answer_is_lost_is_repeated_and_paid_once(
-    client: OpenAI, server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, quick: Patience, first: Spoil
+def test_post_with_a_lost_answer_is_repeated_without_a_second_model_call(
+    client: OpenAI,
+    server: OutliveServer,
+    upstream: FakeUpstream,
+    proxies: Proxies,
+    fast_policy: RetryPolicy,
+    first: Spoil,
 ) -> None:
     model = upstream.model(SCRIPT)
     with proxies.to(server.port, first) as proxy:
-        got, progress = read_all(client.with_options(base_url=proxy.base_url), model, quick)
-    check_whole(server, got, progress)
-    assert progress.resubmits == 1
+        got, stats = read_all(client.with_options(base_url=proxy.base_url), model, fast_policy)
+    check_whole(server, got, stats)
+    assert stats.resubmits == 1
     assert len(upstream.calls(model)) == 1
 
 
-def test_a_stream_survives_the_death_and_return_of_its_server(
-    mortal: OutliveServer, upstream: FakeUpstream, quick: Patience
+def test_stream_survives_a_killed_and_restarted_server(
+    killable: OutliveServer, upstream: FakeUpstream, fast_policy: RetryPolicy
 ) -> None:
     gate = Gate()
     model = upstream.model([text("Once "), text("upon "), gate], say("never"))
-    progress = Progress()
-    with client_of(mortal.base_url) as client:
-        events = stream(client, model=model, input="Hi", patience=quick, progress=progress)
+    stats = StreamStats()
+    with client_of(killable.base_url) as client:
+        events = stream(client, model=model, input="Hi", retry_policy=fast_policy, stats=stats)
         got = []
         for event in events:
             got.append(event.to_dict(mode="json"))
             if event.type == "response.output_text.delta" and event.delta == "upon ":
-                mortal.kill()
-                threading.Thread(target=mortal.start).start()
+                killable.kill()
+                threading.Thread(target=killable.start).start()
         final = events.get_final_response()
-    assert got == replay(mortal, final.id)
+    assert got == replay(killable, final.id)
     assert final.status == "incomplete" and final.output_text == "Once upon "
-    assert progress.resumes >= 1 and not progress.fell_back
+    assert stats.resumes >= 1 and not stats.fell_back
     assert events.token is not None and events.token.ended
 
 
-def test_an_async_stream_survives_it_too_and_a_cancelled_read_loses_nothing(
-    mortal: OutliveServer, upstream: FakeUpstream, quick: Patience
+def test_cancelled_reads_of_an_async_stream_lose_no_event(
+    killable: OutliveServer, upstream: FakeUpstream, fast_policy: RetryPolicy
 ) -> None:
     gate = Gate()
     model = upstream.model([text("Once "), gate, text("upon."), *ending()])
 
     async def read() -> None:
-        async with AsyncOpenAI(base_url=mortal.base_url, api_key="any", max_retries=0) as client:
-            events = stream(client, model=model, input="Hi", patience=quick)
+        async with AsyncOpenAI(base_url=killable.base_url, api_key="any", max_retries=0) as client:
+            events = stream(client, model=model, input="Hi", retry_policy=fast_policy)
             got: list[Json] = []
             while not got or got[-1]["type"] != "response.output_text.delta":
                 got.append((await anext(events)).to_dict(mode="json"))
@@ -108,15 +113,15 @@ def test_an_async_stream_survives_it_too_and_a_cancelled_read_loses_nothing(
             gate.open()
             got += [event.to_dict(mode="json") async for event in events]
             final = await events.get_final_response()
-            assert got == await asyncio.to_thread(replay, mortal, final.id)
+            assert got == await asyncio.to_thread(replay, killable, final.id)
             assert final.output_text == "Once upon."
-            assert events.progress.resumes >= 1
+            assert events.stats.resumes >= 1
 
     asyncio.run(read())
     assert len(upstream.calls(model)) == 1
 
 
-def test_a_token_goes_on_elsewhere_and_a_bare_id_from_the_beginning(
+def test_token_resumes_in_another_client_and_a_bare_id_restarts(
     client: OpenAI, server: OutliveServer, upstream: FakeUpstream
 ) -> None:
     with stream(client, model=upstream.model(SCRIPT), input="Hi") as events:
@@ -132,9 +137,7 @@ def test_a_token_goes_on_elsewhere_and_a_bare_id_from_the_beginning(
         assert poll(other, token).output_text == poll(other, events.response_id).output_text
 
 
-def test_a_token_at_the_end_gives_an_empty_stream_and_still_the_response(
-    client: OpenAI, upstream: FakeUpstream
-) -> None:
+def test_ended_token_gives_an_empty_stream_and_the_final_response(client: OpenAI, upstream: FakeUpstream) -> None:
     events = stream(client, model=upstream.model(), input="Hi")
     final = events.get_final_response()
     assert events.token is not None
@@ -143,7 +146,7 @@ def test_a_token_at_the_end_gives_an_empty_stream_and_still_the_response(
     assert again.get_final_response() == final
 
 
-def test_a_token_is_refused_when_its_response_was_deleted(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_token_of_a_deleted_response_raises_not_found(client: OpenAI, upstream: FakeUpstream) -> None:
     events = stream(client, model=upstream.model(SCRIPT), input="Hi")
     next(events)
     token = events.token
@@ -154,7 +157,7 @@ def test_a_token_is_refused_when_its_response_was_deleted(client: OpenAI, upstre
         list(resume(client, token))
 
 
-def test_a_cancelled_stream_ends_with_the_response(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_stream_of_a_cancelled_response_ends_with_that_response(client: OpenAI, upstream: FakeUpstream) -> None:
     gate = Gate()
     events = stream(client, model=upstream.model([text("Once "), gate, *ending()]), input="Hi")
     for event in events:
@@ -168,12 +171,12 @@ def test_a_cancelled_stream_ends_with_the_response(client: OpenAI, upstream: Fak
         check(final)
 
 
-def test_a_stream_that_nobody_keeps_is_lost_with_its_connection(
-    client: OpenAI, server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, quick: Patience
+def test_unstored_stream_raises_when_its_connection_breaks(
+    client: OpenAI, server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, fast_policy: RetryPolicy
 ) -> None:
     with proxies.to(server.port, Cut(9)) as proxy:
         through = client.with_options(base_url=proxy.base_url)
-        events = stream(through, model=upstream.model(SCRIPT), input="Hi", store=False, patience=quick)
+        events = stream(through, model=upstream.model(SCRIPT), input="Hi", store=False, retry_policy=fast_policy)
         with pytest.raises(ConnectionLost, match="store=False"):
             list(events)
 
@@ -182,39 +185,39 @@ def test_a_stream_that_nobody_keeps_is_lost_with_its_connection(
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_polling_through_the_death_and_return_of_the_server_ends_right(
-    mortal: OutliveServer, upstream: FakeUpstream, quick: Patience, kind: str
+def test_polling_survives_a_killed_and_restarted_server(
+    killable: OutliveServer, upstream: FakeUpstream, fast_policy: RetryPolicy, kind: str
 ) -> None:
     gate = Gate()
     model = upstream.model([gate], say("All ", "is ", "well."))
-    progress = Progress()
+    stats = StreamStats()
 
     def restart() -> None:
         gate.wait_reached()
-        mortal.kill()
-        time.sleep(0.3)  # so that some polls find nobody there
-        mortal.start()
+        killable.kill()
+        time.sleep(0.3)  # so that some polls find no server
+        killable.start()
 
     async def run() -> str:
-        async with AsyncOpenAI(base_url=mortal.base_url, api_key="any", max_retries=0) as client:
-            ended = await create_and_poll(client, model=model, input="Hi", patience=quick, progress=progress)
+        async with AsyncOpenAI(base_url=killable.base_url, api_key="any", max_retries=0) as client:
+            ended = await create_and_poll(client, model=model, input="Hi", retry_policy=fast_policy, stats=stats)
             return ended.output_text
 
     thread = threading.Thread(target=restart)
     thread.start()
     if kind == "sync":
-        with client_of(mortal.base_url) as client:
-            said = create_and_poll(client, model=model, input="Hi", patience=quick, progress=progress).output_text
+        with client_of(killable.base_url) as client:
+            said = create_and_poll(client, model=model, input="Hi", retry_policy=fast_policy, stats=stats).output_text
     else:
         said = asyncio.run(run())
     thread.join()
     assert said == "All is well."
-    assert progress.faults >= 1 and progress.resubmits == 0
-    with client_of(mortal.base_url) as client:
+    assert stats.faults >= 1 and stats.resubmits == 0
+    with client_of(killable.base_url) as client:
         assert len(client.get("/responses", cast_to=dict)["data"]) == 1
 
 
-def test_the_longest_wait_leaves_the_run_alone(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_poll_timeout_leaves_the_run_alone(client: OpenAI, upstream: FakeUpstream) -> None:
     gate = Gate()
     model = upstream.model([gate, *say("Later.")])
     began = time.monotonic()
@@ -225,17 +228,17 @@ def test_the_longest_wait_leaves_the_run_alone(client: OpenAI, upstream: FakeUps
     assert poll(client, timeout.value.response_id).output_text == "Later."
 
 
-def test_the_server_holds_the_get_so_that_one_poll_is_enough(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_held_get_needs_one_poll(client: OpenAI, upstream: FakeUpstream) -> None:
     gate = Gate()
-    progress = Progress()
+    stats = StreamStats()
     threading.Timer(0.5, gate.open).start()
-    ended = create_and_poll(client, model=upstream.model([gate, *say("Hi.")]), input="Hi", progress=progress)
+    ended = create_and_poll(client, model=upstream.model([gate, *say("Hi.")]), input="Hi", stats=stats)
     assert ended.output_text == "Hi."
-    assert progress.outlive and progress.polls == 1
-    assert progress.response_id == ended.id
+    assert stats.outlive and stats.polls == 1
+    assert stats.response_id == ended.id
 
 
-def test_bad_endings_are_returned_unless_they_are_asked_to_raise(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_unsuccessful_responses_are_returned_unless_raise_on_names_them(client: OpenAI, upstream: FakeUpstream) -> None:
     failing = upstream.model([Refuse(400)])
     cut_short = upstream.model([text("Once"), finish("length"), usage()])
     assert create_and_poll(client, model=failing, input="Hi").status == "failed"
@@ -247,7 +250,7 @@ def test_bad_endings_are_returned_unless_they_are_asked_to_raise(client: OpenAI,
         create_and_poll(client, model=cut_short, input="Hi", raise_on=UNSUCCESSFUL)
 
 
-def test_the_same_key_attaches_to_the_same_response(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_same_idempotency_key_attaches_to_the_same_response(client: OpenAI, upstream: FakeUpstream) -> None:
     model = upstream.model()
     both = [create_and_poll(client, model=model, input="Hi", idempotency_key="job-1") for _ in range(2)]
     events = list(stream(client, model=model, input="Hi", extra_headers={"idempotency-key": "job-2"}))
@@ -259,7 +262,7 @@ def test_the_same_key_attaches_to_the_same_response(client: OpenAI, upstream: Fa
 # -- arguments
 
 
-def test_arguments_that_make_no_sense_are_refused_before_any_call() -> None:
+def test_invalid_arguments_are_refused_before_any_request() -> None:
     client = client_of("http://127.0.0.1:1/v1")
     with pytest.raises(TypeError, match="stream"):
         create_and_poll(client, stream=True)  # type: ignore[call-overload]

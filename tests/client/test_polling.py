@@ -1,4 +1,4 @@
-"""The pure core of polling: when it asks, how long it waits, and what it does about errors."""
+"""The pure core of polling: times of requests, waits, and faults."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.client import ConnectionLost, PollTimeout, Token
-from outlive.client.actions import Action, Answer, Fault, Kind, Outcome, Probe, Rested, Retrieve, Sleep, Submit
+from outlive.client.actions import Action, Done, Fault, FaultKind, Outcome, Probe, Received, Retrieve, Sleep, Submit
 from outlive.client.polling import poll
-from tests.client.worlds import LOST, OURS, Broken, Clock, fault, make_plan, make_response
+from tests.client.fake_server import LOST, OURS, FakeClock, FakeError, fault, make_plan, make_response
 
 
-class Desk:
-    """Answers submits and GETs from a list, in which a status stands for an answer; GETs that wait take their time."""
+class FakePollServer:
+    """Answer submits and GETs from a list of statuses and faults; with `holds`, GETs that wait take that time."""
 
     def __init__(self, *answers: str | Fault | tuple[str, dict[str, str]], holds: bool = True) -> None:
         self.answers = list(answers)
         self.holds = holds
-        self.clock = Clock()
+        self.clock = FakeClock()
         self.actions: list[Action] = []
 
     def run(self, **fields: Any) -> Any:
@@ -43,164 +43,166 @@ class Desk:
     def perform(self, action: Action) -> Outcome:
         if isinstance(action, Sleep):
             self.clock.sleep(action.seconds)
-            return Rested()
+            return Done()
         answer = self.answers.pop(0)
         if isinstance(answer, Fault):
             return answer
         status, headers = answer if isinstance(answer, tuple) else (answer, {})
         if isinstance(action, Retrieve) and action.wait and self.holds and status == "in_progress":
             self.clock.now += action.wait
-        return Answer(make_response(status), headers)
+        return Received(make_response(status), headers)
 
 
 def ours(status: str, after: int = 700) -> tuple[str, dict[str, str]]:
     return status, OURS | {"openai-poll-after-ms": str(after)}
 
 
-def test_what_has_ended_on_the_first_answer_is_not_asked_for_again() -> None:
-    desk = Desk("completed")
-    assert desk.run(create={}).status == "completed"
-    assert [type(action) for action in desk.actions] == [Submit]
+def test_response_that_is_terminal_at_once_is_not_polled() -> None:
+    server = FakePollServer("completed")
+    assert server.run(create={}).status == "completed"
+    assert [type(action) for action in server.actions] == [Submit]
 
 
-def test_without_a_word_from_the_server_it_asks_every_second() -> None:
-    desk = Desk("queued", "in_progress", "in_progress", "completed")
-    assert desk.run(create={}).status == "completed"
-    assert desk.clock.slept == [1.0, 1.0, 1.0]
-    assert desk.waits == [None, None, None]
+def test_polls_every_second_without_a_header() -> None:
+    server = FakePollServer("queued", "in_progress", "in_progress", "completed")
+    assert server.run(create={}).status == "completed"
+    assert server.clock.slept == [1.0, 1.0, 1.0]
+    assert server.waits == [None, None, None]
 
 
 @pytest.mark.parametrize(
     ("header", "seconds"), [("250", 0.25), ("5000", 5.0), ("0", 0.1), ("9999999", 60.0), ("soon", 1.0), ("-5", 0.1)]
 )
-def test_the_servers_word_on_when_to_ask_again_is_honoured_within_reason(header: str, seconds: float) -> None:
-    desk = Desk("queued", ("in_progress", {"openai-poll-after-ms": header}), "completed")
-    desk.run(create={})
-    assert desk.clock.slept == [1.0, seconds]
+def test_poll_header_sets_the_interval_within_limits(header: str, seconds: float) -> None:
+    server = FakePollServer("queued", ("in_progress", {"openai-poll-after-ms": header}), "completed")
+    server.run(create={})
+    assert server.clock.slept == [1.0, seconds]
 
 
-def test_an_explicit_interval_wins_over_the_header_and_over_waiting_gets() -> None:
-    desk = Desk(ours("queued"), ours("in_progress"), ours("completed"))
-    desk.run(create={}, interval=2.5)
-    assert desk.clock.slept == [2.5, 2.5]
-    assert desk.waits == [None, None]
+def test_explicit_interval_overrides_the_header_and_held_gets() -> None:
+    server = FakePollServer(ours("queued"), ours("in_progress"), ours("completed"))
+    server.run(create={}, interval=2.5)
+    assert server.clock.slept == [2.5, 2.5]
+    assert server.waits == [None, None]
 
 
-def test_an_outlive_is_asked_to_hold_its_answer() -> None:
-    desk = Desk(ours("queued"), ours("in_progress"), ours("completed"))
-    desk.run(create={})
-    assert desk.clock.slept == []
-    assert desk.waits == [20.0, 20.0]
+def test_outlive_is_asked_to_hold_its_answers() -> None:
+    server = FakePollServer(ours("queued"), ours("in_progress"), ours("completed"))
+    server.run(create={})
+    assert server.clock.slept == []
+    assert server.waits == [20.0, 20.0]
 
 
-def test_one_that_is_found_out_by_its_first_answer_is_asked_so_from_the_second_on() -> None:
-    desk = Desk(ours("in_progress"), ours("in_progress"), ours("completed"))
-    desk.run(token=Token("resp_1"))
-    assert desk.waits == [None, 20.0, 20.0]
-    assert desk.clock.slept == []
+def test_outlive_detected_by_its_first_answer_holds_the_second() -> None:
+    server = FakePollServer(ours("in_progress"), ours("in_progress"), ours("completed"))
+    server.run(token=Token("resp_1"))
+    assert server.waits == [None, 20.0, 20.0]
+    assert server.clock.slept == []
 
 
-def test_openai_is_never_asked_to_hold_whatever_its_headers_say() -> None:
-    desk = Desk(ours("queued", 300), ours("in_progress", 300), ours("completed"))
-    desk.run(create={}, may_be_outlive=False)
-    assert desk.waits == [None, None]
-    assert desk.clock.slept == [0.3, 0.3]
+def test_openai_is_never_asked_to_hold_even_with_our_header() -> None:
+    server = FakePollServer(ours("queued", 300), ours("in_progress", 300), ours("completed"))
+    server.run(create={}, may_be_outlive=False)
+    assert server.waits == [None, None]
+    assert server.clock.slept == [0.3, 0.3]
 
 
-def test_a_held_answer_that_comes_too_early_does_not_make_a_busy_loop() -> None:
-    desk = Desk(ours("queued"), ours("in_progress"), ours("in_progress"), ours("completed"), holds=False)
-    desk.run(create={})
-    assert desk.clock.slept == [0.7, 0.7]
+def test_held_answers_that_come_early_do_not_cause_a_busy_loop() -> None:
+    server = FakePollServer(ours("queued"), ours("in_progress"), ours("in_progress"), ours("completed"), holds=False)
+    server.run(create={})
+    assert server.clock.slept == [0.7, 0.7]
 
 
 # -- the longest wait
 
 
 @pytest.mark.parametrize("answer", ["in_progress", ours("in_progress")])
-def test_the_longest_wait_ends_in_an_error_with_the_id(answer: Any) -> None:
-    desk = Desk(*([answer] * 100))
+def test_longest_wait_raises_with_the_id(answer: Any) -> None:
+    server = FakePollServer(*([answer] * 100))
     with pytest.raises(PollTimeout) as timeout:
-        desk.run(create={}, max_wait=4.5)
+        server.run(create={}, max_wait=4.5)
     assert timeout.value.response_id == "resp_1"
-    assert timeout.value.waited_seconds == desk.clock.now == 4.5
+    assert timeout.value.waited_seconds == server.clock.now == 4.5
     assert isinstance(timeout.value, TimeoutError)
 
 
-def test_no_wait_at_all_still_submits_and_a_poll_still_asks_once() -> None:
-    desk = Desk("queued")
+def test_zero_wait_still_sends_one_request() -> None:
+    server = FakePollServer("queued")
     with pytest.raises(PollTimeout):
-        desk.run(create={}, max_wait=0.0)
-    assert [type(action) for action in desk.actions] == [Submit]
-    desk = Desk("in_progress")
+        server.run(create={}, max_wait=0.0)
+    assert [type(action) for action in server.actions] == [Submit]
+    server = FakePollServer("in_progress")
     with pytest.raises(PollTimeout):
-        desk.run(token=Token("resp_1"), max_wait=0.0)
-    assert [type(action) for action in desk.actions] == [Retrieve]
+        server.run(token=Token("resp_1"), max_wait=0.0)
+    assert [type(action) for action in server.actions] == [Retrieve]
 
 
-def test_the_longest_wait_counts_during_outages_too() -> None:
-    desk = Desk("queued", *([LOST] * 100))
+def test_longest_wait_also_limits_outages() -> None:
+    server = FakePollServer("queued", *([LOST] * 100))
     with pytest.raises(PollTimeout) as timeout:
-        desk.run(create={}, max_wait=10.0)
-    assert desk.clock.now == 10.0
-    assert isinstance(timeout.value.__cause__, Broken)
+        server.run(create={}, max_wait=10.0)
+    assert server.clock.now == 10.0
+    assert isinstance(timeout.value.__cause__, FakeError)
 
 
-def test_the_end_that_comes_with_the_last_answer_is_taken() -> None:
-    desk = Desk("queued", "in_progress", "completed")
-    assert desk.run(create={}, max_wait=1.5).status == "completed"
+def test_terminal_answer_at_the_deadline_is_returned() -> None:
+    server = FakePollServer("queued", "in_progress", "completed")
+    assert server.run(create={}, max_wait=1.5).status == "completed"
 
 
-# -- errors on the way
+# -- faults
 
-passing = st.sampled_from([LOST, fault(Kind.BUSY, 500), fault(Kind.BUSY, 503, retry_after="3"), fault(Kind.BUSY, 429)])
-
-
-@given(st.lists(passing | st.just("in_progress"), max_size=30), st.sampled_from(["completed", "failed"]))
-def test_transient_errors_never_cause_a_second_submit(between: list[Any], status: str) -> None:
-    desk = Desk("queued", *between, status)
-    assert desk.run(create={}, patience={"outage_seconds": 3600.0}).status == status
-    assert desk.count(Submit) == 1 and desk.count(Probe) == 0
-    assert desk.answers == []
+temporary = st.sampled_from(
+    [LOST, *(fault(FaultKind.BUSY, status) for status in (500, 429)), fault(FaultKind.BUSY, 503, retry_after="3")]
+)
 
 
-def test_an_outage_longer_than_patience_is_an_error_with_the_id_and_without_a_submit() -> None:
-    desk = Desk("queued", *([LOST] * 1000))
+@given(st.lists(temporary | st.just("in_progress"), max_size=30), st.sampled_from(["completed", "failed"]))
+def test_temporary_faults_never_cause_a_second_submit(between: list[Any], status: str) -> None:
+    server = FakePollServer("queued", *between, status)
+    assert server.run(create={}, retry_policy={"outage_seconds": 3600.0}).status == status
+    assert server.count(Submit) == 1 and server.count(Probe) == 0
+    assert server.answers == []
+
+
+def test_outage_beyond_the_policy_raises_with_the_id_and_without_a_submit() -> None:
+    server = FakePollServer("queued", *([LOST] * 1000))
     with pytest.raises(ConnectionLost) as lost:
-        desk.run(create={}, patience={"outage_seconds": 30.0})
+        server.run(create={}, retry_policy={"outage_seconds": 30.0})
     assert lost.value.response_id == "resp_1"
-    assert desk.count(Submit) == 1
+    assert server.count(Submit) == 1
 
 
-@pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.FINAL, Kind.GARBLED])
-def test_what_will_not_pass_is_raised_as_it_is(kind: Kind) -> None:
-    with pytest.raises(Broken):
-        Desk("queued", fault(kind)).run(create={})
+@pytest.mark.parametrize("kind", [FaultKind.REFUSED, FaultKind.FINAL, FaultKind.GARBLED])
+def test_final_faults_are_raised_unchanged(kind: FaultKind) -> None:
+    with pytest.raises(FakeError):
+        FakePollServer("queued", fault(kind)).run(create={})
 
 
-def test_a_response_that_was_there_may_be_missing_for_a_moment() -> None:
-    missing = fault(Kind.MISSING, 404)
-    assert Desk("queued", missing, missing, missing, "completed").run(create={}).status == "completed"
-    with pytest.raises(Broken):
-        Desk("queued", *([missing] * 4), "completed").run(create={})
+def test_known_response_may_be_missing_three_times() -> None:
+    missing = fault(FaultKind.MISSING, 404)
+    assert FakePollServer("queued", missing, missing, missing, "completed").run(create={}).status == "completed"
+    with pytest.raises(FakeError):
+        FakePollServer("queued", *([missing] * 4), "completed").run(create={})
 
 
-def test_an_unknown_id_is_an_error_at_once() -> None:
-    desk = Desk(fault(Kind.MISSING, 404), "completed")
-    with pytest.raises(Broken):
-        desk.run(token=Token("resp_1"))
-    assert desk.clock.slept == []
+def test_unknown_id_raises_at_once() -> None:
+    server = FakePollServer(fault(FaultKind.MISSING, 404), "completed")
+    with pytest.raises(FakeError):
+        server.run(token=Token("resp_1"))
+    assert server.clock.slept == []
 
 
-def test_a_proxys_404_in_front_of_an_outlive_is_an_outage_and_the_servers_own_is_final() -> None:
-    by_proxy, own = fault(Kind.MISSING, 404), Fault(Kind.MISSING, Broken("gone"), 404, OURS)
-    assert Desk(ours("queued"), *([by_proxy] * 9), ours("completed")).run(create={}).status == "completed"
-    with pytest.raises(Broken, match="gone"):
-        Desk(ours("queued"), own, ours("completed")).run(create={})
+def test_404_of_a_proxy_is_retried_and_404_of_an_outlive_is_final() -> None:
+    by_proxy, own = fault(FaultKind.MISSING, 404), Fault(FaultKind.MISSING, FakeError("gone"), 404, OURS)
+    assert FakePollServer(ours("queued"), *([by_proxy] * 9), ours("completed")).run(create={}).status == "completed"
+    with pytest.raises(FakeError, match="gone"):
+        FakePollServer(ours("queued"), own, ours("completed")).run(create={})
 
 
-def test_a_submit_without_an_answer_is_not_repeated_unless_an_outlive_answers() -> None:
-    desk = Desk(LOST, *([LOST] * 1000))
-    with pytest.raises(Broken):
-        desk.run(create={}, patience={"contact_seconds": 5.0})
-    assert desk.count(Submit) == 1
-    assert 5 <= desk.clock.now < 10
+def test_unanswered_submit_is_not_repeated_unless_an_outlive_answers() -> None:
+    server = FakePollServer(LOST, *([LOST] * 1000))
+    with pytest.raises(FakeError):
+        server.run(create={}, retry_policy={"contact_seconds": 5.0})
+    assert server.count(Submit) == 1
+    assert 5 <= server.clock.now < 10

@@ -1,4 +1,4 @@
-"""The continuation token: one string, whole or refused."""
+"""Continuation tokens: round trips and refusals."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ tokens = st.builds(Token, st.text(min_size=1), st.none() | st.integers(0), st.bo
 
 
 @given(tokens)
-def test_a_token_is_one_url_safe_word_that_comes_back_as_it_was(token: Token) -> None:
+def test_token_is_url_safe_and_survives_a_round_trip(token: Token) -> None:
     assert re.fullmatch(r"[A-Za-z0-9_-]+", str(token))
     assert Token.parse(token.encode()) == token
     assert Token.of(f" {token}\n") == token
 
 
 @given(tokens, st.data())
-def test_a_token_that_was_cut_short_or_changed_is_refused(token: Token, data: st.DataObject) -> None:
+def test_truncated_or_changed_token_is_refused(token: Token, data: st.DataObject) -> None:
     text = token.encode()
     with pytest.raises(InvalidToken):
         Token.parse(text[: data.draw(st.integers(0, len(text) - 1))])
@@ -44,12 +44,12 @@ def test_a_token_that_was_cut_short_or_changed_is_refused(token: Token, data: st
         ("ot1_", "cut short or changed"),
     ],
 )
-def test_what_is_no_token_is_refused_with_the_reason(text: str, why: str) -> None:
+def test_string_that_is_no_token_is_refused_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(InvalidToken, match=re.escape(why)):
         Token.parse(text)
 
 
-def test_a_bare_id_stands_for_the_response_from_its_beginning() -> None:
+def test_bare_id_is_a_token_for_the_first_event() -> None:
     assert Token.of("resp_1") == Token("resp_1")
     assert Token.of("other-id") == Token("other-id")
     assert Token.of(Token("resp_1", 3)) == Token("resp_1", 3)

@@ -1,7 +1,7 @@
-"""Durable agents for the openai-agents SDK: background models, fail-fast checks, and runs that survive their process.
+"""Durable agents for the openai-agents SDK: background models, strict models, and runs that survive their process.
 
 No fork and no patch: models, a provider for RunConfig, and DurableRun. They work against Outlive and, within its
-limits, against OpenAI. Install them with `pip install 'outlive[agents]'`; docs/agents.md tells the whole story.
+limits, against OpenAI. Install them with `pip install 'outlive[agents]'`; docs/agents.md describes them.
 """
 
 from __future__ import annotations
@@ -11,13 +11,19 @@ try:
 except ImportError as missing:
     raise ImportError("outlive.agents needs the openai-agents SDK: pip install 'outlive[agents]'") from missing
 
-from outlive.agents.errors import ResponseCancelled, ResponseFailed, ResponseIncomplete
 from outlive.agents.provider import DurableProvider
 from outlive.agents.responses import DurableResponsesModel
 from outlive.agents.runs import DurableRun
 from outlive.agents.settings import AUTO_MODELS, Durability
 from outlive.agents.strict import StrictChatCompletionsModel, StrictModel, StrictProvider, check_stateless
-from outlive.client import ConnectionLost, Patience, PollTimeout
+from outlive.client import (
+    ConnectionLost,
+    PollTimeout,
+    ResponseCancelled,
+    ResponseFailed,
+    ResponseIncomplete,
+    RetryPolicy,
+)
 
 __all__ = [
     "AUTO_MODELS",
@@ -26,11 +32,11 @@ __all__ = [
     "DurableProvider",
     "DurableResponsesModel",
     "DurableRun",
-    "Patience",
     "PollTimeout",
     "ResponseCancelled",
     "ResponseFailed",
     "ResponseIncomplete",
+    "RetryPolicy",
     "StrictChatCompletionsModel",
     "StrictModel",
     "StrictProvider",

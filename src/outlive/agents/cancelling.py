@@ -1,4 +1,4 @@
-"""Cancelling the server's run when its caller is cancelled: from a thread, so that it delays nobody and is not lost."""
+"""Cancel a run on the server after its caller was cancelled: in a thread, so that the caller is not delayed."""
 
 from __future__ import annotations
 
@@ -8,81 +8,91 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any
 
 from openai import AsyncAzureOpenAI, AsyncOpenAI, OpenAI, OpenAIError
 
-from outlive.agents.watch import Watch
+from outlive.client import StreamStats
 
 log = logging.getLogger("outlive.agents")
 
-# How long the thread may outlive the event loop, and thereby hold up the end of the process.
+# The longest time for which the thread may run after the event loop, and so delay the end of the process.
 GRACE_SECONDS = 2.0
 
 
+class ProgressFuture(StreamStats):
+    """Statistics of a call, with a future of the response's id that any thread can wait for."""
+
+    def __init__(self) -> None:
+        self.known: Future[str] = Future()
+        super().__init__()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "response_id" and value is not None and not self.known.done():
+            self.known.set_result(value)
+
+
 @dataclass(frozen=True)
-class Submit:
-    """A run that its caller has left: who submits it, and how its id is found out should that be interrupted."""
+class AbandonedCall:
+    """A call whose caller was cancelled: the task that submits it, and a way to get its id if that task ends early."""
 
     client: AsyncOpenAI
-    watch: Watch
+    progress: ProgressFuture
     work: asyncio.Future[Any]
-    ask_again: Callable[[OpenAI], str] | None = None
+    cancel: bool
+    submit_again: Callable[[OpenAI], str] | None
 
+    def release(self) -> None:
+        """Stop waiting for the run, without blocking; cancel it on the server if `cancel`.
 
-def leave(submit: Submit, cancel: bool) -> None:
-    """Stop waiting for the run, without waiting for anything; cancel it on the server if `cancel`.
+        During the POST the run's id is unknown, so the POST is allowed to finish first. If the event loop ends before
+        that, the POST is sent again under the same idempotency key to get the id.
+        """
+        self.work.add_done_callback(self._settle)
+        if self.progress.known.done() and not self.cancel:
+            self.work.cancel()
+            return
+        # Not a daemon: the interpreter waits for the thread at exit, GRACE_SECONDS at most.
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._finish, args=(loop,), daemon=False, name="outlive-cancel").start()
 
-    While the POST is on its way nobody knows the run's id, so the POST is let finish first. When the loop ends before
-    it does, the id is asked for again, under the same idempotency key.
-    """
-    submit.work.add_done_callback(lambda work: _settle(work, submit.watch))
-    if submit.watch.known.done() and not cancel:
-        submit.work.cancel()
-        return
-    # Not a daemon: the interpreter waits for it at its end, GRACE_SECONDS at most.
-    loop = asyncio.get_running_loop()
-    threading.Thread(target=_part, args=(submit, loop, cancel), daemon=False, name="outlive-cancel").start()
+    def _settle(self, work: asyncio.Future[Any]) -> None:
+        self.progress.known.cancel()  # without an id by now, there will be none
+        if not work.cancelled():
+            work.exception()  # marks it as retrieved: asyncio would log it otherwise
 
+    def _finish(self, loop: asyncio.AbstractEventLoop) -> None:
+        deadline = time.monotonic() + GRACE_SECONDS
+        try:
+            response_id = self._find_id(deadline)
+            if self.cancel and response_id is not None:
+                with _open(self.client, deadline) as client:
+                    client.responses.cancel(response_id)
+        except OpenAIError as error:
+            log.warning("cancelling an abandoned run failed: %s", error)
+        finally:
+            if not loop.is_closed():
+                with contextlib.suppress(RuntimeError):  # closed in the meantime, which ended the task too
+                    loop.call_soon_threadsafe(self.work.cancel)
 
-def _settle(work: asyncio.Future[Any], watch: Watch) -> None:
-    watch.give_up()
-    if not work.cancelled():
-        work.exception()  # nobody is left to hear of it
-
-
-def _part(submit: Submit, loop: asyncio.AbstractEventLoop, cancel: bool) -> None:
-    deadline = time.monotonic() + GRACE_SECONDS
-    try:
-        response_id = _find_id(submit, deadline, cancel)
-        if cancel and response_id is not None:
-            with _open(submit.client, deadline) as client:
-                client.responses.cancel(response_id)
-    except OpenAIError as error:
-        log.warning("a run whose caller left could not be cancelled: %s", error)
-    finally:
-        if not loop.is_closed():
-            with contextlib.suppress(RuntimeError):  # it closed just now, and took the work with it
-                loop.call_soon_threadsafe(submit.work.cancel)
-
-
-def _find_id(submit: Submit, deadline: float, cancel: bool) -> str | None:
-    try:
-        return submit.watch.known.result(GRACE_SECONDS)
-    except CancelledError:
-        if not cancel or submit.ask_again is None:
+    def _find_id(self, deadline: float) -> str | None:
+        try:
+            return self.progress.known.result(GRACE_SECONDS)
+        except CancelledError:
+            if not self.cancel or self.submit_again is None:
+                return None
+            with _open(self.client, deadline) as client:
+                return self.submit_again(client)
+        except TimeoutError:
+            log.warning("an abandoned run was not accepted within %.0f s; it may still start", GRACE_SECONDS)
             return None
-        with _open(submit.client, deadline) as client:
-            return submit.ask_again(client)
-    except TimeoutError:
-        log.warning("a run whose caller left was not accepted within %.0f s; it may still begin", GRACE_SECONDS)
-        return None
 
 
 def _open(client: AsyncOpenAI, deadline: float) -> OpenAI:
-    """The same server and credentials for a thread: at the interpreter's end no event loop can look up a host name."""
+    """Make a sync client of the same server: at interpreter exit no event loop can resolve a host name."""
     headers = {name: value for name, value in client.default_headers.items() if isinstance(value, str)}
     if isinstance(client, AsyncAzureOpenAI):
         headers["api-key"] = client.api_key

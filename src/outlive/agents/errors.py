@@ -1,4 +1,4 @@
-"""How a turn can end badly: each is a ModelBehaviorError to the agents SDK and the namesake error of outlive.client."""
+"""Errors of model turns: each is an error of outlive.client and a ModelBehaviorError of the agents SDK."""
 
 from __future__ import annotations
 
@@ -6,48 +6,47 @@ from agents import ModelBehaviorError
 from agents.exceptions import _mark_error_to_drain_stream_events
 from openai.types.responses import Response
 
-from outlive import client
+from outlive.client import ResponseCancelled, ResponseFailed, ResponseIncomplete
 
 SUBMITTED = "_outlive_submitted"
 
 
-class ResponseFailed(client.ResponseFailed, ModelBehaviorError):
-    """The response failed; `response.error` says why."""
+class TurnFailed(ResponseFailed, ModelBehaviorError):
+    """The response failed; `response.error` gives the reason."""
 
 
-class ResponseCancelled(client.ResponseCancelled, ModelBehaviorError):
-    """Somebody cancelled the response; what it had said until then is in `response.output`."""
+class TurnCancelled(ResponseCancelled, ModelBehaviorError):
+    """The response was cancelled; `response.output` is its output up to then."""
 
 
-class ResponseIncomplete(client.ResponseIncomplete, ModelBehaviorError):
-    """The response ended early; `response.incomplete_details.reason` says why."""
+class TurnIncomplete(ResponseIncomplete, ModelBehaviorError):
+    """The response ended early; `response.incomplete_details.reason` gives the reason."""
 
 
-BAD_ENDINGS: dict[str, type[ResponseFailed | ResponseCancelled | ResponseIncomplete]] = {
-    "failed": ResponseFailed,
-    "cancelled": ResponseCancelled,
-    "incomplete": ResponseIncomplete,
+ERRORS: dict[str, type[TurnFailed | TurnCancelled | TurnIncomplete]] = {
+    "failed": TurnFailed,
+    "cancelled": TurnCancelled,
+    "incomplete": TurnIncomplete,
 }
 
 
-def check_ending(response: Response) -> Response:
-    """The response, if it completed."""
-    kind = BAD_ENDINGS.get(response.status or "completed")
-    if kind is None:
-        return response
-    error = kind(response)
-    # Streamed events that wait for their reader are still delivered before the error is.
-    _mark_error_to_drain_stream_events(error)
-    raise error
+def check_completed(response: Response) -> None:
+    """Raise the error for the response's status unless it completed."""
+    kind = ERRORS.get(response.status or "completed")
+    if kind is not None:
+        error = kind(response)
+        # Streamed events that the caller has not read yet are still delivered before the error.
+        _mark_error_to_drain_stream_events(error)
+        raise error
 
 
 def mark_submitted(error: BaseException, response_id: str) -> None:
-    """The server has this run already: whatever went wrong, it must not be submitted again."""
+    """Mark an error as raised after the submit: the call must not be submitted again."""
     setattr(error, SUBMITTED, response_id)
 
 
 def submitted_id(error: BaseException) -> str | None:
-    """The response that was submitted before the error, or before one that it comes from."""
+    """Return the id of the response that was submitted before the error or one of its causes."""
     seen: BaseException | None = error
     while seen is not None:
         if (found := getattr(seen, SUBMITTED, None)) is not None:

@@ -1,4 +1,4 @@
-"""What a durable run has done so far: records in a conversation of its own, which the server keeps.
+"""Records of a durable run, kept on the server in a conversation of their own.
 
 Every record is one item, a message whose text is a JSON object, so that any server with conversations can hold it:
 `{"turn": NAME, "response": ID}`, `{"tool": NAME, "output": ...}` or `{"session": NAME, "length": N}`.
@@ -10,16 +10,22 @@ import hashlib
 import json
 from typing import Any
 
+from agents.tool import ToolOutputFileContent, ToolOutputImage, ToolOutputText
 from openai import AsyncOpenAI, ConflictError
-
-from outlive.agents.outputs import pack, unpack
 
 # The SDK waits 0.5 to 8 s between tries: enough for a server to restart while a tool's output waits to be recorded.
 RECORD_RETRIES = 8
 
+Content = ToolOutputText | ToolOutputImage | ToolOutputFileContent
+CONTENT_TYPES: dict[str, type[Content]] = {
+    "text": ToolOutputText,
+    "image": ToolOutputImage,
+    "file": ToolOutputFileContent,
+}
 
-class Journal:
-    """Loaded once, then appended to; what was recorded first is what counts."""
+
+class RunJournal:
+    """Loaded once, then appended to. The first record of a turn, tool call or session is the valid one."""
 
     def __init__(self, client: AsyncOpenAI, conversation_id: str) -> None:
         self._client = client.with_options(max_retries=RECORD_RETRIES)
@@ -29,7 +35,7 @@ class Journal:
         self._lengths: dict[str, int] = {}
 
     @classmethod
-    async def create(cls, client: AsyncOpenAI) -> Journal:
+    async def create(cls, client: AsyncOpenAI) -> RunJournal:
         made = await client.conversations.create(metadata={"outlive": "run"})
         return cls(client, made.id)
 
@@ -37,26 +43,22 @@ class Journal:
         self._turns, self._outputs, self._lengths = {}, {}, {}
         async for item in self._client.conversations.items.list(self.conversation_id, order="asc", limit=100):
             for part in getattr(item, "content", None) or []:
-                self._take(json.loads(part.text))
+                self._apply(json.loads(part.text))
 
     async def erase(self) -> None:
         await self._client.conversations.delete(self.conversation_id)
 
     def make_key(self, name: str) -> str:
-        """An idempotency key: the same for the same thing of the same run, in every process."""
+        """Make the idempotency key of a record or turn: the same in every process of this run."""
         return f"outlive-run-{hashlib.sha256(f'{self.conversation_id} {name}'.encode()).hexdigest()[:40]}"
 
-    # -- turns
-
     def responses(self, turn: str) -> list[str]:
-        """As what a turn was submitted, oldest first; more than one if an earlier one had to be given up."""
+        """Return the ids of a turn's responses, oldest first; more than one if an earlier one failed."""
         return self._turns.get(turn, [])
 
     async def record_turn(self, turn: str, response_id: str) -> None:
         if response_id not in self.responses(turn):
             await self._add(f"turn {turn} {response_id}", {"turn": turn, "response": response_id})
-
-    # -- tools
 
     def has_output(self, tool: str) -> bool:
         return tool in self._outputs
@@ -65,41 +67,59 @@ class Journal:
         return unpack(self._outputs[tool])
 
     async def record_output(self, tool: str, output: Any) -> bool:
-        """False if another process has recorded one before."""
+        """Record a tool's output. Return False if another process has recorded one before."""
         return await self._add(f"tool {tool}", {"tool": tool, "output": pack(output)})
 
-    # -- sessions
-
     def length(self, session: str) -> int | None:
-        """How many items the session had when the run began."""
+        """Return the number of items that the session had when the run began; None if not recorded."""
         return self._lengths.get(session)
 
     async def record_length(self, session: str, length: int) -> None:
         await self._add(f"session {session}", {"session": session, "length": length})
 
-    # --
-
     async def _add(self, name: str, record: dict[str, Any]) -> bool:
-        item: Any = {
-            "type": "message",
-            "role": "developer",
-            "content": [{"type": "input_text", "text": json.dumps(record)}],
-        }
+        text = {"type": "input_text", "text": json.dumps(record)}
+        item: Any = {"type": "message", "role": "developer", "content": [text]}
         try:
             await self._client.conversations.items.create(
                 self.conversation_id, items=[item], extra_headers={"Idempotency-Key": self.make_key(name)}
             )
         except ConflictError:
-            # Another process works on the same run and was faster; from here on its record is the truth.
+            # Another process works on the same run and was faster: its record is the valid one.
             await self.load()
             return False
-        self._take(record)
+        self._apply(record)
         return True
 
-    def _take(self, record: dict[str, Any]) -> None:
+    def _apply(self, record: dict[str, Any]) -> None:
         if "turn" in record:
             self._turns.setdefault(record["turn"], []).append(record["response"])
         elif "tool" in record:
             self._outputs.setdefault(record["tool"], record["output"])
         elif "session" in record:
             self._lengths.setdefault(record["session"], record["length"])
+
+
+def pack(output: Any) -> Any:
+    """Convert a tool's output to JSON that unpacks to what the model would have seen.
+
+    `json` where a round trip changes nothing, `content` for the SDK's own output types, otherwise the `text`.
+    """
+    if isinstance(output, Content):
+        return {"content": output.model_dump(mode="json", exclude_none=True)}
+    if isinstance(output, list) and any(isinstance(each, Content) for each in output):
+        return {"list": [pack(each) for each in output]}
+    try:
+        again = json.loads(json.dumps(output))
+    except (TypeError, ValueError):
+        return {"text": str(output)}
+    # The SDK shows the model str(output), and a round trip changes that of tuples, numbers as keys and the like.
+    return {"json": output} if str(again) == str(output) else {"text": str(output)}
+
+
+def unpack(packed: Any) -> Any:
+    if "content" in packed:
+        return CONTENT_TYPES[packed["content"]["type"]].model_validate(packed["content"])
+    if "list" in packed:
+        return [unpack(each) for each in packed["list"]]
+    return packed["json"] if "json" in packed else packed["text"]

@@ -1,4 +1,4 @@
-"""The durable model: the SDK's Responses model whose calls run in the background of the server."""
+"""The durable model: the SDK's Responses model with calls that run in the background of the server."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from collections.abc import Sequence
 from typing import Any
 
 from agents import ModelSettings, UserError
-from agents.models.openai_responses import OpenAIResponsesModel, _mark_transport_request_without_usage
+from agents.models.openai_responses import OpenAIResponsesModel
 from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest, ModelRetryNormalizedError
-from openai import AsyncOpenAI, NotGiven, Omit
+from openai import AsyncOpenAI, NotGiven, Omit, OpenAIError
 from openai.types.responses import Response
+from typing_extensions import Unpack
 
-from outlive.agents.background import KEY_HEADER, Errand, conclude
-from outlive.agents.errors import check_ending, submitted_id
-from outlive.agents.event_stream import EventStream
+from outlive.agents import background
+from outlive.agents.background import KEY_HEADER, BackgroundCall
+from outlive.agents.errors import submitted_id
+from outlive.agents.scope import RunTurn
 from outlive.agents.settings import (
     AUTO_MODELS,
-    Background,
     Durability,
-    OnCancel,
+    DurabilityOptions,
     combine,
     is_unstored,
     split,
     wants_background,
 )
-from outlive.agents.turn import Turn
-from outlive.client import Patience
+from outlive.client import ClientError, RetryPolicy
 
-# Keys of submits that brought no answer, kept for the runner's own retry. More than a few would be an outage.
-MOST_UNSETTLED = 100
+# Keys of submits without an answer, kept for retries by the runner; only an outage leaves more than a few.
+MOST_UNANSWERED = 100
 
 
 class DurableResponsesModel(OpenAIResponsesModel):
-    """Submits each call with `background: true` and waits for it, so that no cut connection and no restart loses it.
+    """A model that submits each call with `background: true` and waits for it: calls survive broken connections.
 
-    A setting given here holds for every agent that uses this model; an agent sets its own through
-    `ModelSettings.extra_args`. In both places at once it is a TypeError. `defaults` may be overridden by both.
+    A setting given here holds for every agent that uses this model; an agent sets its own with
+    `ModelSettings.extra_args`. The same setting in both places is a TypeError. Both override `defaults`.
     """
 
     def __init__(
@@ -47,28 +47,20 @@ class DurableResponsesModel(OpenAIResponsesModel):
         openai_client: AsyncOpenAI,
         *,
         model_is_explicit: bool = True,
-        background: Background | None = None,
-        background_poll_interval_seconds: float | None = None,
-        background_max_wait_seconds: float | None = None,
-        on_cancel: OnCancel | None = None,
         defaults: Durability | None = None,
         auto_models: Sequence[str] = AUTO_MODELS,
-        patience: Patience | None = None,
+        retry_policy: RetryPolicy | None = None,
+        **fixed: Unpack[DurabilityOptions],
     ) -> None:
         super().__init__(model=model, openai_client=openai_client, model_is_explicit=model_is_explicit)
-        self._fixed = Durability(
-            background=background,
-            background_poll_interval_seconds=background_poll_interval_seconds,
-            background_max_wait_seconds=background_max_wait_seconds,
-            on_cancel=on_cancel,
-        )
+        self._fixed = Durability(**fixed)
         self._defaults = defaults or Durability()
         self._auto_models = tuple(auto_models)
-        self._patience = patience or Patience()
-        self._unsettled: dict[str, str] = {}
+        self._retry_policy = retry_policy or RetryPolicy()
+        self._unanswered: dict[str, str] = {}
 
     def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
-        """Once a call is submitted, no error on the way lets the runner submit it again, whatever its policy says."""
+        """Refuse retries of a call that is submitted already; no retry policy of the runner can override that."""
         response_id = submitted_id(request.error)
         if response_id is None:
             return super().get_retry_advice(request)
@@ -79,7 +71,7 @@ class DurableResponsesModel(OpenAIResponsesModel):
             normalized=ModelRetryNormalizedError(is_abort=True),
         )
 
-    # The one place where the SDK's model talks to the server; its websocket model overrides the same one.
+    # The only place where the SDK's model sends requests; its websocket model overrides the same method.
     async def _fetch_response(
         self,
         system_instructions: Any,
@@ -89,68 +81,61 @@ class DurableResponsesModel(OpenAIResponsesModel):
         stream: bool = False,
         **named: Any,
     ) -> Any:
-        said, settings = split(model_settings)
-        choice = combine(self._fixed, said, self._defaults)
+        given, settings = split(model_settings)
+        durability = combine(self._fixed, given, self._defaults)
         turn = self._next_turn()
-        if not wants_background(choice.background, settings, str(self.model), self._auto_models):
+        if not wants_background(durability.background, settings, str(self.model), self._auto_models):
             if turn is not None:
                 raise UserError("The turns of a durable run are in the background: leave out `background`.")
-            asked: Any = super()._fetch_response
-            return await asked(system_instructions, input, settings, *rest, stream=stream, **named)
+            fetch: Any = super()._fetch_response
+            return await fetch(system_instructions, input, settings, *rest, stream=stream, **named)
         if is_unstored(settings):
             raise UserError("A background response must be stored: leave out `store=False`, or set `background=False`.")
         built = self._build_response_create_kwargs(system_instructions, input, settings, *rest, **named)
-        errand = self._make_errand(_strip(built), choice, turn)
-        return EventStream(errand) if stream else await self._conclude(errand)
+        call = self._make_call(_strip(built), durability, turn)
+        return background.stream(call) if stream else await self._fetch(call)
 
-    def _next_turn(self) -> Turn | None:
-        """Models that belong to a durable run know which turn this is."""
+    def _next_turn(self) -> RunTurn | None:
+        """Return the turn of the durable run that the model belongs to; None outside of one."""
         return None
 
-    def _make_errand(self, create: dict[str, Any], choice: Durability, turn: Turn | None) -> Errand:
+    def _make_call(self, create: dict[str, Any], durability: Durability, turn: RunTurn | None) -> BackgroundCall:
         headers = dict(create.get("extra_headers") or {})
         given = [headers.pop(name) for name in list(headers) if name.lower() == KEY_HEADER.lower()]
         if given and turn is not None:
             raise UserError("A durable run makes its own Idempotency-Key: leave out the header.")
         create = {**create, "extra_headers": headers}
-        return Errand(
+        return BackgroundCall(
             client=self._get_client(),
             create=create,
             key=turn.key if turn is not None else given[0] if given else self._choose_key(create),
-            interval=choice.background_poll_interval_seconds,
-            max_wait=choice.background_max_wait_seconds,
-            on_cancel=choice.on_cancel or ("cancel" if turn is None else "detach"),
-            patience=self._patience,
+            settings=durability,
+            retry_policy=self._retry_policy,
             turn=turn,
         )
 
-    async def _conclude(self, errand: Errand) -> Response:
+    async def _fetch(self, call: BackgroundCall) -> Response:
         try:
-            response = await conclude(errand)
-        except Exception:
-            if errand.watch.response_id is None and errand.turn is None:
-                self._keep_key(errand)
+            return await background.fetch(call)
+        except (OpenAIError, ClientError):
+            if call.progress.response_id is None and call.turn is None:
+                self._keep_key(call)
             raise
-        check_ending(response)
-        _mark_transport_request_without_usage(response)
-        if errand.turn is not None:
-            errand.turn.end(response)
-        return response
 
-    # A submit whose answer was lost may have been accepted. When the runner's retry policy sends the same again, it
-    # goes out under the same key, and an Outlive attaches it to the run that is there.
+    # A submit whose answer was lost may have been accepted. If the runner's retry policy sends the same call again, it
+    # goes out under the same key, and an Outlive attaches it to the existing run.
 
     def _choose_key(self, create: dict[str, Any]) -> str:
-        return self._unsettled.pop(_digest(create), None) or f"outlive-{uuid.uuid4()}"
+        return self._unanswered.pop(_digest(create), None) or f"outlive-{uuid.uuid4()}"
 
-    def _keep_key(self, errand: Errand) -> None:
-        while len(self._unsettled) >= MOST_UNSETTLED:
-            self._unsettled.pop(next(iter(self._unsettled)))
-        self._unsettled[_digest(errand.create)] = errand.key
+    def _keep_key(self, call: BackgroundCall) -> None:
+        while len(self._unanswered) >= MOST_UNANSWERED:
+            self._unanswered.pop(next(iter(self._unanswered)))
+        self._unanswered[_digest(call.create)] = call.key
 
 
 def _strip(built: dict[str, Any]) -> dict[str, Any]:
-    """Only what was given; `stream` is not ours to say."""
+    """Drop arguments that were not given, and `stream`, which is set later."""
     left_out = (Omit, NotGiven, type(None))
     return {name: value for name, value in built.items() if not isinstance(value, left_out) and name != "stream"}
 

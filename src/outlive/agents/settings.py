@@ -1,4 +1,4 @@
-"""What a model and an agent may say about durability, and how the two are made into one choice."""
+"""Durability settings of models, agents and providers, and their combination."""
 
 from __future__ import annotations
 
@@ -6,22 +6,33 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict, cast
 
 from agents import ModelSettings, UserError
 
 Background = bool | Literal["auto"]
 OnCancel = Literal["cancel", "detach"]
 
-NAMES = ("background", "background_poll_interval_seconds", "background_max_wait_seconds", "on_cancel")
-# Models that think for minutes, as shell patterns: what `background="auto"` puts in the background.
+# Models that reason for minutes, as shell patterns: `background="auto"` runs them in the background.
 AUTO_MODELS = ("*-pro", "*-pro-20*", "*deep-research*")
 HIGH_EFFORTS = ("high", "xhigh", "max")
 
 
+class DurabilityOptions(TypedDict, total=False):
+    """Keyword arguments of Durability."""
+
+    background: Background | None
+    background_poll_interval_seconds: float | None
+    background_max_wait_seconds: float | None
+    on_cancel: OnCancel | None
+
+
+NAMES = tuple(DurabilityOptions.__annotations__)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Durability:
-    """The four settings; None is "not said here"."""
+    """The four settings; None means not set."""
 
     background: Background | None = None
     background_poll_interval_seconds: float | None = None
@@ -37,32 +48,32 @@ class Durability:
         _check_seconds("background_max_wait_seconds", self.background_max_wait_seconds)
 
     def over(self, defaults: Durability) -> Durability:
-        """What is said here, and the defaults for the rest."""
-        said = {name: value for name in NAMES if (value := getattr(self, name)) is not None}
-        return dataclasses.replace(defaults, **said)
+        """Return these settings, with `defaults` for those that are not set."""
+        given = {name: value for name in NAMES if (value := getattr(self, name)) is not None}
+        return dataclasses.replace(defaults, **given)
 
 
 def split(settings: ModelSettings) -> tuple[Durability, ModelSettings]:
-    """An agent's own durability, and its settings without it, so that none of it is sent to a server by accident."""
+    """Separate an agent's durability settings from the rest, so that none of them is sent to a server."""
     args = dict(settings.extra_args or {})
     body = dict(settings.extra_body) if isinstance(settings.extra_body, Mapping) else {}
     _refuse_twice([name for name in NAMES if args.get(name) is not None and body.get(name) is not None])
-    said: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     for place in (args, body):
-        said |= {name: value for name in NAMES if (value := place.pop(name, None)) is not None}
+        given |= {name: value for name in NAMES if (value := place.pop(name, None)) is not None}
     if len(args) == len(settings.extra_args or {}) and len(body) == len(cast(Any, settings.extra_body) or {}):
         return Durability(), settings
-    return Durability(**said), dataclasses.replace(settings, extra_args=args or None, extra_body=body or None)
+    return Durability(**given), dataclasses.replace(settings, extra_args=args or None, extra_body=body or None)
 
 
 def combine(fixed: Durability, agent: Durability, defaults: Durability) -> Durability:
-    """A setting has one place, the model or the agent; what a provider gives is a default that both override."""
+    """Combine the settings of model and agent, which must not overlap and both override a provider's defaults."""
     _refuse_twice([name for name in NAMES if getattr(fixed, name) is not None and getattr(agent, name) is not None])
     return agent.over(fixed.over(defaults))
 
 
 def wants_background(background: Background | None, settings: ModelSettings, model: str, slow: Sequence[str]) -> bool:
-    """Whether this call goes to the background. Not said: it does, that is what the durable model is for."""
+    """Return True if the call runs in the background, which is the default of a durable model."""
     if background != "auto":
         return background is not False
     if is_unstored(settings):
@@ -72,14 +83,14 @@ def wants_background(background: Background | None, settings: ModelSettings, mod
 
 
 def is_unstored(settings: ModelSettings) -> bool:
-    """Whether `store: false` was said, in any of the three places where it can be."""
+    """Return True if `store: false` is set, in any of the three places where it can be."""
     body = settings.extra_body if isinstance(settings.extra_body, Mapping) else {}
     return any(each is False for each in (settings.store, (settings.extra_args or {}).get("store"), body.get("store")))
 
 
 def _refuse_twice(names: list[str]) -> None:
     if names:
-        # The SDK's own word for a keyword given in two places, so that one `except` catches both.
+        # Worded as the SDK words it for a keyword given in two places, so that one `except` catches both.
         raise TypeError(
             f"responses.create() got multiple values for {', '.join(map(repr, names))}: set it in one place."
         )

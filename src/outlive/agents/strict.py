@@ -1,4 +1,4 @@
-"""Fail fast: models that cannot keep state refuse to be asked for it, before anything is sent."""
+"""Models without state on the server, which refuse requests that rely on it before anything is sent."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def check_stateless(
     conversation_id: str | None = None,
     who: str = "This model",
 ) -> None:
-    """Raise UserError if a request leans on state that a Chat Completions backend, of whatever make, does not have."""
+    """Raise UserError if a request relies on state on the server, which no Chat Completions backend has."""
     for name, value in (("previous_response_id", previous_response_id), ("conversation_id", conversation_id)):
         if value is not None:
             raise UserError(f"{who} keeps no state on the server and cannot honour `{name}`. {USE_RESPONSES}")
     orphans = _find_orphans(input)
     if orphans:
         raise UserError(
-            f"{who} was given the output of {', '.join(orphans)} without the call that it answers, as a runner does it "
-            f"with `auto_previous_response_id=True`: the model would see nothing of what came before. {USE_RESPONSES}"
+            f"{who} was given the output of {', '.join(orphans)} without the call that it answers, as a runner sends "
+            f"it with `auto_previous_response_id=True`: the model would not see the earlier items. {USE_RESPONSES}"
         )
 
 
 def refuse_background(settings: ModelSettings, who: str) -> ModelSettings:
-    """The settings without any word on durability; UserError if they ask for background."""
-    said, rest = split(settings)
-    if said.background is True:
+    """Return the settings without those of durability. Raise UserError if they ask for background."""
+    given, rest = split(settings)
+    if given.background is True:
         raise UserError(f"{who} cannot run in the background. Use outlive.agents.DurableResponsesModel over HTTP.")
     return rest
 
@@ -56,9 +56,9 @@ def _find_orphans(input: str | Sequence[TResponseInputItem]) -> list[str]:
 
 
 class StrictChatCompletionsModel(OpenAIChatCompletionsModel):
-    """A Chat Completions model that refuses what it would have to ignore.
+    """A Chat Completions model that refuses arguments it would have to ignore.
 
-    `strict=False` refuses `background` alone, and leaves the rest to the SDK, which warns once and ignores it.
+    `strict=False` refuses only `background`; the SDK then warns once about the rest and ignores it.
     """
 
     def __init__(self, *args: Any, strict: bool = True, **named: Any) -> None:
@@ -87,18 +87,18 @@ class StrictChatCompletionsModel(OpenAIChatCompletionsModel):
 
 
 class RefusingWebSocketModel(OpenAIResponsesWSModel):
-    """The SDK's websocket model, which streams over one connection and has nothing to come back to."""
+    """The SDK's websocket model, which streams over one connection and cannot resume."""
 
     async def _fetch_response(
         self, system_instructions: Any, input: Any, model_settings: ModelSettings, *rest: Any, **named: Any
     ) -> Any:
         settings = refuse_background(model_settings, "The websocket model")
-        asked: Any = super()._fetch_response
-        return await asked(system_instructions, input, settings, *rest, **named)
+        fetch: Any = super()._fetch_response
+        return await fetch(system_instructions, input, settings, *rest, **named)
 
 
 class StrictModel(Model):
-    """Any other model that talks Chat Completions underneath (LiteLLM and its like), with the same refusals."""
+    """Wrapper with the same refusals for any other model based on Chat Completions, such as LiteLLM's."""
 
     def __init__(self, model: Model) -> None:
         self.inner = model
@@ -130,7 +130,7 @@ class StrictModel(Model):
 
 
 class StrictProvider(ModelProvider):
-    """Wraps every model of another provider in a StrictModel."""
+    """Wrapper that makes every model of another provider a StrictModel."""
 
     def __init__(self, provider: ModelProvider) -> None:
         self.inner = provider
@@ -143,6 +143,6 @@ class StrictProvider(ModelProvider):
 
 
 def _state(rest: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-    """The two ids, which the runner gives by name, and others perhaps by position, after four that do not matter."""
+    """Return the two ids: the runner passes them by name, other callers perhaps by position, after four others."""
     placed = dict(zip(("previous_response_id", "conversation_id"), rest[4:6], strict=False))
     return {name: placed.get(name, named.get(name)) for name in ("previous_response_id", "conversation_id")}

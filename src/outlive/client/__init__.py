@@ -1,7 +1,8 @@
-"""Helpers for the plain `openai` SDK: streams that survive cuts, polling that survives restarts, tokens that travel.
+"""Helpers for the plain `openai` SDK: streams that survive broken connections, polling that survives restarts, and
+continuation tokens for other processes.
 
-They work against Outlive and against OpenAI itself, with `OpenAI` and `AsyncOpenAI` alike, and import nothing of the
-server. Install them with `pip install 'outlive[agents]'`; docs/client.md tells the whole story.
+They work against Outlive and OpenAI, with `OpenAI` and `AsyncOpenAI` alike, and import nothing of the server. Install
+them with `pip install 'outlive[agents]'`; docs/client.md describes them.
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ try:
 except ImportError as missing:
     raise ImportError("outlive.client needs the openai SDK: pip install 'outlive[agents]'") from missing
 
+from outlive.client.actions import TERMINAL_EVENTS, TERMINAL_STATUSES, UNSUCCESSFUL
 from outlive.client.aio import AsyncResponseStream
-from outlive.client.calls import create_and_poll, poll, resume, stream
-from outlive.client.core import TERMINAL_EVENTS, TERMINAL_STATUSES, UNSUCCESSFUL
+from outlive.client.api import create_and_poll, poll, resume, stream
 from outlive.client.endings import ResponseCancelledEvent, check, response_of
 from outlive.client.errors import (
     ClientError,
-    ConnectionLost,
     InvalidToken,
     PollTimeout,
     ResponseCancelled,
@@ -25,9 +25,9 @@ from outlive.client.errors import (
     ResponseIncomplete,
     UnsuccessfulResponse,
 )
-from outlive.client.patience import Patience, Progress
+from outlive.client.retry import RetryPolicy, StreamStats
 from outlive.client.sync import ResponseStream
-from outlive.client.token import Token
+from outlive.client.token import ConnectionLost, Token
 
 __all__ = [
     "TERMINAL_EVENTS",
@@ -37,14 +37,14 @@ __all__ = [
     "ClientError",
     "ConnectionLost",
     "InvalidToken",
-    "Patience",
     "PollTimeout",
-    "Progress",
     "ResponseCancelled",
     "ResponseCancelledEvent",
     "ResponseFailed",
     "ResponseIncomplete",
     "ResponseStream",
+    "RetryPolicy",
+    "StreamStats",
     "Token",
     "UnsuccessfulResponse",
     "check",

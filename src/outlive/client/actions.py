@@ -1,31 +1,28 @@
-"""What the core asks for, and what may come of it: the whole language between the core and the two clients."""
+"""Actions that the core asks for and the outcomes it gets back: the only interface between the core and the SDK."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Protocol
+from typing import Any
+
+UNSUCCESSFUL = ("failed", "cancelled", "incomplete")
+TERMINAL_STATUSES = ("completed", *UNSUCCESSFUL)
+TERMINAL_EVENTS = tuple(f"response.{status}" for status in TERMINAL_STATUSES)
 
 
-class AnyResponse(Protocol):
-    """As much of the SDK's Response as the core looks at."""
-
-    id: str
-    status: Any
-
-
-# -- what to do
+# -- actions
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """POST the response. Comes back as Answer, or as Opened when the plan is to stream."""
+    """POST the response. The outcome is Received, or StreamOpened if the plan streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """GET the stream of a response from after an event. Comes back as Opened."""
+    """GET the stream of a response from after an event. The outcome is StreamOpened."""
 
     response_id: str
     after: int | None
@@ -33,106 +30,106 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The next event of the open stream. Comes back as Arrived or Ended."""
+    """Read the next event of the open stream. The outcome is EventArrived or StreamEnded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retrieve:
-    """GET the response. Comes back as Answer."""
+    """GET the response. The outcome is Received."""
 
     response_id: str
     wait: float | None
-    """Seconds for which the server may hold the GET; None for a server that is not known to do so."""
+    """Seconds for which the server may hold the GET; None unless the server is known to be an Outlive."""
     timeout: float
     """Seconds for the answer itself, on top of the wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ask for something that is not there, to learn who answers. Comes back as Contact."""
+    """GET a response that does not exist, only to read the server's headers. The outcome is Probed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Comes back as Rested."""
+    """Sleep. The outcome is Done."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Hand an event to the caller. Comes back as Rested."""
+    """Give an event to the caller. The outcome is Done."""
 
     event: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Conclude:
-    """Hand the caller a terminal event made of the response. Comes back as Rested."""
+class DeliverEnding:
+    """Give the caller a terminal event made from the response. The outcome is Done."""
 
     response: Any
     sequence_number: int
 
 
-Action = Submit | Follow | Read | Retrieve | Probe | Sleep | Deliver | Conclude
+Action = Submit | Follow | Read | Retrieve | Probe | Sleep | Deliver | DeliverEnding
 
-# -- what came of it
+# -- outcomes
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Received:
     response: Any
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class StreamOpened:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class EventArrived:
     event: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """The stream stopped as if all were well; whether it was, its last event says."""
+class StreamEnded:
+    """The stream ended without an error. Only a terminal event before it shows that the response has ended."""
 
 
 @dataclass(frozen=True, slots=True)
-class Contact:
+class Probed:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Rested:
+class Done:
     pass
 
 
-class Kind(Enum):
-    """Of faults, by what can be done about them."""
+class FaultKind(Enum):
+    """Kinds of faults, by the way to handle them."""
 
     LOST = auto()
-    """No answer, or no whole one."""
+    """No answer, or an incomplete one."""
     BUSY = auto()
-    """A status that passes: 408, 409, 425, 429 and from 500 on."""
+    """A temporary status: 408, 409, 425, 429, or 500 and above."""
     MISSING = auto()
     """404."""
     REFUSED = auto()
-    """The server will not, but might do something else: 400 and its like."""
+    """400 and similar: the same request fails again, another one may succeed."""
     GARBLED = auto()
-    """What came makes no sense, or is itself an error."""
+    """Bytes in a stream that cannot be parsed, or an error sent inside the stream."""
     FINAL = auto()
-    """Nothing: a wrong key, a wrong argument, a bug."""
+    """Cannot be retried: a wrong key, a wrong argument, a bug."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    kind: Kind
+    kind: FaultKind
     error: BaseException
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Outcome = Answer | Opened | Arrived | Ended | Contact | Rested | Fault | None
+Outcome = Received | StreamOpened | EventArrived | StreamEnded | Probed | Done | Fault | None

@@ -1,4 +1,4 @@
-"""Terminal events and statuses, as the SDK's own objects."""
+"""Terminal events and statuses, as objects of the SDK."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openai.types.responses import (
     ResponseStreamEvent,
 )
 
-from outlive.client.core import UNSUCCESSFUL
+from outlive.client.actions import UNSUCCESSFUL
 from outlive.client.errors import ResponseCancelled, ResponseFailed, ResponseIncomplete, UnsuccessfulResponse
 
 ERRORS: dict[str, type[UnsuccessfulResponse]] = {
@@ -25,7 +25,7 @@ ERRORS: dict[str, type[UnsuccessfulResponse]] = {
 
 
 class ResponseCancelledEvent(BaseModel):
-    """The terminal event of a cancelled response, for which the SDK has no type of its own."""
+    """Terminal event of a cancelled response, for which the SDK has no type."""
 
     response: Response
     sequence_number: int
@@ -41,7 +41,7 @@ EVENTS: dict[str, type[BaseModel]] = {
 
 
 def make_event(response: Response, sequence_number: int) -> ResponseStreamEvent:
-    """The terminal event that a stream with this ending would have had."""
+    """Build the terminal event that the stream of this response would have ended with."""
     status = str(response.status)
     event = EVENTS[status].model_construct(
         type=f"response.{status}", sequence_number=sequence_number, response=response
@@ -50,7 +50,7 @@ def make_event(response: Response, sequence_number: int) -> ResponseStreamEvent:
 
 
 def response_of(event: Any) -> Response | None:
-    """The response that an event carries. (The SDK leaves it a plain dict in events whose type it does not know.)"""
+    """Return the response that an event carries. (The SDK leaves it a dict in events whose type it does not know.)"""
     carried = getattr(event, "response", None)
     if isinstance(carried, dict):
         return Response.construct(**carried)
@@ -58,7 +58,7 @@ def response_of(event: Any) -> Response | None:
 
 
 def check(response: Response, raise_on: Collection[str] = UNSUCCESSFUL) -> Response:
-    """The response itself, or the typed error for its status if that is among `raise_on`."""
+    """Return the response, or raise the error for its status if that is among `raise_on`."""
     if response.status is not None and response.status in raise_on:
         raise ERRORS[response.status](response)
     return response

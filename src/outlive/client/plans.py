@@ -1,4 +1,4 @@
-"""What one call is about: what to send, whom to, and how patiently."""
+"""Plan of one call: its arguments, checked and divided into those for the SDK and those for this library."""
 
 from __future__ import annotations
 
@@ -8,23 +8,74 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from openai import AsyncOpenAI, OpenAI, Timeout
+from openai.types.responses import ResponseIncludable
+from openai.types.responses.response_create_params import ResponseCreateParamsBase
+from typing_extensions import TypedDict
 
-from outlive.client.core import UNSUCCESSFUL
-from outlive.client.params import CreateParams, RetrieveParams
-from outlive.client.patience import Patience, Progress
+from outlive.client.actions import UNSUCCESSFUL
+from outlive.client.retry import RetryPolicy, StreamStats
 from outlive.client.token import Token
 
 KEY_HEADER = "Idempotency-Key"
 CONNECT_SECONDS = 10.0
-# The id of no response, to be asked for when only the answer's headers count.
-NOBODY = "resp_nobody"
-# Of what was given to create, what a retrieve takes too.
+# Arguments of create that retrieve takes too.
 SHARED = ("include", "extra_headers", "extra_query", "timeout")
+
+
+class StreamOptions(TypedDict, total=False):
+    """This library's own arguments, for every call."""
+
+    retry_policy: RetryPolicy | None
+    stats: StreamStats | None
+
+
+class PollOptions(StreamOptions, total=False):
+    """This library's own arguments, for calls that poll."""
+
+    poll_interval_seconds: float | None
+    max_wait_seconds: float | None
+    raise_on: Collection[str]
+
+
+class RetrieveParams(TypedDict, total=False):
+    """All that `client.responses.retrieve` takes, except `stream` and `starting_after`."""
+
+    include: list[ResponseIncludable]
+    include_obfuscation: bool
+    extra_headers: Mapping[str, str] | None
+    extra_query: Mapping[str, object] | None
+    timeout: float | Timeout | None
+
+
+class CreateParams(ResponseCreateParamsBase, total=False):
+    """All that `client.responses.create` takes, except `stream`, and the idempotency key."""
+
+    extra_headers: Mapping[str, str] | None
+    extra_query: Mapping[str, object] | None
+    extra_body: object | None
+    timeout: float | Timeout | None
+    idempotency_key: str | None
+
+
+class CreateAndPollParams(CreateParams, PollOptions, total=False):
+    """Keyword arguments of `create_and_poll`."""
+
+
+class PollParams(RetrieveParams, PollOptions, total=False):
+    """Keyword arguments of `poll`."""
+
+
+class StreamParams(CreateParams, StreamOptions, total=False):
+    """Keyword arguments of `stream`."""
+
+
+class ResumeParams(RetrieveParams, StreamOptions, total=False):
+    """Keyword arguments of `resume`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """`create` is None when the response is there already; `token` says which, and from where to read on."""
+    """One call. `create` is None if the response exists already; `token` is then its id and position."""
 
     create: dict[str, Any] | None = None
     retrieve: dict[str, Any] = field(default_factory=dict)
@@ -35,94 +86,76 @@ class Plan:
     interval: float | None = None
     max_wait: float | None = None
     raise_on: frozenset[str] = frozenset()
-    patience: Patience = field(default_factory=Patience)
-    progress: Progress = field(default_factory=Progress)
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    stats: StreamStats = field(default_factory=StreamStats)
 
     def polled(self, token: Token) -> Plan:
-        """The plan for asking how the same response ended."""
+        """Return the plan to poll the same response."""
         return replace(self, create=None, token=token, streamed=False)
 
     def follow_arguments(self, after: int | None) -> dict[str, Any]:
         return self.retrieve | {"stream": True} | ({} if after is None else {"starting_after": after})
 
     def retrieve_arguments(self, wait: float | None, timeout: float) -> dict[str, Any]:
-        """A wait is what the server is asked for, so it does not count against the caller's own timeout."""
+        """Return the arguments of a GET. The wait is added to the timeout, because the server was asked to wait."""
         arguments = {name: value for name, value in self.retrieve.items() if name != "include_obfuscation"}
         if wait is not None:
             arguments["extra_query"] = {**(arguments.get("extra_query") or {}), "wait": f"{wait:.3f}"}
         return arguments | {"timeout": _extend(arguments.get("timeout"), wait or 0.0, timeout)}
 
 
-def plan_create(
-    client: OpenAI | AsyncOpenAI,
-    create: CreateParams,
-    *,
-    streamed: bool,
-    raise_on: Collection[str],
-    patience: Patience,
-    progress: Progress | None,
-    key: str | None = None,
-    interval: float | None = None,
-    max_wait: float | None = None,
-) -> Plan:
-    arguments: dict[str, Any] = dict(create)
+def plan_create(client: OpenAI | AsyncOpenAI, params: CreateAndPollParams | StreamParams, *, streamed: bool) -> Plan:
+    arguments: dict[str, Any] = dict(params)
+    plan = _take_options(client, arguments, streamed)
+    key = arguments.pop("idempotency_key", None)
     if "stream" in arguments:
-        raise TypeError("`stream` is not yours to give: stream() streams, create_and_poll() does not.")
-    stored = arguments.get("store") is not False
+        raise TypeError("Leave out `stream`: stream() always streams, create_and_poll() never does.")
+    plan.stored = arguments.get("store") is not False
     if streamed:
         arguments["stream"] = True
-        if stored:
+        if plan.stored:
             arguments.setdefault("background", True)
     elif arguments.setdefault("background", True) is not True:
-        raise ValueError("create_and_poll() runs in the background; for anything else, client.responses.create().")
-    if stored:  # only what is stored can be found again by its key
+        raise ValueError("create_and_poll() runs in the background; for anything else use client.responses.create().")
+    if plan.stored:  # a key finds only a stored response again
         arguments["extra_headers"] = _add_key(arguments.get("extra_headers"), key)
-    shared = {name: arguments[name] for name in SHARED if arguments.get(name) is not None}
-    shared["extra_headers"] = _without_key(shared.get("extra_headers"))
+    plan.create = arguments
+    plan.retrieve = {name: arguments[name] for name in SHARED if arguments.get(name) is not None}
+    plan.retrieve["extra_headers"] = _without_key(plan.retrieve.get("extra_headers"))
     obfuscation = (arguments.get("stream_options") or {}).get("include_obfuscation")
     if obfuscation is not None:
-        shared["include_obfuscation"] = obfuscation
-    return Plan(
-        create=arguments,
-        retrieve=shared,
-        streamed=streamed,
-        stored=stored,
-        may_be_outlive=_may_be_outlive(client),
-        interval=_positive(interval, "poll_interval_seconds"),
-        max_wait=_positive(max_wait, "max_wait_seconds"),
-        raise_on=_statuses(raise_on),
-        patience=patience,
-        progress=progress if progress is not None else Progress(),
-    )
+        plan.retrieve["include_obfuscation"] = obfuscation
+    return plan
 
 
 def plan_retrieve(
-    client: OpenAI | AsyncOpenAI,
-    token: Token,
-    retrieve: RetrieveParams,
-    *,
-    raise_on: Collection[str],
-    patience: Patience,
-    progress: Progress | None,
-    interval: float | None = None,
-    max_wait: float | None = None,
+    client: OpenAI | AsyncOpenAI, response: Token | str, params: PollParams | ResumeParams, *, streamed: bool
 ) -> Plan:
-    arguments: dict[str, Any] = dict(retrieve)
+    arguments: dict[str, Any] = dict(params)
+    plan = _take_options(client, arguments, streamed)
     for name in ("stream", "starting_after"):
         if name in arguments:
-            raise TypeError(f"`{name}` is not yours to give: it comes from the token.")
-    if not token.response_id:
+            raise TypeError(f"Leave out `{name}`: it is set from the token.")
+    plan.token, plan.retrieve = Token.of(response), arguments
+    if not plan.token.response_id:
         raise ValueError("The id of the response is empty.")
-    return Plan(
-        retrieve=arguments,
-        token=token,
+    plan.stats.response_id = plan.token.response_id
+    return plan
+
+
+def _take_options(client: OpenAI | AsyncOpenAI, arguments: dict[str, Any], streamed: bool) -> Plan:
+    """Begin a plan with this library's own arguments, and remove them from `arguments`."""
+    plan = Plan(
+        streamed=streamed,
         may_be_outlive=_may_be_outlive(client),
-        interval=_positive(interval, "poll_interval_seconds"),
-        max_wait=_positive(max_wait, "max_wait_seconds"),
-        raise_on=_statuses(raise_on),
-        patience=patience,
-        progress=progress if progress is not None else Progress(),
+        retry_policy=arguments.pop("retry_policy", None) or RetryPolicy(),
+        stats=arguments.pop("stats", None) or StreamStats(),
     )
+    if not streamed:
+        plan.interval = _take_seconds(arguments, "poll_interval_seconds")
+        plan.max_wait = _take_seconds(arguments, "max_wait_seconds")
+        plan.raise_on = _check_statuses(arguments.pop("raise_on", ()))
+    return plan
 
 
 def _may_be_outlive(client: object) -> bool:
@@ -145,7 +178,7 @@ def _without_key(headers: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _extend(given: float | Timeout | None, wait: float, timeout: float) -> Timeout:
-    """The SDK's timeouts for a GET that is held for `wait`: the shorter of ours and the caller's, and the wait."""
+    """Return the SDK's timeout for a GET held for `wait`: the shorter of `timeout` and the caller's, plus the wait."""
     if isinstance(given, Timeout):
         read = timeout if given.read is None else min(timeout, given.read)
         return Timeout(connect=given.connect, read=read + wait, write=given.write, pool=given.pool)
@@ -153,14 +186,15 @@ def _extend(given: float | Timeout | None, wait: float, timeout: float) -> Timeo
     return Timeout(seconds + wait, connect=min(seconds, CONNECT_SECONDS))
 
 
-def _positive(seconds: float | None, name: str) -> float | None:
+def _take_seconds(arguments: dict[str, Any], name: str) -> float | None:
+    seconds: float | None = arguments.pop(name, None)
     if seconds is not None and not 0 <= seconds < float("inf"):
-        raise ValueError(f"{name} must be a number of seconds from 0 on, not {seconds!r}.")
+        raise ValueError(f"{name} must be zero or a positive number of seconds, not {seconds!r}.")
     return seconds
 
 
-def _statuses(raise_on: Collection[str]) -> frozenset[str]:
-    wanted = frozenset([raise_on] if isinstance(raise_on, str) else raise_on)
-    if unknown := wanted.difference(UNSUCCESSFUL):
+def _check_statuses(raise_on: Collection[str]) -> frozenset[str]:
+    statuses = frozenset([raise_on] if isinstance(raise_on, str) else raise_on)
+    if unknown := statuses.difference(UNSUCCESSFUL):
         raise ValueError(f"raise_on takes {', '.join(UNSUCCESSFUL)}, not {', '.join(sorted(unknown))}.")
-    return wanted
+    return statuses

@@ -1,17 +1,15 @@
-"""Waiting for the end of a response: when to ask, for how long, and what to make of the answers."""
+"""Polling a response until it ends: when to ask, how long to wait, and how to react to each answer."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from outlive.client.actions import Answer, Fault, Retrieve, Sleep
-from outlive.client.core import TERMINAL_STATUSES, Outage, Program, note, submit
+from outlive.client.actions import TERMINAL_STATUSES, Fault, Received, Retrieve, Sleep
+from outlive.client.core import Backoff, Program, detect_outlive, submit
 from outlive.client.errors import PollTimeout
+from outlive.client.plans import Plan
 from outlive.client.token import Token
-
-if TYPE_CHECKING:
-    from outlive.client.plans import Plan
 
 POLL_HEADER = "openai-poll-after-ms"
 DEFAULT_INTERVAL = 1.0
@@ -23,59 +21,60 @@ ANSWER_SECONDS = 30.0
 
 
 def poll(plan: Plan) -> Program[Any]:
-    """From the submit, or from the token, to the terminal response."""
-    began = plan.patience.clock()
+    """Submit the response, or begin with the plan's token, and poll until the response is terminal."""
+    began = plan.retry_policy.clock()
     if plan.token is not None:
-        plan.progress.response_id = plan.token.response_id
         return (yield from wait_end(plan, plan.token, began))
     answer = yield from submit(plan)
-    assert isinstance(answer, Answer)
-    plan.progress.response_id = answer.response.id
+    assert isinstance(answer, Received)
+    plan.stats.response_id = answer.response.id
     return (yield from wait_end(plan, Token(answer.response.id), began, answer, known=True))
 
 
-def wait_end(plan: Plan, token: Token, began: float, answer: Answer | None = None, known: bool = False) -> Program[Any]:
-    """Ask until the response is terminal. `answer` is what was said of it; `known`, that it was seen to exist."""
-    clock, outage = plan.patience.clock, Outage(plan)
+def wait_end(
+    plan: Plan, token: Token, began: float, answer: Received | None = None, known: bool = False
+) -> Program[Any]:
+    """Poll until the response is terminal. `answer` is the latest answer; `known`: the response was seen to exist."""
+    clock, backoff = plan.retry_policy.clock, Backoff(plan)
     deadline = math.inf if plan.max_wait is None else began + plan.max_wait
     early = False
     while True:
         if answer is not None:
             if answer.response.status in TERMINAL_STATUSES:
                 return answer.response
-            deadline = min(deadline, _hopeless_after(plan, answer, began))
+            deadline = min(deadline, _abandoned_at(plan, answer, began))
             if clock() >= deadline:
                 raise PollTimeout(token.response_id, clock() - began)
             if pause := _pause(plan, answer, early):
                 yield Sleep(min(pause, deadline - clock()))
         asked = clock()
-        wait = _wait(plan, deadline - asked)
+        wait = _choose_wait(plan, deadline - asked)
         outcome = yield Retrieve(token.response_id, wait, min(ANSWER_SECONDS, max(1.0, deadline - asked)))
-        assert isinstance(outcome, Answer | Fault)
-        note(plan, outcome.headers)
-        if isinstance(outcome, Answer):
-            outage.clear()
-            plan.progress.polls += 1
+        assert isinstance(outcome, Received | Fault)
+        detect_outlive(plan, outcome.headers)
+        if isinstance(outcome, Received):
+            backoff.reset()
+            plan.stats.polls += 1
             answer, known = outcome, True
             early = wait is not None and clock() - asked < 0.9 * wait
             continue
-        pause, answer = outage.weigh(outcome, token, known), None
+        pause, answer = backoff.delay_after(outcome, token, known), None
         if clock() >= deadline:
             raise PollTimeout(token.response_id, clock() - began) from outcome.error
         yield Sleep(min(pause, deadline - clock()))
 
 
-def _wait(plan: Plan, left: float) -> float | None:
-    if plan.interval is not None or not plan.progress.outlive:
+def _choose_wait(plan: Plan, left: float) -> float | None:
+    if plan.interval is not None or not plan.stats.outlive:
         return None
     return max(0.0, min(LONG_POLL_SECONDS, left))
 
 
-def _pause(plan: Plan, answer: Answer, early: bool) -> float:
-    """Seconds before asking again. A server that holds GETs needs none, unless it answered one before its time."""
+def _pause(plan: Plan, answer: Received, early: bool) -> float:
+    """Return the seconds before the next GET: none for a server that holds GETs, unless it answered the last early."""
     if plan.interval is not None:
         return plan.interval
-    if plan.progress.outlive and not early:
+    if plan.stats.outlive and not early:
         return 0.0
     try:
         seconds = int(answer.headers.get(POLL_HEADER, "")) / 1000
@@ -84,7 +83,7 @@ def _pause(plan: Plan, answer: Answer, early: bool) -> float:
     return min(max(seconds, SHORTEST_INTERVAL), LONGEST_INTERVAL)
 
 
-def _hopeless_after(plan: Plan, answer: Answer, began: float) -> float:
-    """Whoever runs a foreground response for its connection only will never end one whose stream was lost."""
-    lost = plan.streamed and not plan.progress.outlive and getattr(answer.response, "background", None) is not True
-    return began + plan.patience.outage_seconds if lost else math.inf
+def _abandoned_at(plan: Plan, answer: Received, began: float) -> float:
+    """Return when to give up: servers other than Outlive never end a foreground response whose stream was lost."""
+    lost = plan.streamed and not plan.stats.outlive and getattr(answer.response, "background", None) is not True
+    return began + plan.retry_policy.outage_seconds if lost else math.inf

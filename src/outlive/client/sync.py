@@ -1,197 +1,98 @@
-"""The programs of the core, performed with an OpenAI client."""
+"""Programs of the core, performed with an OpenAI client."""
 
 from __future__ import annotations
 
 import time
-from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from openai import APIStatusError, OpenAI, Stream
+from openai import OpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 
-from outlive.client.actions import (
-    Action,
-    Answer,
-    Arrived,
-    Conclude,
-    Contact,
-    Deliver,
-    Ended,
-    Follow,
-    Opened,
-    Outcome,
-    Probe,
-    Read,
-    Rested,
-    Retrieve,
-    Sleep,
-    Submit,
-)
-from outlive.client.core import TERMINAL_EVENTS, Program
-from outlive.client.endings import check, make_event, response_of
-from outlive.client.faults import classify, interrupted
-from outlive.client.following import Chase
-from outlive.client.plans import NOBODY, Plan
-from outlive.client.polling import ANSWER_SECONDS, poll
-from outlive.client.token import Token
+from outlive.client.actions import Action, Done, Follow, Outcome, Read, Sleep, Submit
+from outlive.client.endings import check
+from outlive.client.plans import Plan
+from outlive.client.polling import poll
+from outlive.client.sdk import BaseStream, SdkCalls, interrupted, is_terminal, read_outcome
 
 
-class Caller:
-    """Performs actions, one at a time; holds the open stream, if there is one."""
-
-    def __init__(self, client: OpenAI, plan: Plan) -> None:
-        self._client = client
-        # The core decides about every retry but those of the submit, which are the SDK's.
-        self._once = client.with_options(max_retries=0)
-        self._plan = plan
-        self._stream: Stream[ResponseStreamEvent] | None = None
-
+class Performer(SdkCalls):
     def perform(self, action: Action) -> Outcome:
         try:
-            return self._perform(action)
-        except Exception as error:
-            return classify(error, reading=isinstance(action, Read))
+            match action:
+                case Read():
+                    event = next(self._stream, None)
+                    if is_terminal(event):  # closed before it is delivered: if interrupted here, it is read again
+                        self.close()
+                    return read_outcome(event)
+                case Sleep(seconds):
+                    (self._plan.retry_policy.sleep or time.sleep)(seconds)
+                    return Done()
+                case Submit() | Follow():
+                    self.close()
+            return self._answered(action, self._request(action))
+        except Exception as error:  # any HTTP library's errors come through; the core raises those it cannot handle
+            return self._failed(action, error)
 
     def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-
-    def _perform(self, action: Action) -> Outcome:
-        match action:
-            case Read():
-                assert self._stream is not None
-                event = next(self._stream, None)
-                if event is None:
-                    return Ended()
-                if event.type in TERMINAL_EVENTS:  # here, where an interruption loses nothing
-                    self.close()
-                return Arrived(event)
-            case Sleep(seconds):
-                (self._plan.patience.sleep or time.sleep)(seconds)
-                return Rested()
-            case Submit():
-                return self._submit()
-            case Follow(response_id, after):
-                return self._open(self._once.responses.retrieve(response_id, **self._plan.follow_arguments(after)))
-            case Retrieve(response_id, wait, timeout):
-                raw: Any = self._once.responses.with_raw_response
-                answer = raw.retrieve(response_id, **self._plan.retrieve_arguments(wait, timeout))
-                return Answer(answer.parse(), answer.headers)
-            case Probe():
-                return self._probe()
-            case _:
-                raise AssertionError(action)
-
-    def _submit(self) -> Outcome:
-        assert self._plan.create is not None
-        create: Any = self._client.responses if self._plan.streamed else self._client.responses.with_raw_response
-        answer = create.create(**self._plan.create)
-        return self._open(answer) if self._plan.streamed else Answer(answer.parse(), answer.headers)
-
-    def _open(self, stream: Any) -> Opened:
-        self.close()
-        self._stream = stream
-        return Opened(stream.response.headers)
-
-    def _probe(self) -> Contact:
-        raw: Any = self._once.responses.with_raw_response
-        try:
-            answer = raw.retrieve(NOBODY, **self._plan.retrieve_arguments(None, ANSWER_SECONDS))
-        except APIStatusError as error:
-            if error.status_code >= 500:  # not the server itself, or not itself at the moment
-                raise
-            return Contact(error.response.headers)
-        return Contact(answer.headers)
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
 
 
-def conclude(client: OpenAI, plan: Plan) -> Response:
+def run_poll(client: OpenAI, plan: Plan) -> Response:
     """Perform the polling program to its end."""
-    caller, program = Caller(client, plan), poll(plan)
+    performer, program = Performer(client, plan), poll(plan)
     outcome: Outcome = None
     while True:
         try:
             action = program.send(outcome)
         except StopIteration as end:
             return check(end.value, plan.raise_on)
-        outcome = caller.perform(action)
+        outcome = performer.perform(action)
 
 
-class ResponseStream:
-    """An iterator of the SDK's own events that survives its connections. It is made by `stream` and `resume`.
+class ResponseStream(BaseStream):
+    """Iterator over the SDK's events that survives broken connections. Made by `stream` and `resume`.
 
-    In a `with` block, or with `close()`, it hangs up early; the run is left alone. A call that is interrupted, by
-    Ctrl-C say, loses nothing: the next one goes on after the last event that was delivered.
+    `close()`, or the end of a `with` block, closes the connection early and leaves the run alone. After a call that was
+    interrupted, for example by Ctrl-C, the next call continues after the last event delivered.
     """
 
     def __init__(self, client: OpenAI, plan: Plan) -> None:
-        plan.streamed = True
-        self.progress = plan.progress
+        super().__init__(plan)
         self._client = client
-        self._plan = plan
-        self._chase = Chase(plan)
-        self._caller = Caller(client, plan)
-        self._program: Program[None] = self._chase.run()
-        self._outcome: Outcome = None
-        self._response: Response | None = None
-        if plan.token is not None:
-            plan.progress.response_id = plan.token.response_id
-
-    @property
-    def token(self) -> Token | None:
-        """Where to go on after the last event that was delivered. None as long as the response is unknown."""
-        return self._chase.token
-
-    @property
-    def response_id(self) -> str | None:
-        return None if self.token is None else self.token.response_id
+        self._performer = Performer(client, plan)
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> ResponseStreamEvent:
-        while True:
+        while (action := self._next_action()) is not None:
+            if (event := self._event_of(action)) is not None:
+                return event
+            outcome: Outcome = None
             try:
-                action = self._program.send(self._outcome)
-            except BaseException:  # also the StopIteration of its end
-                self._caller.close()
-                raise
-            self._outcome = Rested()
-            if isinstance(action, Deliver):
-                return self._note(action.event)
-            if isinstance(action, Conclude):
-                return self._note(make_event(action.response, action.sequence_number))
-            try:
-                self._outcome = self._caller.perform(action)
-            except BaseException as interruption:
-                self._outcome = interrupted(interruption)
-                raise
+                outcome = self._performer.perform(action)
+            finally:
+                self._outcome = outcome or interrupted()
+        self._performer.close()  # opened during close(), if at all
+        raise StopIteration
 
     def get_final_response(self) -> Response:
-        """Read whatever is left and return the terminal response, however it ended (see `check`)."""
+        """Read the remaining events and return the terminal response, with any status (see `check`)."""
         for _ in self:
             pass
         if self._response is None:
-            if self.token is None:
-                raise ValueError("The stream was closed before its first event.")
-            self._response = conclude(self._client, self._plan.polled(self.token))
+            self._response = run_poll(self._client, self._plan_poll())
         return self._response
 
     def close(self) -> None:
-        """Hang up. The run goes on, and `token` says where to take it up."""
+        """Close the connection. The run continues, and can be resumed with `token`."""
         self._program.close()
-        self._caller.close()
+        self._performer.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _note(self, event: Any) -> ResponseStreamEvent:
-        if self._chase.has_ended():
-            self._response = response_of(event)
-        found: ResponseStreamEvent = event
-        return found

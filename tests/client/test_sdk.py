@@ -1,4 +1,4 @@
-"""Errors are sorted by what can be done about them, whoever raised them."""
+"""Errors of the SDK and of HTTP libraries become faults; a GET's wait extends its timeout."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import openai
 import pytest
 from openai import Timeout
 
-from outlive.client.actions import Kind
-from outlive.client.faults import classify, interrupted
+from outlive.client.actions import FaultKind
 from outlive.client.plans import Plan
+from outlive.client.sdk import classify, interrupted
 
 REQUEST = httpx2.Request("GET", "http://127.0.0.1/")
 
 
 class LegacyError(Exception):
-    """As an SDK would raise it whose HTTP library is not even installed here."""
+    """Error of an HTTP library that is not installed here."""
 
 
 LegacyTransport = type("TransportError", (LegacyError,), {"__module__": "httpx"})
@@ -46,19 +46,20 @@ LegacyRead = type("ReadError", (LegacyTransport,), {"__module__": "httpx"})
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_whatever_breaks_a_connection_is_a_loss(error: Exception) -> None:
-    assert classify(error).kind is classify(error, reading=True).kind is Kind.LOST
+def test_connection_errors_of_every_library_are_lost_connections(error: Exception) -> None:
+    assert classify(error).kind is classify(error, reading=True).kind is FaultKind.LOST
 
 
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (400, Kind.REFUSED), (401, Kind.FINAL), (403, Kind.FINAL), (404, Kind.MISSING), (405, Kind.REFUSED),
-        (408, Kind.BUSY), (409, Kind.BUSY), (410, Kind.REFUSED), (422, Kind.REFUSED), (425, Kind.BUSY),
-        (429, Kind.BUSY), (500, Kind.BUSY), (502, Kind.BUSY), (503, Kind.BUSY), (504, Kind.BUSY), (529, Kind.BUSY),
+        *((status, FaultKind.BUSY) for status in (408, 409, 425, 429, 500, 502, 503, 504, 529)),
+        *((status, FaultKind.REFUSED) for status in (400, 405, 410, 422)),
+        *((status, FaultKind.FINAL) for status in (401, 403)),
+        (404, FaultKind.MISSING),
     ],
-)  # fmt: skip
-def test_statuses_are_sorted(status: int, kind: Kind) -> None:
+)
+def test_statuses_map_to_fault_kinds(status: int, kind: FaultKind) -> None:
     answer = httpx2.Response(status, request=REQUEST, headers={"Retry-After": "3"})
     fault = classify(openai.APIStatusError("no", response=answer, body=None))
     assert (fault.kind, fault.status, fault.headers["retry-after"]) == (kind, status, "3")
@@ -73,23 +74,26 @@ def test_statuses_are_sorted(status: int, kind: Kind) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_nonsense_is_a_fault_of_the_stream_only_while_one_is_read(error: Exception) -> None:
-    assert classify(error, reading=True).kind is Kind.GARBLED
-    assert classify(error).kind is Kind.FINAL
+def test_unparsable_bytes_are_garbled_only_while_reading_a_stream(error: Exception) -> None:
+    assert classify(error, reading=True).kind is FaultKind.GARBLED
+    assert classify(error).kind is FaultKind.FINAL
 
 
 @pytest.mark.parametrize("error", [TypeError("x"), KeyError("x"), openai.OpenAIError("no key")])
 def test_bugs_and_wrong_arguments_are_final(error: Exception) -> None:
-    assert classify(error, reading=True).kind is Kind.FINAL
+    assert classify(error, reading=True).kind is FaultKind.FINAL
 
 
-def test_an_interrupted_step_may_have_happened() -> None:
-    fault = interrupted(KeyboardInterrupt())
-    assert fault.kind is Kind.LOST
+def test_interrupted_action_counts_as_a_lost_connection() -> None:
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        fault = interrupted()
+    assert fault.kind is FaultKind.LOST
     assert isinstance(fault.error.__cause__, KeyboardInterrupt)
 
 
-def test_a_held_get_has_its_wait_on_top_of_whatever_timeout_there_is() -> None:
+def test_wait_of_a_get_is_added_to_its_timeout() -> None:
     def arguments(given: object) -> Timeout:
         found = Plan(retrieve={"timeout": given}).retrieve_arguments(20.0, 30.0)
         assert found["extra_query"] == {"wait": "20.000"}

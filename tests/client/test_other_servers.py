@@ -1,4 +1,4 @@
-"""Against a server that is not ours, with OpenAI's answers and OpenAI's refusals."""
+"""The client against a server other than Outlive, which answers and refuses as OpenAI does."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from openai import AsyncOpenAI, OpenAI
 
 from outlive.client import (
     ConnectionLost,
-    Patience,
-    Progress,
     ResponseStream,
+    RetryPolicy,
+    StreamStats,
     Token,
     create_and_poll,
     poll,
@@ -27,38 +27,40 @@ CREATED = event(0, "response.created")
 
 
 @pytest.fixture
-def elsewhere(stub: Stub) -> Iterator[OpenAI]:
+def other_client(stub: Stub) -> Iterator[OpenAI]:
     with OpenAI(base_url=stub.base_url, api_key="any", max_retries=0) as opened:
         yield opened
 
 
 @pytest.fixture
-def naps() -> list[float]:
+def sleeps() -> list[float]:
     return []
 
 
 @pytest.fixture
-def quick(naps: list[float]) -> Patience:
-    return Patience(sleep=naps.append, jitter=lambda: 1.0)
+def fast_policy(sleeps: list[float]) -> RetryPolicy:
+    return RetryPolicy(sleep=sleeps.append, jitter=lambda: 1.0)
 
 
 def numbers(events: ResponseStream) -> list[int]:
     return [each.sequence_number for each in events]
 
 
-def test_a_background_stream_is_resumed_after_the_last_event(stub: Stub, elsewhere: OpenAI, quick: Patience) -> None:
+def test_background_stream_resumes_after_the_last_event(
+    stub: Stub, other_client: OpenAI, fast_policy: RetryPolicy
+) -> None:
     stub.script(
         Reply(events=[CREATED, event(1), event(2)]),
         DROP,
         Reply(events=[event(3), event(4, "response.completed")]),
     )
-    assert numbers(stream(elsewhere, model="m", input="Hi", patience=quick)) == [0, 1, 2, 3, 4]
+    assert numbers(stream(other_client, model="m", input="Hi", retry_policy=fast_policy)) == [0, 1, 2, 3, 4]
     assert stub.requests == ["POST /responses", *["GET /responses/resp_1?starting_after=2&stream=true"] * 2]
 
 
 @pytest.mark.parametrize("status", [400, 404])
-def test_a_stream_too_old_to_resume_is_polled_and_ends_with_its_terminal_event(
-    stub: Stub, elsewhere: OpenAI, quick: Patience, naps: list[float], status: int
+def test_stream_too_old_to_resume_is_polled_and_ends_with_its_terminal_event(
+    stub: Stub, other_client: OpenAI, fast_policy: RetryPolicy, sleeps: list[float], status: int
 ) -> None:
     ended = response("completed", output=[])
     stub.script(
@@ -67,26 +69,26 @@ def test_a_stream_too_old_to_resume_is_polled_and_ends_with_its_terminal_event(
         Reply(response("in_progress"), openai_poll_after_ms="1500"),
         Reply(ended),
     )
-    progress = Progress()
-    events = list(stream(elsewhere, model="m", input="Hi", patience=quick, progress=progress))
+    stats = StreamStats()
+    events = list(stream(other_client, model="m", input="Hi", retry_policy=fast_policy, stats=stats))
     assert [each.sequence_number for each in events] == [0, 1, 2, 3]
     assert isinstance(events[-1], openai.types.responses.ResponseCompletedEvent)
     assert events[-1].response.to_dict() == ended
-    assert progress.fell_back and naps[-1] == 1.5
+    assert stats.fell_back and sleeps[-1] == 1.5
 
 
-def test_a_cancelled_response_that_is_polled_ends_with_an_event_too(
-    stub: Stub, elsewhere: OpenAI, quick: Patience
+def test_cancelled_response_that_is_polled_ends_with_a_terminal_event(
+    stub: Stub, other_client: OpenAI, fast_policy: RetryPolicy
 ) -> None:
     stub.script(refuse(400), Reply(response("cancelled")))
-    (only,) = resume(elsewhere, Token("resp_1", 4), patience=quick)
+    (only,) = resume(other_client, Token("resp_1", 4), retry_policy=fast_policy)
     assert (str(only.type), only.sequence_number) == ("response.cancelled", 5)
 
 
-def test_a_post_that_breaks_is_left_to_the_sdk(stub: Stub, quick: Patience) -> None:
+def test_broken_post_is_retried_by_the_sdk_alone(stub: Stub, fast_policy: RetryPolicy) -> None:
     stub.script(DROP, DROP, refuse(404))
     with OpenAI(base_url=stub.base_url, api_key="any", max_retries=1) as client:
-        events = stream(client, model="m", input="Hi", patience=quick)
+        events = stream(client, model="m", input="Hi", retry_policy=fast_policy)
         with pytest.raises(openai.APIConnectionError):
             list(events)
     posts = [headers for method, _, headers in stub.asked if method == "POST"]
@@ -94,35 +96,37 @@ def test_a_post_that_breaks_is_left_to_the_sdk(stub: Stub, quick: Patience) -> N
     assert len({headers["idempotency-key"] for headers in posts}) == 1
 
 
-def test_a_stream_cut_before_it_says_which_response_it_is_is_an_error(
-    stub: Stub, elsewhere: OpenAI, quick: Patience
-) -> None:
+def test_stream_cut_before_its_first_event_raises(stub: Stub, other_client: OpenAI, fast_policy: RetryPolicy) -> None:
     stub.script(Reply(events=[]))
-    with pytest.raises(ConnectionLost, match="which response"):
-        list(stream(elsewhere, model="m", input="Hi", patience=quick))
+    with pytest.raises(ConnectionLost, match="response's id"):
+        list(stream(other_client, model="m", input="Hi", retry_policy=fast_policy))
     assert stub.requests == ["POST /responses"]
 
 
-def test_an_error_in_the_stream_is_followed_by_how_the_response_ended(
-    stub: Stub, elsewhere: OpenAI, quick: Patience
+def test_error_event_in_a_stream_is_followed_by_the_terminal_event(
+    stub: Stub, other_client: OpenAI, fast_policy: RetryPolicy
 ) -> None:
     error = {"type": "error", "sequence_number": 2, "code": "server_error", "message": "Oh.", "param": None}
     stub.script(Reply(events=[CREATED, event(1), error]), *[Reply(events=[])] * 3, Reply(response("failed")))
-    events = list(stream(elsewhere, model="m", input="Hi", patience=quick))
+    events = list(stream(other_client, model="m", input="Hi", retry_policy=fast_policy))
     assert [each.type for each in events[-2:]] == ["error", "response.failed"]
 
 
-def test_a_server_that_replays_everything_repeats_nothing(stub: Stub, elsewhere: OpenAI, quick: Patience) -> None:
+def test_events_that_a_server_replays_are_delivered_once(
+    stub: Stub, other_client: OpenAI, fast_policy: RetryPolicy
+) -> None:
     whole = [CREATED, event(1), event(2), event(3, "response.completed")]
     stub.script(Reply(events=whole[:3]), Reply(events=whole))
-    assert numbers(stream(elsewhere, model="m", input="Hi", patience=quick)) == [0, 1, 2, 3]
+    assert numbers(stream(other_client, model="m", input="Hi", retry_policy=fast_policy)) == [0, 1, 2, 3]
 
 
-def test_what_was_given_to_create_goes_along_where_it_matters(stub: Stub, elsewhere: OpenAI, quick: Patience) -> None:
+def test_arguments_of_create_are_sent_with_later_gets_too(
+    stub: Stub, other_client: OpenAI, fast_policy: RetryPolicy
+) -> None:
     stub.script(Reply(events=[CREATED]), refuse(400), Reply(response("completed")))
     given: Any = {"include": ["reasoning.encrypted_content"], "extra_headers": {"x-tenant": "a"}}
     given |= {"extra_query": {"api-version": "1"}, "stream_options": {"include_obfuscation": False}}
-    list(stream(elsewhere, model="m", input="Hi", patience=quick, **given))
+    list(stream(other_client, model="m", input="Hi", retry_policy=fast_policy, **given))
     _, follow, get = stub.asked
     encrypted = "include%5B%5D=reasoning.encrypted_content"
     read = f"{encrypted}&include_obfuscation=false&starting_after=0&stream=true&api-version=1"
@@ -131,8 +135,8 @@ def test_what_was_given_to_create_goes_along_where_it_matters(stub: Stub, elsewh
     assert all(headers["x-tenant"] == "a" and "idempotency-key" not in headers for _, _, headers in (follow, get))
 
 
-def test_polling_honours_the_header_and_never_asks_to_wait(
-    stub: Stub, elsewhere: OpenAI, quick: Patience, naps: list[float]
+def test_polling_follows_the_header_and_never_asks_the_server_to_wait(
+    stub: Stub, other_client: OpenAI, fast_policy: RetryPolicy, sleeps: list[float]
 ) -> None:
     stub.script(
         Reply(response("queued"), openai_poll_after_ms="2000"),
@@ -142,42 +146,42 @@ def test_polling_honours_the_header_and_never_asks_to_wait(
         refuse(429, retry_after="7"),
         Reply(response("completed")),
     )
-    assert create_and_poll(elsewhere, model="m", input="Hi", patience=quick).status == "completed"
-    assert naps == [2.0, 1.0, 0.25, 0.5, 7.0]
+    assert create_and_poll(other_client, model="m", input="Hi", retry_policy=fast_policy).status == "completed"
+    assert sleeps == [2.0, 1.0, 0.25, 0.5, 7.0]
     assert stub.requests == ["POST /responses", *["GET /responses/resp_1"] * 5]
 
 
-def test_async_polling_keeps_to_an_explicit_interval(stub: Stub, naps: list[float]) -> None:
+def test_async_polling_keeps_an_explicit_interval(stub: Stub, sleeps: list[float]) -> None:
     stub.script(
         Reply(response("queued"), openai_poll_after_ms="2000"),
         Reply(response("in_progress"), openai_poll_after_ms="2000"),
         Reply(response("completed")),
     )
 
-    async def nap(seconds: float) -> None:
-        naps.append(seconds)
+    async def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
 
     async def run() -> str | None:
         async with AsyncOpenAI(base_url=stub.base_url, api_key="any", max_retries=0) as client:
-            patience = Patience(sleep=nap)
-            ended = await create_and_poll(client, model="m", input="Hi", poll_interval_seconds=0.4, patience=patience)
+            policy = RetryPolicy(sleep=sleep)
+            ended = await create_and_poll(client, model="m", input="Hi", poll_interval_seconds=0.4, retry_policy=policy)
             return ended.status
 
     assert asyncio.run(run()) == "completed"
-    assert naps == [0.4, 0.4]
+    assert sleeps == [0.4, 0.4]
 
 
 @pytest.mark.parametrize(("status", "error"), [(401, openai.AuthenticationError), (404, openai.NotFoundError)])
-def test_what_the_server_refuses_stays_the_sdks_own_error(
-    stub: Stub, elsewhere: OpenAI, quick: Patience, status: int, error: type[Exception]
+def test_refused_request_raises_the_sdks_own_error(
+    stub: Stub, other_client: OpenAI, fast_policy: RetryPolicy, status: int, error: type[Exception]
 ) -> None:
     stub.script(refuse(status))
     with pytest.raises(error):
-        poll(elsewhere, "resp_1", patience=quick)
+        poll(other_client, "resp_1", retry_policy=fast_policy)
     assert len(stub.asked) == 1
 
 
-def test_an_interrupted_call_goes_on_with_the_next_event(stub: Stub, elsewhere: OpenAI) -> None:
+def test_stream_continues_with_the_next_event_after_an_interrupted_call(stub: Stub, other_client: OpenAI) -> None:
     stub.script(Reply(events=[CREATED, event(1)]), Reply(events=[event(2), event(3, "response.completed")]))
     interruptions = [KeyboardInterrupt()]
 
@@ -185,25 +189,26 @@ def test_an_interrupted_call_goes_on_with_the_next_event(stub: Stub, elsewhere: 
         if interruptions:
             raise interruptions.pop()
 
-    events = stream(elsewhere, model="m", input="Hi", patience=Patience(sleep=sleep))
+    events = stream(other_client, model="m", input="Hi", retry_policy=RetryPolicy(sleep=sleep))
     assert [next(events).sequence_number, next(events).sequence_number] == [0, 1]
     with pytest.raises(KeyboardInterrupt):
         next(events)
     assert numbers(events) == [2, 3]
 
 
-def test_a_cancelled_submit_is_not_repeated_to_a_stranger(stub: Stub) -> None:
-    async def nap(seconds: float) -> None:
+def test_cancelled_submit_is_not_repeated_to_another_server(stub: Stub) -> None:
+    stub.script(Reply(events=[], hang="0.5"), refuse(404))
+
+    async def sleep(seconds: float) -> None:
         pass
 
     async def run() -> None:
         async with AsyncOpenAI(base_url=stub.base_url, api_key="any", max_retries=0) as client:
-            events = stream(client, model="m", input="Hi", patience=Patience(sleep=nap))
+            events = stream(client, model="m", input="Hi", retry_policy=RetryPolicy(sleep=sleep))
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(anext(events), 0.1)
             with pytest.raises(ConnectionLost, match="interrupted"):
                 await anext(events)
 
-    stub.script(Reply(events=[], hang="0.5"), refuse(404))
     asyncio.run(run())
     assert [request.partition(" ")[0] for request in stub.requests] == ["POST", "GET"]

@@ -1,4 +1,4 @@
-"""Imagined servers for the pure core: they answer actions, and time passes only when the core sleeps."""
+"""A server in memory for the pure core: it answers actions, and time passes only when the core sleeps."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ from typing import Any
 
 from outlive.client.actions import (
     Action,
-    Answer,
-    Arrived,
-    Conclude,
-    Contact,
     Deliver,
-    Ended,
+    DeliverEnding,
+    Done,
+    EventArrived,
     Fault,
+    FaultKind,
     Follow,
-    Kind,
-    Opened,
     Outcome,
     Probe,
+    Probed,
     Read,
-    Rested,
+    Received,
     Retrieve,
     Sleep,
+    StreamEnded,
+    StreamOpened,
     Submit,
 )
 from outlive.client.core import Program
-from outlive.client.patience import Patience
 from outlive.client.plans import Plan
+from outlive.client.retry import RetryPolicy
 
 OURS = {"x-outlive-version": "1"}
 
 
-class Broken(Exception):
-    """What a fault of these worlds raises, if it is raised."""
+class FakeError(Exception):
+    """Error carried by the faults of the fake server."""
 
 
-def fault(kind: Kind, status: int | None = None, **headers: str) -> Fault:
-    return Fault(kind, Broken(kind.name), status, {name.replace("_", "-"): value for name, value in headers.items()})
+def fault(kind: FaultKind, status: int | None = None, **headers: str) -> Fault:
+    return Fault(kind, FakeError(kind.name), status, {name.replace("_", "-"): value for name, value in headers.items()})
 
 
-LOST = fault(Kind.LOST)
-ENDED = Ended()
+LOST = fault(FaultKind.LOST)
+ENDED = StreamEnded()
 
 
 @dataclass
-class Clock:
+class FakeClock:
     now: float = 0.0
     slept: list[float] = field(default_factory=list)
 
@@ -57,13 +57,13 @@ class Clock:
         self.slept.append(seconds)
 
 
-def make_plan(clock: Clock, **fields: Any) -> Plan:
-    patience = fields.pop("patience", {})
-    return Plan(patience=Patience(clock=lambda: clock.now, jitter=lambda: 1.0, **patience), **fields)
+def make_plan(clock: FakeClock, **fields: Any) -> Plan:
+    policy = RetryPolicy(clock=lambda: clock.now, jitter=lambda: 1.0, **fields.pop("retry_policy", {}))
+    return Plan(retry_policy=policy, **fields)
 
 
 def make_events(count: int) -> list[Any]:
-    """As many events as the core looks at: the first says which response it is, the last one ends it."""
+    """Make a stream of `count` events: the first has the response's id, the last is terminal."""
     first = SimpleNamespace(type="response.created", sequence_number=0, response=SimpleNamespace(id="resp_1"))
     middle = [SimpleNamespace(type="response.output_text.delta", sequence_number=n) for n in range(1, count - 1)]
     return [first, *middle, SimpleNamespace(type="response.completed", sequence_number=count - 1)]
@@ -71,17 +71,17 @@ def make_events(count: int) -> list[Any]:
 
 @dataclass
 class Connection:
-    """How one connection goes: refused at once, or open for some events of what is asked for and then broken."""
+    """Script of one connection: refused at once, or open for some events and then broken."""
 
     refusal: Fault | None = None
     events: int | None = None
     end: Outcome = ENDED
     rewinds: int = 0
-    """How many events too early the server begins, as one does that does not know starting_after."""
+    """Events sent again from before the cursor, as by a server that does not support starting_after."""
 
 
-class World:
-    """Streams `events` through `connections`, further ones are whole; `statuses` answer GETs, the last for good."""
+class FakeServer:
+    """Stream `events` over `connections`, further ones unbroken; `statuses` answer GETs, the last one repeatedly."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class World:
         self.headers = headers or {}
         self.statuses = statuses or ["completed"]
         self.background = True
-        self.clock = Clock()
+        self.clock = FakeClock()
         self.actions: list[Action] = []
         self.delivered: list[Any] = []
         self._open: Iterator[Outcome] = iter(())
@@ -109,7 +109,7 @@ class World:
                 return end.value
             self.actions.append(action)
             outcome = self.perform(action)
-        raise AssertionError("it goes on for ever")
+        raise AssertionError(f"the program did not end after {limit} actions")
 
     def count(self, kind: type) -> int:
         return sum(isinstance(action, kind) for action in self.actions)
@@ -118,7 +118,7 @@ class World:
         match action:
             case Deliver(event):
                 self.delivered.append(event)
-            case Conclude(response, number):
+            case DeliverEnding(response, number):
                 self.delivered.append((response.status, number))
             case Sleep(seconds):
                 self.clock.sleep(seconds)
@@ -133,11 +133,11 @@ class World:
                 return (
                     status
                     if isinstance(status, Fault)
-                    else Answer(make_response(status, self.background), self.headers)
+                    else Received(make_response(status, self.background), self.headers)
                 )
             case Probe():
-                return Contact(self.headers)
-        return Rested()
+                return Probed(self.headers)
+        return Done()
 
     def _connect(self, after: int) -> Outcome:
         connection = next(self.connections, Connection())
@@ -145,8 +145,8 @@ class World:
             return connection.refusal
         begin = max(0, after + 1 - connection.rewinds)
         end = len(self.events) if connection.events is None else begin + connection.events
-        self._open = iter([*(Arrived(event) for event in self.events[begin:end]), connection.end])
-        return Opened(self.headers)
+        self._open = iter([*(EventArrived(event) for event in self.events[begin:end]), connection.end])
+        return StreamOpened(self.headers)
 
 
 def make_response(status: str, background: bool = True) -> Any:
