@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import uvloop
 
-from outlive.adapters.postgres import Database, PostgresBell, PostgresLedger
-from outlive.core.limits import Limits
-from outlive.core.requests import parse_create
+from outlive.clock import RandomIds
+from outlive.core.requests.create import parse_create
+from outlive.core.requests.limits import Limits
 from outlive.ports.bell import Ring
 from outlive.ports.ledger import Admission, Entry, Lease
-from outlive.system import RandomIds
+from outlive.storage.postgres import Database, PostgresBell, PostgresLedger
 
 WRITERS = 8
 COMMITS = 200

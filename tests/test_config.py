@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from outlive import database_url
-from outlive.config import Settings, is_loopback, load
+from outlive.config import database_url
+from outlive.config.options import OPTIONS, variable_name
+from outlive.config.settings import Settings, is_loopback, load
+from outlive.config.sources import OTHERS
 from outlive.core.errors import SettingsError
-from outlive.core.limits import Limits
-from outlive.layers import OTHERS
-from outlive.options import OPTIONS, variable_name
+from outlive.core.requests.limits import Limits
 
 
 def load_toml(tmp_path: Path, text: str, environ: dict[str, str] | None = None, **flags: Any) -> Settings:

@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 import typer
 
-from outlive.adapters.sqlite import writer
 from outlive.cli import app
-from outlive.config import Settings, load
+from outlive.config.options import NEVER, OPTIONS, flag_name, variable_name
+from outlive.config.presets import PRESETS
+from outlive.config.settings import Settings, load
+from outlive.config.sources import OTHERS
+from outlive.config.upstreams import KEYS
 from outlive.core import status
 from outlive.core.events import TERMINAL_EVENTS
-from outlive.engine import committer, live, reader
+from outlive.engine.delivery import committer, live, reader
 from outlive.http.app import ROUTES
-from outlive.layers import OTHERS
-from outlive.options import NEVER, OPTIONS, flag_name, variable_name
-from outlive.presets import PRESETS
-from outlive.upstreams import KEYS
+from outlive.storage.sqlite import writer
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "outlive"

@@ -13,7 +13,12 @@ from typing import Any
 
 import pytest
 
-from outlive.adapters.backends.scripted import (
+from outlive.core.errors import StaleFence, UpstreamFault
+from outlive.core.events import is_last, read_frame, split_frames
+from outlive.engine.delivery.live import Live, Lives
+from outlive.engine.delivery.reader import Cursor
+from outlive.ports.ledger import Closing, Entry, Lease, Notes
+from outlive.testing import (
     Gate,
     Script,
     answer,
@@ -25,11 +30,6 @@ from outlive.adapters.backends.scripted import (
     text_chunk,
     usage_chunk,
 )
-from outlive.core.errors import StaleFence, UpstreamFault
-from outlive.core.events import is_last, read_frame, split_frames
-from outlive.engine.live import Live, Lives
-from outlive.engine.reader import Cursor
-from outlive.ports.ledger import Closing, Entry, Lease, Notes
 from tests.conformance.scenes import frames as some_frames
 from tests.engine.rig import Rig, answer_of, play
 from tests.engine.virtual import turn

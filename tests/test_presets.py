@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from outlive.config import load
+from outlive.config.presets import PRESETS, recognise
+from outlive.config.settings import load
 from outlive.core.errors import SettingsError
 from outlive.ports.backend import Upstream
-from outlive.presets import PRESETS, recognise
 
 KEYS = {preset.key_variable: "k" for preset in PRESETS.values() if preset.key_variable}
 

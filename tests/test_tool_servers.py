@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outlive.config import Settings, load
+from outlive.config.settings import Settings, load
 from outlive.core.errors import SettingsError
 from outlive.ports.toolbox import ToolServer
 

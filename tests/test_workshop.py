@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from outlive.adapters.backends.scripted import CountingIds
-from outlive.adapters.key_file import KeyFileSeal
-from outlive.adapters.seal import SecretSeal
-from outlive.config import Settings
+from outlive.config.settings import Settings
+from outlive.config.user_modules import load_module, load_object
 from outlive.core.errors import SettingsError
-from outlive.core.requests import CreateResponse
-from outlive.modules import load_module, load_object
-from outlive.workshop import make_seal, open_workshop, read_tools
+from outlive.core.requests.create import CreateResponse
+from outlive.storage.key_file import KeyFileSeal
+from outlive.storage.seal import SecretSeal
+from outlive.testing import CountingIds
+from outlive.tooling.build import make_seal, open_workshop, read_tools
 
 GOOD = '''
 """Tools for a test."""

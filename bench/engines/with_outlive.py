@@ -9,16 +9,16 @@ import time
 from loads import EVENTS, RUNS, STREAMS, Load, call_all, report, stamp
 
 from outlive import __version__
-from outlive.adapters.postgres import Database, PostgresLedger
+from outlive.clock import RandomIds, SystemClock
 from outlive.core.events import AnyDraft, Draft
 from outlive.core.fold import Fold
-from outlive.core.limits import Limits
 from outlive.core.numbering import number
-from outlive.core.requests import header, parse_create
-from outlive.engine.committer import Committer
-from outlive.engine.live import Live
+from outlive.core.requests.create import header, parse_create
+from outlive.core.requests.limits import Limits
+from outlive.engine.delivery.committer import Committer
+from outlive.engine.delivery.live import Live
 from outlive.ports.ledger import Admission, Claim, Closing, Entry
-from outlive.system import RandomIds, SystemClock
+from outlive.storage.postgres import Database, PostgresLedger
 
 WORKER = "bench"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outlive.adapters.agents.function import CallFailed, Context, Reasoning, Request
-from outlive.adapters.agents.teller import AgentError
+from outlive.served_agents.channel import AgentError
+from outlive.served_agents.function import CallFailed, Context, Reasoning, Request
 
 __all__ = ["AgentError", "CallFailed", "Context", "Reasoning", "Request"]

@@ -1,5 +1,5 @@
 """For modules of tools: the decorator, the context that a tool may take, and the error that speaks to the model."""
 
-from outlive.adapters.tools.functions import Context, ToolError, tool
+from outlive.tooling.functions import Context, ToolError, tool
 
 __all__ = ["Context", "ToolError", "tool"]

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from outlive.adapters.backends.anthropic import AnthropicBackend
-from outlive.adapters.backends.http1 import Pool
-from outlive.adapters.backends.scripted import CountingIds
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import AnyDraft, Draft, Json
 from outlive.core.recovery import Open
+from outlive.dialects.anthropic.backend import AnthropicBackend
+from outlive.dialects.transport.http1 import Pool
 from outlive.ports.backend import Backend, Ending, ModelCall, Upstream
+from outlive.testing import CountingIds
 from tests.support.anthropic_upstream import PING, AnthropicUpstream, end, event, say, start, text
 from tests.support.upstream import CUT, HANG, Gate, Pause, Refuse, Step, Whole
 from tests.translate.playback import make_call

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from outlive.adapters.backends import counting
 from outlive.core.events import Json
-from outlive.core.requests import CreateResponse
+from outlive.core.requests.create import CreateResponse
+from outlive.dialects.transport import token_counter
 from outlive.ports.backend import ModelCall
 from tests.adapters.upstream import Answer, Server, hang, serve, streaming, whole
 
@@ -79,7 +79,7 @@ def test_what_is_no_number_is_none(answer: Answer) -> None:
 
 
 def test_one_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "_SECONDS", 0.05)
+    monkeypatch.setattr(token_counter, "_SECONDS", 0.05)
     assert count(streaming(then=hang), tokenizer="llamacpp")[0] is None
     assert count(whole({}), tokenizer="llamacpp", url="http://127.0.0.1:1/v1")[0] is None
 
@@ -129,7 +129,7 @@ def test_it_is_asked_once_for_a_while() -> None:
 
 
 def test_and_again_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "_KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(token_counter, "_KEPT_SECONDS", 0.0)
     asked: list[web.Request] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.adapters.backends import event_stream
-from outlive.adapters.backends.event_stream import EventStream
 from outlive.core.errors import UpstreamFault
+from outlive.dialects.transport import event_stream
+from outlive.dialects.transport.event_stream import EventStream
 
 lines = st.sampled_from(["\n", "\r\n"])
 payloads = st.lists(st.sampled_from([b"{}", b'{"a":1}', '{"text":"\\n\\n ü"}'.encode(), b"data: x"]), max_size=8)

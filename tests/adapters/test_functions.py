@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from outlive.adapters.tools.functions import SECONDS, Functions, FunctionTool, read_function, read_module
-from outlive.adapters.tools.threads import Threads
-from outlive.core.calls import Outcome
 from outlive.core.errors import InvalidRequest, SettingsError
+from outlive.core.toolcalls.calls import Outcome
 from outlive.ports.toolbox import Calling, Progress
+from outlive.tooling.functions import SECONDS, Functions, FunctionTool, read_function, read_module
+from outlive.tooling.threads import Threads
 from outlive.tools import Context, ToolError, tool
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlive.adapters.backends.http1 import Broken, Connection, Pool, Take
+from outlive.dialects.transport.http1 import Broken, Connection, Pool, Take
 from tests.engine.virtual import turn
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -12,14 +12,14 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from outlive.adapters.backends import local
-from outlive.adapters.backends.http1 import Pool
-from outlive.adapters.backends.local import LocalModel, Say
-from outlive.adapters.backends.openai_chat import ChatBackend
-from outlive.adapters.backends.scripted import CountingIds
 from outlive.core.errors import SettingsError
-from outlive.core.requests import CreateResponse
+from outlive.core.requests.create import CreateResponse
+from outlive.dialects.chat.backend import ChatBackend
+from outlive.dialects.embedded import backend
+from outlive.dialects.embedded.backend import LocalModel, Say
+from outlive.dialects.transport.http1 import Pool
 from outlive.ports.backend import ModelCall, Upstream
+from outlive.testing import CountingIds
 
 QUESTION = {"role": "user", "content": "Tell me a story about an otter."}
 
@@ -59,7 +59,7 @@ async def pieces(upstream: Upstream, messages: list[dict[str, str]]) -> list[str
 def test_any_model_name_is_answered_and_the_answer_names_the_real_one():
     async def check(model: LocalModel, upstream: Upstream) -> None:
         chunks = [chunk async for chunk in stream(upstream, [QUESTION])]
-        assert {chunk["model"] for chunk in chunks} == {local.MODEL}
+        assert {chunk["model"] for chunk in chunks} == {backend.MODEL}
         assert chunks[-1]["choices"][0]["finish_reason"] in {"length", "stop"}
         assert sum(bool(chunk["choices"][0]["delta"].get("content")) for chunk in chunks) > 1
 
@@ -108,7 +108,7 @@ def test_after_a_crash_another_child_answers_at_the_same_address():
 
 PARENT = """
 import asyncio
-from outlive.adapters.backends.local import LocalModel
+from outlive.dialects.embedded.backend import LocalModel
 
 async def main():
     print((await LocalModel().start()).url, flush=True)
@@ -139,7 +139,7 @@ def test_killing_the_parent_takes_the_child_along():
 def test_what_cannot_be_loaded_is_said_with_the_reason(tmp_path, monkeypatch):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"not a model")
-    monkeypatch.setattr(local, "find_weights", lambda: broken)
+    monkeypatch.setattr(backend, "find_weights", lambda: broken)
     with pytest.raises(SettingsError, match="did not load"):
         asyncio.run(LocalModel().start())
 

@@ -7,12 +7,12 @@ import asyncio
 import httpx2
 import pytest
 
-from outlive.adapters.backends.scripted import CountingIds
-from outlive.adapters.tools.addresses import is_private, names_private
-from outlive.adapters.tools.guard import Forbidden, Guard
-from outlive.adapters.tools.mcp import McpServers
 from outlive.core.errors import InvalidRequest
 from outlive.ports.toolbox import ToolServer
+from outlive.testing import CountingIds
+from outlive.tooling.mcp.addresses import is_private, names_private
+from outlive.tooling.mcp.guard import Forbidden, Guard
+from outlive.tooling.mcp.servers import McpServers
 
 PRIVATE = [
     "127.0.0.1",

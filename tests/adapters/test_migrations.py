@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from outlive.adapters.sqlite import connection
-from outlive.adapters.sqlite.threads import SQL
+from outlive.storage.sqlite import connection
+from outlive.storage.sqlite.threads import SQL
 
-FOLDER = resources.files("outlive.adapters.sqlite").joinpath("migrations")
+FOLDER = resources.files("outlive.storage.sqlite").joinpath("migrations")
 
 
 def old_file(path: Path, version: int) -> sqlite3.Connection:

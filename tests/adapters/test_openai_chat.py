@@ -13,22 +13,14 @@ from aiohttp import web
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from outlive.adapters.backends.http1 import Pool
-from outlive.adapters.backends.openai_chat import ChatBackend
-from outlive.adapters.backends.scripted import (
-    CountingIds,
-    answer,
-    call_chunk,
-    error_chunk,
-    finish_chunk,
-    text_chunk,
-    usage_chunk,
-)
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.recovery import Open
-from outlive.core.requests import CreateResponse
+from outlive.core.requests.create import CreateResponse
+from outlive.dialects.chat.backend import ChatBackend
+from outlive.dialects.transport.http1 import Pool
 from outlive.ports.backend import Backend, ModelCall, Upstream
+from outlive.testing import CountingIds, answer, call_chunk, error_chunk, finish_chunk, text_chunk, usage_chunk
 from tests.adapters.upstream import Answer, cut, hang, serve, streaming, whole
 from tests.translate.playback import assert_sound, make_call, output, wrap
 

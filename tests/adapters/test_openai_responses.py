@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from outlive.adapters.backends.http1 import Pool
-from outlive.adapters.backends.local import LocalModel
-from outlive.adapters.backends.openai_responses import ResponsesBackend
-from outlive.adapters.backends.scripted import CountingIds
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
 from outlive.core.recovery import Open
+from outlive.dialects.embedded.backend import LocalModel
+from outlive.dialects.responses.backend import ResponsesBackend
+from outlive.dialects.transport.http1 import Pool
 from outlive.ports.backend import ModelCall, Upstream
+from outlive.testing import CountingIds
 from tests.support import responses_events as theirs
 from tests.support.responses_events import answer, frames, message, reasoning
 from tests.support.responses_upstream import ResponsesUpstream, say, steps

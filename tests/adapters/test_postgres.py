@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from outlive.adapters.postgres import connection as postgres
-from outlive.adapters.postgres.admissions import LATE_SECONDS
-from outlive.adapters.postgres.ledger import PostgresLedger
-from outlive.adapters.postgres.threads import SQL
 from outlive.core.errors import Behind, ConversationLocked, MustWait, StaleFence, StorageUnavailable, TooMany
 from outlive.core.events import split_frames
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Entry, Lease, Quota
+from outlive.storage.postgres import connection as postgres
+from outlive.storage.postgres.admissions import LATE_SECONDS
+from outlive.storage.postgres.ledger import PostgresLedger
+from outlive.storage.postgres.threads import SQL
 from tests.conformance.homes import Home, open_postgres
 from tests.conformance.scenes import Book, entry, frames, message
 from tests.support.line import Line

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from outlive.adapters.postgres.bell import PAYLOAD_BYTES, PostgresBell
 from outlive.ports.bell import Ring
+from outlive.storage.postgres.bell import PAYLOAD_BYTES, PostgresBell
 from tests.support.line import Line
 from tests.support.postgres import SHELF
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from outlive.adapters.postgres import heart as hearts
-from outlive.adapters.postgres.heart import PostgresHeart
+from outlive.storage.postgres import heartbeat as hearts
+from outlive.storage.postgres.heartbeat import PostgresHeart
 from tests.conformance.homes import Home, open_postgres
 from tests.conformance.scenes import Book
 from tests.support.line import Line

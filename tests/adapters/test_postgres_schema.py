@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from outlive.adapters.postgres import connection as postgres
-from outlive.adapters.postgres import schema
-from outlive.adapters.sqlite import connection as sqlite
 from outlive.core.errors import SettingsError
+from outlive.storage.postgres import connection as postgres
+from outlive.storage.postgres import schema
+from outlive.storage.sqlite import connection as sqlite
 from tests.conformance.homes import open_postgres
 from tests.conformance.scenes import Book, entry
 from tests.support.postgres import SHELF
@@ -109,8 +109,8 @@ def test_what_cannot_be_reached_is_said_in_a_sentence() -> None:
 
 
 def test_both_databases_have_the_same_migrations() -> None:
-    assert _names("outlive.adapters.postgres") == _names("outlive.adapters.sqlite")
-    assert schema.SCHEMA_VERSION == sqlite.SCHEMA_VERSION == len(_names("outlive.adapters.sqlite"))
+    assert _names("outlive.storage.postgres") == _names("outlive.storage.sqlite")
+    assert schema.SCHEMA_VERSION == sqlite.SCHEMA_VERSION == len(_names("outlive.storage.sqlite"))
 
 
 def _names(package: str) -> list[str]:

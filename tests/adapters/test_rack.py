@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from outlive.adapters.tools.rack import MAX_NAME, Opened, Rack, choose_alias
-from outlive.core.calls import Outcome, ToolSpec
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
-from outlive.core.requests import CreateResponse
+from outlive.core.requests.create import CreateResponse
+from outlive.core.toolcalls.calls import Outcome, ToolSpec
 from outlive.ports.toolbox import Bench, Calling, Order
+from outlive.tooling.registry import MAX_NAME, Opened, Rack, choose_alias
 
 
 class StubRaw:

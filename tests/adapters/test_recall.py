@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.adapters.agents.recall import Recall
-from outlive.core.calls import INTERRUPTED, fail
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
+from outlive.core.toolcalls.calls import INTERRUPTED, fail
+from outlive.served_agents.replay_guard import Recall
 
 
 def message(text: str) -> Json:

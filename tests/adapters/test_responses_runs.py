@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from outlive.adapters.backends import responses_runs
-from outlive.adapters.backends.http1 import Pool
-from outlive.adapters.backends.openai_responses import ResponsesBackend
-from outlive.adapters.backends.scripted import CountingIds
 from outlive.core.errors import LostRun, UpstreamFault
 from outlive.core.events import Json
+from outlive.dialects.responses import background_runs
+from outlive.dialects.responses.backend import ResponsesBackend
+from outlive.dialects.transport.http1 import Pool
 from outlive.ports.backend import Lasting, ModelCall, Upstream
+from outlive.testing import CountingIds
 from tests.support.responses_upstream import ResponsesUpstream, say, tell
 from tests.support.upstream import CUT, HANG, Gate, Pause, Refuse, Whole
 from tests.translate.playback import make_call
@@ -32,8 +32,8 @@ def server() -> Iterator[ResponsesUpstream]:
 
 @pytest.fixture(autouse=True)
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(responses_runs, "_PAUSES", (0.0, 0.01, 0.01))
-    monkeypatch.setattr(responses_runs, "_DISMISS_PAUSES", (0.0, 0.01))
+    monkeypatch.setattr(background_runs, "_PAUSES", (0.0, 0.01, 0.01))
+    monkeypatch.setattr(background_runs, "_DISMISS_PAUSES", (0.0, 0.01))
 
 
 class Session:

@@ -7,9 +7,9 @@ from contextlib import aclosing
 
 import pytest
 
-from outlive.adapters.backends.scripted import Gate, ScriptedBackend, answer, finish_chunk, text_chunk
 from outlive.core.errors import UpstreamFault
 from outlive.ports.backend import Backend
+from outlive.testing import Gate, ScriptedBackend, answer, finish_chunk, text_chunk
 from tests.translate.playback import make_call
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.adapters.seal import SecretSeal
 from outlive.core.errors import BrokenSeal
+from outlive.storage.seal import SecretSeal
 
 SEAL = SecretSeal([b"a secret"])
 

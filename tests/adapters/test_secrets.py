@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from outlive.adapters.sqlite.connection import Database
-from outlive.adapters.sqlite.secrets import BYTES, find_secret
+from outlive.storage.sqlite.connection import Database
+from outlive.storage.sqlite.secrets import BYTES, find_secret
 
 
 def test_a_secret_is_the_same_after_a_restart_and_others_are_others(tmp_path: Path) -> None:

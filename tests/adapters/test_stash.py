@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from outlive.adapters.backends.scripted import CountingIds
-from outlive.adapters.sqlite.catalog import SqliteCatalog
-from outlive.adapters.sqlite.connection import Database
-from outlive.adapters.sqlite.conversations import SqliteConversations
-from outlive.adapters.sqlite.history import SqliteHistory
-from outlive.adapters.sqlite.keeper import SqliteKeeper
-from outlive.adapters.sqlite.ledger import SqliteLedger
-from outlive.adapters.sqlite.stash import PIECE_BYTES
 from outlive.core.errors import ConversationLocked
 from outlive.core.events import Json
-from outlive.core.requests import Limits, parse_create, parse_items
+from outlive.core.requests.create import Limits, parse_create, parse_items
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Admission, Admitted, Closing, Entry
+from outlive.storage.sqlite.catalog import SqliteCatalog
+from outlive.storage.sqlite.connection import Database
+from outlive.storage.sqlite.conversations import SqliteConversations
+from outlive.storage.sqlite.history import SqliteHistory
+from outlive.storage.sqlite.ledger import SqliteLedger
+from outlive.storage.sqlite.retention import SqliteKeeper
+from outlive.storage.sqlite.staging import PIECE_BYTES
+from outlive.testing import CountingIds
 
 IDS = CountingIds()
 CANARY = "canary-in-the-stash"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from outlive.adapters.tools.veil import Veil
-from outlive.core.calls import Outcome, fail
+from outlive.core.toolcalls.calls import Outcome, fail
+from outlive.tooling.mcp.redactor import Veil
 
 
 def test_a_secret_is_hidden_with_and_without_its_first_word() -> None:

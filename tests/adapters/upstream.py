@@ -9,11 +9,11 @@ from typing import Any
 
 from aiohttp import web
 
-from outlive.adapters.backends.http1 import Pool
-from outlive.adapters.backends.openai_chat import ChatBackend
-from outlive.adapters.backends.scripted import CountingIds
 from outlive.core.events import Json
+from outlive.dialects.chat.backend import ChatBackend
+from outlive.dialects.transport.http1 import Pool
 from outlive.ports.backend import Upstream
+from outlive.testing import CountingIds
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

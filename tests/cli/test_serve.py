@@ -10,8 +10,8 @@ import pytest
 
 from outlive import __version__
 from outlive.cli.serve import announce
-from outlive.config import Settings, load
-from outlive.options import OPTIONS, flag_name
+from outlive.config.options import OPTIONS, flag_name
+from outlive.config.settings import Settings, load
 from tests.cli.conftest import Run
 
 

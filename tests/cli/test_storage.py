@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from outlive import copying
-from outlive.adapters.postgres.durability import find_risks
-from outlive.adapters.sqlite.connection import SCHEMA_VERSION, Database
 from outlive.core.events import Json
 from outlive.ports.ledger import Idempotency, Notes
+from outlive.storage import copy
+from outlive.storage.postgres.durability import find_risks
+from outlive.storage.sqlite.connection import SCHEMA_VERSION, Database
 from tests.cli.conftest import Run
 from tests.conformance.homes import Home, open_postgres, open_sqlite
 from tests.conformance.scenes import Book, entry, message
@@ -141,7 +141,7 @@ def test_a_copy_that_differs_is_found_out(
     run: Run, tmp_path: Path, empty: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_on(lambda: open_sqlite(tmp_path / "outlive.db"), fill)
-    move = copying._move
+    move = copy._move
 
     async def lose_an_event(source: Any, target: Any, *rest: Any) -> Json:
         write = target.write
@@ -152,7 +152,7 @@ def test_a_copy_that_differs_is_found_out(
         target.write = leave_out
         return await move(source, target, *rest)
 
-    monkeypatch.setattr(copying, "_move", lose_an_event)
+    monkeypatch.setattr(copy, "_move", lose_an_event)
     done = run("copy", "--from", f"sqlite:///{tmp_path / 'outlive.db'}", "--to", empty)
     assert done.exit_code == 1
     assert "did not arrive" in done.output

@@ -12,31 +12,31 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from outlive.adapters.memory.journal import MemoryJournal
-from outlive.adapters.memory.ledger import MemoryLedger
-from outlive.adapters.postgres import connection as postgres
-from outlive.adapters.postgres.catalog import PostgresCatalog
-from outlive.adapters.postgres.conversations import PostgresConversations
-from outlive.adapters.postgres.history import PostgresHistory
-from outlive.adapters.postgres.journal import PostgresJournal
-from outlive.adapters.postgres.keeper import PostgresKeeper
-from outlive.adapters.postgres.ledger import PostgresLedger
-from outlive.adapters.postgres.threads import SQL
-from outlive.adapters.sqlite import threads
-from outlive.adapters.sqlite.catalog import SqliteCatalog
-from outlive.adapters.sqlite.connection import Database
-from outlive.adapters.sqlite.conversations import SqliteConversations
-from outlive.adapters.sqlite.history import SqliteHistory
-from outlive.adapters.sqlite.journal import SqliteJournal
-from outlive.adapters.sqlite.keeper import SqliteKeeper
-from outlive.adapters.sqlite.ledger import SqliteLedger
-from outlive.core.requests import CreateResponse
+from outlive.core.requests.create import CreateResponse
 from outlive.ports.catalog import Catalog
 from outlive.ports.conversations import Conversations
 from outlive.ports.history import History
 from outlive.ports.journal import Journal
-from outlive.ports.keeper import Keeper
 from outlive.ports.ledger import Admission, Lease, Ledger, Place, Quota, RunLedger
+from outlive.ports.retention import Keeper
+from outlive.storage.memory.journal import MemoryJournal
+from outlive.storage.memory.ledger import MemoryLedger
+from outlive.storage.postgres import connection as postgres
+from outlive.storage.postgres.catalog import PostgresCatalog
+from outlive.storage.postgres.conversations import PostgresConversations
+from outlive.storage.postgres.history import PostgresHistory
+from outlive.storage.postgres.journal import PostgresJournal
+from outlive.storage.postgres.ledger import PostgresLedger
+from outlive.storage.postgres.retention import PostgresKeeper
+from outlive.storage.postgres.threads import SQL
+from outlive.storage.sqlite import threads
+from outlive.storage.sqlite.catalog import SqliteCatalog
+from outlive.storage.sqlite.connection import Database
+from outlive.storage.sqlite.conversations import SqliteConversations
+from outlive.storage.sqlite.history import SqliteHistory
+from outlive.storage.sqlite.journal import SqliteJournal
+from outlive.storage.sqlite.ledger import SqliteLedger
+from outlive.storage.sqlite.retention import SqliteKeeper
 
 
 class Inspector(Protocol):

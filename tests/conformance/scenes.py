@@ -11,7 +11,7 @@ import msgspec
 from outlive.core.endings import TerminalStatus
 from outlive.core.events import Draft, Json
 from outlive.core.numbering import number
-from outlive.core.requests import CreateResponse, header
+from outlive.core.requests.create import CreateResponse, header
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Admission, Admitted, Claim, Closing, Entry, Idempotency, Lease, Place
 from tests.conformance.homes import Home, Opener, RunHome, RunOpener

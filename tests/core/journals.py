@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from openai.types.responses import Response
 from pydantic import TypeAdapter
 
-from outlive.adapters.backends.scripted import (
+from outlive.core.endings import Outcome, end, terminal
+from outlive.core.errors import UpstreamFault
+from outlive.core.events import AnyDraft, Draft, Json
+from outlive.core.fold import Fold
+from outlive.core.numbering import number
+from outlive.core.requests.create import CreateResponse, header
+from outlive.dialects.chat.translator import ChatTranslator
+from outlive.ports.backend import ModelCall
+from outlive.testing import (
     CountingIds,
     call_chunk,
     finish_chunk,
@@ -21,14 +29,6 @@ from outlive.adapters.backends.scripted import (
     text_chunk,
     usage_chunk,
 )
-from outlive.core.endings import Outcome, end, terminal
-from outlive.core.errors import UpstreamFault
-from outlive.core.events import AnyDraft, Draft, Json
-from outlive.core.fold import Fold
-from outlive.core.numbering import number
-from outlive.core.requests import CreateResponse, header
-from outlive.ports.backend import ModelCall
-from outlive.translate.chat_completions import ChatTranslator
 from tests.translate.playback import official
 
 SHELL: Json = {"type": "custom", "name": "shell"}

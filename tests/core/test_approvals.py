@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.core.approvals import find_approved
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
+from outlive.core.toolcalls.approvals import find_approved
 
 REQUEST: Json = {"type": "mcp_approval_request", "id": "mcpr_1", "name": "pay"}
 MADE: Json = {"type": "mcp_call", "id": "mcp_1", "approval_request_id": "mcpr_1"}

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.core.body import canonical, decode_body
 from outlive.core.errors import InvalidRequest
+from outlive.core.requests.body import canonical, decode_body
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

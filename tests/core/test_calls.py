@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.core import calls
-from outlive.core.calls import Call, Outcome
 from outlive.core.endings import Outcome as End
 from outlive.core.endings import close_open, turn
 from outlive.core.events import AnyDraft, Json, read_frame, split_frames
 from outlive.core.fold import Fold
 from outlive.core.status import check
+from outlive.core.toolcalls import calls
+from outlive.core.toolcalls.calls import Call, Outcome
 from tests.core.journals import assert_official_event, end_with, fold_of, frames_of, opening
 
 CALL = Call(item_id="mcp_1", output_index=0, label="outlive", name="weather", arguments='{"city":"Paris"}')

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from outlive.core.checks import (
+from outlive.core.errors import InvalidRequest
+from outlive.core.requests.checks import (
     MAX_INTEGER,
     check_bool,
     check_depth,
@@ -23,7 +24,6 @@ from outlive.core.checks import (
     listing,
     shorten,
 )
-from outlive.core.errors import InvalidRequest
 
 CHECKS: dict[str, tuple[Callable[[Any, str], object], list[Any], list[tuple[Any, str]]]] = {
     "bool": (check_bool, [True, False], [(1, "invalid_type"), ("true", "invalid_type"), (None, "invalid_type")]),

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.core import compaction, status
-from outlive.core.compaction import Compacted, open_context, pack, split, split_all, split_beside, unpack
+from outlive.core import status
+from outlive.core.context import compaction
+from outlive.core.context.compaction import Compacted, open_context, pack, split, split_all, split_beside, unpack
 from outlive.core.errors import BrokenSeal
 from outlive.core.events import Json, read_frame, split_frames
-from outlive.core.requests import CreateResponse
+from outlive.core.requests.create import CreateResponse
 from tests.core.journals import assert_official_event, frames_of, opening
 
 

@@ -6,10 +6,10 @@ import copy
 
 import pytest
 
-from outlive.core.content import check_text, parse_content, parse_part
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
-from outlive.core.limits import Limits
+from outlive.core.requests.content import check_text, parse_content, parse_part
+from outlive.core.requests.limits import Limits
 
 LIMITS = Limits(max_text=10)
 

@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.core.context import PLACEHOLDER_OUTPUT, assemble, find_stray_output
+from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, assemble, find_stray_output
 from outlive.core.events import Json
 
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.adapters.backends.scripted import call_chunk, reasoning_chunk, refusal_chunk, text_chunk
 from outlive.core.endings import (
     TERMINAL_STATUSES,
     Outcome,
@@ -23,6 +22,7 @@ from outlive.core.endings import (
 from outlive.core.events import AnyDraft, Draft, Json, read_frame, split_frames
 from outlive.core.fold import Fold
 from outlive.core.status import check
+from outlive.testing import call_chunk, reasoning_chunk, refusal_chunk, text_chunk
 from tests.core.journals import (
     assert_official,
     assert_official_event,

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.core.estimate import PER_IMAGE, PER_IMAGE_LOW, PER_ITEM, estimate_item, estimate_request
+from outlive.core.context.estimate import PER_IMAGE, PER_IMAGE_LOW, PER_ITEM, estimate_item, estimate_request
 from outlive.core.events import Json
-from outlive.core.requests import CreateResponse
+from outlive.core.requests.create import CreateResponse
 
 
 def say(*content: Json) -> Json:

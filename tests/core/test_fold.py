@@ -6,10 +6,10 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.adapters.backends.scripted import call_chunk, reasoning_chunk, text_chunk
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json
 from outlive.core.fold import Fold
 from outlive.core.numbering import number
+from outlive.testing import call_chunk, reasoning_chunk, text_chunk
 from tests.core.journals import assert_official, fold_of, frames_of, opening, run, runs, state_of
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.adapters.backends.scripted import CountingIds
+from outlive.clock import RandomIds
 from outlive.core.ids import ITEM_PREFIXES, IdSource, is_well_formed, item_prefix
-from outlive.system import RandomIds
+from outlive.testing import CountingIds
 
 
 @pytest.mark.parametrize(("type_", "prefix"), sorted(ITEM_PREFIXES.items()))

@@ -21,8 +21,8 @@ from openai.types.responses import (
 
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
-from outlive.core.items import parse_input, parse_items, user_message
-from outlive.core.limits import Limits
+from outlive.core.requests.items import parse_input, parse_items, user_message
+from outlive.core.requests.limits import Limits
 
 LIMITS = Limits()
 

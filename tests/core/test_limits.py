@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from outlive.core.limits import Limits
+from outlive.core.requests.limits import Limits
 
 
 def test_the_limits_that_hold_when_nobody_sets_any() -> None:

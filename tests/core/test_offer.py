@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from outlive.core.calls import ToolSpec
 from outlive.core.events import Json
-from outlive.core.offer import offer, without_ours
-from outlive.core.requests import CreateResponse
+from outlive.core.requests.create import CreateResponse
+from outlive.core.toolcalls.calls import ToolSpec
+from outlive.core.toolcalls.offer import offer, without_ours
 
 WEATHER = ToolSpec("outlive", "weather", "Tells it.", {"type": "object"})
 SEARCH = ToolSpec("docs", "search", "Finds.", {"type": "object"})

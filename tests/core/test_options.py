@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from outlive.core import options
 from outlive.core.errors import InvalidRequest
+from outlive.core.requests import options
 
 GOOD: list[tuple[Callable[[Any, str], object], object, object]] = [
     (options.parse_metadata, None, {}),

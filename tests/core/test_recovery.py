@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.adapters.backends.scripted import CountingIds, call_chunk, reasoning_chunk, refusal_chunk, text_chunk
 from outlive.core.events import AnyDraft, read_frame, split_frames
 from outlive.core.fold import Fold
 from outlive.core.recovery import CONTINUABLE, MAX_ATTEMPTS, Open, Verdict, decide, find_open_text
 from outlive.core.status import check
+from outlive.dialects.chat.translator import ChatTranslator
 from outlive.ports.backend import ModelCall
-from outlive.translate.chat_completions import ChatTranslator
+from outlive.testing import CountingIds, call_chunk, reasoning_chunk, refusal_chunk, text_chunk
 from tests.core.journals import REQUEST, chunks, fold_of, frames_of, opening, run, runs, texts
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from outlive.core.errors import NotFound
 from outlive.core.events import Json
-from outlive.core.references import find_references, resolve
+from outlive.core.requests.references import find_references, resolve
 
 
 def reference(item_id: str) -> Json:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.adapters.backends.scripted import CountingIds
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import AnyDraft
 from outlive.core.fold import Fold
-from outlive.core.replaying import Replay
-from outlive.translate.responses import ResponsesTranslator
+from outlive.core.replay_filter import Replay
+from outlive.dialects.responses.translator import ResponsesTranslator
+from outlive.testing import CountingIds
 from tests.support import responses_events as theirs
 from tests.support.responses_events import answer, call, chunks, message, reasoning
 from tests.translate.playback import make_call

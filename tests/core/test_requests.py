@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from openai.types.responses import Response
 
 from outlive.core.errors import InvalidRequest
-from outlive.core.limits import Limits
-from outlive.core.requests import CreateResponse, header, pack, parse_create, parse_metadata, unpack
+from outlive.core.requests.create import CreateResponse, header, pack, parse_create, parse_metadata, unpack
+from outlive.core.requests.limits import Limits
 
 LIMITS = Limits()
 

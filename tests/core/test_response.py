@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from outlive.core.requests import CreateResponse
-from outlive.core.response import header
+from outlive.core.requests.create import CreateResponse
+from outlive.core.requests.response import header
 from tests.core.journals import assert_official
 
 # What Open Responses requires to be present, null or not.

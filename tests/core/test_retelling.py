@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from outlive.core.calls import fail
-from outlive.core.context import PLACEHOLDER_OUTPUT, assemble
+from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, assemble
+from outlive.core.context.tool_history import REFUSED, retell
 from outlive.core.events import Json
-from outlive.core.retelling import REFUSED, retell
+from outlive.core.toolcalls.calls import fail
 
 
 def call(**fields: Any) -> Json:

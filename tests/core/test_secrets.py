@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from outlive.adapters.backends.scripted import CountingIds
 from outlive.core.events import Json
-from outlive.core.limits import Limits
-from outlive.core.requests import header, pack, parse_create, unpack
-from outlive.core.secrets import pack_secrets, purpose_of, split_secrets, unpack_secrets
+from outlive.core.requests.create import header, pack, parse_create, unpack
+from outlive.core.requests.limits import Limits
+from outlive.core.requests.secrets import pack_secrets, purpose_of, split_secrets, unpack_secrets
+from outlive.testing import CountingIds
 
 FUNCTION: Json = {"type": "function", "name": "f", "parameters": {}}
 SERVER: Json = {

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from outlive.core.errors import InvalidRequest
-from outlive.core.limits import Limits
-from outlive.core.servers import allows, needs_approval, parse_server
-from outlive.core.tools import parse_tool_choice, parse_tools
+from outlive.core.requests.limits import Limits
+from outlive.core.requests.mcp_servers import allows, needs_approval, parse_server
+from outlive.core.requests.tools import parse_tool_choice, parse_tools
 
 
 def entry(**fields: Any) -> dict[str, Any]:

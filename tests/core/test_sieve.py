@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.adapters.backends.scripted import CountingIds, call_chunk, finish_chunk, reasoning_chunk, text_chunk
 from outlive.core.events import AnyDraft, Delta, Draft
-from outlive.core.sieve import Sieve, Wanted
 from outlive.core.status import check
+from outlive.core.toolcalls.buffer import Sieve, Wanted
+from outlive.dialects.chat.translator import ChatTranslator
+from outlive.dialects.open_items import GrowingText
 from outlive.ports.backend import ModelCall
-from outlive.translate.chat_completions import ChatTranslator
-from outlive.translate.growing import GrowingText
+from outlive.testing import CountingIds, call_chunk, finish_chunk, reasoning_chunk, text_chunk
 from tests.core.journals import REQUEST, opening
 from tests.core.journals import chunks as any_chunks
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from outlive.adapters.backends.scripted import call_chunk, finish_chunk, reasoning_chunk, refusal_chunk, text_chunk
 from outlive.core.events import Json
 from outlive.core.status import ITEMS, STATUSES, TERMINAL, check
+from outlive.testing import call_chunk, finish_chunk, reasoning_chunk, refusal_chunk, text_chunk
 from tests.translate.playback import play
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from outlive.core.errors import InvalidRequest
-from outlive.core.limits import Limits
-from outlive.core.tools import parse_tool_choice, parse_tools
+from outlive.core.requests.limits import Limits
+from outlive.core.requests.tools import parse_tool_choice, parse_tools
 
 LIMITS = Limits()
 TOOLS = parse_tools([{"type": "function", "name": "f"}, {"type": "custom", "name": "c"}], LIMITS)

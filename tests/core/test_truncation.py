@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.core.context import assemble
-from outlive.core.estimate import estimate_item
+from outlive.core.context.assemble import assemble
+from outlive.core.context.estimate import estimate_item
+from outlive.core.context.truncation import is_user_message, tail_of, truncate
 from outlive.core.events import Json
-from outlive.core.truncation import is_user_message, tail_of, truncate
 
 
 def say(role: str, text: str) -> Json:

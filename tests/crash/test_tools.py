@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from outlive.core import status
-from outlive.core.calls import INTERRUPTED
+from outlive.core.toolcalls.calls import INTERRUPTED
 from tests.core.journals import assert_official_event
 from tests.crash.checker import check_conversation, check_ended, check_file
 from tests.crash.client import Client, Json, event_of, text_of, wait_until

@@ -8,32 +8,24 @@ from typing import Any
 
 import msgspec
 
-from outlive.adapters.backends.scripted import (
-    CountingIds,
-    Script,
-    ScriptedBackend,
-    call_chunk,
-    finish_chunk,
-    text_chunk,
-    usage_chunk,
-)
-from outlive.adapters.memory.journal import MemoryJournal
-from outlive.adapters.memory.ledger import MemoryLedger
-from outlive.adapters.seal import SecretSeal
 from outlive.core import status
-from outlive.core.calls import Outcome, ToolSpec
 from outlive.core.events import Json, read_frame, split_frames
 from outlive.core.fold import Fold
-from outlive.core.limits import Limits
 from outlive.core.numbering import number
-from outlive.core.requests import parse_create
-from outlive.engine.committer import Committer
-from outlive.engine.live import Live
-from outlive.engine.runner import Runner
-from outlive.engine.steps import Tools
+from outlive.core.requests.create import parse_create
+from outlive.core.requests.limits import Limits
+from outlive.core.toolcalls.calls import Outcome, ToolSpec
+from outlive.engine.delivery.committer import Committer
+from outlive.engine.delivery.live import Live
+from outlive.engine.run.runner import Runner
+from outlive.engine.run.tool_loop import Tools
 from outlive.ports.backend import Backend, ContinuationMode
 from outlive.ports.ledger import NO_NOTES, Claim, Lease, Notes, Place
 from outlive.ports.toolbox import Bench, Calling, Order, Tool
+from outlive.storage.memory.journal import MemoryJournal
+from outlive.storage.memory.ledger import MemoryLedger
+from outlive.storage.seal import SecretSeal
+from outlive.testing import CountingIds, Script, ScriptedBackend, call_chunk, finish_chunk, text_chunk, usage_chunk
 from tests.core.journals import assert_official_event, opening
 from tests.engine.virtual import VirtualClock
 

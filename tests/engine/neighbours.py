@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from outlive.adapters.backends.scripted import CountingIds, Script
-from outlive.adapters.sqlite.connection import Database
+from outlive.storage.sqlite.connection import Database
+from outlive.testing import CountingIds, Script
 from tests.engine.bus import Bus
 from tests.engine.rig import PATIENCE, Rig
 

@@ -10,42 +10,42 @@ from typing import Any
 
 import msgspec
 
-from outlive.adapters.backends.scripted import CountingIds, Script, ScriptedBackend
-from outlive.adapters.memory.journal import MemoryJournal
-from outlive.adapters.memory.ledger import MemoryLedger
-from outlive.adapters.seal import SecretSeal
-from outlive.adapters.sqlite.bell import SilentBell
-from outlive.adapters.sqlite.catalog import SqliteCatalog
-from outlive.adapters.sqlite.connection import Database
-from outlive.adapters.sqlite.conversations import SqliteConversations
-from outlive.adapters.sqlite.history import SqliteHistory
-from outlive.adapters.sqlite.journal import SqliteJournal
-from outlive.adapters.sqlite.keeper import SqliteKeeper
-from outlive.adapters.sqlite.ledger import SqliteLedger
 from outlive.core import status
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json, read_frame, split_frames
-from outlive.core.limits import Limits
+from outlive.core.requests.limits import Limits
 from outlive.engine.admission import Accepted, Arrival, Door
-from outlive.engine.answering import Answering
-from outlive.engine.committer import Committer
-from outlive.engine.compactor import Compactor
-from outlive.engine.contexts import Contexts
-from outlive.engine.crier import Crier
-from outlive.engine.echo import Echoes
+from outlive.engine.cluster.mirrors import Echoes
+from outlive.engine.cluster.node import Node
+from outlive.engine.cluster.notifier import Crier
+from outlive.engine.delivery.committer import Committer
+from outlive.engine.delivery.live import Lives
+from outlive.engine.delivery.reader import Reader
 from outlive.engine.engine import Engine
-from outlive.engine.fleeting import Fleeting
-from outlive.engine.live import Lives
-from outlive.engine.node import Node
-from outlive.engine.reader import Reader
-from outlive.engine.room import Capacity, Room
-from outlive.engine.runner import Runner
+from outlive.engine.ephemeral import Fleeting
+from outlive.engine.retries import Answering
+from outlive.engine.run.compactor import Compactor
+from outlive.engine.run.context_queries import Contexts
+from outlive.engine.run.runner import Runner
+from outlive.engine.slots import Capacity, Room
 from outlive.engine.sweeper import Retention, Sweeper
 from outlive.engine.worker import Worker
 from outlive.ports.backend import Backend, ContinuationMode
 from outlive.ports.bell import Bell
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Admission, Admitted, Claim, Closing, Entry, Kept, Lease, Notes
+from outlive.storage.memory.journal import MemoryJournal
+from outlive.storage.memory.ledger import MemoryLedger
+from outlive.storage.seal import SecretSeal
+from outlive.storage.sqlite.bell import SilentBell
+from outlive.storage.sqlite.catalog import SqliteCatalog
+from outlive.storage.sqlite.connection import Database
+from outlive.storage.sqlite.conversations import SqliteConversations
+from outlive.storage.sqlite.history import SqliteHistory
+from outlive.storage.sqlite.journal import SqliteJournal
+from outlive.storage.sqlite.ledger import SqliteLedger
+from outlive.storage.sqlite.retention import SqliteKeeper
+from outlive.testing import CountingIds, Script, ScriptedBackend
 from tests.core.journals import assert_official_event
 from tests.engine.bus import Bus, CountingHeart
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
-from outlive.adapters.memory.journal import MemoryJournal
-from outlive.adapters.memory.ledger import MemoryLedger
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import KEEP_ALIVE_FRAME, AnyDraft, Channel, Delta, Draft
 from outlive.core.numbering import number
-from outlive.engine.crier import Crier
-from outlive.engine.echo import Echoes
-from outlive.engine.live import Live, Lives
-from outlive.engine.reader import Cursor, Reader
+from outlive.engine.cluster.mirrors import Echoes
+from outlive.engine.cluster.notifier import Crier
+from outlive.engine.delivery.live import Live, Lives
+from outlive.engine.delivery.reader import Cursor, Reader
 from outlive.ports.bell import Ring
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Closing
+from outlive.storage.memory.journal import MemoryJournal
+from outlive.storage.memory.ledger import MemoryLedger
 from tests.core.journals import fold_of, frames_of, opening
 from tests.engine.bus import Bus
 from tests.engine.virtual import VirtualClock

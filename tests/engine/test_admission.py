@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-from outlive.adapters.backends.scripted import Gate, Script, answer, finish_chunk
-from outlive.adapters.seal import SecretSeal
-from outlive.adapters.tools.rack import Rack
 from outlive.core.errors import (
     BrokenSeal,
     Conflict,
@@ -22,11 +19,14 @@ from outlive.core.errors import (
     TooMany,
     UpstreamFault,
 )
-from outlive.core.requests import CreateResponse
-from outlive.core.secrets import purpose_of, unpack_secrets
+from outlive.core.requests.create import CreateResponse
+from outlive.core.requests.secrets import purpose_of, unpack_secrets
 from outlive.engine.admission import RETRY_AGE_SECONDS, RETRY_PATIENCE_SECONDS, RETRY_STEP_SECONDS
-from outlive.engine.room import Capacity
+from outlive.engine.slots import Capacity
 from outlive.ports.catalog import Paging
+from outlive.storage.seal import SecretSeal
+from outlive.testing import Gate, Script, answer, finish_chunk
+from outlive.tooling.registry import Rack
 from tests.engine.bench import StubToolbox
 from tests.engine.rig import Rig, answer_of, play, text_of
 from tests.engine.virtual import turn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from outlive.engine.answering import PATIENCE_SECONDS, Answering
+from outlive.engine.retries import PATIENCE_SECONDS, Answering
 from outlive.ports.bell import Ring
 from tests.engine.bus import Bus
 from tests.engine.virtual import run_virtually

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from outlive.core.calls import Outcome, fail
 from outlive.core.events import Json
-from outlive.engine.calls import (
+from outlive.core.toolcalls.calls import Outcome, fail
+from outlive.engine.run.tool_runner import (
     BROKEN,
     ERROR_TOO_LONG,
     MAX_MESSAGE,

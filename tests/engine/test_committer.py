@@ -10,9 +10,9 @@ import pytest
 from outlive.core.errors import Behind, StaleFence, StorageUnavailable
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, read_frame, split_frames
 from outlive.core.fold import Fold
-from outlive.engine.committer import RETRY_SECONDS, Committer
-from outlive.engine.live import Live, Lives
-from outlive.engine.reader import Reader
+from outlive.engine.delivery.committer import RETRY_SECONDS, Committer
+from outlive.engine.delivery.live import Live, Lives
+from outlive.engine.delivery.reader import Reader
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Closing, Entry, Kept, Lease, Notes
 from tests.core.journals import opening

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from outlive.adapters.backends.scripted import Script, ScriptedBackend, answer, finish_chunk, reasoning_chunk
-from outlive.adapters.seal import SecretSeal
-from outlive.core.compaction import SUMMARY_TOKENS, Compacted
+from outlive.core.context.compaction import SUMMARY_TOKENS, Compacted
+from outlive.core.context.estimate import estimate_item
 from outlive.core.errors import InvalidRequest, UpstreamFault
-from outlive.core.estimate import estimate_item
 from outlive.core.events import Json
-from outlive.core.requests import CreateResponse
-from outlive.engine.compactor import HALVINGS, NO_SUMMARY, RETRIES, Compactor, Summary
+from outlive.core.requests.create import CreateResponse
+from outlive.engine.run.compactor import HALVINGS, NO_SUMMARY, RETRIES, Compactor, Summary
+from outlive.storage.seal import SecretSeal
+from outlive.testing import Script, ScriptedBackend, answer, finish_chunk, reasoning_chunk
 from tests.engine.rig import FixedClock, text_of
 
 TOO_LONG = UpstreamFault("It is too long.", status=400, retryable=False, too_long=True)

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from outlive.adapters.backends.scripted import Gate, Script, answer, finish_chunk, text_chunk, usage_chunk
+from outlive.core.context.estimate import estimate_request
 from outlive.core.errors import InvalidRequest, NotFound, TooMany
-from outlive.core.estimate import estimate_request
 from outlive.core.events import Json
-from outlive.core.limits import Limits
-from outlive.core.requests import CreateResponse, parse_create
-from outlive.engine.room import Capacity
+from outlive.core.requests.create import CreateResponse, parse_create
+from outlive.core.requests.limits import Limits
+from outlive.engine.slots import Capacity
 from outlive.ports.catalog import Paging
+from outlive.testing import Gate, Script, answer, finish_chunk, text_chunk, usage_chunk
 from tests.engine.rig import Rig, play, text_of
 
 DONE: Script = [answer("Hello")]

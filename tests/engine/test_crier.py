@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from outlive.engine.crier import WANTED_SECONDS
+from outlive.engine.cluster.notifier import WANTED_SECONDS
 from tests.engine.stages import ADDED, Stage, deltas, read_to_end
 from tests.engine.virtual import pass_time, run_virtually, turn
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from outlive.core.events import KEEP_ALIVE_FRAME, split_frames
-from outlive.engine.echo import LOOK_SECONDS, PAGE_BYTES, SECOND_LOOK_SECONDS
-from outlive.engine.reader import Cut
+from outlive.engine.cluster.mirrors import LOOK_SECONDS, PAGE_BYTES, SECOND_LOOK_SECONDS
+from outlive.engine.delivery.reader import Cut
 from outlive.ports.bell import Ring
 from tests.engine.stages import ADDED, Here, Stage, deltas, read_to_end, rounds
 from tests.engine.virtual import pass_time, run_virtually, turn

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from outlive.adapters.backends.scripted import Gate, Script, answer
 from outlive.core.errors import NotFound
 from outlive.core.events import KEEP_ALIVE_FRAME, read_frame, split_frames
+from outlive.testing import Gate, Script, answer
 from tests.engine.rig import Rig, play
 
 DONE: Script = [answer("Hello")]

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from outlive.adapters.backends.scripted import Gate, Script, finish_chunk, text_chunk, usage_chunk
+from outlive.core.context.estimate import estimate_request
 from outlive.core.errors import UpstreamFault
-from outlive.core.estimate import estimate_request
 from outlive.core.events import Json
-from outlive.engine.fitting import ANSWER_TOKENS
+from outlive.engine.run.fitting import ANSWER_TOKENS
 from outlive.ports.backend import ModelCall
 from outlive.ports.catalog import Paging
+from outlive.testing import Gate, Script, finish_chunk, text_chunk, usage_chunk
 from tests.engine.rig import Rig, answer_of, play, text_of
 from tests.engine.test_fleeting import read_all
 

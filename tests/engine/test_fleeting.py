@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from outlive.adapters.backends.scripted import Gate, Script, answer
 from outlive.core import status
 from outlive.core.errors import InvalidRequest, NotFound, UpstreamFault
 from outlive.core.events import read_frame, split_frames
 from outlive.engine.admission import Arrival
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Memory
+from outlive.testing import Gate, Script, answer
 from tests.engine.rig import Rig, answer_of, play, text_of
 from tests.engine.virtual import turn
 

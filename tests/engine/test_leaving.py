@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from outlive.adapters.backends.scripted import Gate, finish_chunk, reasoning_chunk
 from outlive.core.errors import ShuttingDown
-from outlive.engine.reader import Cut
+from outlive.engine.delivery.reader import Cut
+from outlive.testing import Gate, finish_chunk, reasoning_chunk
 from tests.engine.rig import Rig, answer_of, play
 from tests.engine.test_worker import DONE, gated, is_idle, is_shown
 from tests.engine.virtual import turn
@@ -144,7 +144,7 @@ def test_a_run_that_is_being_closed_when_the_server_leaves_ends_as_it_was_going_
 def test_a_storage_that_is_down_cannot_keep_the_server_from_leaving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outlive.engine.leaving.LAST_SECONDS", 0.05)
+    monkeypatch.setattr("outlive.engine.draining.LAST_SECONDS", 0.05)
 
     async def leave(rig: Rig) -> None:
         shown = await rig.create()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, split_frames
 from outlive.core.fold import Fold
 from outlive.core.numbering import number
-from outlive.engine.live import PENDING_BYTES, TAIL_BYTES, Live, Lives
+from outlive.engine.delivery.live import PENDING_BYTES, TAIL_BYTES, Live, Lives
 from outlive.ports.ledger import Lease
 from tests.core.journals import fold_of, frames_of, opening
 from tests.engine.virtual import run_virtually, turn

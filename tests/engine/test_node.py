@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from outlive.adapters.backends.scripted import Gate, Script, answer, finish_chunk, usage_chunk
 from outlive.core.errors import Behind, MustWait, TooMany
 from outlive.core.events import split_frames
-from outlive.engine.room import Capacity
+from outlive.engine.slots import Capacity
 from outlive.ports.bell import Ring
 from outlive.ports.ledger import Admission, Admitted, Closing, Entry, Kept
+from outlive.testing import Gate, Script, answer, finish_chunk, usage_chunk
 from tests.engine.neighbours import go_round, play_nodes
 from tests.engine.rig import Rig, answer_of
 

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from outlive.core.events import Json
-from outlive.core.requests import CreateResponse
-from outlive.engine import past
-from outlive.engine.past import Past
+from outlive.core.requests.create import CreateResponse
+from outlive.engine.run import context
+from outlive.engine.run.context import Past
 from outlive.ports.ledger import NO_NOTES, Claim, Lease, Memory, Place
 from tests.engine.rig import FixedClock
 
@@ -94,7 +94,7 @@ def test_a_thought_that_was_broken_off_is_thought_anew() -> None:
 
 def test_a_long_context_is_put_together_all_the_same() -> None:
     async def main() -> None:
-        shelf = Shelf(*(said(f"t{n}") for n in range(past.MANY_ITEMS + 1)))
-        assert len(await past_of(shelf, previous_response_id="resp_0").context()) == past.MANY_ITEMS + 2
+        shelf = Shelf(*(said(f"t{n}") for n in range(context.MANY_ITEMS + 1)))
+        assert len(await past_of(shelf, previous_response_id="resp_0").context()) == context.MANY_ITEMS + 2
 
     asyncio.run(main())

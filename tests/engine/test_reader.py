@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.adapters.memory.journal import MemoryJournal
-from outlive.adapters.memory.ledger import MemoryLedger
 from outlive.core.events import KEEP_ALIVE_FRAME, AnyDraft, Channel, Delta, Draft, is_last, split_frames
 from outlive.core.fold import Fold
 from outlive.core.numbering import number
-from outlive.engine.live import TAIL_BYTES, Live, Lives
-from outlive.engine.reader import PAGE_BYTES, Cursor, Cut, Pour, Reader
+from outlive.engine.delivery.live import TAIL_BYTES, Live, Lives
+from outlive.engine.delivery.reader import PAGE_BYTES, Cursor, Cut, Pour, Reader
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Closing, Lease
+from outlive.storage.memory.journal import MemoryJournal
+from outlive.storage.memory.ledger import MemoryLedger
 from tests.core.journals import fold_of, frames_of, opening
 from tests.engine.rig import FixedClock
 from tests.engine.virtual import run_virtually, turn

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from outlive.adapters.backends.scripted import Gate
 from outlive.core.errors import LostRun, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.recovery import MAX_ATTEMPTS
+from outlive.dialects.derived_ids import DerivedIds
+from outlive.dialects.responses.translator import ResponsesTranslator
 from outlive.ports.backend import ModelCall
-from outlive.translate.derived_ids import DerivedIds
-from outlive.translate.responses import ResponsesTranslator
+from outlive.testing import Gate
 from tests.engine.rig import Rig, Scene, answer_of, play
 from tests.support.responses_events import Item, answer, call, message, reasoning
 

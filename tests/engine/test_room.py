@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outlive.core.errors import TooMany
-from outlive.engine.room import Capacity, Room
+from outlive.engine.slots import Capacity, Room
 
 
 def test_places_are_taken_given_back_and_limited_per_owner() -> None:

@@ -9,24 +9,17 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from outlive.adapters.backends.scripted import (
-    Script,
-    call_chunk,
-    finish_chunk,
-    reasoning_chunk,
-    text_chunk,
-    usage_chunk,
-)
-from outlive.adapters.memory.journal import MemoryJournal
-from outlive.core import calls
-from outlive.core.calls import INTERRUPTED, Call, Outcome
 from outlive.core.errors import StorageUnavailable, UpstreamFault
 from outlive.core.events import AnyDraft, Json
 from outlive.core.recovery import MAX_ATTEMPTS
-from outlive.engine import live
-from outlive.engine.committer import ENDINGS, Committer
+from outlive.core.toolcalls import calls
+from outlive.core.toolcalls.calls import INTERRUPTED, Call, Outcome
+from outlive.engine.delivery import live
+from outlive.engine.delivery.committer import ENDINGS, Committer
 from outlive.ports.backend import Ending, ModelCall
 from outlive.ports.ledger import Closing, Entry, Kept
+from outlive.storage.memory.journal import MemoryJournal
+from outlive.testing import Script, call_chunk, finish_chunk, reasoning_chunk, text_chunk, usage_chunk
 from tests.adapters.upstream import serve
 from tests.engine.bench import Desk, NotingLedger, StubToolbox, kinds, texts, told
 from tests.engine.virtual import run_virtually, turn

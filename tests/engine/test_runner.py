@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from outlive.adapters.backends.scripted import (
+from outlive.core.endings import TerminalStatus
+from outlive.core.errors import InvalidRequest, UpstreamFault
+from outlive.core.events import Json
+from outlive.engine.run.run import CUT_OFF, RESTARTED, RETRIES, TOO_OFTEN
+from outlive.engine.run.runner import TOO_LONG
+from outlive.ports.backend import ModelCall
+from outlive.testing import (
     Gate,
     Script,
     answer,
@@ -20,12 +26,6 @@ from outlive.adapters.backends.scripted import (
     text_chunk,
     usage_chunk,
 )
-from outlive.core.endings import TerminalStatus
-from outlive.core.errors import InvalidRequest, UpstreamFault
-from outlive.core.events import Json
-from outlive.engine.run import CUT_OFF, RESTARTED, RETRIES, TOO_OFTEN
-from outlive.engine.runner import TOO_LONG
-from outlive.ports.backend import ModelCall
 from tests.engine.rig import Rig, answer_of, play, text_of
 from tests.engine.virtual import turn
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from outlive.adapters.backends.scripted import Gate, Script, call_chunk, finish_chunk, text_chunk, usage_chunk
-from outlive.adapters.seal import SecretSeal
-from outlive.core.calls import INTERRUPTED, Outcome
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
-from outlive.core.secrets import pack_secrets, purpose_of
-from outlive.engine.calls import NO_TOOL
-from outlive.engine.steps import MAX_REPEATS, OTHER_SEAL, OVER_LIMIT
+from outlive.core.requests.secrets import pack_secrets, purpose_of
+from outlive.core.toolcalls.calls import INTERRUPTED, Outcome
+from outlive.engine.run.tool_loop import MAX_REPEATS, OTHER_SEAL, OVER_LIMIT
+from outlive.engine.run.tool_runner import NO_TOOL
 from outlive.ports.toolbox import Calling, Order
+from outlive.storage.seal import SecretSeal
+from outlive.testing import Gate, Script, call_chunk, finish_chunk, text_chunk, usage_chunk
 from tests.engine.bench import Desk, StubTool, StubToolbox, kinds, texts, told, wants
 from tests.engine.virtual import run_virtually, turn
 

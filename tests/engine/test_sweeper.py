@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from outlive.adapters.backends.scripted import Script, answer
 from outlive.core.errors import NotFound, StorageUnavailable
 from outlive.engine.sweeper import DAY, Retention
+from outlive.testing import Script, answer
 from tests.engine.rig import Rig, play
 
 DONE: Script = [answer("canary-out")]

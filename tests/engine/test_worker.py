@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from outlive.adapters.backends.scripted import Gate, Script, answer, finish_chunk, role_chunk
 from outlive.core.errors import StorageUnavailable, TooMany
-from outlive.engine.room import Capacity
+from outlive.engine.slots import Capacity
 from outlive.ports.catalog import Paging
+from outlive.testing import Gate, Script, answer, finish_chunk, role_chunk
 from tests.engine.rig import Rig, answer_of, play
 from tests.engine.virtual import turn
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from outlive.core.options import INCLUDABLE
+from outlive.core.requests.options import INCLUDABLE
 
 Json = dict[str, Any]
 

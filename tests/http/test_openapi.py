@@ -10,7 +10,7 @@ from typing import Any
 import schemathesis
 
 from outlive import __version__
-from outlive.core.requests import CreateResponse
+from outlive.core.requests.create import CreateResponse
 from outlive.http.app import OPEN_PATHS, ROUTES
 from outlive.http.openapi.bodies import CreateBody
 from outlive.http.openapi.document import document, render

@@ -19,7 +19,7 @@ import uvicorn
 from outlive.http import protocol
 from outlive.http.app import Access, Application
 from outlive.http.protocol import Joined, Protocol
-from outlive.serving import Server
+from outlive.server import Server
 from tests.engine.rig import open_rig
 
 

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from outlive.adapters.backends.scripted import Gate, answer
-from outlive.http.call import Call, Message
-from outlive.http.websocket import Socket
+from outlive.http.request import Call, Message
+from outlive.http.websocket.socket import Socket
+from outlive.testing import Gate, answer
 from tests.engine.rig import Rig, play
 
 
@@ -85,7 +85,7 @@ def test_a_turn_that_goes_on_for_too_long_is_cut_with_its_connection(tmp_path: P
 
 
 def test_a_client_that_does_not_read_cannot_keep_its_connection_open(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("outlive.http.websocket.CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr("outlive.http.websocket.socket.CLOSE_SECONDS", 0.05)
 
     async def scene(rig: Rig) -> None:
         client = Client(rig)

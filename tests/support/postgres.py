@@ -253,7 +253,7 @@ def _prepare_template(cluster: Cluster) -> None:
     """The schema, once; every test's database is a copy."""
     import asyncio
 
-    from outlive.adapters.postgres.connection import Database
+    from outlive.storage.postgres.connection import Database
 
     async def prepare() -> None:
         database = await Database.open(cluster.url("prepared"))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from outlive.adapters.backends.scripted import answer, chunk, finish_chunk, reasoning_chunk
 from outlive.core.events import Json
+from outlive.testing import answer, chunk, finish_chunk, reasoning_chunk
 from tests.support import nesting
 from tests.support.open_responses import EVENTS, RESPONSE, check_event, check_response, check_stream
 from tests.translate.playback import make_call, play

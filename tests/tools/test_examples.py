@@ -42,11 +42,11 @@ def test_an_example_is_short(file: Path) -> None:
 def test_a_server_that_uses_no_sdk_loads_none(tmp_path: Path) -> None:
     program = (
         "import asyncio, sys\n"
-        "from outlive.config import Settings\n"
-        "import outlive.wiring, outlive.cli\n"
-        "from outlive.system import RandomIds\n"
-        "from outlive.workshop import open_workshop\n"
-        "from outlive.agent_models import load_agents\n"
+        "from outlive.config.settings import Settings\n"
+        "import outlive.app, outlive.cli\n"
+        "from outlive.clock import RandomIds\n"
+        "from outlive.tooling.build import open_workshop\n"
+        "from outlive.config.agents import load_agents\n"
         "settings = Settings()\n"
         "open_workshop(settings, RandomIds(), None); load_agents(settings, RandomIds())\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])\n"

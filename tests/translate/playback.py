@@ -11,14 +11,14 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from outlive.adapters.backends.scripted import CountingIds
 from outlive.core.events import AnyDraft, Draft, Json, read_frame
 from outlive.core.ids import IdSource
 from outlive.core.numbering import number
 from outlive.core.recovery import Open
-from outlive.core.requests import CreateResponse, header
+from outlive.core.requests.create import CreateResponse, header
+from outlive.dialects.chat.translator import ChatTranslator
 from outlive.ports.backend import Ending, ModelCall, Translator
-from outlive.translate.chat_completions import ChatTranslator
+from outlive.testing import CountingIds
 from tests.support import nesting
 
 Make = Callable[[ModelCall, IdSource], Translator]

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from outlive.adapters.backends.scripted import CountingIds
 from outlive.core import status
 from outlive.core.events import AnyDraft, Json, read_frame
 from outlive.core.fold import Fold
-from outlive.core.limits import Limits
 from outlive.core.numbering import number
 from outlive.core.recovery import Open
-from outlive.core.requests import parse_create
+from outlive.core.requests.create import parse_create
+from outlive.core.requests.limits import Limits
+from outlive.dialects.agent import translator
+from outlive.dialects.agent.translator import AgentTranslator
 from outlive.ports.backend import Ending, ModelCall
-from outlive.translate import agent
-from outlive.translate.agent import AgentTranslator
+from outlive.testing import CountingIds
 from tests.core.journals import assert_official_event, opening
 
 TOLD = [
-    agent.thought("Let me see. "),
-    agent.thought("Yes."),
-    agent.text("Looking. "),
-    agent.begin("mcp_a", "find", '{"q":1}'),
-    agent.begin("mcp_b", "find", ""),
-    agent.report("mcp_a", {"progress": 1, "total": 2, "message": None}),
-    agent.finish("mcp_b", "two"),
-    agent.finish("mcp_a", None, {"type": "mcp_tool_execution_error", "content": []}),
-    agent.report("mcp_a", {"progress": 2, "total": 2, "message": None}),
-    agent.text("One message."),
-    agent.pause(),
-    agent.text("Another."),
-    agent.use({"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}),
-    agent.use({"input_tokens": 10, "output_tokens": 20, "total_tokens": 30}),
+    translator.thought("Let me see. "),
+    translator.thought("Yes."),
+    translator.text("Looking. "),
+    translator.begin("mcp_a", "find", '{"q":1}'),
+    translator.begin("mcp_b", "find", ""),
+    translator.report("mcp_a", {"progress": 1, "total": 2, "message": None}),
+    translator.finish("mcp_b", "two"),
+    translator.finish("mcp_a", None, {"type": "mcp_tool_execution_error", "content": []}),
+    translator.report("mcp_a", {"progress": 2, "total": 2, "message": None}),
+    translator.text("One message."),
+    translator.pause(),
+    translator.text("Another."),
+    translator.use({"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}),
+    translator.use({"input_tokens": 10, "output_tokens": 20, "total_tokens": 30}),
 ]
 
 

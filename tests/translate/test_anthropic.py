@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.adapters.backends.scripted import CountingIds
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Delta, Draft, Json
 from outlive.core.recovery import Open
+from outlive.dialects.anthropic.translator import AnthropicTranslator
+from outlive.dialects.anthropic.whole_answer import to_events
 from outlive.ports.backend import Ending, ModelCall, Translator
-from outlive.translate.anthropic import AnthropicTranslator
-from outlive.translate.anthropic_whole import to_events
+from outlive.testing import CountingIds
 from tests.support.anthropic_upstream import PING, end, event, payload, redacted, say, start, text, thought, use
 from tests.support.upstream import Step
 from tests.translate.playback import make_call, output, translate, types

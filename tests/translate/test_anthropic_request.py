@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.core.context import PLACEHOLDER_OUTPUT, assemble
+from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, assemble
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.recovery import Open
-from outlive.core.requests import CreateResponse
+from outlive.core.requests.create import CreateResponse
+from outlive.dialects.anthropic.context import BEGIN, GO_ON
+from outlive.dialects.anthropic.request import check, count_body
+from outlive.dialects.anthropic.request import render as render_both
+from outlive.dialects.anthropic.schema import fit
 from outlive.ports.backend import ModelCall, Upstream
-from outlive.translate.anthropic_context import BEGIN, GO_ON
-from outlive.translate.anthropic_request import check, count_body
-from outlive.translate.anthropic_request import render as render_both
-from outlive.translate.anthropic_schema import fit
 from tests.support.anthropic_upstream import examine
 from tests.support.upstream import Call
 

@@ -11,7 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.adapters.backends.scripted import (
+from outlive.core.errors import UpstreamFault
+from outlive.core.events import Delta, Draft, Json
+from outlive.core.recovery import Open
+from outlive.dialects.chat.translator import ChatTranslator
+from outlive.ports.backend import Translator
+from outlive.testing import (
     CountingIds,
     answer,
     call_chunk,
@@ -24,11 +29,6 @@ from outlive.adapters.backends.scripted import (
     text_chunk,
     usage_chunk,
 )
-from outlive.core.errors import UpstreamFault
-from outlive.core.events import Delta, Draft, Json
-from outlive.core.recovery import Open
-from outlive.ports.backend import Translator
-from outlive.translate.chat_completions import ChatTranslator
 from tests.translate.playback import make_call, output, play, translate, types
 
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}}

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.core.context import PLACEHOLDER_OUTPUT
+from outlive.core.context.assemble import PLACEHOLDER_OUTPUT
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.recovery import Open
-from outlive.core.requests import CreateResponse
+from outlive.core.requests.create import CreateResponse
+from outlive.dialects.chat.messages import OUTPUT_ELSEWHERE
+from outlive.dialects.chat.request import check
+from outlive.dialects.chat.translator import render
 from outlive.ports.backend import Upstream
-from outlive.translate.chat_completions import render
-from outlive.translate.chat_messages import OUTPUT_ELSEWHERE
-from outlive.translate.chat_request import check
 from tests.translate.playback import make_call
 
 PLAIN = Upstream(name="u", url="http://127.0.0.1/v1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outlive.core.events import Json
-from outlive.translate.faults import read_fault
+from outlive.dialects.faults import read_fault
 
 # How servers say that a context does not fit: some with a code, most in words.
 TOO_LONG: list[tuple[Json, int | None]] = [

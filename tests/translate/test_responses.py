@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlive.adapters.backends.scripted import CountingIds
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
 from outlive.core.fold import Fold
 from outlive.core.recovery import Open
+from outlive.dialects.responses.endings import to_event
+from outlive.dialects.responses.translator import ResponsesTranslator
 from outlive.ports.backend import Ending, ModelCall
-from outlive.translate.responses import ResponsesTranslator
-from outlive.translate.responses_endings import to_event
+from outlive.testing import CountingIds
 from tests.support import responses_events as theirs
 from tests.support.responses_events import RUN, USAGE, Item, answer, call, chunks, custom_call, message, reasoning
 from tests.translate.playback import make_call, output, play, translate, types

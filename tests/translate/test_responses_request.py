@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from outlive.adapters.backends.scripted import CountingIds
-from outlive.core.context import PLACEHOLDER_OUTPUT
+from outlive.core.context.assemble import PLACEHOLDER_OUTPUT
 from outlive.core.events import Json
 from outlive.core.recovery import Open
-from outlive.core.requests import CreateResponse, Limits, parse_create
+from outlive.core.requests.create import CreateResponse, Limits, parse_create
+from outlive.dialects.responses.request import render
 from outlive.ports.backend import ModelCall, Upstream
-from outlive.translate.responses_request import render
+from outlive.testing import CountingIds
 from tests.support import responses_events as theirs
 
 USER: Json = {

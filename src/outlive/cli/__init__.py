@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 from outlive import __version__
 from outlive.cli import conversations, responses
-from outlive.cli.doctor import doctor
+from outlive.cli.doctor.doctor import doctor
 from outlive.cli.serve import serve
 from outlive.cli.storage import copy, migrate
 from outlive.cli.terminal import complain

@@ -11,10 +11,10 @@ from urllib.parse import quote, urlencode
 import typer
 
 from outlive.cli.wire import Broken, decode, exchange
+from outlive.config.sources import resolve
+from outlive.config.upstreams import check_url
 from outlive.core.errors import OutliveError, SettingsError
 from outlive.core.events import Json
-from outlive.layers import resolve
-from outlive.upstreams import check_url
 
 DEFAULT_SERVER = "http://127.0.0.1:7878"
 # A server sends a keep-alive comment every 15 seconds; after four missed ones the connection is dead.

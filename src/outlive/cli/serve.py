@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from outlive import __version__, database_url
+from outlive import __version__
 from outlive.cli.terminal import console
-from outlive.config import Settings, load
-from outlive.options import NEVER, OPTIONS, Option, flag_name
-from outlive.presets import PRESETS
+from outlive.config import database_url
+from outlive.config.options import NEVER, OPTIONS, Option, flag_name
+from outlive.config.presets import PRESETS
+from outlive.config.settings import Settings, load
 
 
 def serve(**flags: Any) -> None:
@@ -21,7 +22,7 @@ def serve(**flags: Any) -> None:
     settings = load(flags)
     announce(settings)
     # The whole server is behind this import; the other commands start faster without it.
-    from outlive.wiring import serve as run
+    from outlive.app import serve as run
 
     run(settings)
 
@@ -57,7 +58,7 @@ def _places(settings: Settings) -> list[tuple[str, str]]:
         lines.append(("agent" if place == 0 else "", agent))
     if not settings.upstreams and not settings.agents:
         # Every other command starts faster without this import.
-        from outlive.adapters.backends.local import TITLE
+        from outlive.dialects.embedded.backend import TITLE
 
         lines += [
             ("model", f"{TITLE}, embedded. This is a demo model: it shows durability, not intelligence."),
@@ -126,7 +127,7 @@ def _metavar(option: Option) -> str:
 def parameter(
     name: str, kind: Any, flag: str, text: str, metavar: str | None = None, limit: bool = False
 ) -> inspect.Parameter:
-    """One flag. All are read as text: `outlive.options` checks them, with the same sentences as everywhere."""
+    """One flag. All are read as text: `outlive.config.options` checks them, with the same sentences as everywhere."""
     option = typer.Option(
         flag, help=text, metavar=metavar, show_default=False, rich_help_panel="Limits" if limit else None
     )

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from outlive import database_url
 from outlive.cli.serve import take_settings
 from outlive.cli.terminal import console
-from outlive.config import load
+from outlive.config import database_url
+from outlive.config.settings import load
 from outlive.core.errors import SettingsError
 
 
@@ -31,10 +31,10 @@ def migrate(**flags: Any) -> None:
 async def _migrate(url: str) -> tuple[int, int]:
     if database_url.is_shared(url):
         need_postgres()
-        from outlive.adapters.postgres import connection as postgres
+        from outlive.storage.postgres import connection as postgres
 
         return await postgres.migrate_database(url)
-    from outlive.adapters.sqlite import connection as sqlite
+    from outlive.storage.sqlite import connection as sqlite
 
     database = sqlite.Database(str(database_url.path_of(url)))
     await database.close()
@@ -62,10 +62,10 @@ def copy(
     if database_url.is_shared(source) or database_url.is_shared(target):
         need_postgres()
     # Most commands do without it.
-    from outlive import copying
+    from outlive.storage import copy
 
     out = console()
-    copied = asyncio.run(copying.copy(source, target, lambda line: out.print(f"  {line}")))
+    copied = asyncio.run(copy.copy(source, target, lambda line: out.print(f"  {line}")))
     out.print(
         f"Copied to {database_url.show(target)}: {copied.responses} responses and {copied.conversations} conversations "
         "replay as before."

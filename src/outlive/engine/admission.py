@@ -9,24 +9,24 @@ from hashlib import sha256
 
 import msgspec
 
-from outlive.core.checks import refuse
-from outlive.core.context import find_stray_output
+from outlive.core.context.assemble import find_stray_output
 from outlive.core.errors import Conflict, InvalidRequest, MustWait, NotFound, ShuttingDown, TooMany
 from outlive.core.events import AnyDraft, Draft
 from outlive.core.fold import Fold
 from outlive.core.ids import IdSource
-from outlive.core.limits import Limits
 from outlive.core.naming import EventNames
 from outlive.core.numbering import number
-from outlive.core.offer import without_ours
-from outlive.core.references import find_references, resolve
-from outlive.core.requests import CreateResponse, canonical, header, parse_create
-from outlive.core.secrets import pack_secrets, purpose_of
-from outlive.engine.answering import Answering
-from outlive.engine.compactor import Compactor
-from outlive.engine.fleeting import Fleeting
-from outlive.engine.live import Live
-from outlive.engine.runner import Route
+from outlive.core.requests.checks import refuse
+from outlive.core.requests.create import CreateResponse, canonical, header, parse_create
+from outlive.core.requests.limits import Limits
+from outlive.core.requests.references import find_references, resolve
+from outlive.core.requests.secrets import pack_secrets, purpose_of
+from outlive.core.toolcalls.offer import without_ours
+from outlive.engine.delivery.live import Live
+from outlive.engine.ephemeral import Fleeting
+from outlive.engine.retries import Answering
+from outlive.engine.run.compactor import Compactor
+from outlive.engine.run.runner import Route
 from outlive.engine.worker import Worker
 from outlive.ports.backend import Backend
 from outlive.ports.catalog import Catalog

@@ -10,13 +10,13 @@ import msgspec
 
 from outlive.core.errors import NotFound, StorageUnavailable
 from outlive.core.ids import IdSource
-from outlive.core.limits import Limits
+from outlive.core.requests.limits import Limits
 from outlive.engine.admission import Door
-from outlive.engine.contexts import Contexts
-from outlive.engine.fleeting import Fleeting
-from outlive.engine.live import Lives
-from outlive.engine.node import Node
-from outlive.engine.reader import Reader
+from outlive.engine.cluster.node import Node
+from outlive.engine.delivery.live import Lives
+from outlive.engine.delivery.reader import Reader
+from outlive.engine.ephemeral import Fleeting
+from outlive.engine.run.context_queries import Contexts
 from outlive.engine.sweeper import Sweeper
 from outlive.engine.worker import Worker
 from outlive.ports.backend import Backend

@@ -10,7 +10,7 @@ import msgspec
 
 from outlive.core.errors import StorageUnavailable
 from outlive.ports.clock import Clock
-from outlive.ports.keeper import Keeper
+from outlive.ports.retention import Keeper
 
 log = logging.getLogger(__name__)
 

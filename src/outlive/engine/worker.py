@@ -7,15 +7,15 @@ import logging
 from functools import partial
 
 from outlive.core.errors import NotFound, ShuttingDown, StaleFence, StorageUnavailable
-from outlive.engine.leaving import LAST_SECONDS, Leaving, Running, stop
-from outlive.engine.live import Live, Lives
-from outlive.engine.past import STORAGE_PAUSE
-from outlive.engine.reader import Reader
-from outlive.engine.room import Room
-from outlive.engine.runner import Runner
+from outlive.engine.delivery.live import Live, Lives
+from outlive.engine.delivery.reader import Reader
+from outlive.engine.draining import LAST_SECONDS, Leaving, Running, stop
+from outlive.engine.run.context import STORAGE_PAUSE
+from outlive.engine.run.runner import Runner
+from outlive.engine.slots import Room
 from outlive.ports.bell import Bell, Ring
 from outlive.ports.clock import Clock
-from outlive.ports.heart import Heart
+from outlive.ports.heartbeat import Heart
 from outlive.ports.ledger import Claim, Lease, Ledger
 
 log = logging.getLogger(__name__)

@@ -13,11 +13,11 @@ from outlive.core.errors import Misdirected, OutliveError
 from outlive.engine.engine import Engine
 from outlive.http import chat, contexts, conversations, health, models, responses
 from outlive.http.auth import Auth
-from outlive.http.call import Call, Gone, Receive, Reply, Scope, Send
 from outlive.http.cors import Cors
 from outlive.http.errors import describe, encode, envelope
 from outlive.http.openapi import document
-from outlive.http.websocket import Sockets
+from outlive.http.request import Call, Gone, Receive, Reply, Scope, Send
+from outlive.http.websocket.socket import Sockets
 
 log = logging.getLogger(__name__)
 

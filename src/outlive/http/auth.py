@@ -6,7 +6,7 @@ import hmac
 from hashlib import sha256
 
 from outlive.core.errors import Forbidden, Unauthenticated
-from outlive.http.call import Call
+from outlive.http.request import Call
 
 LOCAL = "local"
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})

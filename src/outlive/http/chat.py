@@ -7,7 +7,7 @@ import contextlib
 from typing import Any
 
 from outlive.core.errors import InvalidRequest, UpstreamFault
-from outlive.http.call import Call, Gone
+from outlive.http.request import Call, Gone
 from outlive.ports.backend import Passed
 
 # Fields that ask for state, and what to do instead.

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from outlive.core.checks import check_str, refuse_missing, refuse_unsupported
 from outlive.core.events import Json
-from outlive.core.requests import CreateResponse, parse_create
+from outlive.core.requests.checks import check_str, refuse_missing, refuse_unsupported
+from outlive.core.requests.create import CreateResponse, parse_create
 from outlive.core.usage import NOTHING_USED
-from outlive.http.call import Call, Gone, Reply, json_reply
+from outlive.http.request import Call, Gone, Reply, json_reply
 
 T = TypeVar("T")
 

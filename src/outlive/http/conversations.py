@@ -7,10 +7,10 @@ from hashlib import sha256
 from typing import Any
 
 from outlive.core.errors import InvalidRequest
-from outlive.core.items import parse_items
-from outlive.core.options import parse_metadata
-from outlive.core.requests import canonical
-from outlive.http.call import Call, Reply, json_reply, list_reply, read_paging
+from outlive.core.requests.create import canonical
+from outlive.core.requests.items import parse_items
+from outlive.core.requests.options import parse_metadata
+from outlive.http.request import Call, Reply, json_reply, list_reply, read_paging
 from outlive.ports.catalog import Page
 from outlive.ports.ledger import Idempotency
 

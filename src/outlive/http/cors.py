@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outlive.http.call import Call, Reply
+from outlive.http.request import Call, Reply
 
 EXPOSED = "x-request-id, retry-after, openai-poll-after-ms"
 METHODS = "GET, POST, DELETE, OPTIONS"

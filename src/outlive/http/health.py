@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outlive.http.call import Call, Reply, json_reply
+from outlive.http.request import Call, Reply, json_reply
 
 
 async def healthz(call: Call) -> Reply:

@@ -6,7 +6,7 @@ import asyncio
 
 from outlive.core.errors import NotFound
 from outlive.core.events import Json
-from outlive.http.call import Call, Reply, json_reply
+from outlive.http.request import Call, Reply, json_reply
 
 
 async def list_all(call: Call) -> Reply:

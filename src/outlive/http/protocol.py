@@ -12,7 +12,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from outlive.http.outlet import Outlet
+from outlive.http.connection import Outlet
 
 # How long a client that says nothing may still turn out not to have read its answer. Its retry waits for longer than
 # that (RETRY_PATIENCE_SECONDS in engine/admission), or it would not hear of it.

@@ -10,12 +10,12 @@ import msgspec
 from outlive.core.errors import InvalidRequest, OutliveError, ShuttingDown, UpstreamFault
 from outlive.core.events import Json
 from outlive.engine.admission import Accepted, Arrival
+from outlive.engine.delivery.reader import Cut, Reader
 from outlive.engine.engine import Engine
-from outlive.engine.reader import Cut, Reader
 from outlive.http import sse
-from outlive.http.call import Call, Gone, Reply, json_reply, list_reply, read_bool, read_int, read_paging
 from outlive.http.errors import STATUS_OF_CODE, encode, envelope, name_of_fault, status_of_fault
-from outlive.http.line import find_places
+from outlive.http.queue import find_places
+from outlive.http.request import Call, Gone, Reply, json_reply, list_reply, read_bool, read_int, read_paging
 from outlive.ports.catalog import Page, Record
 
 MAX_WAIT_SECONDS = 60.0

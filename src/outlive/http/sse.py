@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 
 from outlive.core.events import DONE_FRAME
-from outlive.engine.reader import Cursor, Cut
-from outlive.http.call import Call
+from outlive.engine.delivery.reader import Cursor, Cut
+from outlive.http.request import Call
 
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 CONTENT_TYPE = "text/event-stream; charset=utf-8"

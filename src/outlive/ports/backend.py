@@ -9,7 +9,7 @@ import msgspec
 
 from outlive.core.events import AnyDraft, Json
 from outlive.core.recovery import Open
-from outlive.core.requests import CreateResponse
+from outlive.core.requests.create import CreateResponse
 
 ContinuationMode = Literal["none", "prefill", "continue_final_message", "prefix"]
 Dialect = Literal["chat", "responses", "anthropic"]

@@ -10,7 +10,7 @@ import msgspec
 from outlive.core.endings import TerminalStatus
 from outlive.core.errors import Behind
 from outlive.core.events import Json
-from outlive.core.requests import CreateResponse
+from outlive.core.requests.create import CreateResponse
 
 
 class Lease(msgspec.Struct, frozen=True):

@@ -7,9 +7,9 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from outlive.core.calls import Outcome, ToolSpec
 from outlive.core.events import Json
-from outlive.core.requests import CreateResponse
+from outlive.core.requests.create import CreateResponse
+from outlive.core.toolcalls.calls import Outcome, ToolSpec
 
 
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, field
 
-from outlive.core.options import INCLUDABLE, LEAST_THRESHOLD, SERVICE_TIERS
-from outlive.http.call import MAX_PAGE
+from outlive.core.requests.options import INCLUDABLE, LEAST_THRESHOLD, SERVICE_TIERS
 from outlive.http.conversations import MAX_ITEMS
 from outlive.http.openapi.shapes import (
     KNOWN_ITEMS,
@@ -21,6 +20,7 @@ from outlive.http.openapi.shapes import (
     note,
     one_of,
 )
+from outlive.http.request import MAX_PAGE
 from outlive.http.responses import MAX_NUMBER, MAX_WAIT_SECONDS, STATUSES
 
 Id = Annotated[str, Meta(min_length=1, max_length=256, pattern="^[A-Za-z0-9_-]+$")]

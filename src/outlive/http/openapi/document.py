@@ -14,10 +14,10 @@ from msgspec import Struct
 
 from outlive import __version__
 from outlive.core.events import Json
-from outlive.http.call import Call, Reply
 from outlive.http.openapi import answers, bodies, shapes
 from outlive.http.openapi.operations import OPERATIONS, Operation
 from outlive.http.openapi.shapes import REF, refer
+from outlive.http.request import Call, Reply
 
 ABOUT = (
     "Responses and Conversations whose answers outlive the connection and the process. "

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from outlive.core.content import MAX_FILE_ID
-from outlive.core.items import MAX_CALL_ID, MAX_NAME
-from outlive.core.tools import MAX_TOOL_NAME
+from outlive.core.requests.content import MAX_FILE_ID
+from outlive.core.requests.items import MAX_CALL_ID, MAX_NAME
+from outlive.core.requests.tools import MAX_TOOL_NAME
 
 T = TypeVar("T")
 # A field that may be left out, and one that may be null as well, which is the same.

@@ -1,1 +1,0 @@
-"""The outside world: databases and upstreams, each behind a port."""

@@ -1,1 +1,0 @@
-"""Upstreams that answer: one file per dialect."""

@@ -1,1 +1,0 @@
-"""Tools that this server calls by itself."""

@@ -1,0 +1,232 @@
+"""Settings become a running server, and a signal ends it. Adapters are picked here, and in `home` for the storage."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+
+import uvloop
+
+from outlive import logs
+from outlive.clock import RandomIds, SystemClock
+from outlive.config.agents import load_agents
+from outlive.config.settings import Settings
+from outlive.core import routing
+from outlive.core.errors import InvalidRequest
+from outlive.dialects.build import make_backend
+from outlive.dialects.embedded.backend import MODEL, LocalModel
+from outlive.dialects.transport.http1 import Pool
+from outlive.engine.admission import Door
+from outlive.engine.cluster.mirrors import Echoes
+from outlive.engine.cluster.node import Node
+from outlive.engine.cluster.notifier import Crier
+from outlive.engine.delivery.committer import Committer
+from outlive.engine.delivery.live import Lives
+from outlive.engine.delivery.reader import Reader
+from outlive.engine.engine import Engine
+from outlive.engine.ephemeral import Fleeting
+from outlive.engine.retries import Answering
+from outlive.engine.run.compactor import Compactor
+from outlive.engine.run.context_queries import Contexts
+from outlive.engine.run.runner import Route, Runner
+from outlive.engine.slots import Capacity, Room
+from outlive.engine.sweeper import Retention, Sweeper
+from outlive.engine.worker import Worker
+from outlive.ports.backend import Backend, Upstream
+from outlive.server import leave_behind, listen, run_until_signal
+from outlive.storage.memory.journal import MemoryJournal
+from outlive.storage.memory.ledger import MemoryLedger
+from outlive.storage.seal import SecretSeal
+from outlive.storage.storage import Home, open_home
+from outlive.tooling.build import make_seal, open_workshop
+
+log = logging.getLogger("outlive")
+
+# Threads that commit and read must get a turn soon even while the loop is busy.
+SWITCH_SECONDS = 0.0005
+
+
+def serve(settings: Settings) -> None:
+    """Serve until a signal says stop. Raises SettingsError when that cannot begin."""
+    logs.start(settings.log_level)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> None:
+    asyncio.get_running_loop().set_exception_handler(logs.log_stray)
+    async with contextlib.AsyncExitStack() as stack:
+        listening = stack.enter_context(listen(settings))
+        name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"  # of this process, and of no other ever
+        home = await stack.enter_async_context(open_home(settings, name))
+        upstreams = settings.upstreams
+        if not upstreams and not settings.agents:
+            upstreams = [await stack.enter_async_context(_embedded())]
+        pool = Pool()
+        stack.callback(pool.close)
+        engine, lives = build(settings, home, name, upstreams, pool)
+        stack.push_async_callback(_close_backends, engine)
+        if engine.node is not None:
+            await engine.node.start()
+            stack.push_async_callback(engine.node.stop)
+        waiting = await engine.worker.recover()
+        if waiting:
+            log.info("taking up %d responses that were cut off", waiting)
+        await run_until_signal(settings, engine, lives, listening)
+    await leave_behind()
+
+
+async def _close_backends(engine: Engine) -> None:
+    await asyncio.gather(*(backend.close() for backend in engine.backends.values()), return_exceptions=True)
+
+
+def build(
+    settings: Settings, home: Home, name: str, upstreams: list[Upstream], pool: Pool
+) -> tuple[Engine, tuple[Lives, Lives]]:
+    """The engine on a database, with a second, fleeting home for what is not stored."""
+    clock, ids = SystemClock(), RandomIds()
+    tool_seal = make_seal(settings)
+    tools = open_workshop(settings, ids, tool_seal)
+    backends: dict[str, Backend] = {upstream.name: make_backend(upstream, pool, ids) for upstream in upstreams}
+    agents = load_agents(settings, ids)
+    backends |= agents
+    route = _make_route(upstreams, backends, agents)
+    lives, fleeting_lives = Lives(), Lives()
+    gate = Gate()
+    echoes = Echoes(home.journal, lives, home.bell) if home.shared else None
+    reader = Reader(lives, home.journal, clock, gate, settings.keep_alive_seconds, echoes)
+    committer = Committer(home.ledger, clock, settings.commit_ms / 1000)
+    compactor = Compactor(SecretSeal([home.secret]), ids, clock)
+    runner = Runner(
+        route,
+        home.history,
+        clock,
+        home.ledger,
+        committer,
+        run_seconds=settings.run_seconds,
+        tools=tools,
+        compactor=compactor,
+    )
+    room = Room(_capacity(settings), shared=home.shared)
+    takes = settings.role != "api"
+    worker = Worker(name, home.ledger, runner, reader, lives, clock, room, home.bell, home.heart, takes=takes)
+    answering = Answering(home.bell, alone=not home.shared)
+    gate.worker = worker
+
+    memory_journal = MemoryJournal()
+    memory = MemoryLedger(memory_journal)
+    memory_runner = Runner(
+        route,
+        home.history,
+        clock,
+        memory,
+        Committer(memory, clock, 0.0),
+        run_seconds=settings.run_seconds,
+        tools=tools,
+        compactor=compactor,
+    )
+    fleeting = Fleeting(memory, memory_runner, fleeting_lives)
+    retention = Retention(
+        response_days=settings.response_days,
+        conversation_days=settings.conversation_days,
+        every_seconds=settings.sweep_seconds,
+    )
+    engine = Engine(
+        backends=backends,
+        route=route,
+        door=Door(
+            route,
+            home.ledger,
+            home.catalog,
+            home.history,
+            worker,
+            fleeting,
+            clock,
+            ids,
+            settings.limits,
+            answering,
+            tools.toolbox,
+            tool_seal,
+            compactor,
+            settings.event_names,
+        ),
+        contexts=Contexts(route, home.catalog, home.history, compactor, worker),
+        worker=worker,
+        fleeting=fleeting,
+        reader=reader,
+        fleeting_reader=Reader(fleeting_lives, memory_journal, clock, fleeting, settings.keep_alive_seconds),
+        ledger=home.ledger,
+        catalog=home.catalog,
+        conversations=home.conversations,
+        sweeper=Sweeper(home.keeper, clock, retention),
+        clock=clock,
+        ids=ids,
+        limits=settings.limits,
+        is_healthy=home.probe,
+        node=_make_node(home, worker, reader, lives, answering, clock),
+        abandon_after=settings.abandon_after,
+    )
+    return engine, (lives, fleeting_lives)
+
+
+def _make_node(
+    home: Home, worker: Worker, reader: Reader, lives: Lives, answering: Answering, clock: SystemClock
+) -> Node | None:
+    """What it takes to be one among several; None where nobody else can be."""
+    if not home.shared:
+        return None
+    crier = Crier(lives, home.bell, clock)
+    return Node(worker, reader, crier, answering, home.ledger, home.bell, home.heart)
+
+
+class Gate:
+    """Whether the server is going away, as readers need to know."""
+
+    worker: Worker
+
+    @property
+    def draining(self) -> bool:
+        return self.worker.draining
+
+    @property
+    def leaving(self) -> bool:
+        return self.worker.leaving
+
+
+def _make_route(upstreams: list[Upstream], backends: dict[str, Backend], agents: Mapping[str, Backend]) -> Route:
+    def route(model: str) -> tuple[Backend, str]:
+        if model in agents:
+            return agents[model], model
+        if not upstreams:
+            known = f"There is no model {model!r} here, only {', '.join(agents)}."
+            raise InvalidRequest(known, param="model", code="model_not_found")
+        name, upstream_model = routing.route(model, upstreams)
+        answers_all = any(upstream.name == name and upstream.any_model for upstream in upstreams)
+        return backends[name], MODEL if answers_all else upstream_model
+
+    return route
+
+
+def _capacity(settings: Settings) -> Capacity:
+    return Capacity(
+        running=settings.max_running,
+        waiting=settings.max_waiting,
+        running_per_owner=settings.max_running_per_owner,
+        waiting_per_owner=settings.max_waiting_per_owner,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _embedded() -> AsyncIterator[Upstream]:
+    local = LocalModel(log.info)
+    try:
+        yield await local.start()
+    finally:
+        await local.stop()

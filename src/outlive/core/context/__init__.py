@@ -1,0 +1,1 @@
+"""The context a model is given: assembled, estimated, truncated, compacted. Pure."""

@@ -1,0 +1,1 @@
+"""Requests and items as callers send them: parsed, checked, described. Pure."""

@@ -1,0 +1,1 @@
+"""Calls of the server's own tools as events and items. Pure."""

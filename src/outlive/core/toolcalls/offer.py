@@ -1,0 +1,78 @@
+"""What a model is told of tools at each step: the caller's own as they are, the server's as functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from outlive.core.events import Json
+from outlive.core.requests.create import CreateResponse
+from outlive.core.toolcalls.calls import ToolSpec
+
+# The type under which a request names tools that this server calls by itself.
+OURS = "mcp"
+
+
+def without_ours(request: CreateResponse) -> CreateResponse:
+    """The request as an upstream could be sent it, were there no tools of ours."""
+    if not any(tool["type"] == OURS for tool in request.tools):
+        return request
+    tools = [tool for tool in request.tools if tool["type"] != OURS]
+    return msgspec.structs.replace(request, tools=tools, tool_choice="auto")
+
+
+def offer(
+    request: CreateResponse, specs: Mapping[str, ToolSpec], *, first: bool, spent: bool, max_output_tokens: int | None
+) -> CreateResponse:
+    """The request for one step.
+
+    `first`: a choice that makes the model call something counts only then, or it would call for ever. `spent`: no more
+    calls of ours may be made.
+    """
+    theirs = [tool for tool in request.tools if tool["type"] != OURS]
+    choice = _name_ours(request.tool_choice, specs)
+    if not first:
+        choice = _relax(choice)
+    if spent and not theirs:
+        choice = "none"
+    elif spent:
+        specs = {}
+        choice = choice if choice == "none" else "auto"
+    tools = [*theirs, *(_as_function(alias, spec) for alias, spec in specs.items())]
+    return msgspec.structs.replace(request, tools=tools, tool_choice=choice, max_output_tokens=max_output_tokens)
+
+
+def _as_function(alias: str, spec: ToolSpec) -> Json:
+    described = {"description": spec.description, "parameters": spec.parameters}
+    return {"type": "function", "name": alias, **described, "strict": False}
+
+
+def _name_ours(choice: str | Json, specs: Mapping[str, ToolSpec]) -> str | Json:
+    """The choice with the server's tools in it called as the model knows them."""
+    if isinstance(choice, str):
+        return choice
+    if choice["type"] == OURS:
+        return {"type": "allowed_tools", "mode": "required", "tools": _find(choice, specs)}
+    if choice["type"] == "allowed_tools":
+        named = [
+            one for entry in choice["tools"] for one in (_find(entry, specs) if entry["type"] == OURS else [entry])
+        ]
+        return {**choice, "tools": named}
+    return choice
+
+
+def _find(entry: Json, specs: Mapping[str, ToolSpec]) -> list[Json]:
+    return [
+        {"type": "function", "name": alias}
+        for alias, spec in specs.items()
+        if spec.label == entry.get("server_label") and entry.get("name") in (None, spec.name)
+    ]
+
+
+def _relax(choice: str | Json) -> str | Json:
+    if isinstance(choice, str):
+        return "none" if choice == "none" else "auto"
+    if choice["type"] == "allowed_tools":
+        return {**choice, "mode": "auto"}
+    return "auto"

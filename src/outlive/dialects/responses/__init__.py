@@ -1,0 +1,1 @@
+"""Responses upstreams."""

@@ -1,0 +1,169 @@
+"""Runs in the background of a Responses upstream: submitted there, read on after every cut, and never left behind.
+
+The upstream keeps the run and numbers its events, so a connection that breaks costs nothing: the next one goes on after
+the last number that was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
+
+import msgspec
+
+from outlive.core.errors import LostRun, UpstreamFault
+from outlive.core.events import TERMINAL_EVENTS
+from outlive.dialects.transport.endpoint import Endpoint
+from outlive.dialects.transport.http1 import Connection
+from outlive.ports.backend import ModelCall
+
+log = logging.getLogger(__name__)
+
+# Seconds before the next try to read on; after the last one it is the runner's turn to decide.
+_PAUSES = (0.0, 0.25, 0.5, 1.0, 2.0)
+# The same, for letting go of a run; and how long that may keep the server from leaving.
+_DISMISS_PAUSES = (0.0, 1.0, 5.0)
+_LEAVE_SECONDS = 3.0
+
+Open = Callable[[], Awaitable[Connection]]
+Read = Callable[[Open], AsyncGenerator[list[bytes], None]]
+Ask = Callable[[ModelCall], Awaitable[Connection]]
+
+
+class _Response(msgspec.Struct):
+    id: str | None = None
+
+
+class _Event(msgspec.Struct):
+    """What is looked at of an event here."""
+
+    type: str = ""
+    sequence_number: int | None = None
+    response: _Response | None = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+def _look_at(chunk: bytes) -> _Event:
+    try:
+        return _decode(chunk)
+    except (ValueError, RecursionError):
+        return _Event()  # the translator will say what is wrong with it
+
+
+class _Place:
+    """How far a run was read."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self.is_known = True  # whether the next connection can go on from here
+        self.is_last = False  # whether nothing follows
+
+    def move(self, newest: bytes) -> None:
+        event = _look_at(newest)
+        self.number = event.sequence_number
+        self.is_known = self.number is not None
+        self.is_last = event.type in TERMINAL_EVENTS
+
+
+class ResponsesRuns:
+    """The runs of one upstream. `ask` submits one, `read` reads the events of one answer."""
+
+    def __init__(self, endpoint: Endpoint, path: str, ask: Ask, read: Read) -> None:
+        self._endpoint = endpoint
+        self._path = path
+        self._ask = ask
+        self._read = read
+        self._dismissing: set[asyncio.Task[None]] = set()
+
+    def submit(self, call: ModelCall) -> AsyncGenerator[list[bytes], None]:
+        return self._read_on(partial(self._ask, call), None)
+
+    def follow(self, run_id: str) -> AsyncGenerator[list[bytes], None]:
+        return self._read_on(partial(self._take_up, run_id, None), run_id)
+
+    def read_id(self, chunks: list[bytes]) -> str | None:
+        """The run's id, which every event about the response as a whole has."""
+        responses = (_look_at(chunk).response for chunk in chunks)
+        return next((response.id for response in responses if response is not None and response.id), None)
+
+    def dismiss(self, run_id: str, *, running: bool) -> None:
+        task = asyncio.create_task(self._dismiss(run_id, running))
+        self._dismissing.add(task)
+        task.add_done_callback(self._dismissing.discard)
+
+    async def close(self) -> None:
+        """What is still to be let go of gets a moment."""
+        if self._dismissing:
+            _, late = await asyncio.wait(self._dismissing, timeout=_LEAVE_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    # -- reading
+
+    async def _read_on(self, open_: Open, run_id: str | None) -> AsyncGenerator[list[bytes], None]:
+        """The events of a run, over as many connections as it takes."""
+        place = _Place()
+        failures = 0
+        while True:
+            fault = UpstreamFault("The model's server ended its answer without saying that it was over.")
+            try:
+                async with aclosing(self._read(open_)) as stream:
+                    async for chunks in stream:
+                        failures = 0
+                        run_id = run_id or self.read_id(chunks)
+                        place.move(chunks[-1])
+                        yield chunks
+                if place.is_last:
+                    return
+            except UpstreamFault as broken:
+                fault = broken
+            if run_id is None or not fault.retryable or not place.is_known or failures == len(_PAUSES):
+                raise fault
+            if isinstance(fault, LostRun):
+                raise fault
+            await asyncio.sleep(_PAUSES[failures])
+            failures += 1
+            open_ = partial(self._take_up, run_id, place.number)
+
+    async def _take_up(self, run_id: str, after: int | None) -> Connection:
+        query = {"stream": "true"} if after is None else {"stream": "true", "starting_after": str(after)}
+        answer = await self._endpoint.ask("GET", self._endpoint.url(f"{self._path}/{run_id}", **query))
+        if answer.status == 200:
+            return answer
+        try:
+            fault = await self._endpoint.refusal(answer)
+        finally:
+            answer.leave()
+        if answer.status == 404:
+            raise LostRun
+        raise fault
+
+    # -- letting go
+
+    async def _dismiss(self, run_id: str, running: bool) -> None:
+        url = self._endpoint.url(f"{self._path}/{run_id}")
+        for pause in _DISMISS_PAUSES:
+            await asyncio.sleep(pause)
+            try:
+                if running:
+                    await self._send("POST", self._endpoint.url(f"{self._path}/{run_id}/cancel"))
+                status = await self._send("DELETE", url)
+            except (UpstreamFault, OSError):
+                continue
+            if status < 500 and status not in (408, 409, 429):
+                return
+        log.warning("a copy of a response may be left at the upstream %s", self._endpoint.name)
+
+    async def _send(self, method: str, url: str) -> int:
+        answer = await self._endpoint.ask(method, url)
+        try:
+            await answer.read_whole()
+            return answer.status
+        finally:
+            answer.leave()

@@ -1,0 +1,123 @@
+"""How a Responses server's answer ended: its terminal event, its errors, and its usage, as ours say them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from outlive.core.errors import InvalidRequest, UpstreamFault
+from outlive.core.events import Json
+from outlive.core.recovery import Open
+from outlive.core.requests.body import decode_body
+from outlive.dialects.faults import read_fault
+from outlive.ports.backend import Ending
+
+# The codes that clients know of `response.error`, besides those that `faults` chooses by cause. Asking again does not
+# help with any of them, unless it is in the second list.
+_CODES = frozenset(
+    {
+        "bio_policy",
+        "data_residency_mismatch",
+        "empty_image_file",
+        "failed_to_download_image",
+        "image_content_policy_violation",
+        "image_file_not_found",
+        "image_file_too_large",
+        "image_parse_error",
+        "image_too_large",
+        "image_too_small",
+        "invalid_base64_image",
+        "invalid_image",
+        "invalid_image_format",
+        "invalid_image_mode",
+        "invalid_image_url",
+        "misalignment_policy_violation",
+        "unsupported_image_media_type",
+        "vector_store_timeout",
+    }
+)
+_PASSING = frozenset({"failed_to_download_image", "vector_store_timeout"})
+
+
+def to_event(whole: bytes) -> bytes:
+    """The terminal event of an answer that came whole, although a stream was asked for. Raises UpstreamFault."""
+    try:
+        response = decode_body(whole)
+    except InvalidRequest as error:
+        raise UpstreamFault("The model's server answered with something that is not JSON.") from error
+    if isinstance(response, dict) and response.get("object") != "response" and response.get("error"):
+        raise read_failure(response)
+    if not isinstance(response, dict) or not isinstance(response.get("output"), list):
+        raise UpstreamFault("The model's server answered with something that is not a response.")
+    return msgspec.json.encode({"type": f"response.{response.get('status') or 'completed'}", "response": response})
+
+
+def read_ending(type_: str, response: Json, resume: Open | None, limit: int | None = None) -> Ending:
+    """The end that a terminal event tells of. Raises UpstreamFault when it was not a good one.
+
+    `limit` is the most that could be written, where the server would not say that it was reached.
+    """
+    told = response.get("status")
+    status = told if told in ("completed", "incomplete", "failed", "cancelled") else type_.removeprefix("response.")
+    if status == "failed":
+        raise read_failure({"response": response})
+    if status == "cancelled":
+        raise UpstreamFault("The model's server cancelled the answer.", retryable=False)
+    details = response.get("incomplete_details")
+    reason = details.get("reason") if isinstance(details, dict) and status == "incomplete" else None
+    told_usage = response.get("usage")
+    usage = _read_usage(told_usage, resume) if isinstance(told_usage, dict) else None
+    if status == "completed" and limit is not None and usage is not None and usage["output_tokens"] >= limit:
+        status, reason = "incomplete", "max_output_tokens"
+    kept: Literal["completed", "incomplete"] = "incomplete" if status == "incomplete" else "completed"
+    return Ending(
+        kept,
+        reason if isinstance(reason, str) else None,
+        usage,
+        _read_text(response.get("model")),
+        _read_text(response.get("service_tier")),
+    )
+
+
+def read_failure(event: Json) -> UpstreamFault:
+    """The fault in an error event, flat or nested, or in a failed response."""
+    response = event.get("response")
+    error = response.get("error") if isinstance(response, dict) else event.get("error")
+    if not isinstance(error, dict):
+        # A flat one says what it is in the fields of the event itself.
+        error = {"code": event.get("code"), "message": event.get("message") or error}
+    fault = read_fault(error)
+    code = error.get("code")
+    if code in _CODES:
+        fault.code = code
+        fault.retryable = code in _PASSING
+    return fault
+
+
+def _read_usage(usage: Json, resume: Open | None) -> Json:
+    """Usage with everything that clients look for; what an earlier attempt wrote is counted too."""
+    given, before = _count(usage, "input_tokens"), resume.deltas if resume is not None else 0
+    written = _count(usage, "output_tokens") + before
+    read, made = usage.get("input_tokens_details"), usage.get("output_tokens_details")
+    return {
+        **usage,
+        "input_tokens": given,
+        "input_tokens_details": {
+            "cached_tokens": 0,
+            "cache_write_tokens": 0,
+            **(read if isinstance(read, dict) else {}),
+        },
+        "output_tokens": written,
+        "output_tokens_details": {"reasoning_tokens": 0, **(made if isinstance(made, dict) else {})},
+        "total_tokens": (_count(usage, "total_tokens") or given + written - before) + before,
+    }
+
+
+def _count(usage: Json, name: str) -> int:
+    number = usage.get(name)
+    return number if isinstance(number, int) else 0
+
+
+def _read_text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None

@@ -1,0 +1,191 @@
+"""The Responses request that a model's server gets: ours in its own words, with the whole context in it.
+
+We keep the state, so the server is always sent everything and asked to keep nothing. What it made itself (reasoning
+with its `encrypted_content`, the calls of its hosted tools, kinds of item that nobody here knows) goes back to it as it
+came, in the order in which it came.
+"""
+
+from __future__ import annotations
+
+from outlive.core.context.assemble import UNFINISHED, assemble
+from outlive.core.events import Json
+from outlive.core.requests.create import CreateResponse
+from outlive.dialects.open_items import PLAIN_SEAL
+from outlive.ports.backend import ModelCall, Upstream
+
+ENCRYPTED = "reasoning.encrypted_content"
+
+# Fields that are sent on as they are when they were given.
+_SAME = (
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "temperature",
+    "top_p",
+    "top_logprobs",
+    "presence_penalty",
+    "frequency_penalty",
+    "parallel_tool_calls",
+    "service_tier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "prompt_cache_options",
+    "safety_identifier",
+    "user",
+)
+
+# Items whose ids mean nothing to the model's server: most are ours, and it may refuse or look up what it does not know.
+_NAMELESS = frozenset(
+    {
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "function_call",
+        "function_call_output",
+    }
+)
+# What servers take an id of a message, or of reasoning, to be.
+_MOST_ID = 64
+# What other dialects have put in the place of encrypted reasoning: no server of this one can read it.
+_FOREIGN = ("anthropic:", PLAIN_SEAL)
+
+
+def render(call: ModelCall, upstream: Upstream, *, encrypted: bool = True, lasting: bool = False) -> Json:
+    """The body to send.
+
+    Without `encrypted`, encrypted reasoning is neither asked for nor sent. A `lasting` run goes on in the server's
+    background, which has to keep it for that until it is over.
+    """
+    request = call.request
+    body: Json = {
+        **request.extra,  # first, because extras never override what is set here (D13)
+        "model": call.model,
+        "input": render_items(call, upstream, encrypted=encrypted),
+        "stream": True,
+        "store": lasting,
+    }
+    if lasting:
+        body["background"] = True
+    for field in _SAME:
+        if (value := getattr(request, field)) is not None:
+            body[field] = value
+    body |= _render_form(request) | _render_tools(request)
+    if include := _render_include(request, upstream, encrypted):
+        body["include"] = include
+    if call.resume is not None and request.max_output_tokens is not None:
+        body["max_output_tokens"] = max(1, request.max_output_tokens - call.resume.deltas)
+    return body
+
+
+def _render_include(request: CreateResponse, upstream: Upstream, encrypted: bool) -> list[str]:
+    """What was asked for, and encrypted reasoning: without it a server that keeps nothing could not think on later."""
+    include = [name for name in request.include if name != ENCRYPTED]
+    if encrypted and (upstream.reasoning_input != "plain" or ENCRYPTED in request.include):
+        include.append(ENCRYPTED)
+    return include
+
+
+def render_items(call: ModelCall, upstream: Upstream, *, encrypted: bool = True) -> list[Json]:
+    """The context as input items."""
+    backwards: list[Json] = []
+    if call.resume is not None:
+        part = {"type": "output_text", "text": call.resume.text, "annotations": []}
+        # Servers that write on in a last message want to be told that it is not whole.
+        head: Json = {"id": _name(call.resume.item_id, "msg"), "type": "message", "status": "incomplete"}
+        backwards.append(head | {"role": "assistant", "content": [part]})
+    # The runner has assembled already; doing so again costs little, and a context that slipped by stays harmless.
+    for item in reversed(assemble(call.items, [])):
+        rendered = _render_item(item, backwards[-1] if backwards else None, upstream, encrypted)
+        if rendered is not None:
+            backwards.append(rendered)
+    return backwards[::-1]
+
+
+def is_encrypted(item: Json) -> bool:
+    """Whether an item is reasoning that a server of this dialect has encrypted."""
+    sealed = item.get("encrypted_content")
+    return item.get("type") == "reasoning" and bool(sealed) and not str(sealed).startswith(_FOREIGN)
+
+
+def _render_item(item: Json, following: Json | None, upstream: Upstream, encrypted: bool) -> Json | None:
+    kind = item.get("type")
+    if kind == "message":
+        return _render_message(item, upstream)
+    if kind == "reasoning":
+        return _render_reasoning(item, following, upstream, encrypted)
+    if kind in _NAMELESS:
+        return {name: value for name, value in item.items() if name != "id" and value is not None}
+    return item
+
+
+def _render_message(item: Json, upstream: Upstream) -> Json:
+    if item.get("role") == "assistant":
+        content = [_slim(part) for part in item["content"]]
+        return {**item, "id": _name(item.get("id"), "msg"), "content": content}
+    rest = {name: value for name, value in item.items() if name not in ("id", "status")}
+    if rest["role"] == "developer" and not upstream.developer_role:
+        rest["role"] = "system"
+    return rest
+
+
+def _render_reasoning(item: Json, following: Json | None, upstream: Upstream, encrypted: bool) -> Json | None:
+    """Reasoning in a form that the server takes; None where there is none, or where it led to nothing that is here.
+
+    OpenAI refuses reasoning that nothing follows, and reasoning in plain text; servers of open models know no other.
+    """
+    if item.get("status") in UNFINISHED or following is None or not _is_made(following):
+        return None
+    sealed = encrypted and upstream.reasoning_input != "plain" and is_encrypted(item)
+    plain = upstream.reasoning_input != "encrypted" and bool(item.get("content"))
+    if not sealed and not plain:
+        return None
+    left_out = {"status"} | (set() if sealed else {"encrypted_content"}) | (set() if plain else {"content"})
+    rest = {name: value for name, value in item.items() if name not in left_out and value is not None}
+    return rest | {"id": _name(item.get("id"), "rs")}
+
+
+def _is_made(item: Json) -> bool:
+    """Whether a model made this: its answer, its call, its thought."""
+    if item.get("type") == "message":
+        return item.get("role") == "assistant"
+    return not str(item.get("type")).endswith("_output")
+
+
+def _name(item_id: object, prefix: str) -> str:
+    """The id under which an item is sent. A server may refuse one that does not look like its own."""
+    if isinstance(item_id, str) and item_id.startswith(f"{prefix}_") and len(item_id) <= _MOST_ID:
+        return item_id
+    return f"{prefix}_{str(item_id)[-_MOST_ID // 2 :]}"
+
+
+def _slim(part: Json) -> Json:
+    """A part of an answer without its log probabilities, which no model reads."""
+    if "logprobs" not in part:
+        return part
+    return {name: value for name, value in part.items() if name != "logprobs"}
+
+
+def _render_form(request: CreateResponse) -> Json:
+    fields: Json = {}
+    if request.text:
+        fields["text"] = dict(request.text)
+        if form := request.text.get("format"):
+            fields["text"]["format"] = {name: value for name, value in form.items() if value is not None}
+    if reasoning := {name: value for name, value in (request.reasoning or {}).items() if value is not None}:
+        fields["reasoning"] = reasoning
+    return fields
+
+
+def _render_tools(request: CreateResponse) -> Json:
+    fields: Json = {}
+    if request.tools:
+        fields["tools"] = [_render_tool(tool) for tool in request.tools]
+    if request.tool_choice != "auto":
+        fields["tool_choice"] = request.tool_choice
+    return fields
+
+
+def _render_tool(tool: Json) -> Json:
+    """As it was given: tools that nobody here knows are the server's own."""
+    if tool["type"] in ("function", "custom") and tool.get("description") is None:
+        return {name: value for name, value in tool.items() if name != "description"}
+    return tool

@@ -1,0 +1,316 @@
+"""The Responses dialect: the events of a server's answer become drafts of ours. The request is `responses_request`'s.
+
+Ids of items stay the server's, for what it made goes back to it under the same name; numbers are ours. Its events about
+the response itself are kept back: what it says of its own end becomes ours. Everything that nobody here knows goes
+through whole.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from outlive.core.errors import InvalidRequest, UpstreamFault
+from outlive.core.events import TERMINAL_EVENTS, AnyDraft, Channel, Delta, Draft, Json
+from outlive.core.ids import IdSource, is_well_formed, item_prefix
+from outlive.core.requests.body import decode_body
+from outlive.dialects.responses.endings import read_ending, read_failure
+from outlive.dialects.responses.items import ADDED, DONE, PassingCall, PassingItem, SwallowedItem, tidy
+from outlive.dialects.responses.texts import PARTS, TEXTS, PassingText
+from outlive.ports.backend import Ending, ModelCall
+
+_OPENING = frozenset({"response.created", "response.queued", "response.in_progress"})
+# Signs of life that say nothing. They are nobody's business further on.
+_SILENT = frozenset({"keepalive", "ping", "heartbeat"})
+# What an event may be called; its name stands on a line of its own.
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
+# The kind of item that a text, and so its events, belongs to.
+_OWNERS = {"output_text": "message", "refusal": "message", "reasoning_text": "reasoning", "summary_text": "reasoning"}
+# The kind of item that other events are always about, whether they say which or not.
+_FAMILIES = {
+    **{family: _OWNERS[text] for family, text in TEXTS.items()},
+    "custom_tool_call_input": "custom_tool_call",
+    "function_call_arguments": "function_call",
+    "output_text.annotation": "message",
+}
+
+
+class _Delta(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A delta with nothing in it but what every delta has: nearly all of the events there are."""
+
+    type: str
+    delta: str
+    item_id: str | None = None
+    output_index: int | None = None
+    content_index: int | None = None
+    summary_index: int | None = None
+    logprobs: Any = None
+    obfuscation: Any = None
+    sequence_number: Any = None
+
+
+_decode_delta = msgspec.json.Decoder(_Delta).decode
+_decode = msgspec.json.Decoder().decode
+
+
+class ResponsesTranslator:
+    """Turns the events of one stream into drafts. Several items may be open at a time."""
+
+    __slots__ = (
+        "_by_id",
+        "_by_index",
+        "_channel",
+        "_final",
+        "_growing_id",
+        "_growing_index",
+        "_growing_type",
+        "_ids",
+        "_items",
+        "_limit",
+        "_next_index",
+        "_pieces",
+        "_resume",
+        "_resumed",
+        "_taken",
+        "run_id",
+    )
+
+    def __init__(self, call: ModelCall, ids: IdSource) -> None:
+        self._ids = ids
+        self._items: list[PassingItem] = []
+        self._by_id: dict[object, PassingItem] = {}
+        self._by_index: dict[object, PassingItem] = {}
+        self._next_index = call.first
+        self._taken = {item.get("id") for item in call.items}
+        # llama.cpp, which does not number its events, says `completed` of an answer that reached its limit, too.
+        self._limit = call.request.max_output_tokens
+        self._final: tuple[str, Json] | None = None
+        # The text that is growing, for the way that nearly every event goes; None: the long way.
+        self._channel: Channel | None = None
+        self._pieces: list[str] = []
+        self._growing_type = ""
+        self._growing_id: str | None = None
+        self._growing_index: int | None = None
+        self._resume = call.resume
+        self._resumed: PassingText | None = None  # a text that the model is to write on, and has not yet
+        self.run_id: str | None = None  # the server's own id of the response
+        if call.resume is not None:
+            self._resumed = PassingText(call.resume.item_id, call.resume.output_index, "message")
+            self._resumed.resume(call.resume)
+            self._items.append(self._resumed)
+            self._next_index = call.resume.output_index + 1
+
+    def feed(self, chunk: bytes) -> list[AnyDraft]:
+        try:
+            piece = _decode_delta(chunk)
+        except (ValueError, RecursionError):
+            return self._feed_any(chunk)
+        channel = self._channel
+        if (
+            channel is None
+            or piece.type != self._growing_type
+            or piece.item_id != self._growing_id
+            or piece.output_index != self._growing_index
+            or piece.logprobs
+        ):
+            return self._feed_any(chunk)
+        if not piece.delta:
+            return []
+        self._pieces.append(piece.delta)
+        return [Delta(channel, piece.delta)]
+
+    def end(self) -> tuple[list[AnyDraft], Ending]:
+        if self._final is None:
+            raise UpstreamFault("The model's server ended its answer without saying that it was over.")
+        ending = read_ending(*self._final, self._resume, self._limit)
+        told_output = self._final[1].get("output")
+        output = [item for each in told_output if (item := tidy(each))] if isinstance(told_output, list) else []
+        told = {self._by_id[item["id"]]: item for item in output if item.get("id") in self._by_id}
+        drafts: list[AnyDraft] = []
+        for passing in self._items:
+            if not passing.over and passing is not self._resumed:
+                drafts += passing.close(told.get(passing, {}), ending.status)
+        for item in self._find_untold(output, told):
+            drafts += self._add(item, {}) + self._items[-1].close(item, ending.status)
+        if self._resumed is not None:
+            drafts += self._resumed.close({}, ending.status)
+        return drafts, ending
+
+    # -- one event
+
+    def _feed_any(self, chunk: bytes) -> list[AnyDraft]:
+        event = _read(chunk)
+        type_ = event.get("type")
+        if type_ in ("error", "response.error", "response.failed") or (type_ is None and "error" in event):
+            raise read_failure(event)
+        if not isinstance(type_, str) or self._final is not None or type_ in _SILENT or not _NAME.match(type_):
+            return []
+        if "sequence_number" in event:
+            self._limit = None
+        response = event.get("response")
+        if isinstance(response, dict) and (type_ in _OPENING or type_ in TERMINAL_EVENTS):
+            self._take_state(type_, response)
+            return []
+        self._channel = None
+        return [] if type_ in _OPENING or type_ in TERMINAL_EVENTS else self._take(type_, event)
+
+    def _take_state(self, type_: str, response: Json) -> None:
+        if isinstance(response.get("id"), str):
+            self.run_id = response["id"]
+        if type_ in TERMINAL_EVENTS:
+            self._final = (type_, response)
+            self._channel = None
+
+    def _take(self, type_: str, event: Json) -> list[AnyDraft]:
+        if type_ in (ADDED, DONE):
+            item = tidy(event.get("item"))
+            if item is None:
+                return []
+            return self._add(item, event) if type_ == ADDED else self._close(item, event)
+        family, _, what = type_.removeprefix("response.").rpartition(".")
+        wanted = _find_kind(family, event)
+        drafts: list[AnyDraft] = []
+        owner = self._find(event, wanted, family)
+        if owner is None and wanted in ("message", "reasoning") and what in ("delta", "added"):
+            # Its server has not said that the item begins: the commonest slip of small ones.
+            drafts = self._add({"type": wanted, "id": event.get("item_id")}, event)
+            owner = self._items[-1]
+        if owner is None:
+            return [] if _is_about_an_item(family, event) else [_pass(type_, event)]
+        drafts += owner.take(type_, event)
+        self._take_short_way(type_, event, owner)
+        return drafts
+
+    def _take_short_way(self, type_: str, event: Json, owner: PassingItem) -> None:
+        """From now on deltas like this one are taken in by `feed` itself."""
+        if type_.endswith(".delta") and (growing := owner.growing) is not None and growing[0].type == type_:
+            self._channel, self._pieces = growing
+            self._growing_type = type_
+            self._growing_id, self._growing_index = event.get("item_id"), event.get("output_index")
+
+    # -- items
+
+    def _add(self, item: Json, event: Json) -> list[AnyDraft]:
+        if (known := self._by_id.get(item.get("id"))) is not None and not known.over:
+            return []  # told twice
+        drafts: list[AnyDraft] = []
+        if self._resumed is not None:
+            if item["type"] in ("message", "reasoning"):
+                return self._write_on(self._resumed, item, event)
+            # The model did something else than to write on.
+            drafts, self._resumed = self._resumed.close({}, "completed"), None
+        passing = self._make(item)
+        self._next_index += 1
+        self._know(passing, item, event)
+        return drafts + passing.open(item)
+
+    def _write_on(self, resumed: PassingText, item: Json, event: Json) -> list[AnyDraft]:
+        """Take the message for the one that was cut off. A model may think again first: that is not shown, for the
+        text must stay in one piece."""
+        if item["type"] == "reasoning":
+            self._know(SwallowedItem("", -1, "reasoning"), item, event)
+        else:
+            self._resumed = None
+            self._know(resumed, item, event)
+        return []
+
+    def _make(self, item: Json) -> PassingItem:
+        item_id = self._name(item)
+        if item["type"] in ("message", "reasoning"):
+            return PassingText(item_id, self._next_index, item["type"])
+        if item["type"] in ("function_call", "custom_tool_call"):
+            return PassingCall(item_id, self._next_index, item["type"])
+        return PassingItem(item_id, self._next_index, item["type"])
+
+    def _close(self, item: Json, event: Json) -> list[AnyDraft]:
+        passing = self._find({"item_id": item.get("id"), **event}, item["type"], "")
+        if (
+            passing is None
+            and self._items
+            and item.get("id") is None
+            and self._items[-1].last.get("type") == item["type"]
+        ):
+            passing = self._items[-1]
+        if passing is not None and passing.over and item.get("id") in self._by_id:
+            return []  # told twice
+        if passing is not None and not passing.over:
+            return passing.close(item, "completed")
+        drafts = self._add(item, event)
+        return drafts + self._items[-1].close(item, "completed")
+
+    def _find(self, event: Json, wanted: str | None, family: str) -> PassingItem | None:
+        """The item that an event is about. Some servers leave out ids, some indices, some both; some mix them up."""
+        for found in (self._by_id.get(event.get("item_id")), self._by_index.get(event.get("output_index"))):
+            if found is not None and (wanted is None or found.kind in (wanted, "")):
+                return found
+        if wanted is None and ("item_id" in event or "output_index" in event):
+            return None
+        for passing in reversed(self._items):
+            if not passing.over and (passing.kind == wanted if wanted else family.startswith(passing.kind)):
+                return passing
+        return None
+
+    def _know(self, passing: PassingItem, item: Json, event: Json) -> None:
+        if passing not in self._items:
+            self._items.append(passing)
+        if isinstance(item.get("id"), str):
+            self._by_id[item["id"]] = passing
+        if "output_index" in event:
+            self._by_index[event["output_index"]] = passing
+
+    def _name(self, item: Json) -> str:
+        """The item's own id, unless the context or this answer has one of that name already."""
+        item_id = item.get("id")
+        if not isinstance(item_id, str) or not is_well_formed(item_id) or item_id in self._taken:
+            item_id = self._ids.new(item_prefix(item["type"]))
+        self._taken.add(item_id)
+        return item_id
+
+    def _find_untold(self, output: list[Json], told: dict[PassingItem, Json]) -> list[Json]:
+        """The items of the finished answer that the stream did not tell of."""
+        if told:
+            return [item for item in output if item.get("id") not in self._by_id]
+        # A server may give new names at the end: the order has to do.
+        return output[len(self._items) - (self._resumed is not None) :]
+
+
+def _is_about_an_item(family: str, event: Json) -> bool:
+    """Whether an event means nothing without its item. One that nobody knows may be about the response as a whole."""
+    known = family in PARTS or family in _FAMILIES or "_call" in family or family.startswith("mcp_")
+    return known or "output_index" in event or "item_id" in event
+
+
+def _find_kind(family: str, event: Json) -> str | None:
+    """The kind of item that an event must be about; None where it may be about any, or none."""
+    part = event.get("part")
+    if isinstance(part, dict) and family in PARTS:
+        return _OWNERS.get(str(part.get("type")))
+    return _FAMILIES.get(family)
+
+
+def _read(chunk: bytes) -> Json:
+    """An event. A character cut in half, as some servers stream them, is replaced by U+FFFD."""
+    event: object
+    try:
+        event = _decode(chunk)
+    except (ValueError, RecursionError):
+        try:
+            event = decode_body(chunk.decode(errors="replace").encode())
+        except InvalidRequest as error:
+            raise UpstreamFault(
+                "The model's server sent something that is not an event of the Responses API."
+            ) from error
+    if not isinstance(event, dict):
+        raise UpstreamFault("The model's server sent something that is not an event of the Responses API.")
+    if type(event.get("item_id", "")) is not str:
+        del event["item_id"]
+    if type(event.get("output_index", 0)) is not int:
+        del event["output_index"]
+    return event
+
+
+def _pass(type_: str, event: Json) -> Draft:
+    """An event that is about no item."""
+    return Draft(type_, {name: value for name, value in event.items() if name not in ("type", "sequence_number")})

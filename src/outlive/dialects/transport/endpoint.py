@@ -1,0 +1,226 @@
+"""One upstream as HTTP sees it: its address, its key, its list of models, and its faults without secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import ssl
+from collections.abc import AsyncGenerator
+from datetime import datetime
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+import msgspec
+
+from outlive import __version__
+from outlive.core.errors import UpstreamFault
+from outlive.core.events import Json
+from outlive.dialects.transport.errors import read_refusal
+from outlive.dialects.transport.http1 import BadUrl, Connection, Pool, Unreachable
+from outlive.ports.backend import Upstream
+
+CHAT_PATH = "chat/completions"
+
+_SOON_SECONDS = 10.0
+_DRAIN_SECONDS = 1.0
+
+_HEADERS = {
+    "accept": "text/event-stream, application/json",
+    "accept-encoding": "identity",  # compression would hold chunks back until there is enough to compress
+    "content-type": "application/json",
+    "user-agent": f"outlive/{__version__}",
+}
+
+_RELAYED = ("content-type", "retry-after", "retry-after-ms", "x-should-retry")
+_RELAYED_FAMILIES = ("openai-", "x-ratelimit-")
+
+
+class Passed:
+    """An answer that is passed through as it comes. Whoever has it reads `body` to its end, or closes it."""
+
+    __slots__ = ("_answer", "_endpoint", "headers", "status")
+
+    def __init__(self, endpoint: Endpoint, answer: Connection) -> None:
+        self._endpoint = endpoint
+        self._answer: Connection | None = answer
+        self.status = answer.status
+        self.headers = {
+            name: value
+            for name, value in answer.headers.items()
+            if name in _RELAYED or name.startswith(_RELAYED_FAMILIES)
+        }
+
+    async def body(self) -> AsyncGenerator[bytes, None]:
+        try:
+            while self._answer is not None and (piece := await self._answer.read()):
+                yield piece
+        except OSError as error:
+            raise self._endpoint.broken(error) from error
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        # Once only: a connection that was left may be carrying somebody else's answer already.
+        answer, self._answer = self._answer, None
+        if answer is not None:
+            answer.leave()
+
+
+class Endpoint:
+    """Asks one upstream. The pool is shared by all of them, and is not closed here."""
+
+    def __init__(self, upstream: Upstream, pool: Pool, headers: dict[str, str] | None = None) -> None:
+        """`headers` are those of the dialect; what the settings say wins over them."""
+        self.name = upstream.name
+        self.upstream = upstream
+        self.secrets = (upstream.key or "", *upstream.headers.values(), *upstream.query.values())
+        self._pool = pool
+        self._headers = _make_headers(upstream, headers or {})
+        self._draining: set[asyncio.Task[None]] = set()
+
+    def url(self, path: str, **query: str) -> str:
+        base = urlsplit(self.upstream.url)
+        written = urlencode({**query, **dict(parse_qsl(base.query)), **self.upstream.query})
+        return urlunsplit((base.scheme, base.netloc, f"{base.path.rstrip('/')}/{path}", written, ""))
+
+    async def ask(self, method: str, url: str, data: bytes = b"", headers: dict[str, str] | None = None) -> Connection:
+        """Send a request and wait for the head of its answer, whatever its status. Raises UpstreamFault."""
+        lines = self._headers if headers is None else self._headers + _make_lines(headers)
+        try:
+            return await self._pool.request(method, url, lines, data, self.upstream.silence_seconds)
+        except (OSError, BadUrl) as error:
+            raise self.broken(error) from error
+
+    async def post(self, url: str, data: bytes, headers: dict[str, str] | None = None) -> Connection:
+        """The head of an answer that is no refusal. Raises UpstreamFault."""
+        answer = await self.ask("POST", url, data, headers)
+        if answer.status == 200:
+            return answer
+        try:
+            raise await self.refusal(answer)
+        finally:
+            answer.leave()
+
+    async def fetch(self, url: str) -> Any:
+        """The JSON at an address, or None when there is none to be had soon."""
+        try:
+            async with asyncio.timeout(_SOON_SECONDS):
+                answer = await self._pool.request("GET", url, self._headers)
+                try:
+                    return msgspec.json.decode(await answer.read_whole()) if answer.status == 200 else None
+                finally:
+                    answer.leave()
+        except (OSError, ValueError):
+            return None
+
+    async def refusal(self, answer: Connection) -> UpstreamFault:
+        """The fault that an answer with a status other than 200 tells of."""
+        return await read_refusal(answer, self.secrets)
+
+    async def pass_through(self, body: Json) -> Passed:
+        """Send a Chat Completions request as it is, and hand back the answer as it comes, errors included (D12)."""
+        # No upstream is asked to keep anything (D4).
+        sent = {**body, "store": False} if self.upstream.sends_store else body
+        answer = await self.ask("POST", self.url(CHAT_PATH), msgspec.json.encode(sent))
+        if answer.status in (401, 403) or 300 <= answer.status < 400:
+            # Such an answer is about this server's settings, and may quote its key: not for the caller.
+            try:
+                raise await self.refusal(answer)
+            finally:
+                answer.close()
+        return Passed(self, answer)
+
+    async def models(self, **query: str) -> list[Json]:
+        """The aliases, then what the upstream lists; one that lists nothing has at least its aliases."""
+        body = await self.fetch(self.url("models", **query))
+        data = body.get("data") if isinstance(body, dict) else None
+        models = data if isinstance(data, list) else []
+        told = [_as_model(model, self.name) for model in models if isinstance(model, dict) and model.get("id")]
+        listed = {model["id"]: model for model in told}
+        found: dict[str, Json] = {}
+        for alias, target in self.upstream.models.items():
+            found[alias] = {**_as_model({}, self.name), **listed.get(target, {}), "id": alias}
+        return [*found.values(), *(model for name, model in listed.items() if name not in found)]
+
+    def leave(self, answer: Connection, done: bool) -> None:
+        """Close the connection, unless it can serve again: then wait for its body's end, which comes after the last
+        event."""
+        if answer.is_complete or not done:
+            answer.leave()
+            return
+        task = asyncio.get_running_loop().create_task(_drain(answer))
+        self._draining.add(task)
+        task.add_done_callback(self._draining.discard)
+        # Not in the task itself: one that is cancelled before it begins never comes to its end.
+        task.add_done_callback(lambda _: answer.leave())
+
+    async def close(self) -> None:
+        for task in self._draining:
+            task.cancel()
+        await asyncio.gather(*self._draining, return_exceptions=True)
+
+    def broken(self, error: Exception) -> UpstreamFault:
+        """The fault behind an error of the network; neither the URL nor a header is in its message."""
+        if isinstance(error, Unreachable):
+            return self._unreachable(error.__cause__)
+        if isinstance(error, TimeoutError):
+            seconds = self.upstream.silence_seconds
+            return UpstreamFault(f"The model's server ({self.name}) was silent for {seconds:g} s.", timed_out=True)
+        if isinstance(error, BadUrl):
+            return UpstreamFault(f"The URL of the model's server ({self.name}) is wrong.", retryable=False)
+        return UpstreamFault(f"The connection to the model's server ({self.name}) broke.")
+
+    def _unreachable(self, cause: BaseException | None) -> UpstreamFault:
+        if isinstance(cause, TimeoutError):
+            return UpstreamFault(f"The model's server ({self.name}) could not be reached in time.", timed_out=True)
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return UpstreamFault(f"The certificate of the model's server ({self.name}) is not valid.", retryable=False)
+        reason = _reason(cause) if isinstance(cause, OSError) else "no reason given"
+        return UpstreamFault(f"The model's server ({self.name}) could not be reached: {reason}.")
+
+
+async def _drain(answer: Connection) -> None:
+    with contextlib.suppress(OSError):
+        async with asyncio.timeout(_DRAIN_SECONDS):
+            await answer.read_whole()
+
+
+def _reason(error: OSError) -> str:
+    """Why, without where: the error's own words may hold an address."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or type(error).__name__
+
+
+def _make_headers(upstream: Upstream, dialect: dict[str, str]) -> bytes:
+    """The lines that every request carries; what the settings say wins, whatever its spelling."""
+    headers = _HEADERS | dialect
+    if upstream.key is not None:
+        bearer = upstream.key_header == "authorization"
+        headers[upstream.key_header] = f"Bearer {upstream.key}" if bearer else upstream.key
+    headers |= {name.lower(): value for name, value in upstream.headers.items()}
+    return _make_lines(headers)
+
+
+def _make_lines(headers: dict[str, str]) -> bytes:
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("latin-1", "replace")
+
+
+def _read_time(written: object) -> int:
+    """Unix seconds of a time that is written as a date; 0 when it is none."""
+    try:
+        return int(datetime.fromisoformat(str(written)).timestamp())
+    except (ValueError, OverflowError):
+        return 0
+
+
+def _as_model(model: Json, owner: str) -> Json:
+    """An OpenAI Model object, whatever the upstream left out or added."""
+    created = model.get("created")
+    return {
+        "id": str(model.get("id")),
+        "object": "model",
+        "created": created if isinstance(created, int) else _read_time(model.get("created_at")),
+        "owned_by": str(model.get("owned_by") or owner),
+    }

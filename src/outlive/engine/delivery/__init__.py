@@ -1,0 +1,1 @@
+"""Delivery: from a run to the journal and on to its readers."""

@@ -1,0 +1,134 @@
+"""Compacting contexts: a model is asked for the summary, and what comes of it is sealed into an item."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from outlive.core.context import compaction
+from outlive.core.context.assemble import assemble
+from outlive.core.context.compaction import Compacted
+from outlive.core.context.estimate import estimate_item
+from outlive.core.context.truncation import truncate
+from outlive.core.errors import BrokenSeal, InvalidRequest, UpstreamFault
+from outlive.core.events import Json
+from outlive.core.fold import Fold
+from outlive.core.ids import IdSource
+from outlive.core.requests.create import CreateResponse
+from outlive.ports.backend import Backend, ModelCall
+from outlive.ports.clock import Clock
+from outlive.ports.seal import Seal
+
+# How often a model that cannot be reached is asked again, and one that finds the context too long is given half of it.
+RETRIES = 3
+HALVINGS = 4
+LEAST_SUMMARY = 256  # tokens
+
+NO_SUMMARY = "The model gave no summary."
+
+
+class Summary(msgspec.Struct, frozen=True):
+    text: str
+    usage: Json | None
+
+
+class Compactor:
+    def __init__(self, seal: Seal, ids: IdSource, clock: Clock) -> None:
+        self._seal = seal
+        self._ids = ids
+        self._clock = clock
+
+    # -- opening
+
+    def concerns(self, *parts: Sequence[Json]) -> bool:
+        """Whether there is anything to open in a context."""
+        # Asked for every run, so without ado.
+        for part in parts:
+            for item in part:
+                if item.get("type") == "compaction":
+                    return True
+        return False
+
+    def open(self, owner: str, items: list[Json]) -> list[Json]:
+        """The context with what its compaction items stand for in their place."""
+        return compaction.open_context(items, lambda item: self._read(owner, item))
+
+    def check(self, owner: str, items: list[Json]) -> None:
+        """Raise InvalidRequest, naming the first item that claims to be ours and cannot be opened."""
+        for n, item in enumerate(items):
+            if compaction.is_ours(item) and self._read(owner, item) is None:
+                raise InvalidRequest(BrokenSeal().message, param=f"input[{n}].encrypted_content")
+
+    def stand_in(self, items: list[Json]) -> list[Json]:
+        """The items with others in the places of ours, which any upstream can be sent; for checking the rest."""
+        return [compaction.prompt() if compaction.is_ours(item) else item for item in items]
+
+    def _read(self, owner: str, item: Json) -> Compacted | None:
+        try:
+            return compaction.unpack(item, lambda sealed: self._seal.open(sealed, _purpose(owner)))
+        except BrokenSeal:
+            return None
+
+    # -- making
+
+    def make(self, owner: str, compacted: Compacted) -> Json:
+        """The item that stands for it."""
+        content = compaction.pack(compacted, lambda plain: self._seal.close(plain, _purpose(owner)))
+        return {"id": self._ids.new("cmp"), "type": "compaction", "encrypted_content": content}
+
+    async def summarise(self, backend: Backend, model: str, request: CreateResponse, told: list[Json]) -> Summary:
+        """Ask the model for a summary of `told`. Raises UpstreamFault when there is none to be had."""
+        asked = compaction.ask_summary(request)
+        told = assemble(told, [])
+        if (window := await backend.window(model)) is not None:
+            asked = _limit(asked, window // 4)
+            told = truncate(told, sum(map(estimate_item, told)) - window * 3 // 4)
+        failures = halvings = 0
+        while True:
+            try:
+                return await self._ask(backend, ModelCall(model, asked, [*told, compaction.prompt()]))
+            except UpstreamFault as fault:
+                halved = truncate(told, sum(map(estimate_item, told)) // 2)
+                if fault.too_long and halvings < HALVINGS and len(halved) < len(told):
+                    # What is too long to be answered may be too long to be summarised, too: its oldest part goes.
+                    told, halvings = halved, halvings + 1
+                    asked = _limit(asked, (asked.max_output_tokens or 0) // 2)
+                    continue
+                failures += 1
+                if not fault.retryable or failures > RETRIES:
+                    raise
+                await self._clock.sleep(fault.retry_after or 0.5 * 2.0 ** (failures - 1))
+
+    async def _ask(self, backend: Backend, call: ModelCall) -> Summary:
+        translator = backend.translator(call)
+        fold = Fold({"status": "in_progress"})
+        stream = backend.stream(call)
+        try:
+            async for chunks in stream:
+                for chunk in chunks:
+                    fold.apply(translator.feed(chunk))
+        finally:
+            await stream.aclose()
+        drafts, ending = translator.end()
+        fold.apply(drafts)
+        text = "".join(map(_text_of, fold.output)).strip()
+        if not text:
+            raise UpstreamFault(NO_SUMMARY)
+        return Summary(text, ending.usage)
+
+
+def _limit(request: CreateResponse, tokens: int) -> CreateResponse:
+    most = min(request.max_output_tokens or tokens, max(tokens, LEAST_SUMMARY))
+    return msgspec.structs.replace(request, max_output_tokens=most)
+
+
+def _text_of(item: Json) -> str:
+    if item.get("type") != "message":
+        return ""
+    return "".join(part["text"] for part in item.get("content") or () if part.get("type") == "output_text")
+
+
+def _purpose(owner: str) -> str:
+    # Whoever gets hold of another's item cannot have it opened.
+    return f"compaction of {owner}"

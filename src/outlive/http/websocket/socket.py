@@ -1,0 +1,203 @@
+"""WebSocket mode on /v1/responses: one connection, many turns. It reads responses like a stream does, and owns none."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import NamedTuple
+
+from outlive.core.errors import InvalidRequest, NotFound, OutliveError, ShuttingDown
+from outlive.core.requests.body import decode_body
+from outlive.core.requests.checks import refuse
+from outlive.engine.engine import Engine
+from outlive.http.auth import Auth
+from outlive.http.errors import describe, encode
+from outlive.http.request import LARGE_BYTES, VERSION, Call, Receive, Scope, Send
+from outlive.http.websocket.frames import error_text, read_lane, read_steer, steer_failed_text
+from outlive.http.websocket.lanes import Lanes
+from outlive.http.websocket.turns import Cache, Turn, mistake
+
+log = logging.getLogger(__name__)
+
+PATH = "/v1/responses"
+# How much longer than its time a connection may stay for turns that are under way.
+LAST_SECONDS = 300.0
+# How long a client that does not read can keep a connection from being closed.
+CLOSE_SECONDS = 5.0
+
+
+class Farewell(NamedTuple):
+    """How a connection is closed. Both codes make clients that can reconnect do so."""
+
+    code: int
+    reason: str
+    error: OutliveError | None = None
+
+
+RESTART = Farewell(1012, "The server is shutting down. Connect again, and resume what was stored.")
+
+
+class Sockets:
+    """Lets connections in, and asks them to go when the server leaves."""
+
+    def __init__(self, engine: Engine, auth: Auth, max_body: int, seconds: float) -> None:
+        self._engine = engine
+        self._auth = auth
+        self._max_body = max_body
+        self._seconds = seconds
+        self._open: set[Socket] = set()
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = Call(scope, receive, send, self._engine, self._max_body)
+        try:
+            call.owner = self._admit(call)
+        except OutliveError as error:
+            await _deny(call, error)
+            return
+        socket = Socket(call, self._seconds)
+        self._open.add(socket)
+        try:
+            await socket.run()
+        except OSError:
+            pass  # the client has gone
+        finally:
+            self._open.discard(socket)
+
+    def drain(self) -> None:
+        """Close every connection as soon as nothing is under way on it."""
+        for socket in self._open:
+            socket.retire(RESTART)
+
+    def _admit(self, call: Call) -> str:
+        owner = self._auth.admit(call)
+        if call.scope["path"] != PATH:
+            raise NotFound(f"There is no WebSocket at {call.scope['path']}.", code="unknown_url")
+        if self._engine.worker.draining:
+            raise ShuttingDown
+        return owner
+
+
+class Socket:
+    """One connection."""
+
+    def __init__(self, call: Call, seconds: float, last_seconds: float = LAST_SECONDS) -> None:
+        self._call = call
+        self._seconds = seconds
+        self._last_seconds = last_seconds
+        self._cache = Cache(call.max_body)
+        self._lanes = Lanes(self._run, self._on_idle, call.max_body)
+        self._farewell: Farewell | None = None
+        self._closing = asyncio.Event()
+        self._steers = 0
+
+    async def run(self) -> None:
+        """Take frames until the client leaves, or until the connection is to be closed."""
+        await self._call.receive()  # websocket.connect
+        headers = [(b"x-request-id", self._call.request_id.encode()), VERSION]
+        await self._call.send({"type": "websocket.accept", "headers": headers})
+        loop = asyncio.get_running_loop()
+        timers = [
+            loop.call_later(self._seconds, self._expire),
+            loop.call_later(self._seconds + self._last_seconds, self._closing.set),
+        ]
+        taking, closing = asyncio.create_task(self._take_all()), asyncio.create_task(self._closing.wait())
+        try:
+            await asyncio.wait((taking, closing), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for timer in timers:
+                timer.cancel()
+            for task in (taking, closing):
+                task.cancel()
+            await self._lanes.stop()
+        if self._closing.is_set() and self._farewell is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await self._close(self._farewell)
+
+    def retire(self, farewell: Farewell) -> None:
+        """Close when nothing is under way any more."""
+        self._farewell = farewell
+        if not self._lanes.busy:
+            self._closing.set()
+
+    def _on_idle(self) -> None:
+        if self._farewell is not None:
+            self._closing.set()
+
+    def _expire(self) -> None:
+        minutes = f"{self._seconds / 60:g} minutes"
+        error = InvalidRequest(
+            f"This connection has reached its time limit ({minutes}). Open a new one to go on.",
+            code="websocket_connection_limit_reached",
+        )
+        self.retire(Farewell(1001, f"The connection is {minutes} old.", error))
+
+    async def _close(self, farewell: Farewell) -> None:
+        if farewell.error is not None:
+            await self._send(error_text(farewell.error, None))
+        await self._call.send({"type": "websocket.close", "code": farewell.code, "reason": farewell.reason})
+
+    async def _send(self, text: str) -> None:
+        # Waits while the client's side of the connection is full, so that a slow reader holds one page of its journal.
+        await self._call.send({"type": "websocket.send", "text": text})
+
+    # -- what the client sends
+
+    async def _take_all(self) -> None:
+        while (message := await self._call.receive())["type"] == "websocket.receive":
+            text = message.get("text")
+            try:
+                await self._take(text.encode() if text is not None else message["bytes"])
+            except OutliveError as error:
+                await self._send(error_text(error, None))
+            except OSError:
+                return
+            except Exception:
+                log.exception("taking a frame failed (%s)", self._call.request_id)
+                await self._send(error_text(mistake(self._call), None))
+
+    async def _take(self, raw: bytes) -> None:
+        large = len(raw) > LARGE_BYTES
+        body = await asyncio.to_thread(decode_body, raw) if large else decode_body(raw)
+        if not isinstance(body, dict):
+            refuse("A frame must hold a JSON object.", None, "invalid_type")
+        kind = body.pop("type", None)
+        if kind == "response.create":
+            lane = read_lane(body)
+            try:
+                self._create(Turn(lane, body, len(raw), large))
+            except OutliveError as error:
+                await self._send(error_text(error, lane))
+        elif kind == "response.steer":
+            steer = read_steer(body)
+            lane = self._lanes.lane_of(steer["previous_response_id"])
+            await self._send(steer_failed_text(steer, self._steers, lane))
+            self._steers += 1
+        else:
+            refuse("'type' must be 'response.create' or 'response.steer'.", "type")
+
+    def _create(self, turn: Turn) -> None:
+        if self._farewell is not None and self._farewell.error is not None:
+            raise self._farewell.error
+        if turn.background:
+            refuse(
+                "'background' is not supported over WebSocket. A stored response outlives its connection anyway; "
+                "to start one and follow it later, POST it.",
+                "background",
+                "unsupported_parameter",
+            )
+        self._lanes.put(turn)
+
+    async def _run(self, turn: Turn) -> None:
+        await turn.run(self._call, self._cache, self._send)
+
+
+async def _deny(call: Call, error: OutliveError) -> None:
+    """Answer the handshake with an error of HTTP."""
+    status, body, headers = describe(error)
+    raw = [(b"content-type", b"application/json"), (b"x-request-id", call.request_id.encode()), VERSION]
+    raw += [(name.encode(), value.encode()) for name, value in headers.items()]
+    with contextlib.suppress(OSError):
+        await call.send({"type": "websocket.http.response.start", "status": status, "headers": raw})
+        await call.send({"type": "websocket.http.response.body", "body": encode(body)})

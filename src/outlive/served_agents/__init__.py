@@ -1,0 +1,1 @@
+"""Agents of users, run as models."""

@@ -1,0 +1,157 @@
+"""Serving: a built engine behind a socket, with its chores, until a signal says stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from outlive.config.settings import Settings
+from outlive.core.errors import SettingsError
+from outlive.engine.delivery.live import Lives
+from outlive.engine.engine import Engine
+from outlive.http.app import Access, Application
+from outlive.http.protocol import Protocol
+
+log = logging.getLogger("outlive")
+
+# How often young garbage is collected, and after how many times all of it.
+COLLECT_SECONDS = 5.0
+FULL_EVERY = 60
+# How long a WebSocket's client may leave a ping without an answer: one that reads slowly is not gone.
+PONG_SECONDS = 120.0
+# How long what is still running may take to stop when the server leaves.
+STUBBORN_SECONDS = 1.0
+
+
+class Server(uvicorn.Server):
+    """uvicorn, without its own ideas about signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def run_until_signal(
+    settings: Settings, engine: Engine, lives: tuple[Lives, Lives], listening: socket.socket
+) -> None:
+    access = Access(
+        keys=settings.keys,
+        origins=settings.cors_origins,
+        max_body_bytes=settings.max_body_bytes,
+        lenient_chat=settings.lenient_chat,
+        websocket_seconds=settings.websocket_seconds,
+        only_health=settings.role == "worker",
+    )
+    application = Application(engine, access)
+    config = uvicorn.Config(
+        application,
+        http=Protocol,
+        # Neither compressed, which would cost more than it saves on small frames, nor larger than a body may be.
+        ws="websockets-sansio",
+        ws_max_size=settings.max_body_bytes,
+        ws_per_message_deflate=False,
+        ws_ping_interval=settings.keep_alive_seconds,
+        ws_ping_timeout=PONG_SECONDS,
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        log_level="critical",
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=2,
+    )
+    server = Server(config)
+    chores = [
+        asyncio.create_task(engine.sweeper.run()),
+        asyncio.create_task(engine.tick(lives, _tick_seconds(settings))),
+        asyncio.create_task(_collect_garbage()),
+    ]
+    if engine.node is not None:
+        chores.append(asyncio.create_task(engine.node.run()))
+    stopping = _stop_on_signal(server, engine, application, settings.grace_seconds)
+    # What was built by now lives as long as the process: no collection need look at it.
+    gc.freeze()
+    gc.disable()
+    log.info("listening on http://%s:%d", *listening.getsockname()[:2])
+    await server.serve(sockets=[listening])
+    for task in chores:
+        task.cancel()
+    await asyncio.gather(*chores, *stopping, return_exceptions=True)
+
+
+async def leave_behind() -> None:
+    """End the process over whatever will not end: code of users' agents and tools that does not let itself be
+    cancelled. Everything is on disk, and nobody listens to it any more."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    stubborn = (await asyncio.wait(left, timeout=STUBBORN_SECONDS))[1] if left else set()
+    if stubborn:
+        log.warning("leaving, though %d tasks of agents or tools would not stop", len(stubborn))
+        logging.shutdown()
+        os._exit(0)
+
+
+async def _collect_garbage() -> None:
+    """By the clock, not by the number of objects made: else many requests at once also pay for many collections."""
+    while True:
+        for _ in range(FULL_EVERY):
+            await asyncio.sleep(COLLECT_SECONDS)
+            gc.collect(1)
+        gc.collect()
+
+
+def _tick_seconds(settings: Settings) -> float:
+    """Often enough for the shorter of the two patiences that are looked after at each tick."""
+    abandon = settings.abandon_after if settings.abandon_after is not None else 60.0
+    return max(min(settings.keep_alive_seconds / 3, abandon / 4, 5.0), 0.05)
+
+
+def _stop_on_signal(server: Server, engine: Engine, application: Application, grace: float) -> list[asyncio.Task[None]]:
+    """The first signal drains, the second leaves at once: everything is on disk anyway."""
+    stopping: list[asyncio.Task[None]] = []
+
+    async def stop() -> None:
+        log.info("stopping: no new responses, at most %g s for those that run", grace)
+        try:
+            async with asyncio.TaskGroup() as group:
+                application.sockets.drain()
+                group.create_task(engine.worker.drain(grace))
+                group.create_task(engine.fleeting.drain(grace))
+        finally:
+            server.should_exit = True  # whatever went wrong: everything is on disk, and the next start takes it up
+
+    def on_signal() -> None:
+        if stopping:
+            server.should_exit = server.force_exit = True
+            stopping[0].cancel()
+        else:
+            stopping.append(asyncio.create_task(stop()))
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    return stopping
+
+
+def listen(settings: Settings) -> socket.socket:
+    """Bind before anything else is opened, so that a port in use is the first thing one hears of."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((settings.host, settings.port))
+        listening.listen(2048)
+    except OSError as error:
+        listening.close()
+        raise SettingsError(f"Cannot listen on {settings.host}:{settings.port}: {error.strerror}.") from error
+    return listening

@@ -1,0 +1,25 @@
+"""The ports on a Postgres database that any number of nodes share."""
+
+from outlive.storage.postgres.bell import PostgresBell
+from outlive.storage.postgres.catalog import PostgresCatalog
+from outlive.storage.postgres.connection import Database
+from outlive.storage.postgres.conversations import PostgresConversations
+from outlive.storage.postgres.heartbeat import PostgresHeart
+from outlive.storage.postgres.history import PostgresHistory
+from outlive.storage.postgres.journal import PostgresJournal
+from outlive.storage.postgres.ledger import PostgresLedger
+from outlive.storage.postgres.retention import PostgresKeeper
+from outlive.storage.postgres.secrets import find_secret
+
+__all__ = [
+    "Database",
+    "PostgresBell",
+    "PostgresCatalog",
+    "PostgresConversations",
+    "PostgresHeart",
+    "PostgresHistory",
+    "PostgresJournal",
+    "PostgresKeeper",
+    "PostgresLedger",
+    "find_secret",
+]

@@ -1,0 +1,143 @@
+"""Accepting responses on Postgres: several in one transaction, and certainty about each, whatever happens to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outlive.core.errors import OutliveError, StorageUnavailable, TooMany
+from outlive.core.requests.create import pack
+from outlive.ports.ledger import Admission, Admitted, Lease, Place, Quota
+from outlive.storage.postgres import staging
+from outlive.storage.postgres.connection import Connection, Database, InDoubt, as_text
+from outlive.storage.postgres.locks import lock_of
+from outlive.storage.postgres.threads import SQL, encode, ids_of, refuse
+
+# A silent retry finds what it repeats in the database (D17). What comes there later than this, for its line was slow or
+# its node stood still, may have been repeated elsewhere by then, so it is refused: whoever still waits may ask again.
+LATE_SECONDS = 2.0
+# That nobody counts.
+UNLIMITED = (1 << 31) - 1
+
+Outcome = Admitted | OutliveError
+Asked = tuple[Admission, float]  # and when it was, on the monotonic clock
+
+
+class Admissions:
+    def __init__(self, database: Database, quota: Quota) -> None:
+        self._database = database
+        self._quota = quota
+
+    async def write(self, asked: list[Asked]) -> list[Outcome]:
+        admissions = [admission for admission, _ in asked]
+        arguments = self._arguments(asked)
+        try:
+            rows = await self._database.write("admit", lambda db: db.fetch(SQL["admit_all"], *arguments), hot=True)
+        except InDoubt as doubt:
+            return await self._look_again(admissions, doubt)
+        if any(row[0] == "late" for row in rows):
+            await self._database.read_clock()  # it may have been set
+        return [_outcome(admission, row, self._quota) for admission, row in zip(admissions, rows, strict=True)]
+
+    async def write_large(self, asked: Asked) -> Admitted:
+        admission, _ = asked
+        arguments = self._arguments([asked])
+
+        async def work(db: Connection) -> Outcome:
+            await staging.put(db, admission.response_id, admission.request.input)
+            row = await db.fetchrow(SQL["admit_all"], *arguments)
+            outcome = _outcome(admission, row, self._quota)
+            if isinstance(outcome, OutliveError) or outcome.attached is not None:
+                raise _Undo(outcome)
+            return outcome
+
+        outcome: Outcome
+        try:
+            outcome = await self._database.transact("admit", work)
+        except _Undo as undo:
+            outcome = undo.outcome
+        except InDoubt as doubt:
+            (outcome,) = await self._look_again([admission], doubt)
+        if isinstance(outcome, OutliveError):
+            raise outcome
+        return outcome
+
+    def _arguments(self, asked: list[Asked]) -> tuple[Any, ...]:
+        admissions, quota = [admission for admission, _ in asked], self._quota
+        limited = quota.waiting < UNLIMITED
+        locks: set[int] = set()
+        for admission in admissions:
+            if admission.idempotency is not None:
+                locks.add(lock_of("response", admission.owner, admission.idempotency.key))
+            if admission.worker is not None and quota.running_per_owner:
+                locks.add(lock_of("running", admission.owner))
+            if admission.worker is None and (limited or quota.waiting_per_owner):
+                locks.add(lock_of("waiting"))
+        return (
+            [_as_row(admission, self._until(admission, at)) for admission, at in asked],
+            sorted(locks),
+            [as_text(a.request.conversation) for a in admissions if a.request.conversation is not None],
+            [as_text(a.request.previous_response_id) for a in admissions if a.request.previous_response_id is not None],
+            [quota.running_per_owner, quota.waiting if limited else None, quota.waiting_per_owner],
+        )
+
+    def _until(self, admission: Admission, at: float) -> float | None:
+        """By the database's clock; None where nothing could be done twice."""
+        if admission.retry_digest is None or admission.idempotency is not None or self._database.ahead is None:
+            return None
+        return at + self._database.ahead + LATE_SECONDS
+
+    async def _look_again(self, admissions: list[Admission], doubt: InDoubt) -> list[Outcome]:
+        """The connection was lost. Whoever was accepted holds a lease of ours: nobody is told before that is known."""
+        await self._database.settle(doubt)
+        ids = [admission.response_id for admission in admissions]
+        rows = await self._database.insist("admit", lambda db: db.fetch(SQL["find_admitted"], ids))
+        found = {row[0]: row for row in rows}
+        return [
+            _admitted(admission, *found[admission.response_id][1:4]) if admission.response_id in found else doubt
+            for admission in admissions
+        ]
+
+
+class _Undo(Exception):
+    """What was put into the stash must go again."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
+def _as_row(admission: Admission, until: float | None) -> tuple[Any, ...]:
+    request, repeat = admission.request, admission.idempotency
+    conversation, parent = request.conversation, request.previous_response_id
+    return (
+        *(admission.response_id, admission.owner, admission.status, request.background, admission.at),
+        *(as_text(conversation) if conversation is not None else None, as_text(parent) if parent is not None else None),
+        *(pack(request), admission.frames, admission.count, admission.worker, admission.sealed),
+        *((as_text(repeat.key), repeat.digest) if repeat is not None else (None, None)),
+        admission.retry_digest,
+        ids_of(request.input),
+        None if admission.large else [encode(item) for item in request.input],
+        request.given_ids,
+        until,
+    )
+
+
+def _outcome(admission: Admission, row: Any, quota: Quota) -> Outcome:
+    refusal, detail, *made = row
+    if refusal is None:
+        return _admitted(admission, *made)
+    if refusal == "attached":
+        return Admitted(attached=detail)
+    if refusal == "late":
+        return StorageUnavailable("admit", "it took too long to get there")
+    if refusal == "too many":
+        return TooMany.waiting(quota.waiting)
+    if refusal == "too many of yours":
+        return TooMany.waiting_of_owner(quota.waiting_per_owner)
+    request = admission.request
+    return refuse(refusal, detail, conversation=request.conversation, parent=request.previous_response_id)
+
+
+def _admitted(admission: Admission, key: int, thread: int, first: int) -> Admitted:
+    lease = Lease(admission.response_id, key, 1) if admission.worker is not None else None
+    return Admitted(Place(thread, first), lease)

@@ -1,0 +1,107 @@
+"""Appending on Postgres: the new events of all running responses in one statement, and what to do after a lost line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import asyncpg
+
+from outlive.core.errors import Behind
+from outlive.core.events import split_frames
+from outlive.ports.ledger import Entry, Kept
+from outlive.storage.postgres.connection import Connection, Database
+from outlive.storage.postgres.threads import SQL
+
+ROW_BYTES = 64 * 1024
+
+Row = tuple[int, int, int, int, float, bytes]  # response, fence, first, count, at, frames
+
+
+class Appends:
+    def __init__(self, database: Database, worker: str | None) -> None:
+        self._database = database
+        self._worker = worker
+        # Since a connection was last lost: the responses whose journals were seen to be as long as they should be.
+        self._generation = 0
+        self._seen: set[int] = set()
+
+    async def write(self, entries: list[Entry]) -> list[Kept]:
+        behind: dict[int, Behind] = {}
+        if self._database.generation:
+            behind = await self._find_behind(entries)
+        rows = [row for entry in entries if entry.lease.key not in behind for row in _rows(entry)]
+        stale = await self._write_rows(rows) if rows else set()
+        return [behind.get(entry.lease.key) or (entry.lease.key, entry.lease.fence) not in stale for entry in entries]
+
+    async def _write_rows(self, rows: list[Row]) -> set[tuple[int, int]]:
+        """Append; the leases that were stale."""
+        columns: list[Any] = [*map(list, zip(*rows, strict=True)), self._worker]
+        sql = SQL["append_events"]
+        try:
+            numbers = await self._database.write("append", lambda db: db.fetchval(sql, *columns), hot=True)
+        except asyncpg.UniqueViolationError:
+            # An append that was thought to have failed was committed after all. These are the same events, and perhaps
+            # more: they take its place.
+            return await self._database.transact("append", lambda db: _replace(db, rows, self._worker))
+        return {rows[number - 1][:2] for number in numbers or ()}
+
+    async def _find_behind(self, entries: list[Entry]) -> dict[int, Behind]:
+        """After a reconnection the database may be one that has not heard of all that was committed."""
+        generation = self._database.generation
+        if generation != self._generation:
+            self._generation = generation
+            self._seen.clear()
+        unseen = [entry for entry in entries if entry.lease.key not in self._seen]
+        if not unseen:
+            return {}
+        keys, ids = [entry.lease.key for entry in unseen], [entry.lease.response_id for entry in unseen]
+        rows = await self._database.write("append", lambda db: db.fetch(SQL["find_reach"], keys, ids), hot=True)
+        reach: dict[int, int] = {row[0]: row[1] for row in rows}
+        behind = {}
+        for entry in unseen:
+            last = reach.get(entry.lease.key)
+            if last is not None and last >= entry.first - 1:
+                self._seen.add(entry.lease.key)
+            else:
+                behind[entry.lease.key] = Behind(last if last is not None else -1)
+        return behind
+
+    def forget(self, key: int) -> None:
+        """It has ended."""
+        self._seen.discard(key)
+
+
+async def _replace(db: Connection, rows: list[Row], worker: str | None) -> set[tuple[int, int]]:
+    held = {tuple(row) for row in await db.fetch(SQL["hold_leases"], [row[0] for row in rows], worker)}
+    good = [row for row in rows if row[:2] in held]
+    if good:
+        columns: list[list[Any]] = list(map(list, zip(*good, strict=True)))
+        await db.execute(SQL["retract_events"], columns[0], columns[2])
+        await db.execute(SQL["append_events"], *columns, worker)
+    return {row[:2] for row in rows if row[:2] not in held}
+
+
+def _rows(entry: Entry) -> Iterator[Row]:
+    lease = entry.lease
+    if len(entry.frames) <= ROW_BYTES:
+        yield (lease.key, lease.fence, entry.first, entry.count, entry.at, entry.frames)
+    else:
+        for first, count, frames in cut(entry):
+            yield (lease.key, lease.fence, first, count, entry.at, frames)
+
+
+def cut(entry: Entry) -> Iterator[tuple[int, int, bytes]]:
+    """A long entry in several rows: a reader, however slow, holds one row at a time."""
+    if len(entry.frames) <= ROW_BYTES:
+        yield entry.first, entry.count, entry.frames
+        return
+    first, size, frames = entry.first, 0, []
+    for frame in split_frames(entry.frames):
+        frames.append(frame)
+        size += len(frame)
+        if size >= ROW_BYTES:
+            yield first, len(frames), b"".join(frames)
+            first, size, frames = first + len(frames), 0, []
+    if frames:
+        yield first, len(frames), b"".join(frames)

@@ -1,0 +1,81 @@
+"""The archive on Postgres: one connection, one view of everything, one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from outlive.ports.archive import TABLES, Row
+from outlive.storage.postgres.connection import as_text, connect
+from outlive.storage.postgres.schema import SCHEMA
+
+ROWS = 200
+KEYED = ("threads", "responses", "conversations")
+_FLAGS = ("background", "hidden")
+
+
+class PostgresArchive:
+    """Made by `open`."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    @classmethod
+    async def open(cls, url: str) -> PostgresArchive:
+        # It takes as long as it takes, and reads whole tables.
+        unlimited = {"idle_in_transaction_session_timeout": "0", "lock_timeout": "0", "enable_seqscan": "on"}
+        connection = await connect(url, unlimited, patient=True)
+        await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        return cls(connection)
+
+    async def count(self, table: str) -> int:
+        return int(await self._connection.fetchval(f"SELECT count(*) FROM {table}"))
+
+    async def nodes(self) -> int:
+        """How many nodes are at work on it."""
+        return int(await self._connection.fetchval("SELECT count(*) FROM workers WHERE expires_at > clock_timestamp()"))
+
+    async def read(self, table: str) -> AsyncIterator[list[Row]]:
+        cursor = await self._connection.cursor(_select(table))
+        while rows := await cursor.fetch(ROWS):
+            yield [tuple(row) for row in rows]
+
+    async def write(self, table: str, rows: list[Row]) -> None:
+        columns = TABLES[table]
+        for place, name in enumerate(columns):
+            if name in _FLAGS:
+                rows = [(*row[:place], bool(row[place]), *row[place + 1 :]) for row in rows]
+        if table == "responses":
+            ended = [(row[0], row[-1]) for row in rows if row[-1] is not None]
+            await self._copy("snapshots", ("response", "body"), ended)
+            columns, rows = columns[:-1], [row[:-1] for row in rows]
+        if table in ("items", "idempotency"):
+            rows = [tuple(as_text(value) if isinstance(value, str) else value for value in row) for row in rows]
+        if table == "secrets":
+            await self._connection.execute("DELETE FROM secrets WHERE name = ANY ($1)", [row[0] for row in rows])
+        await self._copy(table, columns, rows)
+
+    async def _copy(self, table: str, columns: tuple[str, ...], rows: list[Row]) -> None:
+        await self._connection.copy_records_to_table(table, schema_name=SCHEMA, columns=columns, records=rows)
+
+    async def commit(self) -> None:
+        for table in KEYED:
+            # Keys that were given out are never given out again.
+            last = f"(SELECT coalesce(max(key), 0) + 1 FROM {table})"
+            await self._connection.execute(
+                f"SELECT setval(pg_get_serial_sequence('{SCHEMA}.{table}', 'key'), {last}, false)"
+            )
+        await self._connection.execute("COMMIT")
+        await self._connection.execute("ANALYZE")
+
+    async def close(self) -> None:
+        self._connection.terminate()
+
+
+def _select(table: str) -> str:
+    columns = ", ".join(f"t.{name}" for name in TABLES[table])
+    if table == "responses":
+        columns = columns.replace("t.snapshot", "s.body")
+        return f"SELECT {columns} FROM responses t LEFT JOIN snapshots s ON s.response = t.key ORDER BY t.key"
+    order = " ORDER BY t.response, t.first" if table == "events" else ""
+    return f"SELECT {columns} FROM {table} t{order}"

@@ -1,0 +1,128 @@
+"""The bell on Postgres: NOTIFY after the commit, on a connection of its own, everything that gathers in one go.
+
+Within the transaction that writes, NOTIFY would hold a lock that all writers of the database need; here it costs them
+nothing. What is rung while the line is down is lost, and whoever listens is told that it may have missed something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any, cast
+
+from outlive.ports.bell import Heard, Kind, Ring
+from outlive.storage.postgres.connection import ERRORS, Connection, connect, describe
+
+log = logging.getLogger(__name__)
+
+CHANNEL = "outlive"
+# The longest that Postgres takes is 8,000 bytes.
+PAYLOAD_BYTES = 7900
+# How long until a lost line is tried again, and how often a silent one is asked whether it still stands.
+RETRY_SECONDS = 0.5
+CHECK_SECONDS = 5.0
+
+_NOTIFY = "SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload"
+
+
+class PostgresBell:
+    """Made on the loop; rings between `start` and `close`."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._heard: list[Heard] = []
+        self._pending: dict[tuple[Kind, str], int] = {}
+        self._wanted = asyncio.Event()
+        self._connected = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """A line that cannot be had now is tried for in the background."""
+        self._task = asyncio.create_task(self._serve())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RETRY_SECONDS):
+                await self._connected.wait()
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def ring(self, ring: Ring) -> None:
+        if not self._connected.is_set():
+            return
+        about = (ring.kind, ring.response_id)
+        number = self._pending.get(about)
+        if number is None or number < ring.number:
+            self._pending[about] = ring.number
+        self._wanted.set()
+
+    def listen(self, heard: Heard) -> None:
+        self._heard.append(heard)
+
+    async def _serve(self) -> None:
+        first = True
+        while True:
+            try:
+                connection = await connect(self._dsn, {"synchronous_commit": "off"})
+            except ERRORS as error:
+                log.warning("no bell: %s", describe(error))
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            try:
+                connection.add_termination_listener(lambda _: self._wanted.set())
+                await connection.add_listener(CHANNEL, self._receive)
+                self._connected.set()
+                if not first:
+                    self._tell(Ring("missed"))
+                first = False
+                await self._ring_forever(connection)
+            except ERRORS as error:
+                log.warning("the bell's line was lost: %s", describe(error))
+            finally:
+                self._connected.clear()
+                self._pending.clear()
+                connection.terminate()
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _ring_forever(self, connection: Connection) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(CHECK_SECONDS):
+                    await self._wanted.wait()
+            except TimeoutError:
+                await connection.execute("SELECT 1", timeout=CHECK_SECONDS)
+                continue
+            self._wanted.clear()
+            pending, self._pending = self._pending, {}
+            await connection.execute(_NOTIFY, CHANNEL, list(_payloads(pending)), timeout=CHECK_SECONDS)
+
+    def _receive(self, connection: Any, sender: int, channel: str, payload: object) -> None:
+        if sender == connection.get_server_pid():
+            return  # one's own
+        for line in str(payload).split("\n"):
+            kind, _, rest = line.partition(" ")
+            number, _, response_id = rest.partition(" ")
+            if number.lstrip("-").isdigit():  # a newer node may say what this one does not understand
+                self._tell(Ring(cast(Kind, kind), response_id, int(number)))
+
+    def _tell(self, ring: Ring) -> None:
+        for heard in self._heard:
+            heard(ring)
+
+
+def _payloads(pending: dict[tuple[Kind, str], int]) -> Iterator[str]:
+    """One line for each ring, as many lines in a payload as it takes."""
+    lines: list[str] = []
+    size = 0
+    for (kind, response_id), number in pending.items():
+        line = f"{kind} {number} {response_id}"
+        if size + len(line) >= PAYLOAD_BYTES and lines:
+            yield "\n".join(lines)
+            lines, size = [], 0
+        lines.append(line)
+        size += len(line) + 1
+    if lines:
+        yield "\n".join(lines)

@@ -1,0 +1,34 @@
+"""History on Postgres: what a model is given of the turns before."""
+
+from __future__ import annotations
+
+from outlive.core.events import Json
+from outlive.ports.ledger import Place
+from outlive.storage.postgres.connection import Connection, Database, as_text
+from outlive.storage.postgres.threads import SQL, load_all, refuse
+
+
+class PostgresHistory:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def before(self, place: Place) -> list[Json]:
+        rows = await self._database.read("history", lambda db: db.fetch(SQL["read_history"], place.thread, place.first))
+        return await load_all(rows)
+
+    async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Place | None:
+        async def work(db: Connection) -> Place | None:
+            if conversation is not None:
+                row = await db.fetchrow(SQL["locate_in_conversation"], owner, as_text(conversation))
+            elif parent is not None:
+                row = await db.fetchrow(SQL["locate_after"], owner, as_text(parent))
+            else:
+                return None
+            assert row is not None
+            if row["refusal"] is not None:
+                raise refuse(row["refusal"], row["detail"], conversation=conversation, parent=parent)
+            if row["thread"] is not None:
+                return Place(row["thread"], row["first"])
+            return Place(row["parent"], row["fork"])
+
+        return await self._database.read("locate", work)

@@ -1,0 +1,200 @@
+"""The ledger on Postgres: each method is one transaction, shared with whatever of its kind gathers at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from outlive.core.errors import Behind, NotFound, OutliveError, StaleFence
+from outlive.core.requests.create import unpack
+from outlive.ports.ledger import Admission, Admitted, Claim, Closing, Entry, Kept, Lease, Notes, Place, Quota
+from outlive.storage.postgres import admissions, appends
+from outlive.storage.postgres.connection import Connection, Database, InDoubt, as_text
+from outlive.storage.postgres.locks import lock_of
+from outlive.storage.postgres.threads import SQL, encode, ids_of, load_all
+from outlive.storage.postgres.writer import Writer
+
+NO_QUOTA = Quota(waiting=admissions.UNLIMITED)
+LAST_SECONDS = 2.0
+
+_decode_notes = msgspec.json.Decoder(Notes).decode
+
+
+class PostgresLedger:
+    def __init__(self, database: Database, worker: str | None = None, quota: Quota | None = None) -> None:
+        """`worker`: who writes here; None for whoever speaks for several (tests)."""
+        self._database = database
+        self._worker = worker
+        self._loop = asyncio.get_running_loop()
+        self._quota = quota or NO_QUOTA
+        self._admissions = admissions.Admissions(database, self._quota)
+        self._appends = appends.Appends(database, worker)
+        self._admitting: Writer[admissions.Asked, Admitted] = Writer(self._admissions.write)
+        self._closing: Writer[Closing, None] = Writer(self._close_all)
+        self._answering: Writer[str, None] = Writer(self._answer_all)
+
+    async def finish(self) -> None:
+        """Let what is on its way be written. What is in doubt because the database is down stays in doubt: whoever
+        finds its leases will see."""
+        writers: tuple[Writer[Any, Any], ...] = (self._admitting, self._closing, self._answering)
+        await asyncio.gather(*(writer.close(LAST_SECONDS) for writer in writers))
+
+    # -- admission
+
+    def admit(self, admission: Admission) -> asyncio.Future[Admitted]:
+        asked = (admission, time.monotonic())
+        if admission.large:
+            return self._loop.create_task(self._admissions.write_large(asked))
+        return self._admitting.submit(asked)
+
+    async def answered(self, response_id: str) -> None:
+        await self._answering.submit(response_id)
+
+    async def _answer_all(self, response_ids: list[str]) -> list[OutliveError | None]:
+        await self._database.write("answered", lambda db: db.execute(SQL["drop_unanswered"], response_ids))
+        return [None] * len(response_ids)
+
+    # -- running
+
+    def append(self, entries: list[Entry]) -> asyncio.Future[list[Kept]]:
+        return self._loop.create_task(self._appends.write(entries))
+
+    async def mark(self, lease: Lease, notes: Notes) -> None:
+        row = (encode(notes).decode(), lease.key, lease.fence, self._worker)
+        await self._database.write("mark", lambda db: db.execute(SQL["mark_lease"], *row))
+
+    async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
+        async def work(db: Connection) -> list[Claim]:
+            rows = await db.fetch(SQL["find_waiting"], sorted(busy_owners), limit)
+            keys = await self._within_quota(db, rows) if self._quota.running_per_owner else [row[0] for row in rows]
+            return await _take(db, keys, worker, attempts=1) if keys else []
+
+        return await self._take_surely("claim", worker, work)
+
+    async def _within_quota(self, db: Connection, rows: Sequence[Any]) -> list[int]:
+        """Of what waits, as much as each owner may still run on all nodes together."""
+        owners = {row[1] for row in rows}
+        for lock in sorted(lock_of("running", owner) for owner in owners):
+            await db.execute(SQL["lock_owner"], lock)
+        running: dict[str, int] = dict(await db.fetch(SQL["count_running"], sorted(owners)))
+        keys = []
+        for key, owner in rows:
+            running[owner] = running.get(owner, 0) + 1
+            if running[owner] <= self._quota.running_per_owner:
+                keys.append(key)
+        return keys
+
+    async def seize(self, response_id: str, worker: str) -> Claim | None:
+        async def work(db: Connection) -> list[Claim]:
+            row = await db.fetchrow(SQL["find_running"], as_text(response_id))
+            return await _take(db, [row[0]], worker, attempts=0, waited=row[1]) if row is not None else []
+
+        claims = await self._take_surely("seize", worker, work)
+        return claims[0] if claims else None
+
+    async def _take_surely(self, name: str, worker: str, work: Any) -> list[Claim]:
+        """Take leases. Whoever took one must run it, so a commit whose end was never heard of is looked after."""
+        claims: list[Claim] = []
+
+        async def remember(db: Connection) -> None:
+            claims.clear()
+            claims.extend(await work(db))
+
+        try:
+            await self._database.transact(name, remember)
+        except InDoubt as doubt:
+            if not claims or not await self._holds(worker, claims, doubt):
+                raise
+        return claims
+
+    async def _holds(self, worker: str, claims: list[Claim], doubt: InDoubt) -> bool:
+        ids, fences = [c.lease.response_id for c in claims], [c.lease.fence for c in claims]
+        await self._database.settle(doubt)
+        count = await self._database.insist("claim", lambda db: db.fetchval(SQL["find_taken"], worker, ids, fences))
+        return bool(count)
+
+    async def hand_back(self, leases: list[Lease]) -> None:
+        rows = ([lease.key for lease in leases], [lease.fence for lease in leases])
+        await self._database.write("hand back", lambda db: db.execute(SQL["hand_back"], *rows, self._worker))
+
+    async def confirm(self, worker: str, leases: list[Lease]) -> list[bool]:
+        rows = ([lease.key for lease in leases], [lease.fence for lease in leases])
+        held = await self._database.write("confirm", lambda db: db.fetch(SQL["confirm_leases"], worker, *rows))
+        keys = {row[0] for row in held}
+        return [lease.key in keys for lease in leases]
+
+    async def free(self) -> int:
+        return len(await self._database.write("free", lambda db: db.fetch(SQL["free_leases"])))
+
+    async def waiting(self) -> dict[str, int]:
+        rows = await self._database.read("count", lambda db: db.fetch(SQL["count_waiting"]))
+        return {row[0]: row[1] for row in rows}
+
+    # -- ending
+
+    def close(self, closing: Closing) -> asyncio.Future[None]:
+        return self._closing.submit(closing)
+
+    async def _close_all(self, closings: list[Closing]) -> list[OutliveError | None]:
+        rows = [_as_row(closing) for closing in closings]
+        keys = [closing.entry.lease.key for closing in closings]
+        results = await self._database.write(
+            "close", lambda db: db.fetch(SQL["close_all"], rows, keys, self._worker), hot=True
+        )
+        for key in keys:
+            self._appends.forget(key)
+        return [_end(row[0]) for row in results]
+
+    async def hide(self, owner: str, response_id: str) -> None:
+        async def work(db: Connection) -> None:
+            row = await db.fetchrow(SQL["lock_hideable"], as_text(response_id), owner)
+            if row is None:
+                raise NotFound(f"Response with id '{response_id}' not found.")
+            key, thread, first, runs = row
+            if runs:
+                raise StaleFence("The response is running again.")
+            await db.execute(SQL["hide_responses"], [key])
+            await db.execute(SQL["make_holes"], [thread], [first])
+
+        await self._database.transact("delete", work)
+
+
+async def _take(db: Connection, keys: list[int], worker: str, attempts: int, waited: bool = False) -> list[Claim]:
+    claims = []
+    for row in await db.fetch(SQL["take_leases"], worker, attempts, keys):
+        response_id, key, fence, owner, request, thread, first, input_end, made, notes, background, sealed = row
+        items = await load_all(await db.fetch(SQL["read_input"], thread, first, input_end))
+        claims.append(
+            Claim(
+                lease=Lease(response_id, key, fence),
+                owner=owner,
+                request=unpack(request, items),
+                place=Place(thread, first),
+                attempts=made,
+                notes=_decode_notes(notes),
+                background=background,
+                waited=waited,
+                sealed=sealed,
+            )
+        )
+    return claims
+
+
+def _end(result: str) -> OutliveError | None:
+    if result == "ended":
+        return None
+    return StaleFence() if result == "stale" else Behind(int(result))
+
+
+def _as_row(closing: Closing) -> tuple[Any, ...]:
+    entry, turn = closing.entry, closing.turn
+    rows = list(appends.cut(entry))
+    return (
+        *(entry.lease.response_id, entry.lease.key, entry.lease.fence, entry.at),
+        *([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]),
+        *(closing.status, closing.snapshot, ids_of(turn), [encode(item) for item in turn], closing.keep_turn),
+    )

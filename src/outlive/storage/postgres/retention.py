@@ -1,0 +1,101 @@
+"""Forgetting on Postgres: hiding what has expired and erasing what is hidden, by as many nodes at once as like to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outlive.storage.postgres.connection import Connection, Database
+from outlive.storage.postgres.threads import SQL
+
+# Of events erased in one transaction, so that none is long.
+MOST_ROWS = 500
+
+
+class PostgresKeeper:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def expire(self, *, responses_before: float | None, conversations_before: float | None, limit: int) -> int:
+        async def work(db: Connection) -> int:
+            hidden = 0
+            # Conversations first: locks are always taken in this order.
+            if conversations_before is not None:
+                rows = await db.fetch(SQL["expire_conversations"], conversations_before, limit)
+                await db.execute(SQL["hide_conversations"], [row["key"] for row in rows])
+                await _make_holes(db, [row["thread"] for row in rows], [0] * len(rows))
+                hidden += len(rows)
+            if responses_before is not None:
+                rows = await db.fetch(SQL["expire_responses"], responses_before, limit)
+                await db.execute(SQL["hide_responses"], [row["key"] for row in rows])
+                await _make_holes(db, [row["thread"] for row in rows], [row["first"] for row in rows])
+                hidden += len(rows)
+            return hidden
+
+        return await self._database.transact("expire", work)
+
+    async def erase(self, limit: int) -> int:
+        erased = await self._database.transact("erase", lambda db: _erase_responses(db, limit))
+        if erased:
+            return erased
+        return await self._database.transact("erase", lambda db: _erase_conversations(db, limit))
+
+    async def forget_keys(self, before: float) -> None:
+        await self._database.write("forget keys", lambda db: db.execute(SQL["erase_old_keys"], before))
+        await self._database.write("forget keys", lambda db: db.execute(SQL["erase_old_unanswered"], before))
+
+    async def scrub(self) -> None:
+        """Erased rows lie in the database's files until it has vacuumed them, which it does by itself; nobody but its
+        administrator can read them there."""
+
+
+async def _make_holes(db: Connection, threads: list[int], firsts: list[int]) -> None:
+    if threads:
+        await db.execute(SQL["lock_threads"], threads)
+        await db.execute(SQL["make_holes"], threads, firsts)
+
+
+async def _idle(db: Connection, rows: list[Any]) -> list[Any]:
+    """Those in whose families nothing runs, nor can begin to before we are done."""
+    roots = sorted({row["root"] for row in rows})
+    await db.execute(SQL["lock_families"], roots)
+    busy = {row[0] for row in await db.fetch(SQL["busy_families"], roots)}
+    return [row for row in rows if row["root"] not in busy]
+
+
+async def _erase_responses(db: Connection, limit: int) -> int:
+    """Erase some, long journals from their beginning on; how many were begun."""
+    rows = await db.fetch(SQL["erasable_responses"], limit)
+    left = MOST_ROWS
+    begun = 0
+    for row in await _idle(db, rows):
+        begun += 1
+        gone = int((await db.execute(SQL["erase_events"], row["key"], left)).split()[1])
+        left -= gone
+        if left <= 0 and await db.fetchval(SQL["has_events"], row["key"]):
+            break
+        await db.execute(SQL["erase_keys"], row["id"])
+        if not row["kept"]:
+            span = (row["thread"], row["first"], row["last"])
+            await db.execute(SQL["erase_response_items"], row["key"], *span)
+        await db.execute(SQL["erase_response"], row["key"])
+        if not row["kept"]:
+            await _erase_thread(db, row["thread"])
+        if left <= 0:
+            break
+    return begun
+
+
+async def _erase_conversations(db: Connection, limit: int) -> int:
+    rows = await _idle(db, await db.fetch(SQL["erasable_conversations"], limit))
+    for row in rows:
+        await db.execute(SQL["erase_loose_items"], row["thread"])
+        await db.execute(SQL["erase_keys"], row["id"])
+        await db.execute(SQL["erase_conversation"], row["key"])
+        await _erase_thread(db, row["thread"])
+    return len(rows)
+
+
+async def _erase_thread(db: Connection, thread: int | None) -> None:
+    """If nothing needs it; then also the threads that were kept for its sake alone."""
+    while thread is not None:
+        thread = await db.fetchval(SQL["erase_thread"], thread)

@@ -1,0 +1,44 @@
+"""Large inputs: sent in pieces, so that no single message is so long that the event loop stands still for it.
+
+The pieces lie in an unlogged table within the transaction that accepts the request, which puts them together: if that
+is undone, so are they.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from outlive.core.events import Json
+from outlive.storage.postgres.connection import Connection
+from outlive.storage.postgres.threads import SQL, encode
+
+PIECE_BYTES = 256 * 1024
+
+Pieces = tuple[list[int], list[int], list[bytes]]
+
+
+async def put(connection: Connection, holder: str, items: list[Json]) -> None:
+    """Put the items into the stash, about so many bytes at a time; they are numbered from 1."""
+    for numbers, pieces, parts in await asyncio.to_thread(lambda: list(_cut(items))):
+        await connection.execute(SQL["add_pieces"], holder, numbers, pieces, parts)
+
+
+def _cut(items: list[Json]) -> Iterator[Pieces]:
+    numbers: list[int] = []
+    pieces: list[int] = []
+    parts: list[bytes] = []
+    size = 0
+    for number, item in enumerate(items, 1):
+        body = encode(item)
+        for piece, at in enumerate(range(0, len(body), PIECE_BYTES)):
+            part = body[at : at + PIECE_BYTES]
+            numbers.append(number)
+            pieces.append(piece)
+            parts.append(part)
+            size += len(part)
+            if size >= PIECE_BYTES:
+                yield numbers, pieces, parts
+                numbers, pieces, parts, size = [], [], [], 0
+    if parts:
+        yield numbers, pieces, parts

@@ -1,0 +1,167 @@
+"""One SQLite file: its lock, its schema, its one writer and its readers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import re
+import sqlite3
+import threading
+from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import resources
+from pathlib import Path
+
+from outlive.core.errors import SettingsError, StorageUnavailable
+from outlive.storage.sqlite.checkpoint import Checkpointer
+from outlive.storage.sqlite.writer import T, Work, Writer
+
+SCHEMA_VERSION = 4
+BUSY_MS = 2000
+CHECKPOINT_BUSY_MS = 100
+READERS = 3
+
+
+class Database:
+    """The file: one connection that writes, and a few that read."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._lock = _lock_file(path)
+        try:
+            _create(path)
+            connection = _open(path)
+            self.version_before = _migrate(connection, path)  # of the schema
+            beside = _open(path)
+        except sqlite3.Error as error:
+            raise SettingsError(f"The database {path} cannot be opened: {error}.") from error
+        connection.execute("PRAGMA busy_timeout = 0")  # see writer.py
+        self._checkpointer = Checkpointer(path, beside)
+        self._writer = Writer(connection, self._checkpointer)
+        self._loop = asyncio.get_running_loop()
+        self._local = threading.local()
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="outlive-reader")
+        self._opened: list[sqlite3.Connection] = []
+
+    def write(self, name: str, work: Work[T], heavy: bool = False) -> asyncio.Future[T]:
+        """Run `work` in the next transaction. It must check before it writes: an error undoes nothing."""
+        return self._writer.write(name, work, heavy)
+
+    def read(self, name: str, work: Work[T]) -> Awaitable[T]:
+        return self._loop.run_in_executor(self._readers, self._read, name, work)
+
+    async def probe(self) -> bool:
+        """Whether the database can be written; asks it only when it last could not."""
+        if not self._writer.healthy:
+            with contextlib.suppress(StorageUnavailable):
+                # Sets what is set already, but a page is written for it: only that tells whether the disk has room.
+                await self.write("probe", lambda db: db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}"))
+        return self._writer.healthy
+
+    async def checkpoint(self) -> None:
+        """Move the log into the file and empty it. A transaction cannot do that, so it has a connection of its own."""
+
+        def work() -> None:
+            try:
+                with contextlib.closing(_open(self.path)) as connection:
+                    # Nobody can write while the log is emptied, so most of it is moved before that ...
+                    connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+                    # ... and a reader is not waited for for long.
+                    connection.execute(f"PRAGMA busy_timeout = {CHECKPOINT_BUSY_MS}")
+                    (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            except sqlite3.Error as error:
+                raise StorageUnavailable("checkpoint", str(error)) from error
+            if busy:
+                raise StorageUnavailable("checkpoint", "somebody is reading")
+
+        await asyncio.to_thread(work)
+
+    async def close(self) -> None:
+        await self._writer.close()
+        await asyncio.to_thread(self._checkpointer.close)
+        self._readers.shutdown(wait=True)
+        for connection in self._opened:
+            connection.close()
+        os.close(self._lock)
+
+    def _read(self, name: str, work: Work[T]) -> T:
+        try:
+            connection = getattr(self._local, "connection", None)
+            if connection is None:
+                connection = self._local.connection = _open(self.path, read_only=True)
+                self._opened.append(connection)
+            return work(connection)
+        except sqlite3.Error as error:
+            raise StorageUnavailable(name, str(error)) from error
+
+
+def load_queries(file: str = "queries.sql") -> dict[str, str]:
+    """The statements of a .sql file by name: each stands under a line `-- name --`."""
+    text = resources.files("outlive.storage.sqlite").joinpath(file).read_text()
+    parts = re.split(r"^-- (\w+) --$", text, flags=re.M)[1:]
+    return {name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _create(path: str) -> None:
+    """What is said here is no business of the machine's other users. The log's files get the same rights."""
+    with contextlib.suppress(OSError):  # it is there already; or it cannot be made, and opening it says why
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def _open(path: str, read_only: bool = False) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+    if read_only:
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(
+        "PRAGMA fullfsync = ON"
+    )  # on a Mac a plain fsync stops at the drive's cache; elsewhere no change
+    connection.execute("PRAGMA wal_autocheckpoint = 0")  # see checkpoint.py
+    # Deleted content is overwritten with zeros, so that it is not in the file any more (D18).
+    connection.execute("PRAGMA secure_delete = ON")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    return connection
+
+
+def _migrate(connection: sqlite3.Connection, path: str) -> int:
+    """Bring the schema up to date; its version before."""
+    version: int
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version > SCHEMA_VERSION:
+        raise SettingsError(
+            f"The database {path} was written by a newer Outlive (schema {version}, this one knows {SCHEMA_VERSION}); "
+            "use that version."
+        )
+    folder = resources.files("outlive.storage.sqlite").joinpath("migrations")
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        number = int(file.name[:4])
+        if number > version:
+            connection.executescript(f"BEGIN IMMEDIATE; {file.read_text()}; PRAGMA user_version = {number}; COMMIT;")
+    return version
+
+
+def _lock_file(path: str) -> int:
+    """Hold a lock beside the file for as long as this process lives; the database's own locks are not enough.
+
+    The descriptor is not inherited, so a child that outlives the server does not keep the lock.
+    """
+    try:
+        # The same file by another name must have the same lock.
+        real = Path(path).resolve()
+        real.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(f"{real}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SettingsError(f"The database {path} cannot be opened: {error.strerror}.") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise SettingsError(
+            f"Another Outlive server is already running on {path}; stop it first, or give this one another --database."
+        ) from error
+    return descriptor

@@ -1,0 +1,107 @@
+"""Forgetting on SQLite: hiding what has expired, erasing what is hidden, and leaving no byte of it in a file."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from outlive.storage.sqlite import staging
+from outlive.storage.sqlite.connection import Database
+from outlive.storage.sqlite.threads import SQL
+
+# Of events erased in one transaction (some 10 µs each): every response that runs waits for it.
+MOST_ROWS = 500
+
+
+class SqliteKeeper:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def expire(self, *, responses_before: float | None, conversations_before: float | None, limit: int) -> int:
+        def work(db: sqlite3.Connection) -> int:
+            hidden = 0
+            if responses_before is not None:
+                rows = db.execute(SQL["expire_responses"], (responses_before, limit)).fetchall()
+                for key, thread, first in rows:
+                    db.execute(SQL["hide_response"], (key,))
+                    db.execute(SQL["make_hole"], (first, thread))
+                hidden += len(rows)
+            if conversations_before is not None:
+                rows = db.execute(SQL["expire_conversations"], (conversations_before, limit)).fetchall()
+                for key, thread in rows:
+                    db.execute(SQL["hide_conversation"], (key,))
+                    db.execute(SQL["make_hole"], (0, thread))
+                hidden += len(rows)
+            return hidden
+
+        return await self._database.write("expire", work, heavy=True)
+
+    async def erase(self, limit: int) -> int:
+        def work(db: sqlite3.Connection) -> int:
+            responses = db.execute(SQL["erasable_responses"], (limit,)).fetchall()
+            if not _erase_responses(db, responses):
+                return len(responses)
+            conversations = db.execute(SQL["erasable_conversations"], (limit,)).fetchall()
+            for key, conversation_id, thread in conversations:
+                staging.erase(db, db.execute(SQL["find_loose_stashed"], (thread,)).fetchall())
+                db.execute(SQL["erase_loose_items"], (thread,))
+                db.execute(SQL["erase_keys"], (conversation_id,))
+                db.execute(SQL["erase_conversation"], (key,))
+                _erase_thread(db, thread)
+            return len(responses) + len(conversations)
+
+        return await self._database.write("erase", work, heavy=True)
+
+    async def forget_keys(self, before: float) -> None:
+        def work(db: sqlite3.Connection) -> None:
+            db.execute(SQL["erase_old_keys"], (before,))
+            db.execute(SQL["erase_old_unanswered"], (before,))
+
+        await self._database.write("forget keys", work, heavy=True)
+
+    async def scrub(self) -> None:
+        # Deleted content was overwritten with zeros in the pages; the log still holds them as they were.
+        await self._database.checkpoint()
+
+
+def _erase_responses(db: sqlite3.Connection, responses: list[tuple[Any, ...]]) -> bool:
+    """Erase them, long journals from their beginning on; False when that is enough for one transaction."""
+    left = MOST_ROWS
+    for row in responses:
+        events = _find_events(db, row[0], left + 1)
+        db.executemany(SQL["erase_event"], events[:left])
+        if len(events) > left:
+            return False
+        left -= len(events)
+        _erase_response(db, *row)
+    return True
+
+
+def _find_events(db: sqlite3.Connection, response: int, limit: int) -> list[tuple[int]]:
+    """The keys of a journal's rows, from its beginning on, so many at most."""
+    first, last = db.execute(SQL["find_eras"], (response,)).fetchone()
+    keys: list[tuple[int]] = []
+    for era in range(first, last + 1):
+        keys += db.execute(SQL["find_events"], (era, response, limit - len(keys))).fetchall()
+        if len(keys) == limit:
+            break
+    return keys
+
+
+def _erase_response(
+    db: sqlite3.Connection, key: int, response_id: str, thread: int, first: int, last: int, in_conversation: int
+) -> None:
+    db.execute(SQL["erase_unanswered"], (key,))
+    db.execute(SQL["erase_keys"], (response_id,))
+    if not in_conversation:
+        staging.erase(db, db.execute(SQL["find_stashed"], (thread, first, last)).fetchall())
+        db.execute(SQL["erase_response_items"], (key, thread, first, last))
+        _erase_thread(db, thread)
+    db.execute(SQL["erase_response"], (key,))
+
+
+def _erase_thread(db: sqlite3.Connection, thread: int | None) -> None:
+    """If nothing needs it; then also the threads that were kept for its sake alone."""
+    while thread is not None:
+        row = db.execute(SQL["erase_thread"], (thread,)).fetchone()
+        thread = row[0] if row else None

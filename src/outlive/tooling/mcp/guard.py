@@ -1,0 +1,96 @@
+"""Requests to addresses that strangers name: never to a private one, and never for an answer without an end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+
+import httpx2
+
+from outlive.tooling.mcp.addresses import is_private
+
+# What one answer may be long, or one event of a stream.
+MAX_BYTES = 4 * 1024 * 1024
+# So many of a host's addresses are tried.
+MAX_ADDRESSES = 3
+
+
+class Forbidden(httpx2.TransportError):
+    """The address is private, and this server may not be sent there."""
+
+
+class TooLong(httpx2.TransportError):
+    """The answer is longer than any that is waited for."""
+
+
+class Guard(httpx2.AsyncBaseTransport):
+    """Looks the host up itself and connects to what it found, so that no second look can find something else."""
+
+    def __init__(self, *, private: bool, max_bytes: int = MAX_BYTES) -> None:
+        self._private = private
+        self._max_bytes = max_bytes
+        # No proxy of the environment's: it would reach what this server may not.
+        self._inner = httpx2.AsyncHTTPTransport(trust_env=False)
+        self.refused: int | None = None  # the status of the last answer that was a refusal
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if not self._private:
+            answer = await self._ask_public(request)
+        else:
+            answer = await self._inner.handle_async_request(request)
+        if answer.status_code in (401, 403, 429) or answer.status_code >= 500:
+            self.refused = answer.status_code
+        assert isinstance(answer.stream, httpx2.AsyncByteStream)
+        by_event = answer.headers.get("content-type", "").startswith("text/event-stream")
+        answer.stream = _Bounded(answer.stream, self._max_bytes, by_event)
+        return answer
+
+    async def _ask_public(self, request: httpx2.Request) -> httpx2.Response:
+        """Ask at the first of the host's addresses that answers."""
+        host, url = request.url.host, request.url
+        *others, last = await _find_public(host, url.port or (443 if url.scheme == "https" else 80))
+        request.extensions = {**request.extensions, "sni_hostname": host}
+        for address in others:
+            request.url = url.copy_with(host=address)  # the Host header names the host as before
+            with contextlib.suppress(httpx2.ConnectError, httpx2.ConnectTimeout):
+                return await self._inner.handle_async_request(request)
+        request.url = url.copy_with(host=last)
+        return await self._inner.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """Ends an answer that is too long; a stream of events may go on, as long as each of them ends."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, most: int, by_event: bool) -> None:
+        self._inner = inner
+        self._most = most
+        self._by_event = by_event
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        length = 0
+        async for piece in self._inner:
+            length += len(piece)
+            if self._by_event and (b"\n\n" in piece or b"\r\n\r\n" in piece):
+                length = 0
+            if length > self._most:
+                raise TooLong(f"The answer has more than {self._most} bytes.")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+async def _find_public(host: str, port: int) -> list[str]:
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise httpx2.ConnectError("The host is not known.") from error
+    addresses = [str(entry[4][0]) for entry in found]
+    if not addresses or any(is_private(address) for address in addresses):
+        raise Forbidden("The host has a private address.")
+    return addresses[:MAX_ADDRESSES]

@@ -1,1 +1,0 @@
-"""Pure translation between an upstream dialect and event drafts; one file per dialect."""
