@@ -50,7 +50,7 @@ class Writer:
             if ring:
                 self.bell.ring(Ring("advanced", self.lease.response_id, self.last))
 
-    def hear(self, ring: Ring) -> None:
+    def on_chunks(self, ring: Ring) -> None:
         self.heard += ring.kind == "advanced"
 
 
@@ -67,7 +67,7 @@ async def hire(url: str) -> Writer:
     admitted = await ledger.admit(admission)
     assert admitted.lease is not None
     writer = Writer(database, ledger, bell, admitted.lease)
-    bell.listen(writer.hear)
+    bell.listen(writer.on_chunks)
     return writer
 
 

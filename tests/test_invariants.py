@@ -15,9 +15,9 @@ import pytest
 
 from outlive.core.errors import StaleFence, UpstreamFault
 from outlive.core.events import is_last, read_frame, split_frames
-from outlive.engine.delivery.live import Live, Lives
+from outlive.engine.delivery.live import LiveResponse, LiveResponses
 from outlive.engine.delivery.reader import Cursor
-from outlive.ports.ledger import Closing, Entry, Lease, Notes
+from outlive.ports.ledger import Checkpoint, Closing, Entry, Lease
 from outlive.testing import (
     Gate,
     Script,
@@ -161,16 +161,16 @@ async def try_everything(rig: Rig, stale: Lease, first: int) -> None:
     for keep_turn in (True, False):
         with pytest.raises(StaleFence):
             await rig.ledger.close(Closing(last, "completed", b"{}", [{"id": "x"}], keep_turn))
-    await rig.ledger.mark(stale, Notes([first]))
+    await rig.ledger.mark(stale, Checkpoint([first]))
     await rig.ledger.hand_back([stale])
 
 
 def test_a_wake_up_may_be_lost_without_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nine of ten wake-ups never come; whoever waits finds out at the next tick, and misses nothing."""
     chance = random.Random(7)
-    wake, ring = Live.wake, Lives.ring
-    monkeypatch.setattr(Live, "wake", lambda live: wake(live) if chance.random() < 0.1 else None)
-    monkeypatch.setattr(Lives, "ring", lambda lives, key: ring(lives, key) if chance.random() < 0.1 else None)
+    wake, ring = LiveResponse.wake, LiveResponses.ring
+    monkeypatch.setattr(LiveResponse, "wake", lambda live: wake(live) if chance.random() < 0.1 else None)
+    monkeypatch.setattr(LiveResponses, "ring", lambda lives, key: ring(lives, key) if chance.random() < 0.1 else None)
 
     async def scene(rig: Rig) -> None:
         ticking = asyncio.create_task(rig.engine.tick((rig.lives, rig.fleeting_lives), 0.002))

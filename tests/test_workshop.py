@@ -15,7 +15,7 @@ from outlive.core.requests.create import CreateResponse
 from outlive.storage.key_file import KeyFileSeal
 from outlive.storage.seal import SecretSeal
 from outlive.testing import CountingIds
-from outlive.tooling.build import make_seal, open_workshop, read_tools
+from outlive.tooling.build import build_tools, make_seal, read_tools
 
 GOOD = '''
 """Tools for a test."""
@@ -93,15 +93,15 @@ def test_tools_are_offered_to_those_who_ask_or_to_all() -> None:
     write("good_tools", GOOD)
     plain = CreateResponse(model="m", input=[])
     asks = CreateResponse(model="m", input=[], tools=[{"type": "mcp", "server_label": "outlive"}])
-    shy = open_workshop(Settings(tools=["good_tools"]), CountingIds(), None)
+    shy = build_tools(Settings(tools=["good_tools"]), CountingIds(), None)
     assert (shy.toolbox.serves(plain), shy.toolbox.serves(asks)) == (False, True)
-    open_handed = open_workshop(Settings(tools=["good_tools"], offer_tools=True), CountingIds(), None)
+    open_handed = build_tools(Settings(tools=["good_tools"], offer_tools=True), CountingIds(), None)
     assert open_handed.toolbox.serves(plain)
-    assert not open_workshop(Settings(offer_tools=True), CountingIds(), None).toolbox.serves(plain)
+    assert not build_tools(Settings(offer_tools=True), CountingIds(), None).toolbox.serves(plain)
 
 
 def test_the_limits_of_the_settings_hold() -> None:
-    tools = open_workshop(Settings(max_steps=5, max_tool_output=9), CountingIds(), None)
+    tools = build_tools(Settings(max_steps=5, max_tool_output=9), CountingIds(), None)
     assert (tools.max_steps, tools.max_output) == (5, 9)
 
 

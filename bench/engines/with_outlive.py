@@ -16,7 +16,7 @@ from outlive.core.numbering import number
 from outlive.core.requests.create import header, parse_create
 from outlive.core.requests.limits import Limits
 from outlive.engine.delivery.committer import Committer
-from outlive.engine.delivery.live import Live
+from outlive.engine.delivery.live import LiveResponse
 from outlive.ports.ledger import Admission, Claim, Closing, Entry
 from outlive.storage.postgres import Database, PostgresLedger
 
@@ -83,7 +83,7 @@ async def measure_streams(ledger: PostgresLedger) -> Load:
     )  # each waits for its last one anyway, so waiting for company gains nothing
 
     async def run(claim: Claim) -> None:
-        live = Live(claim.lease, Fold({"id": claim.lease.response_id}, 0))
+        live = LiveResponse(claim.lease, Fold({"id": claim.lease.response_id}, 0))
         for event in range(EVENTS):
             committer.submit(live, [Draft("outlive:bench", {"delta": stamp(event).decode()})])
             await committer.settle(live)

@@ -22,29 +22,29 @@ from outlive.core.errors import InvalidRequest
 from outlive.dialects.build import make_backend
 from outlive.dialects.embedded.backend import MODEL, LocalModel
 from outlive.dialects.transport.http1 import Pool
-from outlive.engine.admission import Door
-from outlive.engine.cluster.mirrors import Echoes
+from outlive.engine.admission import Admitter
+from outlive.engine.cluster.mirrors import Mirrors
 from outlive.engine.cluster.node import Node
-from outlive.engine.cluster.notifier import Crier
+from outlive.engine.cluster.notifier import ProgressNotifier
 from outlive.engine.delivery.committer import Committer
-from outlive.engine.delivery.live import Lives
+from outlive.engine.delivery.live import LiveResponses
 from outlive.engine.delivery.reader import Reader
 from outlive.engine.engine import Engine
-from outlive.engine.ephemeral import Fleeting
-from outlive.engine.retries import Answering
+from outlive.engine.ephemeral import EphemeralRuns
+from outlive.engine.retries import PendingCreates
 from outlive.engine.run.compactor import Compactor
-from outlive.engine.run.context_queries import Contexts
+from outlive.engine.run.context_queries import ContextQueries
 from outlive.engine.run.runner import Route, Runner
-from outlive.engine.slots import Capacity, Room
-from outlive.engine.sweeper import Retention, Sweeper
+from outlive.engine.slots import Capacity, Slots
+from outlive.engine.sweeper import RetentionPolicy, Sweeper
 from outlive.engine.worker import Worker
 from outlive.ports.backend import Backend, Upstream
 from outlive.server import leave_behind, listen, run_until_signal
 from outlive.storage.memory.journal import MemoryJournal
 from outlive.storage.memory.ledger import MemoryLedger
 from outlive.storage.seal import SecretSeal
-from outlive.storage.storage import Home, open_home
-from outlive.tooling.build import make_seal, open_workshop
+from outlive.storage.storage import Storage, open_storage
+from outlive.tooling.build import build_tools, make_seal
 
 log = logging.getLogger("outlive")
 
@@ -65,7 +65,7 @@ async def _serve(settings: Settings) -> None:
     async with contextlib.AsyncExitStack() as stack:
         listening = stack.enter_context(listen(settings))
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"  # of this process, and of no other ever
-        home = await stack.enter_async_context(open_home(settings, name))
+        home = await stack.enter_async_context(open_storage(settings, name))
         upstreams = settings.upstreams
         if not upstreams and not settings.agents:
             upstreams = [await stack.enter_async_context(_embedded())]
@@ -88,19 +88,19 @@ async def _close_backends(engine: Engine) -> None:
 
 
 def build(
-    settings: Settings, home: Home, name: str, upstreams: list[Upstream], pool: Pool
-) -> tuple[Engine, tuple[Lives, Lives]]:
+    settings: Settings, home: Storage, name: str, upstreams: list[Upstream], pool: Pool
+) -> tuple[Engine, tuple[LiveResponses, LiveResponses]]:
     """The engine on a database, with a second, fleeting home for what is not stored."""
     clock, ids = SystemClock(), RandomIds()
     tool_seal = make_seal(settings)
-    tools = open_workshop(settings, ids, tool_seal)
+    tools = build_tools(settings, ids, tool_seal)
     backends: dict[str, Backend] = {upstream.name: make_backend(upstream, pool, ids) for upstream in upstreams}
     agents = load_agents(settings, ids)
     backends |= agents
     route = _make_route(upstreams, backends, agents)
-    lives, fleeting_lives = Lives(), Lives()
+    lives, fleeting_lives = LiveResponses(), LiveResponses()
     gate = Gate()
-    echoes = Echoes(home.journal, lives, home.bell) if home.shared else None
+    echoes = Mirrors(home.journal, lives, home.bell) if home.shared else None
     reader = Reader(lives, home.journal, clock, gate, settings.keep_alive_seconds, echoes)
     committer = Committer(home.ledger, clock, settings.commit_ms / 1000)
     compactor = Compactor(SecretSeal([home.secret]), ids, clock)
@@ -114,10 +114,10 @@ def build(
         tools=tools,
         compactor=compactor,
     )
-    room = Room(_capacity(settings), shared=home.shared)
+    room = Slots(_capacity(settings), shared=home.shared)
     takes = settings.role != "api"
     worker = Worker(name, home.ledger, runner, reader, lives, clock, room, home.bell, home.heart, takes=takes)
-    answering = Answering(home.bell, alone=not home.shared)
+    answering = PendingCreates(home.bell, alone=not home.shared)
     gate.worker = worker
 
     memory_journal = MemoryJournal()
@@ -132,8 +132,8 @@ def build(
         tools=tools,
         compactor=compactor,
     )
-    fleeting = Fleeting(memory, memory_runner, fleeting_lives)
-    retention = Retention(
+    fleeting = EphemeralRuns(memory, memory_runner, fleeting_lives)
+    retention = RetentionPolicy(
         response_days=settings.response_days,
         conversation_days=settings.conversation_days,
         every_seconds=settings.sweep_seconds,
@@ -141,7 +141,7 @@ def build(
     engine = Engine(
         backends=backends,
         route=route,
-        door=Door(
+        door=Admitter(
             route,
             home.ledger,
             home.catalog,
@@ -157,7 +157,7 @@ def build(
             compactor,
             settings.event_names,
         ),
-        contexts=Contexts(route, home.catalog, home.history, compactor, worker),
+        contexts=ContextQueries(route, home.catalog, home.history, compactor, worker),
         worker=worker,
         fleeting=fleeting,
         reader=reader,
@@ -177,12 +177,12 @@ def build(
 
 
 def _make_node(
-    home: Home, worker: Worker, reader: Reader, lives: Lives, answering: Answering, clock: SystemClock
+    home: Storage, worker: Worker, reader: Reader, lives: LiveResponses, answering: PendingCreates, clock: SystemClock
 ) -> Node | None:
     """What it takes to be one among several; None where nobody else can be."""
     if not home.shared:
         return None
-    crier = Crier(lives, home.bell, clock)
+    crier = ProgressNotifier(lives, home.bell, clock)
     return Node(worker, reader, crier, answering, home.ledger, home.bell, home.heart)
 
 

@@ -1,4 +1,4 @@
-"""Armed points: places where a crash test may have the process killed, for real, at the worst moment."""
+"""Failpoints: named places where a crash test has the process killed with SIGKILL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _left = [int(_count or 1)]
 is_armed = bool(_point)
 
 
-def reach(point: str) -> None:
+def hit(point: str) -> None:
     """Die here with SIGKILL if a test has armed this point."""
     if point == _point:
         _left[0] -= 1

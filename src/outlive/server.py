@@ -15,7 +15,7 @@ import uvicorn
 
 from outlive.config.settings import Settings
 from outlive.core.errors import SettingsError
-from outlive.engine.delivery.live import Lives
+from outlive.engine.delivery.live import LiveResponses
 from outlive.engine.engine import Engine
 from outlive.http.app import Access, Application
 from outlive.http.protocol import Protocol
@@ -40,7 +40,7 @@ class Server(uvicorn.Server):
 
 
 async def run_until_signal(
-    settings: Settings, engine: Engine, lives: tuple[Lives, Lives], listening: socket.socket
+    settings: Settings, engine: Engine, lives: tuple[LiveResponses, LiveResponses], listening: socket.socket
 ) -> None:
     access = Access(
         keys=settings.keys,

@@ -13,7 +13,7 @@ from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.chat.translator import ChatTranslator
-from outlive.ports.backend import ContinuationMode, Hear, Lasting, ModelCall
+from outlive.ports.backend import BackgroundRuns, ContinuationMode, ModelCall, OnChunks
 
 
 class Gate:
@@ -69,7 +69,7 @@ class ScriptedBackend:
     """Plays one script per call, passed through or not, and the last one again when there are more calls."""
 
     stepwise = False
-    lasting: Lasting | None = None
+    lasting: BackgroundRuns | None = None
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class ScriptedBackend:
     def translator(self, call: ModelCall) -> ChatTranslator:
         return ChatTranslator(call, self._ids)
 
-    def stream(self, call: ModelCall, hear: Hear | None = None) -> AsyncGenerator[list[bytes], None]:
+    def stream(self, call: ModelCall, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
         self.calls.append(call)
         return self._play(len(self.calls) + len(self.passed))
 

@@ -12,7 +12,7 @@ import pytest
 
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import AnyDraft, Draft, Json
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.dialects.anthropic.backend import AnthropicBackend
 from outlive.dialects.transport.http1 import Pool
 from outlive.ports.backend import Backend, Ending, ModelCall, Upstream
@@ -61,7 +61,7 @@ def make_backend(server: AnthropicUpstream, pool: Pool, **fields: Any) -> Anthro
     return AnthropicBackend(Upstream(**{**given, **fields}), pool, CountingIds())
 
 
-def call_of(model: str, items: list[Json] | None = None, resume: Open | None = None, **fields: Any) -> ModelCall:
+def call_of(model: str, items: list[Json] | None = None, resume: OpenText | None = None, **fields: Any) -> ModelCall:
     made = make_call(resume, items or [HELLO], **fields)
     return ModelCall(model, made.request, made.items, made.resume)
 
@@ -243,7 +243,7 @@ def test_other_refusals_are_not_asked_again(server: AnthropicUpstream) -> None:
 
 def test_an_answer_is_continued(server: AnthropicUpstream) -> None:
     model = server.model(say("three"))
-    resume = Open("msg_9", 0, 0, "one, two, ", 4)
+    resume = OpenText("msg_9", 0, 0, "one, two, ", 4)
     drafts, _ = ask(server, call_of(model, resume=resume), continuation="prefill")
     assert said(drafts) == "one, two, three"
     (asked,) = server.calls(model)
@@ -252,7 +252,7 @@ def test_an_answer_is_continued(server: AnthropicUpstream) -> None:
 
 def test_a_model_that_takes_no_prefill_says_so(server: AnthropicUpstream) -> None:
     with pytest.raises(UpstreamFault, match="prefill") as caught:
-        ask(server, call_of("claude-opus-5-5", resume=Open("msg_9", 0, 0, "one", 1)), continuation="prefill")
+        ask(server, call_of("claude-opus-5-5", resume=OpenText("msg_9", 0, 0, "one", 1)), continuation="prefill")
     assert not caught.value.retryable
 
 

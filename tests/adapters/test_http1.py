@@ -59,7 +59,7 @@ def test_what_comes_is_taken_in_the_call_that_reads_it() -> None:
     async def main() -> None:
         async with asked() as (connection, _):
             taken: list[bytes] = []
-            passing = asyncio.create_task(connection.pass_on(take_into(taken)))
+            passing = asyncio.create_task(connection.forward_to(take_into(taken)))
             await turn()
             for count, piece in enumerate((b"one", b"two", b"three"), 1):
                 connection.data_received(chunk(piece)[:4])
@@ -101,7 +101,7 @@ def test_taken_or_read_each_byte_comes_once_and_in_order(
             while piece := await connection.read():
                 got.append(piece)
                 over = False
-                await connection.pass_on(take)
+                await connection.forward_to(take)
 
         async with asked() as (connection, _):
             reading = asyncio.create_task(read())
@@ -121,7 +121,7 @@ def test_a_take_that_has_had_enough_is_given_nothing_more() -> None:
     async def main() -> None:
         async with asked() as (connection, _):
             taken: list[bytes] = []
-            passing = asyncio.create_task(connection.pass_on(take_into(taken, most=1)))
+            passing = asyncio.create_task(connection.forward_to(take_into(taken, most=1)))
             await turn()
             connection.data_received(chunk(b"one"))
             connection.data_received(chunk(b"two"))  # before whoever passed on had its turn
@@ -140,7 +140,7 @@ def test_what_take_raises_comes_out_and_it_is_given_nothing_more() -> None:
                 taken.append(piece)
                 raise ValueError(piece)
 
-            passing = asyncio.create_task(connection.pass_on(take))
+            passing = asyncio.create_task(connection.forward_to(take))
             await turn()
             connection.data_received(chunk(b"one"))
             connection.data_received(chunk(b"two"))  # before whoever passed on had its turn
@@ -158,7 +158,7 @@ def test_an_answer_that_ends_or_breaks_ends_the_passing(end: str) -> None:
     async def main() -> None:
         async with asked() as (connection, writer):
             taken: list[bytes] = []
-            passing = asyncio.create_task(connection.pass_on(take_into(taken)))
+            passing = asyncio.create_task(connection.forward_to(take_into(taken)))
             await turn()
             writer.write(chunk(b"one"))
             while not taken:
@@ -177,9 +177,9 @@ def test_an_answer_that_ends_or_breaks_ends_the_passing(end: str) -> None:
                 assert await connection.read() == b"two"
             if end.startswith("end"):
                 assert await connection.read() == b""
-                await connection.pass_on(lambda _: pytest.fail("there is nothing to take"))
+                await connection.forward_to(lambda _: pytest.fail("there is nothing to take"))
             else:
-                for ask in (connection.read, lambda: connection.pass_on(lambda _: True)):
+                for ask in (connection.read, lambda: connection.forward_to(lambda _: True)):
                     with pytest.raises(TimeoutError if end == "silence" else Broken):
                         await ask()
 
@@ -190,7 +190,7 @@ def test_nothing_is_passed_on_while_something_waits_to_be_read() -> None:
     async def main() -> None:
         async with asked() as (connection, _):
             connection.data_received(chunk(b"one"))
-            await connection.pass_on(lambda _: pytest.fail("it would overtake what waits"))
+            await connection.forward_to(lambda _: pytest.fail("it would overtake what waits"))
             connection.data_received(chunk(b"two"))
             assert await connection.read() == b"onetwo"
 
@@ -201,7 +201,7 @@ def test_passing_that_is_cancelled_leaves_the_rest_to_be_read() -> None:
     async def main() -> None:
         async with asked() as (connection, _):
             taken: list[bytes] = []
-            passing = asyncio.create_task(connection.pass_on(take_into(taken)))
+            passing = asyncio.create_task(connection.forward_to(take_into(taken)))
             await turn()
             connection.data_received(chunk(b"one"))
             passing.cancel()

@@ -24,10 +24,10 @@ def old_file(path: Path, version: int) -> sqlite3.Connection:
     return db
 
 
-@pytest.mark.parametrize(("joints", "notes"), [("[]", "{}"), ("[4,9]", '{"joints":[4,9]}')])
-def test_the_joints_of_runs_under_way_become_notes(tmp_path: Path, joints: str, notes: str) -> None:
+@pytest.mark.parametrize(("resumed_at", "notes"), [("[]", "{}"), ("[4,9]", '{"joints":[4,9]}')])
+def test_the_joints_of_runs_under_way_become_notes(tmp_path: Path, resumed_at: str, notes: str) -> None:
     db = old_file(tmp_path / "old.db", 1)
-    db.execute("INSERT INTO leases VALUES (1, 'ann', 0, NULL, 1, 1, ?)", (joints,))
+    db.execute("INSERT INTO leases VALUES (1, 'ann', 0, NULL, 1, 1, ?)", (resumed_at,))
     connection._migrate(db, "old.db")
     assert db.execute("SELECT notes FROM leases").fetchall() == [(notes,)]
     assert db.execute("PRAGMA user_version").fetchone() == (connection.SCHEMA_VERSION,)

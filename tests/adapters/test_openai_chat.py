@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.chat.backend import ChatBackend
 from outlive.dialects.transport.http1 import Pool
@@ -101,7 +101,7 @@ def test_a_whole_answer_that_repeats_the_beginning_is_cut() -> None:
 
     async def main() -> list[bytes]:
         async with serve(reply, continuation="prefill") as (backend, _):
-            call = make_call(Open("msg_1", 0, 0, "Once upon", 2), [HELLO])
+            call = make_call(OpenText("msg_1", 0, 0, "Once upon", 2), [HELLO])
             translator = backend.translator(call)
             chunks = [chunk async for payloads in backend.stream(call) for chunk in payloads]
             return [draft.frame(0) for draft in translator.feed(chunks[0])]
@@ -344,7 +344,7 @@ class Ear:
         self.heard: list[bytes] = []
         self._wants_turn = list(wants_turn)
 
-    def hear(self, payloads: list[bytes]) -> bool:
+    def on_chunks(self, payloads: list[bytes]) -> bool:
         assert payloads
         self.told += payloads
         self.heard += payloads
@@ -355,7 +355,7 @@ class Ear:
             await self.listen_to(backend)
 
     async def listen_to(self, backend: Backend) -> None:
-        async for payloads in backend.stream(make_call(items=[HELLO]), self.hear):
+        async for payloads in backend.stream(make_call(items=[HELLO]), self.on_chunks):
             self.told += payloads
 
     def paced(self, *pieces: bytes, then: Callable[[web.Request], Awaitable[None]] | None = None) -> Answer:
@@ -417,7 +417,7 @@ def test_whoever_hears_gets_its_turn_when_it_wants_it() -> None:
         async with (
             asyncio.timeout(5),
             serve(reply) as (backend, _),
-            aclosing(backend.stream(make_call(items=[HELLO]), ear.hear)) as stream,
+            aclosing(backend.stream(make_call(items=[HELLO]), ear.on_chunks)) as stream,
         ):
             ear.told += await anext(stream)
             assert await anext(stream) == []
@@ -429,8 +429,8 @@ def test_whoever_hears_gets_its_turn_when_it_wants_it() -> None:
 
 def test_a_fault_in_what_is_heard_comes_out_and_ends_the_call() -> None:
     class Critic(Ear):
-        def hear(self, payloads: list[bytes]) -> bool:
-            super().hear(payloads)
+        def on_chunks(self, payloads: list[bytes]) -> bool:
+            super().on_chunks(payloads)
             raise UpstreamFault("What nonsense.")
 
     ear = Critic()

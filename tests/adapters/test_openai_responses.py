@@ -13,7 +13,7 @@ import pytest
 
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.dialects.embedded.backend import LocalModel
 from outlive.dialects.responses.backend import ResponsesBackend
 from outlive.dialects.transport.http1 import Pool
@@ -281,7 +281,7 @@ def test_a_real_server_answers_and_writes_on() -> None:
             # It does not say that its limit was reached, but its count does.
             assert events[-1]["type"] == f"response.{'incomplete' if usage['output_tokens'] >= 16 else 'completed'}"
             assert await backend.count(call) == usage["input_tokens"]
-            resume = Open("msg_old", 0, 0, said[: len(said) // 2], 4)
+            resume = OpenText("msg_old", 0, 0, said[: len(said) // 2], 4)
             more = await read(backend, make_call(resume, [question], max_output_tokens=24, temperature=0.0))
             done = next(event["item"] for event in more if event["type"] == "response.output_item.done")
             assert (done["id"], done["content"][0]["text"].startswith(resume.text)) == ("msg_old", True)

@@ -17,7 +17,7 @@ from outlive.storage.postgres import connection as postgres
 from outlive.storage.postgres.admissions import LATE_SECONDS
 from outlive.storage.postgres.ledger import PostgresLedger
 from outlive.storage.postgres.threads import SQL
-from tests.conformance.homes import Home, open_postgres
+from tests.conformance.homes import Storage, open_postgres
 from tests.conformance.scenes import Book, entry, frames, message
 from tests.support.line import Line
 from tests.support.postgres import SHELF
@@ -37,7 +37,7 @@ def play(test: Callable[[Any], Awaitable[None]]) -> Callable[[], None]:
     return run
 
 
-def books(*homes: Home) -> list[Book]:
+def books(*homes: Storage) -> list[Book]:
     """One book for each node, whose ids do not meet."""
     made = [Book(home) for home in homes]
     for number, book in enumerate(made):
@@ -220,7 +220,7 @@ async def test_nodes_that_mix_everything_never_wait_for_each_other_for_ever(url:
                 done += 1
             return done
 
-        async def sweep(home: Home) -> None:
+        async def sweep(home: Storage) -> None:
             for _ in range(15):
                 await home.keeper.expire(responses_before=1.0, conversations_before=1.0, limit=10)
                 await home.keeper.erase(10)
@@ -237,7 +237,7 @@ async def test_sweepers_of_two_nodes_erase_everything_once(url: str) -> None:
         for _ in range(30):
             await nodes[0].ledger.hide("ann", await nodes[0].answer())
 
-        async def erase(home: Home) -> int:
+        async def erase(home: Storage) -> int:
             gone = 0
             while count := await home.keeper.erase(5):
                 gone += count

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from outlive.storage.postgres import heartbeat as hearts
-from outlive.storage.postgres.heartbeat import PostgresHeart
-from tests.conformance.homes import Home, open_postgres
+from outlive.storage.postgres.heartbeat import PostgresHeartbeat
+from tests.conformance.homes import Storage, open_postgres
 from tests.conformance.scenes import Book
 from tests.support.line import Line
 from tests.support.postgres import SHELF
@@ -17,7 +17,7 @@ from tests.support.postgres import SHELF
 PATIENCE = 15.0
 
 
-def play(test: Callable[[Home, str], Awaitable[None]]) -> Callable[[], None]:
+def play(test: Callable[[Storage, str], Awaitable[None]]) -> Callable[[], None]:
     def run() -> None:
         async def go() -> None:
             url = SHELF.database(test.__name__)
@@ -30,15 +30,15 @@ def play(test: Callable[[Home, str], Awaitable[None]]) -> Callable[[], None]:
     return run
 
 
-async def wait_until_freed(home: Home) -> None:
+async def wait_until_freed(home: Storage) -> None:
     async with asyncio.timeout(PATIENCE):
         while not await home.ledger.free():
             await asyncio.sleep(0.05)
 
 
 @play
-async def test_leases_of_a_worker_that_lives_are_not_freed(home: Home, url: str) -> None:
-    heart = PostgresHeart(url, "alive", 1.0)
+async def test_leases_of_a_worker_that_lives_are_not_freed(home: Storage, url: str) -> None:
+    heart = PostgresHeartbeat(url, "alive", 1.0)
     await heart.start()
     book = Book(home)
     await book.start(worker="alive")
@@ -51,9 +51,9 @@ async def test_leases_of_a_worker_that_lives_are_not_freed(home: Home, url: str)
 
 
 @play
-async def test_a_worker_that_is_cut_off_is_dead_once_its_last_beat_has_run_out(home: Home, url: str) -> None:
+async def test_a_worker_that_is_cut_off_is_dead_once_its_last_beat_has_run_out(home: Storage, url: str) -> None:
     async with Line(SHELF.cluster.port) as line:
-        heart = PostgresHeart(url.replace(f":{SHELF.cluster.port}/", f":{line.port}/"), "cut off", 1.0)
+        heart = PostgresHeartbeat(url.replace(f":{SHELF.cluster.port}/", f":{line.port}/"), "cut off", 1.0)
         await heart.start()
         _, lease = await Book(home).start(worker="cut off")
         line.go_down()
@@ -72,10 +72,10 @@ async def test_a_worker_that_is_cut_off_is_dead_once_its_last_beat_has_run_out(h
 
 
 @play
-async def test_a_loop_that_hangs_loses_its_leases_though_the_heart_could_beat(home: Home, url: str) -> None:
+async def test_a_loop_that_hangs_loses_its_leases_though_the_heart_could_beat(home: Storage, url: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hearts, "HUNG_SECONDS", 1.0)
-        heart = PostgresHeart(url, "hung", 1.0)
+        heart = PostgresHeartbeat(url, "hung", 1.0)
         await heart.start()
         await Book(home).start(worker="hung")
         for _ in range(15):
@@ -94,10 +94,10 @@ async def test_a_loop_that_hangs_loses_its_leases_though_the_heart_could_beat(ho
 
 
 @play
-async def test_a_worker_begins_once_its_heart_has_beaten(home: Home, url: str) -> None:
+async def test_a_worker_begins_once_its_heart_has_beaten(home: Storage, url: str) -> None:
     async with Line(SHELF.cluster.port) as line:
         line.go_down()
-        heart = PostgresHeart(url.replace(f":{SHELF.cluster.port}/", f":{line.port}/"), "late", 1.0)
+        heart = PostgresHeartbeat(url.replace(f":{SHELF.cluster.port}/", f":{line.port}/"), "late", 1.0)
         starting = asyncio.create_task(heart.start())
         done, _ = await asyncio.wait([starting], timeout=0.3)
         assert not done

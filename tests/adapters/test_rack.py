@@ -11,8 +11,8 @@ from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
 from outlive.core.toolcalls.calls import Outcome, ToolSpec
-from outlive.ports.toolbox import Bench, Calling, Order
-from outlive.tooling.registry import MAX_NAME, Opened, Rack, choose_alias
+from outlive.ports.toolbox import Calling, Order, ToolSession
+from outlive.tooling.registry import MAX_NAME, Opened, ToolRegistry, choose_alias
 
 
 class StubRaw:
@@ -60,29 +60,29 @@ def entry(label: str, **fields: Any) -> Json:
     return {"type": "mcp", "server_label": label, **fields}
 
 
-def open_bench(rack: Rack, request: CreateResponse) -> Bench:
+def open_bench(rack: ToolRegistry, request: CreateResponse) -> ToolSession:
     return asyncio.run(rack.open(Order(response_id="r", owner="ann", request=request, items=[])))
 
 
 def test_each_entry_is_checked_by_its_source() -> None:
     docs, files = StubSource("docs"), StubSource("files")
-    Rack([docs, files]).check(ask({"type": "function", "name": "f"}, entry("files"), entry("docs")))
+    ToolRegistry([docs, files]).check(ask({"type": "function", "name": "f"}, entry("files"), entry("docs")))
     assert (docs.checked, files.checked) == (["tools[2]"], ["tools[1]"])
 
 
 @pytest.mark.parametrize("labels", [["nobody"], ["docs", "docs"]])
 def test_labels_must_be_known_and_different(labels: list[str]) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        Rack([StubSource("docs")]).check(ask(*map(entry, labels)))
+        ToolRegistry([StubSource("docs")]).check(ask(*map(entry, labels)))
     assert refused.value.param == f"tools[{len(labels) - 1}].server_label"
 
 
 def test_a_run_has_tools_when_its_request_asks_or_the_server_always_offers() -> None:
     source = StubSource("docs", "read")
     plain = ask({"type": "function", "name": "f"})
-    assert not Rack([source]).serves(plain)
-    assert Rack([source]).serves(ask(entry("docs")))
-    always = Rack([source], [entry("docs")])
+    assert not ToolRegistry([source]).serves(plain)
+    assert ToolRegistry([source]).serves(ask(entry("docs")))
+    always = ToolRegistry([source], [entry("docs")])
     assert always.serves(plain)
     assert list(open_bench(always, plain).tools) == ["read"]
     # What the request itself says of these tools counts.
@@ -90,7 +90,7 @@ def test_a_run_has_tools_when_its_request_asks_or_the_server_always_offers() -> 
 
 
 def test_only_allowed_tools_are_offered_and_a_person_is_asked_as_wished() -> None:
-    rack = Rack([StubSource("docs", "read", "write", "drop", default="always")])
+    rack = ToolRegistry([StubSource("docs", "read", "write", "drop", default="always")])
     bench = open_bench(
         rack, ask(entry("docs", allowed_tools=["read", "write"], require_approval={"never": {"read_only": True}}))
     )
@@ -102,7 +102,7 @@ def test_only_allowed_tools_are_offered_and_a_person_is_asked_as_wished() -> Non
 
 
 def test_tools_of_one_name_are_told_apart_by_their_label() -> None:
-    rack = Rack([StubSource("docs", "search"), StubSource("web", "search")])
+    rack = ToolRegistry([StubSource("docs", "search"), StubSource("web", "search")])
     bench = open_bench(rack, ask(entry("docs"), entry("web"), {"type": "function", "name": "search"}))
     assert {alias: tool.spec.label for alias, tool in bench.tools.items()} == {
         "docs_search": "docs",
@@ -123,7 +123,7 @@ def test_names_are_such_that_models_servers_take_them() -> None:
 def test_lists_are_shown_and_what_was_opened_is_closed() -> None:
     listed: Json = {"id": "mcpl_1", "type": "mcp_list_tools"}
     docs, files = StubSource("docs", listed=listed), StubSource("files")
-    rack = Rack([docs, files])
+    rack = ToolRegistry([docs, files])
     bench = open_bench(rack, ask(entry("docs"), entry("files")))
     assert bench.lists == [listed]
     asyncio.run(bench.close())
@@ -134,5 +134,5 @@ def test_when_one_cannot_be_opened_the_others_are_closed_again() -> None:
     docs, files = StubSource("docs"), StubSource("files")
     files.fails = True
     with pytest.raises(UpstreamFault):
-        open_bench(Rack([docs, files]), ask(entry("docs"), entry("files")))
+        open_bench(ToolRegistry([docs, files]), ask(entry("docs"), entry("files")))
     assert docs.closed == 1

@@ -15,7 +15,7 @@ from outlive.core.events import Json
 from outlive.dialects.responses import background_runs
 from outlive.dialects.responses.backend import ResponsesBackend
 from outlive.dialects.transport.http1 import Pool
-from outlive.ports.backend import Lasting, ModelCall, Upstream
+from outlive.ports.backend import BackgroundRuns, ModelCall, Upstream
 from outlive.testing import CountingIds
 from tests.support.responses_upstream import ResponsesUpstream, say, tell
 from tests.support.upstream import CUT, HANG, Gate, Pause, Refuse, Whole
@@ -42,7 +42,7 @@ class Session:
         upstream = Upstream(name="test", url=server.url, dialect="responses", reattach=True, **fields)
         self.backend = ResponsesBackend(upstream, self.pool, CountingIds())
 
-    async def __aenter__(self) -> Lasting:
+    async def __aenter__(self) -> BackgroundRuns:
         assert self.backend.lasting is not None
         return self.backend.lasting
 

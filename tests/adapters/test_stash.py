@@ -18,7 +18,7 @@ from outlive.storage.sqlite.connection import Database
 from outlive.storage.sqlite.conversations import SqliteConversations
 from outlive.storage.sqlite.history import SqliteHistory
 from outlive.storage.sqlite.ledger import SqliteLedger
-from outlive.storage.sqlite.retention import SqliteKeeper
+from outlive.storage.sqlite.retention import SqliteRetention
 from outlive.storage.sqlite.staging import PIECE_BYTES
 from outlive.testing import CountingIds
 
@@ -117,7 +117,7 @@ def test_a_deleted_response_takes_its_pieces_with_it(tmp_path: Path) -> None:
         admitted, _ = await admit(database, "resp_1")
         await close(database, admitted)
         await SqliteLedger(database).hide("local", "resp_1")
-        keeper = SqliteKeeper(database)
+        keeper = SqliteRetention(database)
         assert await keeper.erase(10) == 1
         await keeper.scrub()
         assert await count(database, "stash") == await count(database, "holders") == 0
@@ -128,7 +128,7 @@ def test_a_deleted_response_takes_its_pieces_with_it(tmp_path: Path) -> None:
 
 def test_a_deleted_conversation_takes_the_pieces_of_forgotten_responses_with_it(tmp_path: Path) -> None:
     async def scene(database: Database) -> None:
-        conversations, keeper = SqliteConversations(database), SqliteKeeper(database)
+        conversations, keeper = SqliteConversations(database), SqliteRetention(database)
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
         admitted, given = await admit(database, "resp_1", "conv_1")
         await close(database, admitted)
@@ -147,7 +147,7 @@ def test_a_deleted_conversation_takes_the_pieces_of_forgotten_responses_with_it(
 
 def test_large_items_put_into_a_conversation_are_read_back_whole_and_go_with_it(tmp_path: Path) -> None:
     async def scene(database: Database) -> None:
-        conversations, keeper = SqliteConversations(database), SqliteKeeper(database)
+        conversations, keeper = SqliteConversations(database), SqliteRetention(database)
         given = parse_items(large_input(), "items", IDS, Limits())
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, given[:2], 1.0, None, large=True)
         assert await conversations.add_items("local", "conv_1", given[2:], 1.0, None, large=True) == given[2:]
@@ -177,7 +177,7 @@ def test_large_items_that_are_there_already_leave_no_second_copy(tmp_path: Path)
 
 def test_one_deleted_item_is_blanked_out_and_the_others_stay(tmp_path: Path) -> None:
     async def scene(database: Database) -> None:
-        conversations, keeper = SqliteConversations(database), SqliteKeeper(database)
+        conversations, keeper = SqliteConversations(database), SqliteRetention(database)
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
         admitted, given = await admit(database, "resp_1", "conv_1")
         await close(database, admitted)

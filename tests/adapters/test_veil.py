@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from outlive.core.toolcalls.calls import Outcome, fail
-from outlive.tooling.mcp.redactor import Veil
+from outlive.tooling.mcp.redactor import Redactor
 
 
 def test_a_secret_is_hidden_with_and_without_its_first_word() -> None:
-    veil = Veil(["Bearer canary-123456", "canary-1234567890"])
+    veil = Redactor(["Bearer canary-123456", "canary-1234567890"])
     assert veil("got canary-123456 and canary-1234567890") == "got *** and ***"
 
 
 def test_what_is_too_short_to_be_a_secret_stays() -> None:
-    assert Veil(["", "abc"])("abc") == "abc"
+    assert Redactor(["", "abc"])("abc") == "abc"
 
 
 def test_outputs_and_errors_are_looked_through() -> None:
-    veil = Veil(["canary-123456"])
+    veil = Redactor(["canary-123456"])
     assert veil.from_outcome(Outcome("it is canary-123456")) == Outcome("it is ***")
     assert veil.from_outcome(fail("it is canary-123456")) == fail("it is ***")

@@ -103,9 +103,9 @@ class Audit:
         """The answer is what the model told, or a beginning of it; and it ended so for a reason."""
         tale, told = self._tales[turn.model], text_of(body)
         outlive = body.get("outlive") or {}
-        attempts, joints = outlive.get("attempts", 1), Counter(outlive.get("joints") or ())
+        attempts, resumed_at = outlive.get("attempts", 1), Counter(outlive.get("resumed_at") or ())
         # A text is continued for as long as each joint brings something new, where the upstream can.
-        lasts = turn.model.startswith("can/") and not tale.arguments and max(joints.values(), default=0) < ATTEMPTS
+        lasts = turn.model.startswith("can/") and not tale.arguments and max(resumed_at.values(), default=0) < ATTEMPTS
         allowed = {
             "completed": told == tale.text and arguments_of(body) == tale.arguments,
             "incomplete": tale.text.startswith(told) and body["incomplete_details"] is not None and not lasts,
@@ -143,7 +143,7 @@ class Audit:
         self.counts.statuses[body["status"]] += 1
         outlive = body.get("outlive") or {}
         self.counts.several += outlive.get("attempts", 1) > 1
-        self.counts.joints += len(outlive.get("joints") or ())
+        self.counts.resumed_at += len(outlive.get("resumed_at") or ())
 
     # -- turns and conversations
 

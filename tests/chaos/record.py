@@ -33,7 +33,7 @@ class Counts:
     seen: int = 0  # events that reached a user
     resumed: int = 0  # connections that were cut, and taken up elsewhere
     several: int = 0  # responses that took more than one attempt
-    joints: int = 0
+    resumed_at: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
     deeds: Counter[str] = field(default_factory=Counter)
     lost: int = 0
@@ -78,7 +78,7 @@ def describe(counts: Counts) -> list[tuple[str, str]]:
         ("rounds", f"{counts.rounds} in {counts.seconds / 60:.1f} min"),
         ("faults injected", deeds),
         ("responses", f"{counts.responses:,}: {statuses}"),
-        ("taken over or restarted", f"{counts.several:,}; texts were continued {counts.joints:,} times"),
+        ("taken over or restarted", f"{counts.several:,}; texts were continued {counts.resumed_at:,} times"),
         ("events", f"{counts.events:,} journaled, {counts.seen:,} seen by clients over {counts.resumed:,} resumptions"),
         *((what, str(getattr(counts, name))) for name, what in FAULTS.items()),
     ]

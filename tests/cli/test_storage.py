@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from outlive.core.events import Json
-from outlive.ports.ledger import Idempotency, Notes
+from outlive.ports.ledger import Checkpoint, Idempotency
 from outlive.storage import copy
 from outlive.storage.postgres.durability import find_risks
 from outlive.storage.sqlite.connection import SCHEMA_VERSION, Database
 from tests.cli.conftest import Run
-from tests.conformance.homes import Home, open_postgres, open_sqlite
+from tests.conformance.homes import Storage, open_postgres, open_sqlite
 from tests.conformance.scenes import Book, entry, message
 from tests.support.postgres import SHELF, Cluster
 from tests.support.server import OutliveServer
@@ -43,7 +43,7 @@ async def fill(book: Book) -> dict[str, Any]:
     large = await book.answer(items=[message(f"big_{n}", f"{n}" * 300_000) for n in range(2)], large=True)
     running, lease = await book.start("unfinished", conversation=conversation, retry_digest=b"body")
     await book.ledger.append([entry(lease, 2, 3), entry(lease, 5, 2000)])
-    await book.ledger.mark(lease, Notes(joints=[4]))
+    await book.ledger.mark(lease, Checkpoint(resumed_at=[4]))
     deleted = await book.answer("secret")
     await book.ledger.hide("ann", deleted)
     await book.home.conversations.add_items(
@@ -62,7 +62,7 @@ async def check(book: Book, made: dict[str, Any]) -> None:
     assert await book.home.catalog.unanswered("ann", b"body", 0.0) == [made["running"]]
     claims = [claim for claim in await book.claim() if claim.lease.response_id == made["running"]]
     (claim,) = claims
-    assert (claim.attempts, claim.notes.joints, claim.lease.fence) == (2, [4], 2)
+    assert (claim.attempts, claim.notes.resumed_at, claim.lease.fence) == (2, [4], 2)
     assert await book.ledger.append([entry(claim.lease, 2005)]) == [True]
     await book.close(claim.lease, first=2006)
     assert await book.texts_of(made["conversation"]) == [
@@ -89,7 +89,7 @@ def test_everything_arrives_and_goes_on(run: Run, tmp_path: Path, empty: str, di
     there = SHELF.database(f"{tmp_path}")
 
     @asynccontextmanager
-    async def at(where: str) -> AsyncIterator[Home]:
+    async def at(where: str) -> AsyncIterator[Storage]:
         async with open_sqlite(file) if where == url else open_postgres(where) as home:
             yield home
 

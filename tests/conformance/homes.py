@@ -17,8 +17,8 @@ from outlive.ports.catalog import Catalog
 from outlive.ports.conversations import Conversations
 from outlive.ports.history import History
 from outlive.ports.journal import Journal
-from outlive.ports.ledger import Admission, Lease, Ledger, Place, Quota, RunLedger
-from outlive.ports.retention import Keeper
+from outlive.ports.ledger import Admission, Lease, Ledger, Position, Quota, RunLedger
+from outlive.ports.retention import Retention
 from outlive.storage.memory.journal import MemoryJournal
 from outlive.storage.memory.ledger import MemoryLedger
 from outlive.storage.postgres import connection as postgres
@@ -27,7 +27,7 @@ from outlive.storage.postgres.conversations import PostgresConversations
 from outlive.storage.postgres.history import PostgresHistory
 from outlive.storage.postgres.journal import PostgresJournal
 from outlive.storage.postgres.ledger import PostgresLedger
-from outlive.storage.postgres.retention import PostgresKeeper
+from outlive.storage.postgres.retention import PostgresRetention
 from outlive.storage.postgres.threads import SQL
 from outlive.storage.sqlite import threads
 from outlive.storage.sqlite.catalog import SqliteCatalog
@@ -36,7 +36,7 @@ from outlive.storage.sqlite.conversations import SqliteConversations
 from outlive.storage.sqlite.history import SqliteHistory
 from outlive.storage.sqlite.journal import SqliteJournal
 from outlive.storage.sqlite.ledger import SqliteLedger
-from outlive.storage.sqlite.retention import SqliteKeeper
+from outlive.storage.sqlite.retention import SqliteRetention
 
 
 class Inspector(Protocol):
@@ -50,7 +50,7 @@ class Inspector(Protocol):
         """Whether any column of any row holds this text."""
         ...
 
-    async def history_ranges(self, place: Place) -> int:
+    async def history_ranges(self, place: Position) -> int:
         """How many indexed ranges of items reading a history takes; that there is nothing else is made sure of."""
         ...
 
@@ -63,7 +63,7 @@ class Inspector(Protocol):
         ...
 
 
-class Home(msgspec.Struct, frozen=True):
+class Storage(msgspec.Struct, frozen=True):
     """One database, through all its ports."""
 
     ledger: Ledger
@@ -71,7 +71,7 @@ class Home(msgspec.Struct, frozen=True):
     history: History
     catalog: Catalog
     conversations: Conversations
-    keeper: Keeper
+    keeper: Retention
     inspector: Inspector
 
 
@@ -83,7 +83,7 @@ class RunHome(msgspec.Struct, frozen=True):
     begin: Callable[[str, bytes, int], Awaitable[Lease]]
 
 
-Opener: TypeAlias = Callable[[], AbstractAsyncContextManager[Home]]
+Opener: TypeAlias = Callable[[], AbstractAsyncContextManager[Storage]]
 RunOpener: TypeAlias = Callable[[], AbstractAsyncContextManager[RunHome]]
 
 
@@ -91,16 +91,16 @@ RunOpener: TypeAlias = Callable[[], AbstractAsyncContextManager[RunHome]]
 
 
 @asynccontextmanager
-async def open_sqlite(path: Path) -> AsyncIterator[Home]:
+async def open_sqlite(path: Path) -> AsyncIterator[Storage]:
     database = Database(str(path))
     try:
-        yield Home(
+        yield Storage(
             SqliteLedger(database),
             SqliteJournal(database),
             SqliteHistory(database),
             SqliteCatalog(database),
             SqliteConversations(database),
-            SqliteKeeper(database),
+            SqliteRetention(database),
             SqliteInspector(database),
         )
     finally:
@@ -125,7 +125,7 @@ class SqliteInspector:
 
         return await self._database.read("look", work)
 
-    async def history_ranges(self, place: Place) -> int:
+    async def history_ranges(self, place: Position) -> int:
         def work(db: sqlite3.Connection) -> int:
             seen: list[str] = []
             db.set_trace_callback(seen.append)
@@ -167,16 +167,16 @@ def _tables(db: sqlite3.Connection) -> list[str]:
 
 
 @asynccontextmanager
-async def open_postgres(url: str, quota: Quota | None = None) -> AsyncIterator[Home]:
+async def open_postgres(url: str, quota: Quota | None = None) -> AsyncIterator[Storage]:
     database = await postgres.Database.open(url)
     try:
-        yield Home(
+        yield Storage(
             PostgresLedger(database, None, quota),
             PostgresJournal(database),
             PostgresHistory(database),
             PostgresCatalog(database),
             PostgresConversations(database),
-            PostgresKeeper(database),
+            PostgresRetention(database),
             PostgresInspector(database),
         )
     finally:
@@ -204,7 +204,7 @@ class PostgresInspector:
 
         return await self.database.read("look", work)
 
-    async def history_ranges(self, place: Place) -> int:
+    async def history_ranges(self, place: Position) -> int:
         async def work(db: postgres.Connection) -> int:
             plan = await db.fetchval("EXPLAIN (ANALYZE, FORMAT JSON) " + SQL["read_history"], place.thread, place.first)
             (node,) = [node for node in _nodes(json.loads(plan)[0]["Plan"]) if node.get("Relation Name") == "items"]
@@ -266,7 +266,7 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @asynccontextmanager
-async def open_run(opened: AbstractAsyncContextManager[Home]) -> AsyncIterator[RunHome]:
+async def open_run(opened: AbstractAsyncContextManager[Storage]) -> AsyncIterator[RunHome]:
     async with opened as home:
 
         async def begin(response_id: str, frames: bytes, count: int) -> Lease:

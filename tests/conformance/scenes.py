@@ -13,8 +13,8 @@ from outlive.core.events import Draft, Json
 from outlive.core.numbering import number
 from outlive.core.requests.create import CreateResponse, header
 from outlive.ports.catalog import Paging
-from outlive.ports.ledger import Admission, Admitted, Claim, Closing, Entry, Idempotency, Lease, Place
-from tests.conformance.homes import Home, Opener, RunHome, RunOpener
+from outlive.ports.ledger import Admission, Admitted, Claim, Closing, Entry, Idempotency, Lease, Position
+from tests.conformance.homes import Opener, RunHome, RunOpener, Storage
 
 
 def scene(test: Callable[[Book], Awaitable[None]]) -> Callable[[Opener], None]:
@@ -68,7 +68,7 @@ def entry(lease: Lease, first: int, count: int = 1, at: float = 1.0) -> Entry:
 class Book:
     """A home with a short way to say what happens in it. Every step is a second later than the one before."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Storage) -> None:
         self.home = home
         self.ledger = home.ledger
         self.now = 1000.0
@@ -189,7 +189,7 @@ class Book:
         page = await self.home.catalog.items(owner, conversation, Paging(limit=10_000, order="asc"))
         return texts(page.data)
 
-    async def history_of(self, place: Place | None) -> list[str]:
+    async def history_of(self, place: Position | None) -> list[str]:
         assert place is not None
         return texts(await self.home.history.before(place))
 

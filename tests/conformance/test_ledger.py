@@ -10,7 +10,7 @@ import pytest
 from outlive.core.errors import Conflict, ConversationLocked, InvalidRequest, NotFound, StaleFence
 from outlive.core.events import is_last, split_frames
 from outlive.ports.catalog import Paging
-from outlive.ports.ledger import Notes, Place
+from outlive.ports.ledger import Checkpoint, Position
 from tests.conformance.homes import Opener
 from tests.conformance.scenes import Book, entry, message, scene
 
@@ -65,7 +65,7 @@ async def test_a_claim_brings_everything_a_worker_needs(book: Book) -> None:
     response_id, _ = await book.admit("Hi", worker=None, background=True, instructions="Be brief.", metadata={"a": "b"})
     (claim,) = await book.claim()
     assert claim.lease.response_id == response_id
-    assert (claim.owner, claim.attempts, claim.notes, claim.background) == ("ann", 1, Notes(), True)
+    assert (claim.owner, claim.attempts, claim.notes, claim.background) == ("ann", 1, Checkpoint(), True)
     assert claim.request.instructions == "Be brief."
     assert claim.request.metadata == {"a": "b"}
     assert [item["content"][0]["text"] for item in claim.request.input] == ["Hi"]
@@ -167,11 +167,11 @@ async def test_what_has_ended_cannot_be_seized(book: Book) -> None:
 @scene
 async def test_notes_are_kept_for_the_next_worker(book: Book) -> None:
     response_id, lease = await book.start()
-    await book.ledger.mark(lease, Notes([4, 9], "resp_there"))
+    await book.ledger.mark(lease, Checkpoint([4, 9], "resp_there"))
     claim = await book.ledger.seize(response_id, "w2")
     assert claim is not None
-    assert claim.notes == Notes([4, 9], "resp_there")
-    await book.ledger.mark(lease, Notes([99]))
+    assert claim.notes == Checkpoint([4, 9], "resp_there")
+    await book.ledger.mark(lease, Checkpoint([99]))
     again = await book.ledger.seize(response_id, "w3")
     assert again is not None
     assert again.notes == claim.notes
@@ -180,7 +180,7 @@ async def test_notes_are_kept_for_the_next_worker(book: Book) -> None:
 @scene
 async def test_all_that_a_run_of_several_steps_notes_is_kept(book: Book) -> None:
     response_id, lease = await book.start()
-    notes = Notes([4], usage={"output_tokens": 5}, steps=3, repeats={"mcp_1": 2})
+    notes = Checkpoint([4], usage={"output_tokens": 5}, steps=3, repeats={"mcp_1": 2})
     await book.ledger.mark(lease, notes)
     claim = await book.ledger.seize(response_id, "w2")
     assert claim is not None
@@ -592,7 +592,7 @@ def test_everything_is_there_when_the_database_is_opened_again(opener) -> None:
         (claim,) = await book.claim()
         assert claim.lease.response_id == seen["running"]
         assert claim.attempts == 2
-        assert isinstance(claim.place, Place)
+        assert isinstance(claim.place, Position)
         await book.close(claim.lease, first=5)
 
     before(opener)

@@ -6,7 +6,7 @@ import pytest
 
 from outlive.core.errors import StaleFence
 from outlive.core.events import split_frames
-from outlive.ports.ledger import Closing, Entry, Lease, Notes
+from outlive.ports.ledger import Checkpoint, Closing, Entry, Lease
 from tests.conformance.homes import RunHome
 from tests.conformance.scenes import entry, frames, run_scene
 
@@ -80,5 +80,5 @@ async def test_after_the_end_nothing_can_be_written(home: RunHome) -> None:
 @run_scene
 async def test_marking_harms_nothing(home: RunHome) -> None:
     lease = await home.begin("resp_1", frames(0, 1), 1)
-    await home.ledger.mark(lease, Notes([1]))
+    await home.ledger.mark(lease, Checkpoint([1]))
     assert await home.ledger.append([entry(lease, 1)]) == [True]

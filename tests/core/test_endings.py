@@ -143,7 +143,7 @@ def test_only_an_incomplete_end_has_details() -> None:
 
 def test_attempts_are_told_only_when_there_was_more_than_one() -> None:
     assert "outlive" not in ended(outcome("completed"))
-    assert ended(outcome("completed", attempts=2, joints=[7]))["outlive"] == {"attempts": 2, "joints": [7]}
+    assert ended(outcome("completed", attempts=2, resumed_at=[7]))["outlive"] == {"attempts": 2, "resumed_at": [7]}
 
 
 def test_the_model_that_really_answered_is_named() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from outlive.core.events import AnyDraft, read_frame, split_frames
 from outlive.core.fold import Fold
-from outlive.core.recovery import CONTINUABLE, MAX_ATTEMPTS, Open, Verdict, decide, find_open_text
+from outlive.core.recovery import CONTINUABLE, MAX_ATTEMPTS, Decision, OpenText, decide, find_open_text
 from outlive.core.status import check
 from outlive.dialects.chat.translator import ChatTranslator
 from outlive.ports.backend import ModelCall
@@ -19,11 +19,13 @@ from tests.core.journals import REQUEST, chunks, fold_of, frames_of, opening, ru
 def verdict(
     fold: Fold,
     attempts: int = 1,
-    joints: list[int] | None = None,
+    resumed_at: list[int] | None = None,
     continuation: str = "prefill",
     text_format: str = "text",
-) -> Verdict:
-    return decide(fold, attempts=attempts, joints=joints or [], continuation=continuation, text_format=text_format)
+) -> Decision:
+    return decide(
+        fold, attempts=attempts, resumed_at=resumed_at or [], continuation=continuation, text_format=text_format
+    )
 
 
 def shown(*upstream: bytes) -> Fold:
@@ -32,26 +34,26 @@ def shown(*upstream: bytes) -> Fold:
 
 @pytest.mark.parametrize("attempts", range(1, MAX_ATTEMPTS + 1))
 def test_what_nobody_has_seen_runs_again(attempts: int) -> None:
-    assert verdict(fold_of(opening()), attempts, continuation="none") == Verdict("again")
+    assert verdict(fold_of(opening()), attempts, continuation="none") == Decision("again")
 
 
 def test_what_nobody_has_seen_fails_when_its_attempts_are_used_up() -> None:
-    assert verdict(fold_of(opening()), MAX_ATTEMPTS + 1) == Verdict("failed")
+    assert verdict(fold_of(opening()), MAX_ATTEMPTS + 1) == Decision("failed")
 
 
 @pytest.mark.parametrize("continuation", sorted(CONTINUABLE))
 def test_an_open_text_is_continued_where_the_upstream_can(continuation: str) -> None:
     fold = shown(text_chunk("Once "), text_chunk("upon"))
-    assert verdict(fold, continuation=continuation) == Verdict("continue", Open("msg_1", 0, 0, "Once upon", 2))
+    assert verdict(fold, continuation=continuation) == Decision("continue", OpenText("msg_1", 0, 0, "Once upon", 2))
 
 
 def test_an_open_text_is_cut_off_where_the_upstream_cannot_go_on() -> None:
-    assert verdict(shown(text_chunk("Once")), continuation="none") == Verdict("interrupted")
+    assert verdict(shown(text_chunk("Once")), continuation="none") == Decision("interrupted")
 
 
 @pytest.mark.parametrize("text_format", ["json_schema", "json_object"])
 def test_only_plain_text_is_continued(text_format: str) -> None:
-    assert verdict(shown(text_chunk('{"a":')), text_format=text_format) == Verdict("interrupted")
+    assert verdict(shown(text_chunk('{"a":')), text_format=text_format) == Decision("interrupted")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_only_plain_text_is_continued(text_format: str) -> None:
     ],
 )
 def test_anything_else_that_is_open_is_cut_off(upstream: list[bytes]) -> None:
-    assert verdict(shown(*upstream)) == Verdict("interrupted")
+    assert verdict(shown(*upstream)) == Decision("interrupted")
 
 
 def test_a_text_after_finished_thoughts_is_continued() -> None:
@@ -86,10 +88,10 @@ def test_a_text_that_was_said_is_not_continued() -> None:
 def test_joints_that_bring_nothing_new_come_to_an_end() -> None:
     fold = shown(text_chunk("Once"))
     here = fold.last + 1
-    assert verdict(fold, joints=[here] * (MAX_ATTEMPTS - 1)).what == "continue"
-    assert verdict(fold, joints=[here] * MAX_ATTEMPTS).what == "interrupted"
+    assert verdict(fold, resumed_at=[here] * (MAX_ATTEMPTS - 1)).what == "continue"
+    assert verdict(fold, resumed_at=[here] * MAX_ATTEMPTS).what == "interrupted"
     # Joints elsewhere brought something, so they do not count.
-    assert verdict(fold, joints=[here - 1] * MAX_ATTEMPTS).what == "continue"
+    assert verdict(fold, resumed_at=[here - 1] * MAX_ATTEMPTS).what == "continue"
 
 
 @given(runs, st.data())

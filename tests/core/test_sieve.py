@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from outlive.core.events import AnyDraft, Delta, Draft
 from outlive.core.status import check
-from outlive.core.toolcalls.buffer import Sieve, Wanted
+from outlive.core.toolcalls.buffer import RequestedCall, ToolCallBuffer
 from outlive.dialects.chat.translator import ChatTranslator
 from outlive.dialects.open_items import GrowingText
 from outlive.ports.backend import ModelCall
@@ -18,18 +18,18 @@ from tests.core.journals import chunks as any_chunks
 OURS = {"weather"}
 
 
-def sift(chunks: list[bytes], finish: str = "tool_calls") -> tuple[list[AnyDraft], list[AnyDraft | Wanted]]:
+def sift(chunks: list[bytes], finish: str = "tool_calls") -> tuple[list[AnyDraft], list[AnyDraft | RequestedCall]]:
     """What is shown while the model speaks, and what when it has ended."""
     translator = ChatTranslator(ModelCall("m", REQUEST, []), CountingIds())
-    sieve = Sieve(OURS)
+    sieve = ToolCallBuffer(OURS)
     shown: list[AnyDraft] = []
     for chunk in [*chunks, finish_chunk(finish)]:
         shown += sieve.sift(translator.feed(chunk))
     return shown, sieve.end(translator.end()[0])
 
 
-def types(drafts: list[AnyDraft | Wanted]) -> list[str]:
-    return ["Wanted" if isinstance(draft, Wanted) else draft.type.removeprefix("response.") for draft in drafts]
+def types(drafts: list[AnyDraft | RequestedCall]) -> list[str]:
+    return ["Wanted" if isinstance(draft, RequestedCall) else draft.type.removeprefix("response.") for draft in drafts]
 
 
 def test_text_shows_at_once_and_its_end_with_what_follows() -> None:
@@ -42,10 +42,10 @@ def test_an_end_that_comes_early_is_held_until_something_follows_it() -> None:
     """Some dialects say that an item has ended before they say whether another follows."""
     text = GrowingText("message", "msg_1", 0)
     said = [*text.open(), *text.open_part("output_text"), text.grow("Hi"), *text.close("completed")]
-    sieve = Sieve(OURS)
+    sieve = ToolCallBuffer(OURS)
     assert types([*sieve.sift(said)])[-1] == "output_text.delta"
     assert types(sieve.end([])) == ["output_text.done", "content_part.done", "output_item.done"]
-    sieve = Sieve(OURS)
+    sieve = ToolCallBuffer(OURS)
     sieve.sift(said)
     following = GrowingText("message", "msg_2", 1).open()
     assert types([*sieve.sift(following)])[-2:] == ["output_item.done", "output_item.added"]
@@ -56,7 +56,7 @@ def test_a_call_of_ours_is_held_until_its_step_is_over() -> None:
     shown, rest = sift(chunks)
     # The end of the text shows as soon as it is known that something follows.
     assert types([*shown])[-1] == "output_item.done"
-    assert rest == [Wanted(1, "weather", '{"city":"Paris"}', whole=True)]
+    assert rest == [RequestedCall(1, "weather", '{"city":"Paris"}', whole=True)]
 
 
 def test_a_call_of_the_clients_shows_as_it_grows() -> None:
@@ -74,19 +74,19 @@ def test_calls_of_both_kinds_keep_their_places() -> None:
         call_chunk(3, "c4", "weather", ""),
     ]
     shown, rest = sift(chunks)
-    assert [piece.output_index for piece in rest if isinstance(piece, Wanted)] == [2, 4]
-    assert [piece.arguments for piece in rest if isinstance(piece, Wanted)] == ["{}", "{}"]
+    assert [piece.output_index for piece in rest if isinstance(piece, RequestedCall)] == [2, 4]
+    assert [piece.arguments for piece in rest if isinstance(piece, RequestedCall)] == ["{}", "{}"]
     added = [
-        piece.output_index if isinstance(piece, Wanted) else piece.fields["output_index"]
+        piece.output_index if isinstance(piece, RequestedCall) else piece.fields["output_index"]
         for piece in [*shown, *rest]
-        if isinstance(piece, Wanted) or (type(piece) is Draft and piece.type.endswith("item.added"))
+        if isinstance(piece, RequestedCall) or (type(piece) is Draft and piece.type.endswith("item.added"))
     ]
     assert added == [0, 1, 2, 3, 4]
 
 
 def test_a_call_that_was_cut_off_is_not_whole() -> None:
     _, rest = sift([call_chunk(0, "c1", "weather", '{"city":')], "length")
-    assert rest == [Wanted(0, "weather", '{"city":', whole=False)]
+    assert rest == [RequestedCall(0, "weather", '{"city":', whole=False)]
 
 
 @given(any_chunks, st.sampled_from(["stop", "tool_calls", "length"]))
@@ -100,9 +100,9 @@ def test_nothing_is_lost_and_nothing_comes_twice(chunks: list[bytes], finish: st
     except Exception:
         return  # the upstream broke
     shown, rest = sift(chunks, finish)
-    ours = {piece.output_index for piece in rest if isinstance(piece, Wanted)}
+    ours = {piece.output_index for piece in rest if isinstance(piece, RequestedCall)}
     kept = [draft for draft in plain if _place(draft) not in ours]
-    assert [repr(draft) for draft in [*shown, *rest] if not isinstance(draft, Wanted)] == [
+    assert [repr(draft) for draft in [*shown, *rest] if not isinstance(draft, RequestedCall)] == [
         repr(draft) for draft in kept
     ]
     # What was shown before the step was over is a journal like any other.

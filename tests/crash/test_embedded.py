@@ -50,7 +50,7 @@ def test_the_embedded_model_answers_and_survives_a_kill_in_mid_sentence(server: 
     assert [item["id"] for item in body["output"]] == [item_id]
     # The journal may hold more than was seen, so the joint lies there or a little later.
     assert body["outlive"]["attempts"] == 2
-    (joint,) = body["outlive"]["joints"]
+    (joint,) = body["outlive"]["resumed_at"]
     assert joint > stream.last
     assert 20 < body["usage"]["output_tokens"] <= 120
     check_conversation(client, conversation, [plain, body])

@@ -159,7 +159,7 @@ def test_a_run_with_nothing_visible_is_run_again(upstream: FakeUpstream, make_se
         server.restart()
         body = check_ended(client, stream.id, stream.frames)
     assert (body["status"], text_of(body)) == ("completed", "At last")
-    assert body["outlive"] == {"attempts": 2, "joints": []}
+    assert body["outlive"] == {"attempts": 2, "resumed_at": []}
 
 
 def test_after_three_attempts_with_nothing_visible_it_has_failed(upstream: FakeUpstream, make_server: Serve) -> None:
@@ -174,7 +174,7 @@ def test_after_three_attempts_with_nothing_visible_it_has_failed(upstream: FakeU
         server.restart()
     body = check_ended(client, response_id)
     assert (body["status"], body["error"]["code"]) == ("failed", "server_error")
-    assert body["outlive"] == {"attempts": 3, "joints": []}
+    assert body["outlive"] == {"attempts": 3, "resumed_at": []}
     assert len(upstream.calls(model)) == 3
     # A failed turn is taken out of its conversation; its input stays with the response (D6).
     assert client.items(conversation) == []
@@ -247,7 +247,7 @@ def test_a_visible_text_goes_on_in_place_under_the_same_cursor(upstream: FakeUps
     body = check_ended(client, stream.id, seen)
 
     assert (body["status"], text_of(body)) == ("completed", "".join(STORY))
-    assert body["outlive"] == {"attempts": 3, "joints": [joint, second_joint]}
+    assert body["outlive"] == {"attempts": 3, "resumed_at": [joint, second_joint]}
     assert len(body["output"]) == 1
     bodies = upstream.bodies(model)
     assert bodies[1]["messages"][-1] == {"role": "assistant", "content": "".join(STORY[:10])}

@@ -106,7 +106,7 @@ def test_a_run_that_can_continue_is_handed_back_in_mid_sentence(upstream: FakeUp
     server.start()
     body = check_ended(client, stream.id, stream.frames)
     assert (body["status"], text_of(body)) == ("completed", "".join(STORY))
-    assert body["outlive"]["joints"] == [stream.last + 1]
+    assert body["outlive"]["resumed_at"] == [stream.last + 1]
 
 
 def test_a_run_that_cannot_go_on_elsewhere_ends_as_interrupted_after_the_grace_time(
@@ -245,4 +245,4 @@ def test_being_stopped_again_and_again_during_recovery_uses_up_no_attempt(
         body = client.wait_end(response_id)
         assert body["status"] == "completed", body
         # One for the run that was killed, one for the run that was not.
-        assert body["outlive"] == {"attempts": 2, "joints": []}
+        assert body["outlive"] == {"attempts": 2, "resumed_at": []}

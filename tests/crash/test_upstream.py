@@ -73,7 +73,7 @@ def test_an_upstream_that_breaks_in_mid_sentence_is_asked_to_write_on(
     body = check_ended(client, stream.id, stream.frames)
     assert (body["status"], text_of(body)) == ("completed", "".join(STORY))
     assert len(body["output"]) == 1
-    assert body["outlive"] == {"attempts": 3, "joints": [stream_joint(stream.frames)] * 2}
+    assert body["outlive"] == {"attempts": 3, "resumed_at": [stream_joint(stream.frames)] * 2}
     assert body["usage"]["output_tokens"] == len(STORY)
 
 

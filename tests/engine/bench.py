@@ -16,12 +16,12 @@ from outlive.core.requests.create import parse_create
 from outlive.core.requests.limits import Limits
 from outlive.core.toolcalls.calls import Outcome, ToolSpec
 from outlive.engine.delivery.committer import Committer
-from outlive.engine.delivery.live import Live
+from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.run.runner import Runner
 from outlive.engine.run.tool_loop import Tools
 from outlive.ports.backend import Backend, ContinuationMode
-from outlive.ports.ledger import NO_NOTES, Claim, Lease, Notes, Place
-from outlive.ports.toolbox import Bench, Calling, Order, Tool
+from outlive.ports.ledger import NO_CHECKPOINT, Checkpoint, Claim, Lease, Position
+from outlive.ports.toolbox import Calling, Order, Tool, ToolSession
 from outlive.storage.memory.journal import MemoryJournal
 from outlive.storage.memory.ledger import MemoryLedger
 from outlive.storage.seal import SecretSeal
@@ -74,7 +74,7 @@ class StubToolbox:
     def serves(self, request: Any) -> bool:
         return True
 
-    async def open(self, order: Order) -> Bench:
+    async def open(self, order: Order) -> ToolSession:
         self.orders.append(order)
         self.benches.append(StubBench(self.tools, self.lists))
         return self.benches[-1]
@@ -83,9 +83,9 @@ class StubToolbox:
 class NotingLedger(MemoryLedger):
     """Keeps the notes, as a ledger on disk would."""
 
-    notes: Notes = NO_NOTES
+    notes: Checkpoint = NO_CHECKPOINT
 
-    async def mark(self, lease: Lease, notes: Notes) -> None:
+    async def mark(self, lease: Lease, notes: Checkpoint) -> None:
         self.notes = notes
 
 
@@ -93,10 +93,10 @@ class NoHistory:
     def __init__(self, items: list[Json]) -> None:
         self.items = items
 
-    async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Place | None:
+    async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
         return None
 
-    async def before(self, place: Place) -> list[Json]:
+    async def before(self, place: Position) -> list[Json]:
         return self.items
 
 
@@ -131,20 +131,20 @@ class Desk:
         self.attempts = 0
         drafts = opening(request=self.request)
         self.lease = self.ledger.admit("resp_1", b"".join(number(drafts, -1)), len(drafts))
-        self.live: Live
+        self.live: LiveResponse
 
-    def revive(self) -> Live:
+    def revive(self) -> LiveResponse:
         fold = Fold()
         for batch in self.journal.batches["resp_1"]:
             fold.replay(batch.frames)
-        self.live = Live(self.lease, fold)
+        self.live = LiveResponse(self.lease, fold)
         return self.live
 
     def runner(self) -> Runner:
         return Runner(self._route, NoHistory(self.past), self.clock, self.ledger, self.committer, tools=self.tools)
 
     def claim(self) -> Claim:
-        claim = Claim(self.lease, "ann", self.request, Place(0, 0), self.attempts, self.ledger.notes, False)
+        claim = Claim(self.lease, "ann", self.request, Position(0, 0), self.attempts, self.ledger.notes, False)
         return msgspec.structs.replace(claim, sealed=self.sealed)
 
     async def run(self) -> Json:

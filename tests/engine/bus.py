@@ -34,12 +34,12 @@ class BusBell:
             return
         for other in self._bus.bells:
             if other is not self:
-                asyncio.get_running_loop().call_soon(other.hear, ring)
+                asyncio.get_running_loop().call_soon(other.on_chunks, ring)
 
     def listen(self, heard: Heard) -> None:
         self._heard = heard
 
-    def hear(self, ring: Ring) -> None:
+    def on_chunks(self, ring: Ring) -> None:
         if self._heard is not None:
             self._heard(ring)
 

@@ -14,37 +14,37 @@ from outlive.core import status
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json, read_frame, split_frames
 from outlive.core.requests.limits import Limits
-from outlive.engine.admission import Accepted, Arrival, Door
-from outlive.engine.cluster.mirrors import Echoes
+from outlive.engine.admission import Accepted, Admitter, Submission
+from outlive.engine.cluster.mirrors import Mirrors
 from outlive.engine.cluster.node import Node
-from outlive.engine.cluster.notifier import Crier
+from outlive.engine.cluster.notifier import ProgressNotifier
 from outlive.engine.delivery.committer import Committer
-from outlive.engine.delivery.live import Lives
+from outlive.engine.delivery.live import LiveResponses
 from outlive.engine.delivery.reader import Reader
 from outlive.engine.engine import Engine
-from outlive.engine.ephemeral import Fleeting
-from outlive.engine.retries import Answering
+from outlive.engine.ephemeral import EphemeralRuns
+from outlive.engine.retries import PendingCreates
 from outlive.engine.run.compactor import Compactor
-from outlive.engine.run.context_queries import Contexts
+from outlive.engine.run.context_queries import ContextQueries
 from outlive.engine.run.runner import Runner
-from outlive.engine.slots import Capacity, Room
-from outlive.engine.sweeper import Retention, Sweeper
+from outlive.engine.slots import Capacity, Slots
+from outlive.engine.sweeper import RetentionPolicy, Sweeper
 from outlive.engine.worker import Worker
 from outlive.ports.backend import Backend, ContinuationMode
 from outlive.ports.bell import Bell
 from outlive.ports.catalog import Paging
-from outlive.ports.ledger import Admission, Admitted, Claim, Closing, Entry, Kept, Lease, Notes
+from outlive.ports.ledger import Admission, Admitted, Checkpoint, Claim, Closing, Entry, Kept, Lease
 from outlive.storage.memory.journal import MemoryJournal
 from outlive.storage.memory.ledger import MemoryLedger
 from outlive.storage.seal import SecretSeal
-from outlive.storage.sqlite.bell import SilentBell
+from outlive.storage.sqlite.bell import NoBell
 from outlive.storage.sqlite.catalog import SqliteCatalog
 from outlive.storage.sqlite.connection import Database
 from outlive.storage.sqlite.conversations import SqliteConversations
 from outlive.storage.sqlite.history import SqliteHistory
 from outlive.storage.sqlite.journal import SqliteJournal
 from outlive.storage.sqlite.ledger import SqliteLedger
-from outlive.storage.sqlite.retention import SqliteKeeper
+from outlive.storage.sqlite.retention import SqliteRetention
 from outlive.testing import CountingIds, Script, ScriptedBackend
 from tests.core.journals import assert_official_event
 from tests.engine.bus import Bus, CountingHeart
@@ -149,7 +149,7 @@ class FaultyLedger(SqliteLedger):
         sql = f"UPDATE leases SET worker = NULL WHERE worker IN ({marks})"
         return await self._database.write("free", lambda db: db.execute(sql, names).rowcount)
 
-    async def mark(self, lease: Lease, notes: Notes) -> None:
+    async def mark(self, lease: Lease, notes: Checkpoint) -> None:
         await self._pass("mark")
         await super().mark(lease, notes)
 
@@ -192,7 +192,7 @@ class Rig:
         capacity: Capacity | None = None,
         linger: float = 0.0,
         run_seconds: float | None = None,
-        retention: Retention | None = None,
+        retention: RetentionPolicy | None = None,
         ids: CountingIds | None = None,
         name: str = "worker",
         bus: Bus | None = None,
@@ -201,15 +201,15 @@ class Rig:
         self.database = database
         self.bus = bus
         self.heart = CountingHeart()
-        bell = bus.bell() if bus is not None else SilentBell()
+        bell = bus.bell() if bus is not None else NoBell()
         self.clock, self.ids = FixedClock(), ids or CountingIds()
         self.backend = ScriptedBackend("scripted", scripts, continuation=continuation, ids=self.ids)
         self.ledger, self.journal = FaultyLedger(database), FaultyJournal(database)
         self.ledger.shared = bus is not None
         self.history, self.catalog = FaultyHistory(database), SqliteCatalog(database)
-        self.lives, self.fleeting_lives = Lives(), Lives()
+        self.lives, self.fleeting_lives = LiveResponses(), LiveResponses()
         self.draining = self.leaving = False
-        self.echoes = Echoes(self.journal, self.lives, bell) if bus is not None else None
+        self.echoes = Mirrors(self.journal, self.lives, bell) if bus is not None else None
         self.reader = Reader(self.lives, self.journal, self.clock, self, 15.0, self.echoes)
         self.committer = Committer(self.ledger, self.clock, linger)
         self.compactor = Compactor(SecretSeal([b"secret"]), self.ids, self.clock)
@@ -229,7 +229,7 @@ class Rig:
             self.reader,
             self.lives,
             self.clock,
-            Room(capacity or Capacity(running=100, waiting=100), shared=bus is not None),
+            Slots(capacity or Capacity(running=100, waiting=100), shared=bus is not None),
             bell,
             self.heart,
             takes=takes,
@@ -244,10 +244,10 @@ class Rig:
             Committer(self.memory, self.clock, 0.0),
             compactor=self.compactor,
         )
-        self.fleeting = Fleeting(self.memory, memory_runner, self.fleeting_lives)
+        self.fleeting = EphemeralRuns(self.memory, memory_runner, self.fleeting_lives)
         self.fleeting_reader = Reader(self.fleeting_lives, memory_journal, self.clock, self, 15.0)
-        self.answering = Answering(bell, alone=bus is None)
-        self.door = Door(
+        self.answering = PendingCreates(bell, alone=bus is None)
+        self.door = Admitter(
             self._route,
             self.ledger,
             self.catalog,
@@ -260,10 +260,10 @@ class Rig:
             self.answering,
             compactor=self.compactor,
         )
-        self.contexts = Contexts(self._route, self.catalog, self.history, self.compactor, self.worker)
+        self.contexts = ContextQueries(self._route, self.catalog, self.history, self.compactor, self.worker)
         self.conversations = SqliteConversations(database)
-        self.keeper = SqliteKeeper(database)
-        self.sweeper = Sweeper(self.keeper, self.clock, retention or Retention())
+        self.keeper = SqliteRetention(database)
+        self.sweeper = Sweeper(self.keeper, self.clock, retention or RetentionPolicy())
         self.engine = Engine(
             backends={"scripted": self.backend},
             route=self._route,
@@ -285,7 +285,7 @@ class Rig:
         )
 
     def _make_node(self, bell: Bell) -> Node:
-        self.crier = Crier(self.lives, bell, self.clock)
+        self.crier = ProgressNotifier(self.lives, bell, self.clock)
         return Node(self.worker, self.reader, self.crier, self.answering, self.ledger, bell, self.heart)
 
     def _route(self, model: str) -> tuple[Backend, str]:
@@ -303,7 +303,7 @@ class Rig:
         **fields: Any,
     ) -> Accepted:
         body = {"model": "m", "input": input, **fields}
-        return await self.door.admit(Arrival(owner=owner, body=body, idempotency_key=key, retry_count=retry))
+        return await self.door.admit(Submission(owner=owner, body=body, idempotency_key=key, retry_count=retry))
 
     async def answer(self, input: Any = "Hi", **fields: Any) -> Json:
         """A whole response; its final object."""

@@ -7,9 +7,9 @@ import asyncio
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import KEEP_ALIVE_FRAME, AnyDraft, Channel, Delta, Draft
 from outlive.core.numbering import number
-from outlive.engine.cluster.mirrors import Echoes
-from outlive.engine.cluster.notifier import Crier
-from outlive.engine.delivery.live import Live, Lives
+from outlive.engine.cluster.mirrors import Mirrors
+from outlive.engine.cluster.notifier import ProgressNotifier
+from outlive.engine.delivery.live import LiveResponse, LiveResponses
 from outlive.engine.delivery.reader import Cursor, Reader
 from outlive.ports.bell import Ring
 from outlive.ports.journal import Batch
@@ -58,13 +58,13 @@ class Here:
     def __init__(self, journal: WatchedJournal, bus: Bus) -> None:
         self.draining = self.leaving = False
         self.clock, bell = VirtualClock(), bus.bell()
-        self.lives = Lives()
-        self.echoes = Echoes(journal, self.lives, bell)
+        self.lives = LiveResponses()
+        self.echoes = Mirrors(journal, self.lives, bell)
         self.reader = Reader(self.lives, journal, self.clock, self, 15.0, self.echoes)
-        self.crier = Crier(self.lives, bell, self.clock)
-        bell.listen(self.hear)
+        self.crier = ProgressNotifier(self.lives, bell, self.clock)
+        bell.listen(self.on_chunks)
 
-    def hear(self, ring: Ring) -> None:
+    def on_chunks(self, ring: Ring) -> None:
         match ring.kind:
             case "advanced":
                 self.echoes.advanced(ring.response_id, ring.number)
@@ -80,7 +80,7 @@ class Run:
     def __init__(self, there: Here, ledger: MemoryLedger, response_id: str) -> None:
         self.drafts: list[AnyDraft] = opening()
         lease = ledger.admit(response_id, frames_of(self.drafts), len(self.drafts))
-        self.live = Live(lease, fold_of(self.drafts), 0.0, frames_of(self.drafts))
+        self.live = LiveResponse(lease, fold_of(self.drafts), 0.0, frames_of(self.drafts))
         self._there, self._ledger = there, ledger
         there.lives.enter(self.live)
 
@@ -101,7 +101,7 @@ class Run:
 
     def move(self, there: Here) -> None:
         """Another node takes it over."""
-        lost, self.live = self.live, Live(self.live.lease, fold_of(self.drafts))
+        lost, self.live = self.live, LiveResponse(self.live.lease, fold_of(self.drafts))
         lost.lose()
         self._there.lives.leave(lost)
         self._there = there

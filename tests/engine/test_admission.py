@@ -26,7 +26,7 @@ from outlive.engine.slots import Capacity
 from outlive.ports.catalog import Paging
 from outlive.storage.seal import SecretSeal
 from outlive.testing import Gate, Script, answer, finish_chunk
-from outlive.tooling.registry import Rack
+from outlive.tooling.registry import ToolRegistry
 from tests.engine.bench import StubToolbox
 from tests.engine.rig import Rig, answer_of, play, text_of
 from tests.engine.virtual import turn
@@ -387,7 +387,7 @@ def test_secrets_that_cannot_be_sealed_are_refused_unless_nothing_is_stored(tmp_
 
 def test_tools_that_the_server_has_not_got_are_refused_at_the_door(tmp_path: Path) -> None:
     async def scene(rig: Rig) -> None:
-        rig.door._toolbox = Rack([])
+        rig.door._toolbox = ToolRegistry([])
         with pytest.raises(InvalidRequest, match="no tools with the label 'docs'"):
             await rig.create(tools=[{"type": "mcp", "server_label": "docs"}])
         assert await count(rig) == 0

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 
-from outlive.engine.retries import PATIENCE_SECONDS, Answering
+from outlive.engine.retries import PATIENCE_SECONDS, PendingCreates
 from outlive.ports.bell import Ring
 from tests.engine.bus import Bus
 from tests.engine.virtual import run_virtually
 
 
-def connect(bus: Bus) -> Answering:
+def connect(bus: Bus) -> PendingCreates:
     bell = bus.bell()
-    answering = Answering(bell, alone=False)
+    answering = PendingCreates(bell, alone=False)
 
-    def hear(ring: Ring) -> None:
+    def on_chunks(ring: Ring) -> None:
         if ring.kind == "asking":
             answering.asked(ring.response_id)
         elif ring.kind == "answering":
             answering.told(ring.response_id)
 
-    bell.listen(hear)
+    bell.listen(on_chunks)
     return answering
 
 
@@ -54,7 +54,7 @@ def test_a_connection_on_another_node_answers_at_once() -> None:
 def test_a_node_that_is_alone_asks_nobody() -> None:
     async def scene() -> None:
         bus = Bus()
-        assert not await Answering(bus.bell()).holds("resp_1")
+        assert not await PendingCreates(bus.bell()).holds("resp_1")
         assert bus.rung == []
 
     run_virtually(scene())

@@ -11,10 +11,10 @@ from outlive.core.errors import Behind, StaleFence, StorageUnavailable
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, read_frame, split_frames
 from outlive.core.fold import Fold
 from outlive.engine.delivery.committer import RETRY_SECONDS, Committer
-from outlive.engine.delivery.live import Live, Lives
+from outlive.engine.delivery.live import LiveResponse, LiveResponses
 from outlive.engine.delivery.reader import Reader
 from outlive.ports.journal import Batch
-from outlive.ports.ledger import Closing, Entry, Kept, Lease, Notes
+from outlive.ports.ledger import Checkpoint, Closing, Entry, Kept, Lease
 from tests.core.journals import opening
 from tests.engine.virtual import VirtualClock, run_virtually, turn
 
@@ -44,7 +44,7 @@ class HeldLedger:
         self.closings.append((loop.time(), closing, future))
         return future
 
-    async def mark(self, lease: Lease, notes: Notes) -> None: ...
+    async def mark(self, lease: Lease, notes: Checkpoint) -> None: ...
 
     async def commit(self, kept: list[Kept] | None = None) -> list[Entry]:
         """Let the last append succeed; what was in it."""
@@ -76,14 +76,14 @@ class Stage:
     def __init__(self) -> None:
         self.ledger = HeldLedger()
         self.committer = Committer(self.ledger, VirtualClock(), LINGER)
-        self.lives = Lives()
+        self.lives = LiveResponses()
         self.draining = self.leaving = False
         self.reader = Reader(self.lives, NoJournal(), VirtualClock(), self, 15.0)
 
-    def live(self, response_id: str = "resp_1", visible: bool = False) -> Live:
+    def live(self, response_id: str = "resp_1", visible: bool = False) -> LiveResponse:
         fold = Fold()
         fold.apply([*opening(), ADDED] if visible else opening())
-        live = Live(Lease(response_id, 1, 1), fold)
+        live = LiveResponse(Lease(response_id, 1, 1), fold)
         self.lives.enter(live)
         return live
 
@@ -137,7 +137,7 @@ def test_the_terminal_event_too_shows_only_once_it_is_committed() -> None:
     run_virtually(scene())
 
 
-def close(stage: Stage, live: Live) -> asyncio.Task[None]:
+def close(stage: Stage, live: LiveResponse) -> asyncio.Task[None]:
     async def closing() -> None:
         last = Draft("response.completed", {"response": {"status": "completed"}})
         await stage.committer.close(live, [last], status="completed", snapshot=b"{}", turn=[])
@@ -497,7 +497,7 @@ def test_what_is_not_known_any_more_is_told_to_whoever_looks_after_that() -> Non
     async def scene() -> None:
         stage = Stage()
         live = stage.live(visible=True)
-        told: list[Live] = []
+        told: list[LiveResponse] = []
         stage.committer.on_behind = told.append
         stage.committer.submit(live, deltas("a"))
         await turn()

@@ -8,7 +8,7 @@ import pytest
 
 from outlive.core.events import KEEP_ALIVE_FRAME, split_frames
 from outlive.engine.cluster.mirrors import LOOK_SECONDS, PAGE_BYTES, SECOND_LOOK_SECONDS
-from outlive.engine.delivery.reader import Cut
+from outlive.engine.delivery.reader import StreamInterrupted
 from outlive.ports.bell import Ring
 from tests.engine.stages import ADDED, Here, Stage, deltas, read_to_end, rounds
 from tests.engine.virtual import pass_time, run_virtually, turn
@@ -320,7 +320,7 @@ def test_a_response_that_is_deleted_cuts_its_readers() -> None:
         await turn(20)
         stage.ledger.forget("resp_1")
         stage.here.echoes.look_at_all()
-        with pytest.raises(Cut):
+        with pytest.raises(StreamInterrupted):
             await reading
         assert len(stage.here.echoes) == 0
 
@@ -347,7 +347,7 @@ def test_an_idle_reader_of_an_echo_gets_its_keep_alive_and_notices_the_end_of_th
         await pass_time(6.0)
         assert not reading.done()
         stage.here.leaving = True
-        with pytest.raises(Cut):
+        with pytest.raises(StreamInterrupted):
             await reading
         ticking.cancel()
 

@@ -11,7 +11,7 @@ import pytest
 from outlive.core import status
 from outlive.core.errors import InvalidRequest, NotFound, UpstreamFault
 from outlive.core.events import read_frame, split_frames
-from outlive.engine.admission import Arrival
+from outlive.engine.admission import Submission
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Memory
 from outlive.testing import Gate, Script, answer
@@ -128,7 +128,7 @@ def test_a_mistake_of_ours_ends_it_and_its_content_is_in_no_log(
 
 async def remember(rig: Rig, input: Any, memory: Memory | None = None, **fields: Any) -> Memory | None:
     body = {"model": "m", "input": input, "store": False, **fields}
-    accepted = await rig.door.admit(Arrival(owner="ann", body=body, memory=memory))
+    accepted = await rig.door.admit(Submission(owner="ann", body=body, memory=memory))
     await read_all(rig, accepted.response_id)
     try:
         return rig.fleeting.remember(accepted.response_id)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outlive.core.errors import ShuttingDown
-from outlive.engine.delivery.reader import Cut
+from outlive.engine.delivery.reader import StreamInterrupted
 from outlive.testing import Gate, finish_chunk, reasoning_chunk
 from tests.engine.rig import Rig, answer_of, play
 from tests.engine.test_worker import DONE, gated, is_idle, is_shown
@@ -24,7 +24,7 @@ def test_what_showed_nothing_is_handed_back_at_once_and_counts_no_attempt(tmp_pa
         reading = asyncio.create_task(cursor.read())
         rig.draining = True
         await rig.worker.drain(60.0)
-        with pytest.raises(Cut):
+        with pytest.raises(StreamInterrupted):
             await reading
         assert await rig.show(accepted.response_id) is None
         with pytest.raises(ShuttingDown):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, split_frames
 from outlive.core.fold import Fold
 from outlive.core.numbering import number
-from outlive.engine.delivery.live import PENDING_BYTES, TAIL_BYTES, Live, Lives
+from outlive.engine.delivery.live import PENDING_BYTES, TAIL_BYTES, LiveResponse, LiveResponses
 from outlive.ports.ledger import Lease
 from tests.core.journals import fold_of, frames_of, opening
 from tests.engine.virtual import run_virtually, turn
@@ -22,15 +22,15 @@ ADDED = Draft(
 )
 
 
-def make(response_id: str = "resp_1", frames: bytes = b"") -> Live:
-    return Live(Lease(response_id, 1, 1), fold_of(opening()), 0.0, frames)
+def make(response_id: str = "resp_1", frames: bytes = b"") -> LiveResponse:
+    return LiveResponse(Lease(response_id, 1, 1), fold_of(opening()), 0.0, frames)
 
 
 def deltas(count: int, text: str = "x") -> list[AnyDraft]:
     return [Delta(CHANNEL, text) for _ in range(count)]
 
 
-def commit(live: Live, drafts: list[AnyDraft]) -> None:
+def commit(live: LiveResponse, drafts: list[AnyDraft]) -> None:
     live.emit(drafts)
     entry, taken = live.take(1.0)
     live.advance(entry, taken)
@@ -124,7 +124,7 @@ def test_finished_items_are_remembered_before_they_are_durable() -> None:
 
 def test_what_was_finished_before_is_in_the_fold() -> None:
     fold: Fold = fold_of([*opening(), ADDED])
-    assert list(Live(Lease("resp_1", 1, 2), fold).output) == [0]
+    assert list(LiveResponse(Lease("resp_1", 1, 2), fold).output) == [0]
 
 
 # -- waking
@@ -178,7 +178,7 @@ def test_a_follower_is_called_at_every_wake_until_it_has_had_enough() -> None:
 
 def test_entering_loses_whoever_was_there_before() -> None:
     async def scene() -> None:
-        lives = Lives()
+        lives = LiveResponses()
         first, second = make(), make()
         lives.enter(first)
         waiter = first.wait()
@@ -197,7 +197,7 @@ def test_entering_loses_whoever_was_there_before() -> None:
 
 def test_whoever_waits_for_a_response_to_begin_is_rung() -> None:
     async def scene() -> None:
-        lives = Lives()
+        lives = LiveResponses()
         waiter, other = lives.wait("resp_1"), lives.wait("resp_2")
         lives.enter(make("resp_1"))
         await waiter
@@ -211,7 +211,7 @@ def test_whoever_waits_for_a_response_to_begin_is_rung() -> None:
 
 def test_nothing_is_kept_of_waiters_that_left() -> None:
     async def scene() -> None:
-        lives = Lives()
+        lives = LiveResponses()
         one, two = lives.wait("resp_1"), lives.wait("resp_1")
         lives.forget("resp_1", one)
         lives.forget("resp_1", two)

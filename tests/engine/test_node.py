@@ -152,7 +152,7 @@ def test_a_text_goes_on_in_place_on_another_node_for_the_same_reader(tmp_path: P
         final = await second.end(accepted.response_id)
         assert (final["status"], answer_of(final)) == ("completed", "Hello")
         assert len(final["output"]) == 1
-        assert final["outlive"] == {"attempts": 2, "joints": [5]}
+        assert final["outlive"] == {"attempts": 2, "resumed_at": [5]}
         assert split_frames(await streaming) == await second.frames(accepted.response_id)
 
     gate, script = gated("Hel")
@@ -463,7 +463,7 @@ def test_a_response_whose_journal_lost_more_than_is_known_goes_on_from_the_journ
         final = await only.end(accepted.response_id)
         assert final["status"] == "completed"
         assert answer_of(final) == "x" * 100 * 16 + "!"
-        assert final["outlive"]["joints"] == [20]
+        assert final["outlive"]["resumed_at"] == [20]
 
     gates, gate, text = (Gate(), Gate()), Gate(), "x" * 100
     texts: Script = [*[text] * 16, gates[0], *[text] * 42, gates[1], *[text] * 42, gate, "y", finish_chunk()]
@@ -485,7 +485,7 @@ def test_a_line_that_was_down_is_made_up_for_at_once(tmp_path: Path) -> None:
         accepted = await first.create()
         running = asyncio.create_task(second.engine.node.run())
         await asyncio.sleep(0)
-        second.engine.node.hear(Ring("missed"))
+        second.engine.node.on_chunks(Ring("missed"))
         assert answer_of(await second.end(accepted.response_id)) == "Hello"
         assert second.heart.ticks
         running.cancel()
@@ -533,7 +533,7 @@ def test_a_storage_that_is_down_does_not_end_the_rounds(tmp_path: Path, caplog: 
         for _ in range(3):
             while only.ledger.failing["free"] == 2:
                 await asyncio.sleep(0.001)
-            node.hear(Ring("missed"))
+            node.on_chunks(Ring("missed"))
             await asyncio.sleep(0.01)
         assert not running.done()
         running.cancel()

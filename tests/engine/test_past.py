@@ -8,8 +8,8 @@ from typing import Any
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
 from outlive.engine.run import context
-from outlive.engine.run.context import Past
-from outlive.ports.ledger import NO_NOTES, Claim, Lease, Memory, Place
+from outlive.engine.run.context import ContextLoader
+from outlive.ports.ledger import NO_CHECKPOINT, Claim, Lease, Memory, Position
 from tests.engine.rig import FixedClock
 
 
@@ -23,7 +23,7 @@ def said(text: str, role: str = "user", **fields: Any) -> Json:
     }
 
 
-HERE = Place(1, 5)
+HERE = Position(1, 5)
 
 
 class Shelf:
@@ -31,20 +31,20 @@ class Shelf:
 
     def __init__(self, *items: Json) -> None:
         self.items = list(items)
-        self.reads: list[Place] = []
+        self.reads: list[Position] = []
 
-    async def before(self, place: Place) -> list[Json]:
+    async def before(self, place: Position) -> list[Json]:
         self.reads.append(place)
         return self.items
 
-    async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Place | None:
+    async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
         raise NotImplementedError
 
 
-def past_of(shelf: Shelf, memory: Memory | None = None, place: Place = HERE, **fields: Any) -> Past:
+def past_of(shelf: Shelf, memory: Memory | None = None, place: Position = HERE, **fields: Any) -> ContextLoader:
     request = CreateResponse(model="m", input=[said("now")], **fields)
-    claim = Claim(Lease("resp_1", 1, 1), "ann", request, place, 1, NO_NOTES, False, memory=memory)
-    return Past(claim, shelf, None, FixedClock())
+    claim = Claim(Lease("resp_1", 1, 1), "ann", request, place, 1, NO_CHECKPOINT, False, memory=memory)
+    return ContextLoader(claim, shelf, None, FixedClock())
 
 
 def texts(items: list[Json]) -> list[str]:
@@ -66,7 +66,7 @@ def test_what_begins_nothing_reads_nothing() -> None:
     async def main() -> None:
         shelf = Shelf(said("other"))
         assert texts(await past_of(shelf).context()) == ["msg_now"]
-        assert texts(await past_of(shelf, place=Place(1, 0), conversation="conv_1").context()) == ["msg_now"]
+        assert texts(await past_of(shelf, place=Position(1, 0), conversation="conv_1").context()) == ["msg_now"]
         assert shelf.reads == []
 
     asyncio.run(main())
@@ -75,9 +75,9 @@ def test_what_begins_nothing_reads_nothing() -> None:
 def test_what_a_connection_remembers_comes_after_what_is_stored() -> None:
     async def main() -> None:
         shelf = Shelf(said("stored"))
-        told = past_of(shelf, Memory([said("remembered")], Place(2, 3)), previous_response_id="resp_0")
+        told = past_of(shelf, Memory([said("remembered")], Position(2, 3)), previous_response_id="resp_0")
         assert texts(await told.context()) == ["msg_stored", "msg_remembered", "msg_now"]
-        assert shelf.reads == [Place(2, 3)]
+        assert shelf.reads == [Position(2, 3)]
         assert texts(await past_of(shelf, Memory([said("alone")])).history()) == ["msg_alone"]
 
     asyncio.run(main())

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from outlive.core.events import KEEP_ALIVE_FRAME, AnyDraft, Channel, Delta, Draft, is_last, split_frames
 from outlive.core.fold import Fold
 from outlive.core.numbering import number
-from outlive.engine.delivery.live import TAIL_BYTES, Live, Lives
-from outlive.engine.delivery.reader import PAGE_BYTES, Cursor, Cut, Pour, Reader
+from outlive.engine.delivery.live import TAIL_BYTES, LiveResponse, LiveResponses
+from outlive.engine.delivery.reader import PAGE_BYTES, Cursor, Pour, Reader, StreamInterrupted
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Closing, Lease
 from outlive.storage.memory.journal import MemoryJournal
@@ -43,18 +43,18 @@ class Stage:
         self.clock = FixedClock()
         self.journal = CountingJournal()
         self.ledger = MemoryLedger(self.journal)
-        self.lives = Lives()
+        self.lives = LiveResponses()
         self.draining = self.leaving = False
         self.reader = Reader(self.lives, self.journal, self.clock, self, 15.0)
         self.drafts: list[AnyDraft] = []
-        self.live: Live | None = None
+        self.live: LiveResponse | None = None
 
     def admit(self) -> Lease:
         self.drafts = opening()
         return self.ledger.admit("resp_1", frames_of(self.drafts), len(self.drafts))
 
-    def start(self) -> Live:
-        self.live = Live(self.admit(), fold_of(self.drafts), self.clock.monotonic(), frames_of(self.drafts))
+    def start(self) -> LiveResponse:
+        self.live = LiveResponse(self.admit(), fold_of(self.drafts), self.clock.monotonic(), frames_of(self.drafts))
         self.lives.enter(self.live)
         return self.live
 
@@ -193,7 +193,7 @@ def test_a_reader_waits_for_a_response_that_has_not_begun_here() -> None:
         reading = asyncio.create_task(cursor.read())
         await turn()
         assert not reading.done()
-        stage.live = Live(lease, fold_of(stage.drafts))
+        stage.live = LiveResponse(lease, fold_of(stage.drafts))
         stage.lives.enter(stage.live)
         await stage.commit(ADDED)
         assert await reading == stage.frames[-1]
@@ -209,7 +209,7 @@ def test_a_response_that_began_and_ended_between_two_looks_is_read_to_its_end() 
         await cursor.read()
         reading = asyncio.create_task(read_to_end(cursor))
         await turn()
-        stage.live = Live(Lease("resp_1", 1, 1), fold_of(stage.drafts))
+        stage.live = LiveResponse(Lease("resp_1", 1, 1), fold_of(stage.drafts))
         stage.lives.enter(stage.live)
         await stage.commit(ADDED)
         await stage.finish()
@@ -227,7 +227,7 @@ def test_a_reader_goes_on_with_whoever_has_taken_over() -> None:
         await stage.commit(ADDED, *deltas(2))
         await turn()
         fold = await stage.reader.replay("resp_1")
-        stage.live = Live(first.lease, fold)
+        stage.live = LiveResponse(first.lease, fold)
         stage.lives.enter(stage.live)
         assert first.lost
         await stage.commit(*deltas(2))
@@ -264,7 +264,7 @@ def test_a_slow_reader_of_a_response_that_is_deleted_is_cut() -> None:
             await stage.commit(*deltas(1, "y" * TAIL_BYTES))
         await stage.finish(leave=False)
         stage.ledger.forget("resp_1")
-        with pytest.raises(Cut):
+        with pytest.raises(StreamInterrupted):
             await cursor.read()
 
     run_virtually(scene())
@@ -272,7 +272,7 @@ def test_a_slow_reader_of_a_response_that_is_deleted_is_cut() -> None:
 
 def test_a_reader_of_nothing_is_cut() -> None:
     async def scene() -> None:
-        with pytest.raises(Cut):
+        with pytest.raises(StreamInterrupted):
             await Stage().reader.follow("resp_none").read()
 
     run_virtually(scene())
@@ -282,19 +282,19 @@ def test_a_reader_of_nothing_is_cut() -> None:
 
 
 def pour_into(poured: list[bytes]) -> Pour:
-    def pour(frames: bytes) -> bool:
+    def write_now(frames: bytes) -> bool:
         poured.append(frames)
         return True
 
-    return pour
+    return write_now
 
 
-async def pass_to_end(cursor: Cursor, pour: Pour, poured: list[bytes]) -> None:
+async def pass_to_end(cursor: Cursor, write_now: Pour, poured: list[bytes]) -> None:
     """As a stream does it: what is read goes the slow way, and then as much as can be the fast one."""
     while frames := await cursor.read():
         poured.append(frames)
         if not cursor.ended:
-            await cursor.pass_on(pour)
+            await cursor.forward_to(write_now)
 
 
 def test_what_is_committed_is_poured_in_that_moment_once_and_in_order() -> None:
@@ -333,12 +333,12 @@ def test_what_cannot_be_poured_is_read_and_nothing_is_lost_or_repeated(
         got: list[bytes] = []
         slow = False
 
-        def pour(frames: bytes) -> bool:
+        def write_now(frames: bytes) -> bool:
             if not slow:
                 got.append(frames)
             return not slow
 
-        reading = asyncio.create_task(pass_to_end(stage.reader.follow("resp_1"), pour, got))
+        reading = asyncio.create_task(pass_to_end(stage.reader.follow("resp_1"), write_now, got))
         await turn()
         await stage.commit(ADDED)
         for count, slow, pause in commits:  # noqa: B007 -- `pour` asks how slow it is
@@ -363,7 +363,7 @@ def test_passing_is_over_when_something_else_is_to_be_done(why: str, early: bool
         cursor = stage.reader.follow("resp_1")
         poured: list[bytes] = []
         await cursor.read()
-        passing = asyncio.create_task(cursor.pass_on(pour_into(poured)))
+        passing = asyncio.create_task(cursor.forward_to(pour_into(poured)))
         if not early:
             await turn()
             await stage.commit(ADDED)
@@ -384,7 +384,7 @@ def test_passing_is_over_when_something_else_is_to_be_done(why: str, early: bool
         elif why == "ended":
             assert (await cursor.read(), cursor.ended) == (stage.frames[-1], True)
         elif why == "leaving":
-            with pytest.raises(Cut):
+            with pytest.raises(StreamInterrupted):
                 await cursor.read()
 
     run_virtually(scene())
@@ -397,7 +397,7 @@ def test_a_reader_that_is_behind_has_nothing_to_wait_for() -> None:
         cursor = stage.reader.follow("resp_1")
         await cursor.read()
         await stage.commit(ADDED)
-        await cursor.pass_on(lambda _: pytest.fail("it is to be read"))
+        await cursor.forward_to(lambda _: pytest.fail("it is to be read"))
         assert await cursor.read() == stage.frames[-1]
 
     run_virtually(scene())
@@ -410,7 +410,7 @@ def test_a_reader_that_is_cancelled_while_it_passes_on_follows_no_more() -> None
         cursor = stage.reader.follow("resp_1")
         poured: list[bytes] = []
         await cursor.read()
-        passing = asyncio.create_task(cursor.pass_on(pour_into(poured)))
+        passing = asyncio.create_task(cursor.forward_to(pour_into(poured)))
         await turn()
         assert len(live._followers) == 1
         passing.cancel()
@@ -436,8 +436,8 @@ def test_a_pour_that_fails_is_its_readers_trouble_alone() -> None:
             raise RuntimeError("the handler is closed")
 
         failing, passing = (
-            asyncio.create_task(cursor.pass_on(pour))
-            for cursor, pour in zip(cursors, (fail, pour_into(poured)), strict=False)
+            asyncio.create_task(cursor.forward_to(write_now))
+            for cursor, write_now in zip(cursors, (fail, pour_into(poured)), strict=False)
         )
         reading = asyncio.create_task(cursors[2].read())
         await turn()
@@ -533,7 +533,7 @@ def test_streams_are_cut_when_the_server_leaves_but_get_what_is_there() -> None:
         cursor = stage.reader.follow("resp_1")
         stage.leaving = True
         assert await cursor.read() == b"".join(stage.frames)
-        with pytest.raises(Cut):
+        with pytest.raises(StreamInterrupted):
             await cursor.read()
 
     run_virtually(scene())
@@ -547,7 +547,7 @@ def test_a_waiting_stream_notices_that_the_server_leaves() -> None:
         await turn()
         stage.leaving = True
         stage.lives.wake_all()
-        with pytest.raises(Cut):
+        with pytest.raises(StreamInterrupted):
             await reading
 
     run_virtually(scene())
@@ -567,7 +567,7 @@ def test_while_draining_what_runs_is_followed_and_what_does_not_is_cut() -> None
         # Handed back: it is not here any more.
         stage.lives.leave(live)
         live.lose()
-        with pytest.raises(Cut):
+        with pytest.raises(StreamInterrupted):
             await reading
 
     run_virtually(scene())

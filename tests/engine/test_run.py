@@ -66,7 +66,7 @@ def test_it_is_asked_again_with_the_steps_that_are_finished() -> None:
         assert [item["name"] for item in final["output"]] == ["one", "two"]
         again = whole.backend.calls[-1]
         assert (again.first, told(again.items)) == (1, ["Hi", "one", "ok"])
-        assert final["outlive"] == {"attempts": 2, "joints": [done[0] + 1]}
+        assert final["outlive"] == {"attempts": 2, "resumed_at": [done[0] + 1]}
 
     run_virtually(go())
 
@@ -88,7 +88,7 @@ def test_what_it_said_is_durable_when_it_has_settled() -> None:
         seen: list[Json] = []
         plain = desk.backend.stream
 
-        async def stream(call: ModelCall, hear: Any = None) -> Any:
+        async def stream(call: ModelCall, on_chunks: Any = None) -> Any:
             async for chunks in plain(call):
                 yield chunks
                 assert call.settle is not None

@@ -105,7 +105,7 @@ def test_an_upstream_that_shows_nothing_is_asked_again(tmp_path: Path) -> None:
         assert (final["status"], answer_of(final)) == ("completed", "Hello")
         assert len(rig.backend.calls) == 3
         assert rig.clock.slept == [0.5, 1.0]
-        assert final["outlive"] == {"attempts": 3, "joints": []}
+        assert final["outlive"] == {"attempts": 3, "resumed_at": []}
 
     play(tmp_path, scene, [BROKEN], [BUSY], DONE)
 
@@ -218,7 +218,7 @@ def test_a_text_goes_on_in_place_where_the_upstream_can(tmp_path: Path, mode: st
         types = await rig.types(final["id"])
         assert types.count("output_item.added") == 1
         joint = types.index("output_text.delta") + 2
-        assert final["outlive"] == {"attempts": 2, "joints": [joint]}
+        assert final["outlive"] == {"attempts": 2, "resumed_at": [joint]}
         resume = rig.backend.calls[1].resume
         assert resume is not None
         assert (resume.text, resume.deltas) == ("Hello", 2)
@@ -231,7 +231,7 @@ def test_a_run_may_be_joined_many_times_as_long_as_each_time_brings_something(tm
     async def scene(rig: Rig) -> None:
         final = await rig.answer()
         assert (final["status"], answer_of(final)) == ("completed", "abcdef.")
-        assert len(final["outlive"]["joints"]) == 6
+        assert len(final["outlive"]["resumed_at"]) == 6
         assert final["outlive"]["attempts"] == 7
 
     scripts: list[Script] = []
@@ -294,7 +294,7 @@ def test_a_run_that_was_visible_before_the_crash_is_continued_by_the_next_worker
         final = await rig.end("resp_2")
         assert (final["status"], answer_of(final)) == ("completed", "Hello there")
         assert final["outlive"]["attempts"] == 2
-        assert len(final["outlive"]["joints"]) == 1
+        assert len(final["outlive"]["resumed_at"]) == 1
 
     gate = Gate()
     play(tmp_path, before, ["Hel", "lo", gate], continuation="prefill")

@@ -100,7 +100,7 @@ def test_a_call_is_in_the_journal_before_it_is_made_and_its_output_before_the_ne
         desk = Desk(StubToolbox(StubTool("weather", act)), *TWO_STEPS)
         asked = desk.backend.stream
 
-        def stream(call: Any, hear: Any = None) -> Any:
+        def stream(call: Any, on_chunks: Any = None) -> Any:
             seen.append([event["type"] for event in desk.events()])
             return asked(call)
 
@@ -468,7 +468,7 @@ def test_a_run_that_was_taken_up_between_steps_says_where() -> None:
         done = [n for n, event in enumerate(desk.events()) if event["type"] == "response.output_item.done"]
         desk.cut(done[1])
         final = await desk.run()
-        assert final["outlive"] == {"attempts": 2, "joints": [done[1] + 1]}
+        assert final["outlive"] == {"attempts": 2, "resumed_at": [done[1] + 1]}
 
     play(scene)
 
@@ -556,7 +556,7 @@ def test_a_step_with_nothing_visible_is_retried_as_any_request_would_be() -> Non
         desk = Desk(StubToolbox(weather()), [wants(PARIS)], down, down, ANSWER)
         final = await desk.run()
         assert final["status"] == "completed"
-        assert final["outlive"] == {"attempts": 3, "joints": []}
+        assert final["outlive"] == {"attempts": 3, "resumed_at": []}
         desk = Desk(StubToolbox(weather()), [wants(PARIS)], down)
         final = await desk.run()
         assert (final["status"], final["incomplete_details"]["reason"]) == ("incomplete", "interrupted")

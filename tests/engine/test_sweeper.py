@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outlive.core.errors import NotFound, StorageUnavailable
-from outlive.engine.sweeper import DAY, Retention
+from outlive.engine.sweeper import DAY, RetentionPolicy
 from outlive.testing import Script, answer
 from tests.engine.rig import Rig, play
 
@@ -45,7 +45,7 @@ def test_retention_is_a_setting(tmp_path: Path) -> None:
         with pytest.raises(NotFound):
             await rig.catalog.conversation("ann", conversation)
 
-    play(tmp_path, scene, DONE, retention=Retention(response_days=None, conversation_days=7.0))
+    play(tmp_path, scene, DONE, retention=RetentionPolicy(response_days=None, conversation_days=7.0))
 
 
 def test_what_was_deleted_is_in_no_file_any_more(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import uvicorn
 
 from outlive.http import protocol
 from outlive.http.app import Access, Application
-from outlive.http.protocol import Joined, Protocol
+from outlive.http.protocol import HeaderCoalescingTransport, Protocol
 from outlive.server import Server
 from tests.engine.rig import open_rig
 
@@ -47,7 +47,7 @@ ASKING = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 def test_a_head_and_its_body_are_one_write() -> None:
     async def check() -> None:
         below = Recorder()
-        joined = Joined(below, asyncio.get_running_loop())
+        joined = HeaderCoalescingTransport(below, asyncio.get_running_loop())
         joined.write(HEAD)
         joined.write(b"one")
         joined.write(b"two")
@@ -60,7 +60,7 @@ def test_a_head_and_its_body_are_one_write() -> None:
 def test_a_head_without_a_body_goes_out_at_the_end_of_the_round() -> None:
     async def check() -> None:
         below = Recorder()
-        joined = Joined(below, asyncio.get_running_loop())
+        joined = HeaderCoalescingTransport(below, asyncio.get_running_loop())
         joined.write(HEAD)
         assert below.told == []
         await asyncio.sleep(0)
@@ -72,7 +72,7 @@ def test_a_head_without_a_body_goes_out_at_the_end_of_the_round() -> None:
 def test_closing_sends_what_was_kept_back() -> None:
     async def check() -> None:
         below = Recorder()
-        joined = Joined(below, asyncio.get_running_loop())
+        joined = HeaderCoalescingTransport(below, asyncio.get_running_loop())
         joined.write(HEAD)
         joined.close()
         assert below.told == [HEAD, "close"]
@@ -84,7 +84,7 @@ def test_closing_sends_what_was_kept_back() -> None:
 def test_the_next_answer_on_the_connection_is_joined_too() -> None:
     async def check() -> None:
         below = Recorder()
-        joined = Joined(below, asyncio.get_running_loop())
+        joined = HeaderCoalescingTransport(below, asyncio.get_running_loop())
         for body in (b"first", b"second"):
             joined.write(HEAD)
             joined.write(body)
@@ -121,15 +121,15 @@ def test_pieces_are_poured_until_the_client_is_slow_and_again_when_it_has_read()
     async def app(scope: Any, receive: Any, send: Any) -> None:
         outlet = scope["state"].pop("outlive.outlet")
         outlet.watch(gone.set)
-        refused.append(outlet.pour(b"before the head"))
+        refused.append(outlet.write_now(b"before the head"))
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(2):
-            while outlet.pour(piece := b"%07d\n" % len(poured) * 2000):
+            while outlet.write_now(piece := b"%07d\n" % len(poured) * 2000):
                 poured.append(piece)
             slow.set()
             await send({"type": "http.response.body", "body": b"", "more_body": True})  # waits until there is room
         await gone.wait()
-        refused.append(outlet.pour(b"after the client has gone"))
+        refused.append(outlet.write_now(b"after the client has gone"))
 
     async def check() -> None:
         async with serving(app) as address:

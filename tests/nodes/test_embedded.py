@@ -32,7 +32,7 @@ def test_a_text_of_the_embedded_model_goes_on_from_node_to_node(tmp_path: Path) 
         assert body["status"] in ("completed", "incomplete")
         assert (body["incomplete_details"] or {}).get("reason") in (None, "max_output_tokens")
         assert len(body["output"]) == 1
-        assert body["outlive"]["attempts"] == 2 and len(body["outlive"]["joints"]) == 1
+        assert body["outlive"]["attempts"] == 2 and len(body["outlive"]["resumed_at"]) == 1
         assert 0 < body["usage"]["output_tokens"] <= 100
         assert len(text_of(body)) > 100
         check_conversation(crew[0].client, conversation, [body])

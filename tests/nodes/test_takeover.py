@@ -70,7 +70,7 @@ def test_what_a_killed_node_ran_goes_on_elsewhere_in_time(crew: Crew, upstream: 
     # The same text, in the same item, on the same cursor: nothing of what was shown is repeated or lost.
     assert text_of(bodies[2]) == "".join(story)
     assert len(bodies[2]["output"]) == 1
-    assert bodies[2]["outlive"]["joints"] == [streaming.last + 1]
+    assert bodies[2]["outlive"]["resumed_at"] == [streaming.last + 1]
     check_ended(second.client, streaming.id, streaming.frames)
     check_conversation(second.client, conversation, [bodies[2]])
     crew.check()

@@ -34,7 +34,7 @@ class OddServer:
         self.over = threading.Event()
         odd = self
 
-        class Answering(BaseHTTPRequestHandler):
+        class PendingCreates(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
@@ -52,7 +52,7 @@ class OddServer:
 
             def log_message(self, format: str, *args: object) -> None: ...
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), PendingCreates)
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
 

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from outlive.core.events import AnyDraft, Draft, Json, read_frame
 from outlive.core.ids import IdSource
 from outlive.core.numbering import number
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse, header
 from outlive.dialects.chat.translator import ChatTranslator
 from outlive.ports.backend import Ending, ModelCall, Translator
@@ -24,7 +24,7 @@ from tests.support import nesting
 Make = Callable[[ModelCall, IdSource], Translator]
 
 
-def make_call(resume: Open | None = None, items: list[Json] | None = None, **fields: Any) -> ModelCall:
+def make_call(resume: OpenText | None = None, items: list[Json] | None = None, **fields: Any) -> ModelCall:
     return ModelCall("m", CreateResponse(model="m", input=[], **fields), items or [], resume)
 
 

@@ -6,7 +6,7 @@ from outlive.core import status
 from outlive.core.events import AnyDraft, Json, read_frame
 from outlive.core.fold import Fold
 from outlive.core.numbering import number
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.core.requests.create import parse_create
 from outlive.core.requests.limits import Limits
 from outlive.dialects.agent import translator
@@ -33,7 +33,7 @@ TOLD = [
 ]
 
 
-def translate(told: list[bytes], resume: Open | None = None, first: int = 0) -> tuple[list[Json], Fold, Ending]:
+def translate(told: list[bytes], resume: OpenText | None = None, first: int = 0) -> tuple[list[Json], Fold, Ending]:
     ids = CountingIds()
     request = parse_create({"model": "clerk", "input": "Hi"}, ids, Limits())
     translator = AgentTranslator(ModelCall("clerk", request, [], resume, first), ids, "clerk")

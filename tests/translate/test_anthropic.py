@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Delta, Draft, Json
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.dialects.anthropic.translator import AnthropicTranslator
 from outlive.dialects.anthropic.whole_answer import to_events
 from outlive.ports.backend import Ending, ModelCall, Translator
@@ -294,11 +294,11 @@ def test_what_is_newer_than_this_is_left_alone() -> None:
 # -- going on
 
 
-OPEN = Open("msg_9", 1, 0, "one, two, ", 3)
+OPEN = OpenText("msg_9", 1, 0, "one, two, ", 3)
 
 
 def resumed(text_so_far: str, *pieces: str) -> str:
-    call = make_call(Open("msg_9", 1, 0, text_so_far, 3))
+    call = make_call(OpenText("msg_9", 1, 0, text_so_far, 3))
     drafts, ending = translate([payload(step) for step in say(*pieces)], call, AnthropicTranslator)
     done = next(draft for draft in drafts if draft.type == "response.output_text.done")
     assert isinstance(done, Draft) and done.fields["item_id"] == "msg_9" and done.fields["output_index"] == 1

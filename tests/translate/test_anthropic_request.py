@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, assemble
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.anthropic.context import BEGIN, GO_ON
 from outlive.dialects.anthropic.request import check, count_body
@@ -42,7 +42,7 @@ def render(
     items: list[Json] | None = None,
     *,
     model: str = "m",
-    resume: Open | None = None,
+    resume: OpenText | None = None,
     to: Upstream | None = None,
     with_thoughts: bool = True,
     **fields: Any,
@@ -267,7 +267,7 @@ _items = st.one_of(
 def test_no_history_makes_a_request_that_the_api_refuses(
     items: list[Json], inline: bool, with_thoughts: bool, tools: bool, partial: str | None
 ) -> None:
-    resume = Open("msg_1", 0, 0, partial, 2) if partial is not None else None
+    resume = OpenText("msg_1", 0, 0, partial, 2) if partial is not None else None
     to = upstream(developer_role=inline)
     render(
         copy.deepcopy(items), to=to, with_thoughts=with_thoughts, resume=resume, tools=[WEATHER] if tools else [],
@@ -476,7 +476,7 @@ def test_a_budget_leaves_room_for_an_answer(limit: int | None, budget: int | Non
 def test_thinking_gives_way_to_what_it_cannot_go_with() -> None:
     old: dict[str, Any] = {"model": "claude-opus-4-5", "reasoning": {"effort": "high"}}
     assert "thinking" not in render(tools=[WEATHER], tool_choice="required", **old)
-    assert "thinking" not in render(resume=Open("msg_1", 0, 0, "one", 1), **old)
+    assert "thinking" not in render(resume=OpenText("msg_1", 0, 0, "one", 1), **old)
     turn = [HELLO, THOUGHT, call("c1"), result("c1", "x")]
     assert "thinking" in render(turn, tools=[WEATHER], **old)
     assert "thinking" not in render(turn, tools=[WEATHER], with_thoughts=False, **old)
@@ -494,13 +494,13 @@ def test_no_effort_is_no_thinking_and_nothing_said_is_nothing_sent() -> None:
 def test_limits_are_always_sent() -> None:
     assert render(to=upstream(default_max_tokens=100))["max_tokens"] == 100
     assert render(max_output_tokens=50)["max_tokens"] == 50
-    assert render(max_output_tokens=50, resume=Open("msg_1", 0, 0, "one", 20))["max_tokens"] == 30
+    assert render(max_output_tokens=50, resume=OpenText("msg_1", 0, 0, "one", 20))["max_tokens"] == 30
 
 
 def test_a_text_to_be_written_on_is_the_last_message() -> None:
-    body = render(resume=Open("msg_1", 0, 0, "one, two, ", 4))
+    body = render(resume=OpenText("msg_1", 0, 0, "one, two, ", 4))
     assert body["messages"][-1] == {"role": "assistant", "content": said("one, two,")}
-    blank = render(resume=Open("msg_1", 0, 0, " \n", 1))
+    blank = render(resume=OpenText("msg_1", 0, 0, " \n", 1))
     assert blank["messages"][-1]["role"] == "user"
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Delta, Draft, Json
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.dialects.chat.translator import ChatTranslator
 from outlive.ports.backend import Translator
 from outlive.testing import (
@@ -500,7 +500,7 @@ def test_errors_come_in_other_shapes_too() -> None:
 
 # -- going on where an earlier attempt was interrupted
 
-SO_FAR = Open("msg_0", 1, 0, "Once upon", 2)
+SO_FAR = OpenText("msg_0", 1, 0, "Once upon", 2)
 
 
 def test_a_resumed_text_grows_on_in_its_item() -> None:

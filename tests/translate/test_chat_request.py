@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from outlive.core.context.assemble import PLACEHOLDER_OUTPUT
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.chat.messages import OUTPUT_ELSEWHERE
 from outlive.dialects.chat.request import check
@@ -371,7 +371,7 @@ def test_only_allowed_tools_are_sent() -> None:
     assert body["tool_choice"] == "required"
 
 
-SO_FAR = Open("msg_0", 0, 0, "Once upon", 40)
+SO_FAR = OpenText("msg_0", 0, 0, "Once upon", 40)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
 from outlive.core.fold import Fold
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.dialects.responses.endings import to_event
 from outlive.dialects.responses.translator import ResponsesTranslator
 from outlive.ports.backend import Ending, ModelCall
@@ -457,7 +457,7 @@ def test_the_servers_id_of_the_run_is_known() -> None:
 # -- writing on
 
 
-RESUME = Open("msg_old", 0, 0, "one, two", 4)
+RESUME = OpenText("msg_old", 0, 0, "one, two", 4)
 
 
 def resumed(events: list[Json], **fields: Any) -> tuple[list[Json], Ending]:

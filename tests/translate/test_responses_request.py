@@ -8,7 +8,7 @@ import pytest
 
 from outlive.core.context.assemble import PLACEHOLDER_OUTPUT
 from outlive.core.events import Json
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse, Limits, parse_create
 from outlive.dialects.responses.request import render
 from outlive.ports.backend import ModelCall, Upstream
@@ -37,7 +37,7 @@ def upstream(**fields: Any) -> Upstream:
 
 
 def body_of(
-    items: list[Json] | None = None, resume: Open | None = None, quirks: Json | None = None, **fields: Any
+    items: list[Json] | None = None, resume: OpenText | None = None, quirks: Json | None = None, **fields: Any
 ) -> Json:
     """What is sent for a context, and a request with these fields."""
     call = ModelCall("real-name", CreateResponse(model="m", input=[], **fields), items or [USER], resume)
@@ -181,7 +181,7 @@ def test_encrypted_reasoning_is_not_asked_for_where_it_is_refused() -> None:
 
 
 def test_an_answer_that_was_cut_off_goes_last_and_is_not_whole() -> None:
-    body = body_of(resume=Open("msg_7", 0, 0, "one, two", 4), max_output_tokens=20)
+    body = body_of(resume=OpenText("msg_7", 0, 0, "one, two", 4), max_output_tokens=20)
     assert body["input"][-1] == {
         "id": "msg_7", "type": "message", "role": "assistant", "status": "incomplete",
         "content": [{"type": "output_text", "text": "one, two", "annotations": []}],

@@ -33,7 +33,7 @@ def test_a_refusal_that_may_pass_is_tried_again(wire: Wire, upstream: FakeUpstre
     assert events.text_of(told) == "At last."
     assert len(upstream.calls(model)) == 3
     assert events.types(told).count("created") == 1
-    assert told[-1]["response"]["outlive"] == {"attempts": 3, "joints": []}
+    assert told[-1]["response"]["outlive"] == {"attempts": 3, "resumed_at": []}
 
 
 def test_it_is_tried_three_times_more_and_no_further(wire: Wire, upstream: FakeUpstream) -> None:

@@ -9,7 +9,7 @@ from outlive.config.user_modules import load_object
 from outlive.core.errors import SettingsError
 from outlive.core.ids import IdSource
 from outlive.dialects.agent.backend import AgentBackend
-from outlive.served_agents.detect import find_player
+from outlive.served_agents.detect import detect_agent
 
 _WHERE = "--agent"
 _ODD = re.compile(r"[^\w.:-]+")
@@ -21,7 +21,7 @@ def load_agents(settings: Settings, ids: IdSource) -> dict[str, AgentBackend]:
     for written in settings.agents:
         given, equals, reference = written.rpartition("=")
         found = load_object(reference, _WHERE)[1]
-        own, player = find_player(found, reference)
+        own, player = detect_agent(found, reference)
         # An agent's own name may be a sentence; a model's name is one word.
         name = given if equals else _ODD.sub("-", own or reference.rpartition(":")[2]).strip("-")
         if not name or name in agents:

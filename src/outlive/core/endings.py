@@ -34,7 +34,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     message: str | None = None  # why interrupted, for people
     error: Json | None = None  # code and message, when failed
     attempts: int = 1
-    joints: list[int] = []
+    resumed_at: list[int] = []
 
 
 def end(header: Json, output: list[Json], outcome: Outcome) -> Json:
@@ -55,7 +55,7 @@ def end(header: Json, output: list[Json], outcome: Outcome) -> Json:
     if outcome.model:
         response["model"] = outcome.model
     if outcome.attempts > 1:
-        response["outlive"] = {"attempts": outcome.attempts, "joints": outcome.joints}
+        response["outlive"] = {"attempts": outcome.attempts, "resumed_at": outcome.resumed_at}
     return response
 
 

@@ -15,7 +15,7 @@ _CLOSABLE = frozenset({"reasoning", "mcp_call"})
 CONTINUABLE = frozenset({"prefill", "continue_final_message", "prefix"})
 
 
-class Open(msgspec.Struct, frozen=True):
+class OpenText(msgspec.Struct, frozen=True):
     """The text part that was growing when a run was interrupted, and is to grow on."""
 
     item_id: str
@@ -26,49 +26,49 @@ class Open(msgspec.Struct, frozen=True):
     deltas: int
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct, frozen=True):
     """`again`: nothing was visible, start over. `follow`: take up the run that went on at the upstream. `step`: take
     the next step, after closing what is open as it stands. `continue`: go on in `open`. `interrupted`: end as
     incomplete. `failed`: end as failed, nothing was ever visible."""
 
     what: Literal["again", "follow", "step", "continue", "interrupted", "failed"]
-    open: Open | None = None
+    open: OpenText | None = None
 
 
 def decide(
     fold: Fold,
     *,
     attempts: int,
-    joints: list[int],
+    resumed_at: list[int],
     continuation: str,
     text_format: str,
     steps: bool = False,
     lasts: bool = False,
-) -> Verdict:
+) -> Decision:
     """What becomes of a run that stopped without a terminal event.
 
-    It has been claimed `attempts` times, the present one included, and was joined before the numbers in `joints`.
+    It has been claimed `attempts` times, the present one included, and was joined before the numbers in `resumed_at`.
     `steps`: its answer is made in several steps, and whoever makes it can go on after any that is finished. `lasts`:
     it goes on at the upstream without us.
     """
     if not fold.visible:
         if attempts > MAX_ATTEMPTS:
-            return Verdict("failed")
-        return Verdict("follow" if lasts else "again")
+            return Decision("failed")
+        return Decision("follow" if lasts else "again")
     # Each joint must bring something new, or a poisoned answer would be continued for ever.
-    fruitless = joints.count(fold.last + 1)
+    fruitless = resumed_at.count(fold.last + 1)
     if lasts and fruitless < MAX_ATTEMPTS:
-        return Verdict("follow")
+        return Decision("follow")
     if fruitless < MAX_ATTEMPTS and (_may_step(fold) if steps else _is_only_compacted(fold)):
-        return Verdict("step")
+        return Decision("step")
     if continuation in CONTINUABLE and text_format == "text" and fruitless < MAX_ATTEMPTS:
         open_text = find_open_text(fold)
         if open_text is not None:
             if steps:  # what was said in steps before is counted already
                 deltas = fold.count_pieces("response.output_text.delta", open_text.output_index)
                 open_text = msgspec.structs.replace(open_text, deltas=deltas)
-            return Verdict("continue", open_text)
-    return Verdict("interrupted")
+            return Decision("continue", open_text)
+    return Decision("interrupted")
 
 
 def _may_step(fold: Fold) -> bool:
@@ -94,7 +94,7 @@ def _is_only_compacted(fold: Fold) -> bool:
     return all(item.get("type") == "compaction" for item in output)
 
 
-def find_open_text(fold: Fold) -> Open | None:
+def find_open_text(fold: Fold) -> OpenText | None:
     """The one text part that is open, if nothing else is."""
     open_items = list(fold.open_items())
     if len(open_items) != 1:
@@ -106,4 +106,4 @@ def find_open_text(fold: Fold) -> Open | None:
     part: Json = item["content"][0]
     if part.get("type") != "output_text" or fold.is_said("response.output_text.delta", output_index):
         return None
-    return Open(item["id"], output_index, 0, part["text"], fold.deltas)
+    return OpenText(item["id"], output_index, 0, part["text"], fold.deltas)

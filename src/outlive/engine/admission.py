@@ -22,9 +22,9 @@ from outlive.core.requests.limits import Limits
 from outlive.core.requests.references import find_references, resolve
 from outlive.core.requests.secrets import pack_secrets, purpose_of
 from outlive.core.toolcalls.offer import without_ours
-from outlive.engine.delivery.live import Live
-from outlive.engine.ephemeral import Fleeting
-from outlive.engine.retries import Answering
+from outlive.engine.delivery.live import LiveResponse
+from outlive.engine.ephemeral import EphemeralRuns
+from outlive.engine.retries import PendingCreates
 from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.runner import Route
 from outlive.engine.worker import Worker
@@ -32,7 +32,7 @@ from outlive.ports.backend import Backend
 from outlive.ports.catalog import Catalog
 from outlive.ports.clock import Clock
 from outlive.ports.history import History
-from outlive.ports.ledger import NO_NOTES, Admission, Admitted, Claim, Idempotency, Ledger, Memory, Place
+from outlive.ports.ledger import NO_CHECKPOINT, Admission, Admitted, Claim, Idempotency, Ledger, Memory, Position
 from outlive.ports.seal import Seal
 from outlive.ports.toolbox import Toolbox
 
@@ -41,7 +41,7 @@ RETRY_AGE_SECONDS = 900.0
 RETRY_PATIENCE_SECONDS = 1.0
 RETRY_STEP_SECONDS = 0.05
 
-NOWHERE = Place(0, 0)
+NOWHERE = Position(0, 0)
 
 NO_SEAL = (
     "This server cannot keep the 'headers' or the 'authorization' of tools: it has no key to seal them with. Its "
@@ -49,7 +49,7 @@ NO_SEAL = (
 )
 
 
-class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+class Submission(msgspec.Struct, frozen=True, kw_only=True):
     """A create as it came in: who asks, the decoded body, and what the headers say about repeats."""
 
     owner: str
@@ -69,7 +69,7 @@ class Accepted(msgspec.Struct, frozen=True):
     fold: Fold | None = None  # as admitted; None when this request attached to an earlier one's response
 
 
-class Door:
+class Admitter:
     """Lets requests in."""
 
     def __init__(
@@ -79,11 +79,11 @@ class Door:
         catalog: Catalog,
         history: History,
         worker: Worker,
-        fleeting: Fleeting,
+        fleeting: EphemeralRuns,
         clock: Clock,
         ids: IdSource,
         limits: Limits,
-        answering: Answering,
+        answering: PendingCreates,
         toolbox: Toolbox | None = None,
         seal: Seal | None = None,
         compactor: Compactor | None = None,
@@ -106,7 +106,7 @@ class Door:
         self._compactor = compactor
         self._event_names = event_names
 
-    async def admit(self, arrival: Arrival) -> Accepted:
+    async def admit(self, arrival: Submission) -> Accepted:
         examined = await asyncio.to_thread(self._examine, arrival) if arrival.large else self._examine(arrival)
         request, model, digest = examined
         if not request.store:
@@ -121,7 +121,7 @@ class Door:
             request = await self._resolve(arrival, request)
         return await self._admit_stored(arrival, request, model, digest)
 
-    def _examine(self, arrival: Arrival) -> tuple[CreateResponse, str, bytes | None]:
+    def _examine(self, arrival: Submission) -> tuple[CreateResponse, str, bytes | None]:
         """All that can be said of a request without asking anybody: what it wants, of which model, and its digest."""
         request = parse_create(arrival.body, self._ids, self._limits)
         if self._event_names != "openai":
@@ -146,7 +146,7 @@ class Door:
             return None
         return self._seal.close(pack_secrets(request.secrets), purpose_of(response_id))
 
-    async def _resolve(self, arrival: Arrival, request: CreateResponse) -> CreateResponse:
+    async def _resolve(self, arrival: Submission, request: CreateResponse) -> CreateResponse:
         """The request with the items that it refers to in it, and with compaction items that can be opened."""
         found = {item["id"]: item for item in arrival.memory.items if "id" in item} if arrival.memory else {}
         wanted = [item_id for item_id in find_references(request.input) if item_id not in found]
@@ -162,7 +162,7 @@ class Door:
 
     # -- repeats
 
-    async def _find_earlier(self, arrival: Arrival, digest: bytes) -> str | None:
+    async def _find_earlier(self, arrival: Submission, digest: bytes) -> str | None:
         """The response that this request made before, if it is a repeat. Checked before lock and limits (D17)."""
         if arrival.idempotency_key is not None:
             return await self._find_by_key(arrival.owner, arrival.idempotency_key, digest)
@@ -206,17 +206,17 @@ class Door:
     # -- acceptance
 
     async def _admit_stored(
-        self, arrival: Arrival, request: CreateResponse, model: str, digest: bytes | None
+        self, arrival: Submission, request: CreateResponse, model: str, digest: bytes | None
     ) -> Accepted:
         runs = self._worker.reserve(arrival.owner)
         try:
             return await self._admit_reserved(arrival, request, model, digest, runs=runs)
         except MustWait:
-            self._worker.room.join_line(arrival.owner)
+            self._worker.room.enqueue(arrival.owner)
             return await self._admit_reserved(arrival, request, model, digest, runs=False)
 
     async def _admit_reserved(
-        self, arrival: Arrival, request: CreateResponse, model: str, digest: bytes | None, *, runs: bool
+        self, arrival: Submission, request: CreateResponse, model: str, digest: bytes | None, *, runs: bool
     ) -> Accepted:
         owner, key = arrival.owner, arrival.idempotency_key
         try:
@@ -280,13 +280,13 @@ class Door:
             self._worker.release(admission.owner, runs)
         elif admitted.lease is not None and admitted.place is not None:
             request, place = admission.request, admitted.place
-            claim = Claim(admitted.lease, admission.owner, request, place, 1, NO_NOTES, request.background)
-            live = Live(admitted.lease, fold, self._clock.monotonic(), admission.frames)
+            claim = Claim(admitted.lease, admission.owner, request, place, 1, NO_CHECKPOINT, request.background)
+            live = LiveResponse(admitted.lease, fold, self._clock.monotonic(), admission.frames)
             self._worker.start(claim, live)
         else:
             self._worker.offer()  # room may have come free while the transaction was on its way
 
-    async def _admit_fleeting(self, arrival: Arrival, request: CreateResponse, model: str) -> Accepted:
+    async def _admit_fleeting(self, arrival: Submission, request: CreateResponse, model: str) -> Accepted:
         if arrival.idempotency_key is not None:
             raise InvalidRequest(
                 "An Idempotency-Key needs a stored response to come back to: leave out it or `store: false`.",
@@ -303,12 +303,12 @@ class Door:
             self._worker.release(arrival.owner, runs=True)
             raise
         lease = self._fleeting.admit(str(fold.header["id"]), frames, fold.last + 1)
-        claim = Claim(lease, arrival.owner, request, place or NOWHERE, 1, NO_NOTES, False, memory=arrival.memory)
-        live = Live(lease, fold, frames=frames)
+        claim = Claim(lease, arrival.owner, request, place or NOWHERE, 1, NO_CHECKPOINT, False, memory=arrival.memory)
+        live = LiveResponse(lease, fold, frames=frames)
         self._fleeting.start(claim, live, lambda: self._worker.release(arrival.owner, runs=True))
         return Accepted(lease.response_id, request, fold)
 
-    async def _locate(self, arrival: Arrival, request: CreateResponse) -> Place | None:
+    async def _locate(self, arrival: Submission, request: CreateResponse) -> Position | None:
         """Where the stored history of a response ends that will not be stored itself."""
         memory = arrival.memory
         if memory is None:

@@ -7,7 +7,7 @@ import logging
 from typing import NamedTuple
 
 from outlive.core.errors import StaleFence, StorageUnavailable
-from outlive.engine.delivery.live import Live
+from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.run.runner import Runner
 from outlive.ports.bell import Bell, Ring
 from outlive.ports.ledger import Claim, Ledger
@@ -21,7 +21,7 @@ LEFT = "The server was shut down before the answer was complete."
 class Running(NamedTuple):
     task: asyncio.Task[None]
     claim: Claim
-    live: Live
+    live: LiveResponse
 
 
 def stop(task: asyncio.Task[None]) -> None:
@@ -30,7 +30,7 @@ def stop(task: asyncio.Task[None]) -> None:
         task.cancel()
 
 
-class Leaving:
+class Drain:
     """What a worker that goes away does with what it runs."""
 
     def __init__(self, running: dict[str, Running], ledger: Ledger, runner: Runner, bell: Bell) -> None:
@@ -96,7 +96,7 @@ class Leaving:
             log.warning("%s could not be ended: the database is unavailable", running.claim.lease.response_id)
 
 
-async def _wait_for_first_output(live: Live) -> None:
+async def _wait_for_first_output(live: LiveResponse) -> None:
     """One that is on its way to the journal will be visible in a moment."""
     while not live.fold.visible and not live.settled:
         await live.wait()

@@ -11,12 +11,12 @@ import msgspec
 from outlive.core.errors import NotFound, StorageUnavailable
 from outlive.core.ids import IdSource
 from outlive.core.requests.limits import Limits
-from outlive.engine.admission import Door
+from outlive.engine.admission import Admitter
 from outlive.engine.cluster.node import Node
-from outlive.engine.delivery.live import Lives
+from outlive.engine.delivery.live import LiveResponses
 from outlive.engine.delivery.reader import Reader
-from outlive.engine.ephemeral import Fleeting
-from outlive.engine.run.context_queries import Contexts
+from outlive.engine.ephemeral import EphemeralRuns
+from outlive.engine.run.context_queries import ContextQueries
 from outlive.engine.sweeper import Sweeper
 from outlive.engine.worker import Worker
 from outlive.ports.backend import Backend
@@ -29,10 +29,10 @@ from outlive.ports.ledger import Ledger
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
     backends: dict[str, Backend]
     route: Callable[[str], tuple[Backend, str]]
-    door: Door
-    contexts: Contexts
+    door: Admitter
+    contexts: ContextQueries
     worker: Worker
-    fleeting: Fleeting
+    fleeting: EphemeralRuns
     reader: Reader  # of stored responses
     fleeting_reader: Reader
     ledger: Ledger
@@ -46,7 +46,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     abandon_after: float | None = None
     node: Node | None = None  # None: nobody else is at work on the same database
 
-    async def tick(self, lives: tuple[Lives, ...], seconds: float) -> None:
+    async def tick(self, lives: tuple[LiveResponses, ...], seconds: float) -> None:
         """Now and then: let idle readers send their keep-alive, and end what nobody reads any more."""
         while True:
             await asyncio.sleep(seconds)

@@ -7,20 +7,20 @@ import logging
 from collections.abc import Callable
 
 from outlive.core.errors import StaleFence
-from outlive.engine.delivery.live import Live, Lives
+from outlive.engine.delivery.live import LiveResponse, LiveResponses
 from outlive.engine.run.runner import Runner
-from outlive.ports.ephemeral import FleetingLedger
+from outlive.ports.ephemeral import EphemeralLedger
 from outlive.ports.ledger import Claim, Lease, Memory
 
 log = logging.getLogger(__name__)
 
 
-class Fleeting:
+class EphemeralRuns:
     """Runs responses that are not stored, and tells their readers when the server leaves."""
 
     draining = False  # nothing of it is ever handed back
 
-    def __init__(self, ledger: FleetingLedger, runner: Runner, lives: Lives) -> None:
+    def __init__(self, ledger: EphemeralLedger, runner: Runner, lives: LiveResponses) -> None:
         self._ledger = ledger
         self._runner = runner
         self._lives = lives
@@ -28,7 +28,7 @@ class Fleeting:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._claims: dict[str, Claim] = {}
 
-    def start(self, claim: Claim, live: Live, ended: Callable[[], None]) -> None:
+    def start(self, claim: Claim, live: LiveResponse, ended: Callable[[], None]) -> None:
         """Run it; `ended` is called when it does not run any more."""
         self._lives.enter(live)
         task = asyncio.create_task(self._run(claim, live))
@@ -69,7 +69,7 @@ class Fleeting:
         self.leaving = True
         self._lives.wake_all()
 
-    async def _run(self, claim: Claim, live: Live) -> None:
+    async def _run(self, claim: Claim, live: LiveResponse) -> None:
         try:
             await self._runner.run(claim, live)
         except StaleFence:

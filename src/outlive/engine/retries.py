@@ -10,7 +10,7 @@ from outlive.ports.bell import Bell, Ring
 PATIENCE_SECONDS = 0.2
 
 
-class Answering:
+class PendingCreates:
     def __init__(self, bell: Bell, *, alone: bool = True) -> None:
         self._bell = bell
         self._alone = alone  # no other node could have it

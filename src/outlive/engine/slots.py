@@ -18,7 +18,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     waiting_per_owner: int = 0
 
 
-class Room:
+class Slots:
     """Counts what runs here. What waits is counted too, unless several nodes share the line (`shared`): then the
     database keeps its limits, and all that is known here is that something may be waiting."""
 
@@ -39,7 +39,7 @@ class Room:
     def claim(self, owner: str) -> None:
         """One that waited runs here now."""
         self._taken[owner] += 1
-        self.leave_line(owner)
+        self.dequeue(owner)
 
     def give_back(self, owner: str) -> None:
         """What ran there does so no more."""
@@ -64,7 +64,7 @@ class Room:
 
     # -- the line
 
-    def join_line(self, owner: str) -> None:
+    def enqueue(self, owner: str) -> None:
         """Let one wait. Raises TooMany."""
         if self._shared:
             self._hinted = True
@@ -76,12 +76,12 @@ class Room:
             raise TooMany.waiting_of_owner(capacity.waiting_per_owner)
         self._waiting[owner] += 1
 
-    def leave_line(self, owner: str) -> None:
+    def dequeue(self, owner: str) -> None:
         """One waits no longer."""
         if not self._shared:
             _lessen(self._waiting, owner)
 
-    def fill_line(self, waiting: dict[str, int]) -> None:
+    def set_queued(self, waiting: dict[str, int]) -> None:
         """So many wait already."""
         if self._shared:
             self._hinted = True
@@ -97,7 +97,7 @@ class Room:
         self._hinted = False
 
     @property
-    def has_line(self) -> bool:
+    def has_queue(self) -> bool:
         return self._hinted or bool(self._waiting)
 
     @property

@@ -10,7 +10,7 @@ import msgspec
 
 from outlive.core.errors import StorageUnavailable
 from outlive.ports.clock import Clock
-from outlive.ports.retention import Keeper
+from outlive.ports.retention import Retention
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ RETRY_SECONDS = 5.0
 DAY = 86_400.0
 
 
-class Retention(msgspec.Struct, frozen=True, kw_only=True):
+class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How long things are kept after their last use; None: for ever."""
 
     response_days: float | None = 30.0
@@ -28,7 +28,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sweeper:
-    def __init__(self, keeper: Keeper, clock: Clock, retention: Retention) -> None:
+    def __init__(self, keeper: Retention, clock: Clock, retention: RetentionPolicy) -> None:
         self._keeper = keeper
         self._clock = clock
         self._retention = retention

@@ -7,15 +7,15 @@ import logging
 from functools import partial
 
 from outlive.core.errors import NotFound, ShuttingDown, StaleFence, StorageUnavailable
-from outlive.engine.delivery.live import Live, Lives
+from outlive.engine.delivery.live import LiveResponse, LiveResponses
 from outlive.engine.delivery.reader import Reader
-from outlive.engine.draining import LAST_SECONDS, Leaving, Running, stop
+from outlive.engine.draining import LAST_SECONDS, Drain, Running, stop
 from outlive.engine.run.context import STORAGE_PAUSE
 from outlive.engine.run.runner import Runner
-from outlive.engine.slots import Room
+from outlive.engine.slots import Slots
 from outlive.ports.bell import Bell, Ring
 from outlive.ports.clock import Clock
-from outlive.ports.heartbeat import Heart
+from outlive.ports.heartbeat import Heartbeat
 from outlive.ports.ledger import Claim, Lease, Ledger
 
 log = logging.getLogger(__name__)
@@ -31,11 +31,11 @@ class Worker:
         ledger: Ledger,
         runner: Runner,
         reader: Reader,
-        lives: Lives,
+        lives: LiveResponses,
         clock: Clock,
-        room: Room,
+        room: Slots,
         bell: Bell,
-        heart: Heart,
+        heart: Heartbeat,
         *,
         takes: bool = True,
     ) -> None:
@@ -53,7 +53,7 @@ class Worker:
         self._takes = takes  # False: whatever is stored is left to other nodes
         self._sure = True  # that whatever runs here is still ours
         self._running: dict[str, Running] = {}
-        self._leaving = Leaving(self._running, ledger, runner, bell)
+        self._leaving = Drain(self._running, ledger, runner, bell)
         self._pumping: asyncio.Task[None] | None = None
         self._pump_again = False
         self._cancelling: dict[str, asyncio.Task[None]] = {}
@@ -68,7 +68,7 @@ class Worker:
             raise ShuttingDown
         if (not stored or self._may_take()) and self.room.take(owner):
             return True
-        self.room.join_line(owner)
+        self.room.enqueue(owner)
         return False
 
     def release(self, owner: str, runs: bool) -> None:
@@ -77,14 +77,14 @@ class Worker:
             self.room.give_back(owner)
             self.pump()
         else:
-            self.room.leave_line(owner)
+            self.room.dequeue(owner)
 
     # -- running
 
     async def recover(self) -> int:
         """Take up what dead workers have left, and what waits; how many were left."""
         freed = await self._ledger.free()
-        self.room.fill_line(await self._ledger.waiting())
+        self.room.set_queued(await self._ledger.waiting())
         self.pump()
         return freed
 
@@ -98,7 +98,7 @@ class Worker:
         self.pump()
         self._bell.ring(Ring("waits"))
 
-    def start(self, claim: Claim, live: Live) -> None:
+    def start(self, claim: Claim, live: LiveResponse) -> None:
         """Run a response whose room is reserved already."""
         self._lives.enter(live)
         task = asyncio.create_task(self._run(claim, live))
@@ -109,7 +109,7 @@ class Worker:
 
     def pump(self) -> None:
         """See to it that whatever waits is taken as soon as there is room."""
-        if not self.room.has_line or self.draining or not self._may_take():
+        if not self.room.has_queue or self.draining or not self._may_take():
             return
         # A claim under way may have looked before there was something to find.
         self._pump_again = True
@@ -117,7 +117,7 @@ class Worker:
             self._pumping = asyncio.create_task(self._claim_all())
 
     async def _claim_all(self) -> None:
-        while self.room.has_line and self.room.is_free() and not self.draining and self._may_take():
+        while self.room.has_queue and self.room.is_free() and not self.draining and self._may_take():
             self._pump_again = False
             try:
                 claims = await self._claim_some()
@@ -154,16 +154,16 @@ class Worker:
         else:
             self.start(claim, live)
 
-    async def _revive(self, claim: Claim) -> Live:
+    async def _revive(self, claim: Claim) -> LiveResponse:
         """The response as its journal has it. Whoever took it must end it, so this waits for a storage that is down."""
         while True:
             try:
                 fold = await self._reader.replay(claim.lease.response_id)
-                return Live(claim.lease, fold, self._clock.monotonic())
+                return LiveResponse(claim.lease, fold, self._clock.monotonic())
             except StorageUnavailable:
                 await self._clock.sleep(STORAGE_PAUSE)
 
-    async def _run(self, claim: Claim, live: Live) -> None:
+    async def _run(self, claim: Claim, live: LiveResponse) -> None:
         try:
             if not live.lost:
                 await self._runner.run(claim, live)
@@ -173,14 +173,14 @@ class Worker:
             log.exception("running %s failed", claim.lease.response_id)
             await self._end_broken(claim, live)
 
-    def _ended(self, claim: Claim, live: Live, task: asyncio.Task[None]) -> None:
+    def _ended(self, claim: Claim, live: LiveResponse, task: asyncio.Task[None]) -> None:
         response_id = claim.lease.response_id
         if (running := self._running.get(response_id)) is not None and running.live is live:
             del self._running[response_id]
         self._lives.leave(live)
         self.release(claim.owner, runs=True)
 
-    async def _end_broken(self, claim: Claim, live: Live) -> None:
+    async def _end_broken(self, claim: Claim, live: LiveResponse) -> None:
         """A mistake of ours must not leave a response without an end."""
         try:
             await self._runner.break_off(claim, live, "The server made a mistake while running this response.")
@@ -212,7 +212,7 @@ class Worker:
                 live.lose()
         self._sure = self._sure or beating
 
-    def _give_back(self, live: Live) -> None:
+    def _give_back(self, live: LiveResponse) -> None:
         """Its journal has lost what only this process still knew of: whoever claims it next begins with the journal."""
         log.error("the journal of %s has lost events that were committed", live.lease.response_id)
         live.lose()
@@ -251,7 +251,7 @@ class Worker:
         if (running := self._running.get(response_id)) is not None:
             stop(running.task)
         if claim.waited:
-            self.room.leave_line(claim.owner)
+            self.room.dequeue(claim.owner)
         live = await self._revive(claim)
         self._lives.enter(live)
         if running is not None:

@@ -16,7 +16,7 @@ from outlive.http.auth import Auth
 from outlive.http.cors import Cors
 from outlive.http.errors import describe, encode, envelope
 from outlive.http.openapi import document
-from outlive.http.request import Call, Gone, Receive, Reply, Scope, Send
+from outlive.http.request import Call, ClientDisconnected, Receive, Reply, Scope, Send
 from outlive.http.websocket.socket import Sockets
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class Application:
         call.extra_headers = self._cors.headers(call)
         try:
             reply = await self._serve(call)
-        except Gone:
+        except ClientDisconnected:
             return
         except HTTPException as error:
             reply = _routing_reply(error, scope, self._routes)

@@ -7,7 +7,7 @@ import contextlib
 from typing import Any
 
 from outlive.core.errors import InvalidRequest, UpstreamFault
-from outlive.http.request import Call, Gone
+from outlive.http.request import Call, ClientDisconnected
 from outlive.ports.backend import Passed
 
 # Fields that ask for state, and what to do instead.
@@ -44,7 +44,7 @@ async def _pass_on(call: Call, body: dict[str, Any]) -> None:
     try:
         await asyncio.wait((asking, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not asking.done():
-            raise Gone
+            raise ClientDisconnected
         passed = asking.result()
         leaving.add_done_callback(lambda _: passed.close())
         await _relay(call, passed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class Outlet:
+class ClientConnection:
     """By itself it stands for a connection that can do none of it, and never breaks."""
 
     __slots__ = ("_on_cut", "is_cut")
@@ -14,7 +14,7 @@ class Outlet:
         self.is_cut = False
         self._on_cut: Callable[[], None] | None = None
 
-    def pour(self, body: bytes) -> bool:
+    def write_now(self, body: bytes) -> bool:
         """Write a piece of a streamed body on the spot; False when the client is slow or gone, and nothing was
         written."""
         return False

@@ -12,7 +12,7 @@ from outlive.core.events import Json
 from outlive.core.requests.checks import check_str, refuse_missing, refuse_unsupported
 from outlive.core.requests.create import CreateResponse, parse_create
 from outlive.core.usage import NOTHING_USED
-from outlive.http.request import Call, Gone, Reply, json_reply
+from outlive.http.request import Call, ClientDisconnected, Reply, json_reply
 
 T = TypeVar("T")
 
@@ -76,7 +76,7 @@ async def _while_there(call: Call, work: Coroutine[Any, Any, T]) -> T:
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise Gone
+            raise ClientDisconnected
         return working.result()
     finally:
         working.cancel()

@@ -12,14 +12,14 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from outlive.http.connection import Outlet
+from outlive.http.connection import ClientConnection
 
 # How long a client that says nothing may still turn out not to have read its answer. Its retry waits for longer than
 # that (RETRY_PATIENCE_SECONDS in engine/admission), or it would not hear of it.
 TAKING_SECONDS = 0.5
 
 
-class Joined:
+class HeaderCoalescingTransport:
     """A transport that keeps the head of an answer back until its body begins: one system call less per request."""
 
     __slots__ = ("_head", "_loop", "_transport", "_write")
@@ -54,7 +54,7 @@ class Joined:
         return getattr(self._transport, name)
 
 
-class RequestOutlet(Outlet):
+class RequestConnection(ClientConnection):
     __slots__ = ("_cycle", "_heard", "_refused")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
@@ -63,7 +63,7 @@ class RequestOutlet(Outlet):
         self._heard: asyncio.Future[None] | None = None  # what tells whether the answer was taken
         self._refused = False
 
-    def pour(self, body: bytes) -> bool:
+    def write_now(self, body: bytes) -> bool:
         cycle = self._cycle
         if cycle.flow.write_paused or cycle.disconnected or not cycle.chunked_encoding:
             return False
@@ -99,7 +99,7 @@ class RequestOutlet(Outlet):
                 return left == 0
         return not self._refused
 
-    def hear(self, *, refused: bool = False) -> None:
+    def on_chunks(self, *, refused: bool = False) -> None:
         """The client has asked for something else, or gone."""
         self._refused = self._refused or refused
         if self._heard is not None and not self._heard.done():
@@ -108,7 +108,7 @@ class RequestOutlet(Outlet):
     def hear_goodbye(self) -> None:
         """The client says nothing more. If not everything had reached it by then, it has not read that."""
         if self._heard is not None and self._count_unreceived():
-            self.hear(refused=True)
+            self.on_chunks(refused=True)
 
     def _count_unreceived(self) -> int:
         """Bytes that the client's system has not confirmed, as far as the own one tells."""
@@ -134,10 +134,10 @@ class RequestOutlet(Outlet):
 
 
 class Protocol(HttpToolsProtocol):
-    _outlet: RequestOutlet | None = None  # of the request that is being answered
+    _outlet: RequestConnection | None = None  # of the request that is being answered
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(Joined(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(HeaderCoalescingTransport(transport, self.loop))  # type: ignore[arg-type]
 
     def eof_received(self) -> None:
         if self._outlet is not None:
@@ -147,12 +147,12 @@ class Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
         if self._outlet is not None:
             self._outlet.cut()
-            self._outlet.hear(refused=exc is not None)
+            self._outlet.on_chunks(refused=exc is not None)
             self._outlet = None
         self._unset_keepalive_if_required()  # which after a reset would keep everything for as long as it runs
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if self._outlet is not None:
-            self._outlet.hear()
-        self._outlet = cycle.scope["state"]["outlive.outlet"] = RequestOutlet(cycle)
+            self._outlet.on_chunks()
+        self._outlet = cycle.scope["state"]["outlive.outlet"] = RequestConnection(cycle)
         super()._start_asgi_task(cycle, app)

@@ -13,7 +13,7 @@ from outlive import __version__
 from outlive.core.errors import InvalidRequest, TooLarge, UnsupportedMedia
 from outlive.core.requests.body import decode_body
 from outlive.engine.engine import Engine
-from outlive.http.connection import Outlet
+from outlive.http.connection import ClientConnection
 from outlive.ports.catalog import Page, Paging
 
 Scope = MutableMapping[str, Any]
@@ -37,7 +37,7 @@ class Reply(msgspec.Struct):
     content_type: str = "application/json"
 
 
-class Gone(Exception):
+class ClientDisconnected(Exception):
     """The client went away before its request was accepted."""
 
 
@@ -75,7 +75,7 @@ class Call:
         self.lenient_chat = False
         self.started = False
         # Taken out of the scope: it knows the scope, and a circle would be left to the garbage collector.
-        self.outlet: Outlet = scope.get("state", {}).pop("outlive.outlet", None) or Outlet()
+        self.outlet: ClientConnection = scope.get("state", {}).pop("outlive.outlet", None) or ClientConnection()
         self.request_id = engine.ids.new("req")
 
     def header(self, name: bytes) -> str | None:
@@ -127,7 +127,7 @@ class Call:
             if size > self.max_body:
                 raise self._too_large()
         if message["type"] == "http.disconnect":
-            raise Gone
+            raise ClientDisconnected
         return b"".join(pieces)
 
     def _too_large(self) -> TooLarge:
@@ -142,7 +142,7 @@ class Call:
         """Nothing may be begun for a client that has left: it may have asked another node by now, and been answered."""
         if self.has_left():
             self.outlet.cut()  # which uvicorn may not know yet, and would complain that nobody was answered
-            raise Gone
+            raise ClientDisconnected
 
     def has_left(self) -> bool:
         """Whether the client is known to have gone, without waiting for it to go. Not for use after the last send."""

@@ -9,13 +9,22 @@ import msgspec
 
 from outlive.core.errors import InvalidRequest, OutliveError, ShuttingDown, UpstreamFault
 from outlive.core.events import Json
-from outlive.engine.admission import Accepted, Arrival
-from outlive.engine.delivery.reader import Cut, Reader
+from outlive.engine.admission import Accepted, Submission
+from outlive.engine.delivery.reader import Reader, StreamInterrupted
 from outlive.engine.engine import Engine
 from outlive.http import sse
 from outlive.http.errors import STATUS_OF_CODE, encode, envelope, name_of_fault, status_of_fault
 from outlive.http.queue import find_places
-from outlive.http.request import Call, Gone, Reply, json_reply, list_reply, read_bool, read_int, read_paging
+from outlive.http.request import (
+    Call,
+    ClientDisconnected,
+    Reply,
+    json_reply,
+    list_reply,
+    read_bool,
+    read_int,
+    read_paging,
+)
 from outlive.ports.catalog import Page, Record
 
 MAX_WAIT_SECONDS = 60.0
@@ -39,7 +48,7 @@ _final = msgspec.json.Decoder(Final)
 async def create(call: Call) -> Reply | None:
     retries = call.header(b"x-stainless-retry-count")
     body = await call.json()
-    arrival = Arrival(
+    arrival = Submission(
         owner=call.owner,
         body=body,
         large=call.large,
@@ -58,10 +67,10 @@ async def create(call: Call) -> Reply | None:
         answering.discard(accepted.response_id)
 
 
-async def admit(engine: Engine, arrival: Arrival) -> Accepted:
+async def admit(engine: Engine, arrival: Submission) -> Accepted:
     try:
         return await engine.door.admit(arrival)
-    except (OutliveError, Gone):
+    except (OutliveError, ClientDisconnected):
         if arrival.large:
             # Some of it may have been written ahead; of a request that was refused nothing may stay in a file.
             engine.sweeper.wake()
@@ -78,7 +87,7 @@ async def retrieve(call: Call) -> Reply | None:
         await sse.stream(call, call.engine.reader.follow(response_id, after))
         return None
     if record.snapshot is None and wait:
-        with contextlib.suppress(Cut):  # the server is leaving: say how far it is
+        with contextlib.suppress(StreamInterrupted):  # the server is leaving: say how far it is
             await call.engine.reader.wait_end(response_id, wait)
         record = await call.engine.catalog.response(call.owner, response_id)
     return await _show(call, record)
@@ -171,7 +180,7 @@ async def _wait(call: Call, accepted: Accepted, reader: Reader) -> Reply | None:
         try:
             while not cursor.ended and not cursor.stopped:
                 await cursor.read()
-        except Cut:
+        except StreamInterrupted:
             raise _unfinished(accepted) from None
         if cursor.stopped:
             return None

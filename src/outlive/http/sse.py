@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from outlive.core.events import DONE_FRAME
-from outlive.engine.delivery.reader import Cursor, Cut
+from outlive.engine.delivery.reader import Cursor, StreamInterrupted
 from outlive.http.request import Call
 
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -26,8 +26,8 @@ def attention(call: Call, cursor: Cursor) -> Iterator[None]:
 
 async def stream(call: Call, cursor: Cursor) -> bool:
     """Send what the cursor reads until the response ends. True when the client has had all of it."""
-    send, pour = call.send, call.outlet.pour
-    with attention(call, cursor), contextlib.suppress(OSError, Cut):
+    send, write_now = call.send, call.outlet.write_now
+    with attention(call, cursor), contextlib.suppress(OSError, StreamInterrupted):
         await call.start(200, CONTENT_TYPE, HEADERS)
         while frames := await cursor.read():
             if cursor.ended:
@@ -35,7 +35,7 @@ async def stream(call: Call, cursor: Cursor) -> bool:
                 await send({"type": "http.response.body", "body": frames + DONE_FRAME})
                 return here
             await send({"type": "http.response.body", "body": frames, "more_body": True})
-            await cursor.pass_on(pour)
+            await cursor.forward_to(write_now)
         if cursor.ended:
             here = not call.has_left()
             await send({"type": "http.response.body", "body": DONE_FRAME})

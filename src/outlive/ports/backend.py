@@ -8,14 +8,14 @@ from typing import Literal, Protocol
 import msgspec
 
 from outlive.core.events import AnyDraft, Json
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
 
 ContinuationMode = Literal["none", "prefill", "continue_final_message", "prefix"]
 Dialect = Literal["chat", "responses", "anthropic"]
 # How the server counts tokens: by an endpoint beside the one that answers (llama.cpp), or by /tokenize (vLLM).
 Tokenizer = Literal["none", "llamacpp", "vllm"]
-Hear = Callable[[list[bytes]], bool]  # takes chunks on the spot; False: whoever listens wants its turn
+OnChunks = Callable[[list[bytes]], bool]  # takes chunks on the spot; False: whoever listens wants its turn
 ReasoningInput = Literal["any", "encrypted", "plain"]
 Thinking = Literal["auto", "adaptive", "budget"]
 
@@ -53,7 +53,7 @@ class ModelCall(msgspec.Struct, frozen=True):
     model: str
     request: CreateResponse
     items: list[Json]
-    resume: Open | None = None
+    resume: OpenText | None = None
     first: int = 0  # the output index of the first item that is to come
     # Of stepwise backends: waits until all that was said is durable; what the response holds by now, as it is kept; and
     # whose it is.
@@ -102,7 +102,7 @@ class Passed(Protocol):
     def close(self) -> None: ...
 
 
-class Lasting(Protocol):
+class BackgroundRuns(Protocol):
     """The runs of an upstream that go on without us, in its own background, and can be taken up again."""
 
     def submit(self, call: ModelCall) -> AsyncGenerator[list[bytes], None]:
@@ -125,7 +125,7 @@ class Backend(Protocol):
 
     name: str
     continuation: ContinuationMode
-    lasting: Lasting | None  # None: its runs end with the connection
+    lasting: BackgroundRuns | None  # None: its runs end with the connection
     # True: it makes its answer in several steps, and can go on after any that is finished, given what there is by then.
     stepwise: bool
 
@@ -135,7 +135,7 @@ class Backend(Protocol):
 
     def translator(self, call: ModelCall) -> Translator: ...
 
-    def stream(self, call: ModelCall, hear: Hear | None = None) -> AsyncGenerator[list[bytes], None]:
+    def stream(self, call: ModelCall, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
         """Ask the model. Each yield holds the chunks of one network read, so that one read is one write.
 
         A backend may give chunks to `hear` instead, in the moment they are read; after that has returned False it

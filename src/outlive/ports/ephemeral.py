@@ -7,7 +7,7 @@ from typing import Protocol
 from outlive.ports.ledger import Lease, RunLedger
 
 
-class FleetingLedger(RunLedger, Protocol):
+class EphemeralLedger(RunLedger, Protocol):
     def admit(self, response_id: str, frames: bytes, count: int) -> Lease: ...
 
     def forget(self, response_id: str) -> None:

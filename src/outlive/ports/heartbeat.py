@@ -8,7 +8,7 @@ from typing import Protocol
 HUNG_SECONDS = 30.0
 
 
-class Heart(Protocol):
+class Heartbeat(Protocol):
     """Beats for one worker, from a thread of its own, so that a busy loop does not lose its leases. Times are the
     database's; a beat holds for the lease time. A storage that is down is tried again for as long as it takes."""
 

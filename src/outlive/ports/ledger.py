@@ -21,7 +21,7 @@ class Lease(msgspec.Struct, frozen=True):
     fence: int
 
 
-class Place(msgspec.Struct, frozen=True):
+class Position(msgspec.Struct, frozen=True):
     """Where a response's items lie: its thread, and the position of its first input item. History lies before it."""
 
     thread: int
@@ -61,31 +61,33 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 class Admitted(msgspec.Struct, frozen=True):
     """What became of an admission: the new response's lease, or the id of the one that was there already."""
 
-    place: Place | None = None
+    place: Position | None = None
     lease: Lease | None = None
     attached: str | None = None
 
 
-class Notes(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the next worker must know of a run, besides its journal."""
+class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """State of a run that the next worker needs and the journal does not hold. Stored keys keep their first names."""
 
-    joints: list[int] = []  # the sequence numbers at which it went on after a break
-    upstream: str | None = None  # the id of the upstream's own run, where that can be taken up again,
-    border: int = -1  # and the number of the last event before what that run says
-    usage: Json | None = None  # of the steps that are finished, in a run of several
-    steps: int = 0  # how many those are
-    compaction: Json | None = None  # what compacting its context has used
-    repeats: dict[str, int] = {}  # how often a call of a tool was made again, by the call's item
+    resumed_at: list[int] = msgspec.field(
+        default_factory=list, name="joints"
+    )  # first sequence number of each resumption
+    upstream: str | None = None  # id of the upstream's own run, if it can be reattached to
+    replay_from: int = msgspec.field(default=-1, name="border")  # last event before that run's output
+    usage: Json | None = None  # of the finished steps of a tool loop
+    steps: int = 0  # number of finished steps
+    compaction: Json | None = None  # usage of the calls that compacted the context
+    repeats: dict[str, int] = {}  # how often a tool call was repeated, by the call's item id
 
 
-NO_NOTES = Notes()
+NO_CHECKPOINT = Checkpoint()
 
 
 class Memory(msgspec.Struct, frozen=True):
     """What a connection remembers of a response that was not stored, so that it can be continued there (D4)."""
 
     items: list[Json]  # of the whole chain, oldest first, as far as it is in no storage
-    place: Place | None = None  # where the stored history before them ends
+    place: Position | None = None  # where the stored history before them ends
     conversation: str | None = None  # whose history that is: a conversation's,
     parent: str | None = None  # or a stored response's
 
@@ -96,9 +98,9 @@ class Claim(msgspec.Struct, frozen=True):
     lease: Lease
     owner: str
     request: CreateResponse
-    place: Place
+    place: Position
     attempts: int
-    notes: Notes
+    notes: Checkpoint
     background: bool
     waited: bool = False  # nobody had it before; only of what was seized
     memory: Memory | None = None  # what it continues, when that is not stored
@@ -140,7 +142,7 @@ class RunLedger(Protocol):
         """Terminal event, snapshot, turn, lease and conversation lock. Raises StaleFence or Behind."""
         ...
 
-    async def mark(self, lease: Lease, notes: Notes) -> None:
+    async def mark(self, lease: Lease, notes: Checkpoint) -> None:
         """Keep this for whoever runs the response next, in place of what was noted before."""
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Keeper(Protocol):
+class Retention(Protocol):
     async def expire(self, *, responses_before: float | None, conversations_before: float | None, limit: int) -> int:
         """Hide what was last used before then; how many were hidden."""
         ...

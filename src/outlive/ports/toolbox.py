@@ -68,7 +68,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     secrets: dict[str, Json] = {}  # `headers` and `authorization` of the request's tools, by label
 
 
-class Bench(Protocol):
+class ToolSession(Protocol):
     """The tools of one run, open until it leaves them."""
 
     tools: dict[str, Tool]  # by the name that the model calls each by
@@ -88,6 +88,6 @@ class Toolbox(Protocol):
         """Whether a run of this request has tools of the server's own."""
         ...
 
-    async def open(self, order: Order) -> Bench:
+    async def open(self, order: Order) -> ToolSession:
         """Raises UpstreamFault when a server of tools cannot be reached."""
         ...

@@ -22,7 +22,7 @@ class AgentError(Exception):
     """Raised by an agent: its message is what the caller is told."""
 
 
-class Teller:
+class AgentChannel:
     """A line from the agent's task to whoever journals."""
 
     def __init__(self, ids: IdSource) -> None:
@@ -37,16 +37,16 @@ class Teller:
     async def begin(self, name: str, arguments: str) -> str:
         """A call is about to be made: back, with its item's id, when that is in the journal."""
         item_id = self._ids.new("mcp")
-        failpoints.reach("before-call-journaled")
+        failpoints.hit("before-call-journaled")
         await self._tell_durably(chunks.begin(item_id, name, arguments))
-        failpoints.reach("after-call-journaled")
+        failpoints.hit("after-call-journaled")
         return item_id
 
     async def finish(self, item_id: str, output: str | None, error: str | None = None) -> None:
         """A call is over: back when that is in the journal."""
-        failpoints.reach("before-output-journaled")
+        failpoints.hit("before-output-journaled")
         await self._tell_durably(chunks.finish(item_id, output, None if error is None else fail(error).error))
-        failpoints.reach("after-output-journaled")
+        failpoints.hit("after-output-journaled")
 
     async def _tell_durably(self, chunk: bytes) -> None:
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -82,12 +82,12 @@ class Teller:
         return batch
 
 
-class Player(Protocol):
+class AgentRunner(Protocol):
     """An agent of some kind."""
 
     # True: run again from its start, it says what it said before, so that an answer can go on in the middle of a text.
     repeats_itself: bool
 
-    async def play(self, call: ModelCall, teller: Teller) -> None:
+    async def play(self, call: ModelCall, teller: AgentChannel) -> None:
         """Do the work. Whatever it raises is the agent's failure."""
         ...

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 
 from outlive.core.errors import SettingsError
-from outlive.served_agents.channel import Player
+from outlive.served_agents.channel import AgentRunner
 from outlive.served_agents.function import FunctionAgent
 
 
-def find_player(agent: object, where: str) -> tuple[str | None, Player]:
+def detect_agent(agent: object, where: str) -> tuple[str | None, AgentRunner]:
     """The agent's own name, if it has one, and how it is run. Raises SettingsError for what is no agent."""
     roots = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(agent).__mro__}
     if "agents.Agent" in roots:

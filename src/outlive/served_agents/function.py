@@ -12,9 +12,9 @@ import msgspec
 from outlive.core.events import Json
 from outlive.dialects.agent import translator as chunks
 from outlive.ports.backend import ModelCall
-from outlive.served_agents.channel import Teller
+from outlive.served_agents.channel import AgentChannel
 from outlive.served_agents.rendering import render
-from outlive.served_agents.replay_guard import Recall
+from outlive.served_agents.replay_guard import ReplayGuard
 
 MAX_ERROR = 1000
 
@@ -53,7 +53,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 class Context:
     """What an agent knows of the response that it makes, and how its steps become part of it."""
 
-    def __init__(self, call: ModelCall, teller: Teller, recall: Recall) -> None:
+    def __init__(self, call: ModelCall, teller: AgentChannel, recall: ReplayGuard) -> None:
         self.response_id = call.response_id
         self.owner = call.owner
         self.interrupted = bool(call.own) or call.resume is not None  # it has been begun before
@@ -102,8 +102,8 @@ class FunctionAgent:
     def __init__(self, function: AgentFunction) -> None:
         self._function = function
 
-    async def play(self, call: ModelCall, teller: Teller) -> None:
-        recall = Recall(call.own, call.resume.text if call.resume is not None else None)
+    async def play(self, call: ModelCall, teller: AgentChannel) -> None:
+        recall = ReplayGuard(call.own, call.resume.text if call.resume is not None else None)
         request = call.request
         asked = Request(
             model=call.model,
@@ -120,7 +120,7 @@ class FunctionAgent:
         async for piece in answer:
             await self._say(piece, teller, recall)
 
-    async def _say(self, piece: object, teller: Teller, recall: Recall) -> None:
+    async def _say(self, piece: object, teller: AgentChannel, recall: ReplayGuard) -> None:
         if not isinstance(piece, str):
             raise TypeError(f"An agent yields text, not {type(piece).__name__}.")
         thinks = isinstance(piece, Reasoning)

@@ -10,7 +10,7 @@ from agents.tool import Tool
 from outlive.core.events import Json
 from outlive.dialects.agent import translator as chunks
 from outlive.ports.backend import ModelCall
-from outlive.served_agents.channel import AgentError, Teller
+from outlive.served_agents.channel import AgentChannel, AgentError
 from outlive.served_agents.rendering import render
 
 MAX_TURNS = 100
@@ -21,7 +21,7 @@ _THOUGHTS = ("response.reasoning_text.delta", "response.reasoning_summary_text.d
 class Journaling(RunHooks[Any]):
     """Tells of each call before it is made, and of what came of it before anything else is done."""
 
-    def __init__(self, teller: Teller) -> None:
+    def __init__(self, teller: AgentChannel) -> None:
         self._teller = teller
         self._items: dict[str, str] = {}
 
@@ -43,7 +43,7 @@ class OpenaiAgent:
     def __init__(self, agent: Agent[Any]) -> None:
         self._agent = agent
 
-    async def play(self, call: ModelCall, teller: Teller) -> None:
+    async def play(self, call: ModelCall, teller: AgentChannel) -> None:
         run = Runner.run_streamed(
             self._agent,
             _show(call),
@@ -69,7 +69,7 @@ class OpenaiAgent:
             await teller.tell(chunks.use(_show_usage(used)))
 
 
-async def _tell(event: Any, teller: Teller) -> bool:
+async def _tell(event: Any, teller: AgentChannel) -> bool:
     """Whether it was a word of its answer."""
     if event.type == "response.output_text.delta":
         await teller.tell(chunks.text(event.delta))

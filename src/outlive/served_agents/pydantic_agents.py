@@ -34,7 +34,7 @@ from pydantic_ai.tools import ToolDefinition
 from outlive.core.events import Json
 from outlive.dialects.agent import translator as chunks
 from outlive.ports.backend import ModelCall
-from outlive.served_agents.channel import AgentError, Teller
+from outlive.served_agents.channel import AgentChannel, AgentError
 from outlive.served_agents.rendering import render
 
 MAX_ERROR = 1000
@@ -43,7 +43,7 @@ MAX_ERROR = 1000
 class Journaling(AbstractCapability[Any]):
     """Tells of each call before it is made, and of what came of it before anything else is done."""
 
-    def __init__(self, teller: Teller) -> None:
+    def __init__(self, teller: AgentChannel) -> None:
         self._teller = teller
 
     async def wrap_tool_execute(
@@ -67,7 +67,7 @@ class PydanticAgent:
     def __init__(self, agent: Agent[Any, Any]) -> None:
         self._agent = agent
 
-    async def play(self, call: ModelCall, teller: Teller) -> None:
+    async def play(self, call: ModelCall, teller: AgentChannel) -> None:
         asked = self._agent.run_stream_events(
             message_history=read_messages(call.items),
             instructions=call.request.instructions,
@@ -93,7 +93,7 @@ def _read_settings(call: ModelCall) -> ModelSettings:
     return settings
 
 
-async def _tell(event: Any, teller: Teller) -> None:
+async def _tell(event: Any, teller: AgentChannel) -> None:
     if isinstance(event, PartStartEvent):
         await _say(event.part, getattr(event.part, "content", None), teller)
     elif isinstance(event, PartDeltaEvent):
@@ -108,7 +108,7 @@ async def _tell(event: Any, teller: Teller) -> None:
             await teller.tell(chunks.use(_show_usage(used)))
 
 
-async def _say(piece: Any, text: str | None, teller: Teller) -> None:
+async def _say(piece: Any, text: str | None, teller: AgentChannel) -> None:
     if not text:
         return
     if isinstance(piece, TextPart | TextPartDelta):

@@ -11,7 +11,7 @@ from outlive.core.toolcalls.calls import INTERRUPTED
 OTHERWISE = "The agent went another way than before it was interrupted."
 
 
-class Recall:
+class ReplayGuard:
     """Walks through the output so far, as the agent comes by it again."""
 
     def __init__(self, own: Sequence[Json], open_text: str | None) -> None:

@@ -14,20 +14,20 @@ from outlive.core.errors import SettingsError
 from outlive.ports.bell import Bell
 from outlive.ports.catalog import Catalog
 from outlive.ports.conversations import Conversations
-from outlive.ports.heartbeat import Heart
+from outlive.ports.heartbeat import Heartbeat
 from outlive.ports.history import History
 from outlive.ports.journal import Journal
 from outlive.ports.ledger import Ledger, Quota
-from outlive.ports.retention import Keeper
-from outlive.storage.sqlite.bell import SilentBell
+from outlive.ports.retention import Retention
+from outlive.storage.sqlite.bell import NoBell
 from outlive.storage.sqlite.catalog import SqliteCatalog
 from outlive.storage.sqlite.connection import Database
 from outlive.storage.sqlite.conversations import SqliteConversations
-from outlive.storage.sqlite.heartbeat import SilentHeart
+from outlive.storage.sqlite.heartbeat import NoHeartbeat
 from outlive.storage.sqlite.history import SqliteHistory
 from outlive.storage.sqlite.journal import SqliteJournal
 from outlive.storage.sqlite.ledger import SqliteLedger
-from outlive.storage.sqlite.retention import SqliteKeeper
+from outlive.storage.sqlite.retention import SqliteRetention
 from outlive.storage.sqlite.secrets import find_secret
 
 log = logging.getLogger("outlive")
@@ -36,7 +36,7 @@ log = logging.getLogger("outlive")
 SECRET = "seal"  # noqa: S105 - the name it goes by
 
 
-class Home(msgspec.Struct, frozen=True, kw_only=True):
+class Storage(msgspec.Struct, frozen=True, kw_only=True):
     """One database, through all its ports."""
 
     ledger: Ledger
@@ -44,16 +44,16 @@ class Home(msgspec.Struct, frozen=True, kw_only=True):
     history: History
     catalog: Catalog
     conversations: Conversations
-    keeper: Keeper
+    keeper: Retention
     bell: Bell
-    heart: Heart
+    heart: Heartbeat
     probe: Callable[[], Awaitable[bool]]
     secret: bytes  # the server's own, made once; nodes that share the database share it
     shared: bool  # other nodes may be at work on it
 
 
 @contextlib.asynccontextmanager
-async def open_home(settings: Settings, node: str) -> AsyncIterator[Home]:
+async def open_storage(settings: Settings, node: str) -> AsyncIterator[Storage]:
     """Open the database that the settings name, for the node of this name. Raises SettingsError."""
     opened = _open_postgres(settings, node) if is_shared(settings.database) else _open_sqlite(settings)
     async with opened as home:
@@ -61,18 +61,18 @@ async def open_home(settings: Settings, node: str) -> AsyncIterator[Home]:
 
 
 @contextlib.asynccontextmanager
-async def _open_sqlite(settings: Settings) -> AsyncIterator[Home]:
+async def _open_sqlite(settings: Settings) -> AsyncIterator[Storage]:
     database = Database(str(settings.database_path))
     try:
-        yield Home(
+        yield Storage(
             ledger=SqliteLedger(database),
             journal=SqliteJournal(database),
             history=SqliteHistory(database),
             catalog=SqliteCatalog(database),
             conversations=SqliteConversations(database),
-            keeper=SqliteKeeper(database),
-            bell=SilentBell(),
-            heart=SilentHeart(),
+            keeper=SqliteRetention(database),
+            bell=NoBell(),
+            heart=NoHeartbeat(),
             probe=database.probe,
             secret=await find_secret(database, SECRET),
             shared=False,
@@ -82,7 +82,7 @@ async def _open_sqlite(settings: Settings) -> AsyncIterator[Home]:
 
 
 @contextlib.asynccontextmanager
-async def _open_postgres(settings: Settings, node: str) -> AsyncIterator[Home]:
+async def _open_postgres(settings: Settings, node: str) -> AsyncIterator[Storage]:
     # Only whoever has a Postgres needs its driver.
     try:
         from outlive.storage import postgres
@@ -99,15 +99,15 @@ async def _open_postgres(settings: Settings, node: str) -> AsyncIterator[Home]:
         await bell.start()
         ledger = postgres.PostgresLedger(database, node, _quota(settings))
         stack.push_async_callback(ledger.finish)
-        yield Home(
+        yield Storage(
             ledger=ledger,
             journal=postgres.PostgresJournal(database),
             history=postgres.PostgresHistory(database),
             catalog=postgres.PostgresCatalog(database),
             conversations=postgres.PostgresConversations(database),
-            keeper=postgres.PostgresKeeper(database),
+            keeper=postgres.PostgresRetention(database),
             bell=bell,
-            heart=postgres.PostgresHeart(url, node, settings.lease_seconds),
+            heart=postgres.PostgresHeartbeat(url, node, settings.lease_seconds),
             probe=database.probe,
             secret=await postgres.find_secret(database, SECRET),
             shared=True,

@@ -15,13 +15,13 @@ from outlive.storage.key_file import KeyFileSeal
 from outlive.storage.seal import SecretSeal
 from outlive.tooling.functions import LABEL, Functions, FunctionTool, read_function, read_module
 from outlive.tooling.mcp.servers import McpServers
-from outlive.tooling.registry import Rack, Source
+from outlive.tooling.registry import Source, ToolRegistry
 from outlive.tooling.threads import Threads
 
 _WHERE = "--tools"
 
 
-def open_workshop(settings: Settings, ids: IdSource, seal: Seal | None) -> Tools:
+def build_tools(settings: Settings, ids: IdSource, seal: Seal | None) -> Tools:
     """Whatever runs need to use the server's own tools. Raises SettingsError for a tool that cannot be one."""
     sources: list[Source] = []
     always = []
@@ -35,7 +35,7 @@ def open_workshop(settings: Settings, ids: IdSource, seal: Seal | None) -> Tools
     elif settings.mcp:
         raise SettingsError("[mcp] needs the MCP SDK: install outlive[mcp].")
     return Tools(
-        toolbox=Rack(sources, always),
+        toolbox=ToolRegistry(sources, always),
         ids=ids,
         seal=seal,
         max_steps=settings.max_steps,

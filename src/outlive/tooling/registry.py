@@ -15,7 +15,7 @@ from outlive.core.requests.create import CreateResponse
 from outlive.core.requests.mcp_servers import allows, needs_approval
 from outlive.core.toolcalls.calls import Outcome, ToolSpec
 from outlive.core.toolcalls.offer import OURS
-from outlive.ports.toolbox import Bench, Calling, Order, Tool
+from outlive.ports.toolbox import Calling, Order, Tool, ToolSession
 
 MAX_NAME = 64  # what every model's server takes as the name of a function
 
@@ -72,7 +72,7 @@ class Offered:
         self.call = raw.call
 
 
-class OpenBench:
+class OpenToolSession:
     """The tools of one run."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class OpenBench:
         await asyncio.gather(*(close() for close in self._closing), return_exceptions=True)
 
 
-class Rack:
+class ToolRegistry:
     """Hands each entry of a request's tools to the source that it is for."""
 
     def __init__(self, sources: Sequence[Source], always: Sequence[Json] = ()) -> None:
@@ -124,8 +124,8 @@ class Rack:
         # The answer to a question of ours, though without the tools that it was about: then the call fails, visibly.
         return any(item["type"] == "mcp_approval_response" for item in request.input)
 
-    async def open(self, order: Order) -> Bench:
-        bench = OpenBench()
+    async def open(self, order: Order) -> ToolSession:
+        bench = OpenToolSession()
         taken = {str(tool.get("name")) for tool in order.request.tools if tool["type"] != OURS}
         found = [(entry, self._find(entry)) for entry in self._entries(order.request)]
         known = [(entry, source) for entry, source in found if source is not None]

@@ -11,7 +11,7 @@ from outlive.cli.doctor.findings import Section
 from outlive.clock import RandomIds
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import AnyDraft, Draft, Json
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.anthropic.backend import AnthropicBackend
 from outlive.dialects.transport.http1 import Pool
@@ -82,7 +82,7 @@ async def _ask_thinking(backend: AnthropicBackend, upstream: Upstream, model: st
 
 async def _ask_continuation(backend: AnthropicBackend, upstream: Upstream, model: str, section: Section) -> None:
     try:
-        text = await _ask(backend, _make(model, Open("msg_1", 0, 0, _CUT, 0)))
+        text = await _ask(backend, _make(model, OpenText("msg_1", 0, 0, _CUT, 0)))
     except UpstreamFault:
         text = ""
     works = "prefill" if text.startswith(_REST) else "none"
@@ -101,7 +101,7 @@ async def _ask_count(backend: AnthropicBackend, model: str, section: Section) ->
     section.add("ok" if counted else "warn", "count_tokens", detail)
 
 
-def _make(model: str, resume: Open | None = None, reasoning: Json | None = None) -> ModelCall:
+def _make(model: str, resume: OpenText | None = None, reasoning: Json | None = None) -> ModelCall:
     item: Json = {"type": "message", "role": "user", "content": _QUESTION}
     request = CreateResponse(model=model, input=[item], max_output_tokens=MOST_TOKENS, reasoning=reasoning)
     return ModelCall(model, request, [item], resume)

@@ -36,7 +36,7 @@ async def _look(section: Section, url: str) -> None:
         from outlive.storage.postgres import durability, schema
     except ImportError as error:
         raise SettingsError("Postgres needs one package more: pip install 'outlive[postgres]'.") from error
-    connection = await postgres.reach(url)
+    connection = await postgres.connect_once(url)
     try:
         _look_at_version(section, connection)
         section.add("ok", "database", show(url))

@@ -12,11 +12,11 @@ from outlive.cli.doctor.findings import Section
 from outlive.clock import RandomIds
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import AnyDraft, Draft, Json
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.responses.backend import ResponsesBackend
 from outlive.dialects.transport.http1 import Pool
-from outlive.ports.backend import Lasting, ModelCall, Upstream
+from outlive.ports.backend import BackgroundRuns, ModelCall, Upstream
 
 MOST_TOKENS = 16
 
@@ -112,7 +112,7 @@ class _Examination:
 
     async def _ask_continuation(self, model: str) -> None:
         try:
-            text = await self._ask(_make(model, Open("msg_1", 0, 0, _CUT, 0)))
+            text = await self._ask(_make(model, OpenText("msg_1", 0, 0, _CUT, 0)))
         except UpstreamFault:
             text = ""
         works = "prefill" if text.startswith(_REST) else "none"
@@ -124,7 +124,7 @@ class _Examination:
         self._section.add("warn", "continuation", f"It is set to {self._upstream.continuation}, but {found}.")
         self._section.set["continuation"] = works
 
-    async def _ask_reattach(self, lasting: Lasting, model: str) -> None:
+    async def _ask_reattach(self, lasting: BackgroundRuns, model: str) -> None:
         """Submit a run, leave it, and take it up again. What is kept of it for that is deleted."""
         run_id: str | None = None
         call = msgspec.structs.replace(_make(model), response_id=RandomIds().new("resp"))
@@ -165,7 +165,7 @@ def _say(role: str, text: str) -> Json:
     return {"type": "message", "role": role, "status": "completed", "content": [{"type": kind, "text": text}]}
 
 
-def _make(model: str, resume: Open | None = None, before: list[Json] | None = None) -> ModelCall:
+def _make(model: str, resume: OpenText | None = None, before: list[Json] | None = None) -> ModelCall:
     items = [*(before or []), _say("user", _QUESTION)]
     request = CreateResponse(model=model, input=items, max_output_tokens=MOST_TOKENS)
     return ModelCall(model, request, items, resume)

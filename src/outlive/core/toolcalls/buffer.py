@@ -17,7 +17,7 @@ from outlive.core.events import AnyDraft, Delta, Draft, Json
 _ADDED, _DONE = "response.output_item.added", "response.output_item.done"
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class RequestedCall(msgspec.Struct, frozen=True):
     """A call of one of the server's own tools, in its place among the drafts."""
 
     output_index: int
@@ -26,7 +26,7 @@ class Wanted(msgspec.Struct, frozen=True):
     whole: bool  # False: the model was cut off before its arguments ended
 
 
-class Sieve:
+class ToolCallBuffer:
     """Sifts the drafts of one step."""
 
     __slots__ = ("_held", "_names", "_stopped")
@@ -53,7 +53,7 @@ class Sieve:
                 (self._held if self._stopped else shown).append(draft)
         return shown
 
-    def end(self, drafts: list[AnyDraft]) -> list[AnyDraft | Wanted]:
+    def end(self, drafts: list[AnyDraft]) -> list[AnyDraft | RequestedCall]:
         """The step is over: everything else, in order, with calls of our own tools in place of their drafts."""
         held = [*self._held, *drafts]
         self._held = []
@@ -63,7 +63,7 @@ class Sieve:
             for draft in held
             if type(draft) is Draft and draft.type == _DONE
         }
-        rest: list[AnyDraft | Wanted] = []
+        rest: list[AnyDraft | RequestedCall] = []
         for draft in held:
             index = _index_of(draft)
             if index not in ours:
@@ -88,5 +88,5 @@ def _index_of(draft: AnyDraft) -> int:
     return int(draft.channel.output_index if isinstance(draft, Delta) else draft.fields.get("output_index", -1))
 
 
-def _read(output_index: int, item: Json) -> Wanted:
-    return Wanted(output_index, item["name"], item["arguments"], item.get("status") == "completed")
+def _read(output_index: int, item: Json) -> RequestedCall:
+    return RequestedCall(output_index, item["name"], item["arguments"], item.get("status") == "completed")

@@ -12,8 +12,8 @@ from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.agent.translator import AgentTranslator
-from outlive.ports.backend import ContinuationMode, Hear, Lasting, ModelCall, Passed
-from outlive.served_agents.channel import AgentError, Player, Teller
+from outlive.ports.backend import BackgroundRuns, ContinuationMode, ModelCall, OnChunks, Passed
+from outlive.served_agents.channel import AgentChannel, AgentError, AgentRunner
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +26,9 @@ class AgentBackend:
     """One agent under the name of a model."""
 
     stepwise = True
-    lasting: Lasting | None = None
+    lasting: BackgroundRuns | None = None
 
-    def __init__(self, name: str, player: Player, ids: IdSource) -> None:
+    def __init__(self, name: str, player: AgentRunner, ids: IdSource) -> None:
         self.name = name
         self.continuation: ContinuationMode = "prefill" if player.repeats_itself else "none"
         self._player = player
@@ -50,8 +50,8 @@ class AgentBackend:
     def translator(self, call: ModelCall) -> AgentTranslator:
         return AgentTranslator(call, self._ids, self.name)
 
-    async def stream(self, call: ModelCall, hear: Hear | None = None) -> AsyncGenerator[list[bytes], None]:
-        teller = Teller(self._ids)
+    async def stream(self, call: ModelCall, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
+        teller = AgentChannel(self._ids)
         task = asyncio.create_task(self._play(call, teller))
         try:
             async for chunks in teller.listen(call.settle):
@@ -60,7 +60,7 @@ class AgentBackend:
         finally:
             await _stop(task)
 
-    async def _play(self, call: ModelCall, teller: Teller) -> None:
+    async def _play(self, call: ModelCall, teller: AgentChannel) -> None:
         try:
             await self._player.play(call, teller)
         except UpstreamFault:

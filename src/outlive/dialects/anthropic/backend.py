@@ -20,8 +20,8 @@ from outlive.dialects.anthropic.whole_answer import to_events
 from outlive.dialects.transport.endpoint import Endpoint
 from outlive.dialects.transport.http1 import Connection, Pool
 from outlive.dialects.transport.stream import tell
-from outlive.dialects.transport.token_counter import Counting, read_number
-from outlive.ports.backend import ContinuationMode, Hear, Lasting, ModelCall, Upstream
+from outlive.dialects.transport.token_counter import TokenCounter, read_number
+from outlive.ports.backend import BackgroundRuns, ContinuationMode, ModelCall, OnChunks, Upstream
 
 # The oldest version there is, which the API promises to keep: other servers that speak this dialect know it too, and
 # it still has `temperature` and `top_p`. The settings' own header wins.
@@ -40,14 +40,14 @@ class AnthropicBackend:
     """One upstream. The pool is shared by all of them, and is not closed here."""
 
     stepwise = False
-    lasting: Lasting | None = None
+    lasting: BackgroundRuns | None = None
 
     def __init__(self, upstream: Upstream, pool: Pool, ids: IdSource) -> None:
         self.name = upstream.name
         self.continuation: ContinuationMode = upstream.continuation
         self._upstream = upstream
         self._endpoint = Endpoint(upstream, pool, VERSION)
-        self._counting = Counting(self._endpoint)
+        self._counting = TokenCounter(self._endpoint)
         self._ids = ids
         self._url = self._endpoint.url("messages")
 
@@ -57,8 +57,8 @@ class AnthropicBackend:
     def translator(self, call: ModelCall) -> AnthropicTranslator:
         return AnthropicTranslator(call, self._ids)
 
-    def stream(self, call: ModelCall, hear: Hear | None = None) -> AsyncGenerator[list[bytes], None]:
-        return tell(self._endpoint, partial(self._ask, call), hear, whole=to_events, last=_LAST, enough=_STOPPED)
+    def stream(self, call: ModelCall, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
+        return tell(self._endpoint, partial(self._ask, call), on_chunks, whole=to_events, last=_LAST, enough=_STOPPED)
 
     async def pass_through(self, body: Json) -> NoReturn:
         raise InvalidRequest(

@@ -10,7 +10,7 @@ import msgspec
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import AnyDraft, Channel, Delta, Json
 from outlive.core.ids import IdSource
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.core.requests.body import decode_body
 from outlive.dialects.anthropic.blocks import seal_redacted, seal_signature
 from outlive.dialects.anthropic.whole_answer import read_usage
@@ -233,7 +233,7 @@ class AnthropicTranslator:
 
     # -- texts
 
-    def _go_on(self, resume: Open) -> None:
+    def _go_on(self, resume: OpenText) -> None:
         """Open the text that an earlier attempt began. It was sent without the white space at its end, which this API
         does not take there, so the model may write that again."""
         self._text = GrowingText("message", resume.item_id, resume.output_index)

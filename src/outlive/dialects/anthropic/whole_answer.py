@@ -8,12 +8,12 @@ import msgspec
 
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.core.requests.body import decode_body
 from outlive.dialects.faults import read_fault
 
 
-def read_usage(usage: Json, resume: Open | None) -> Json | None:
+def read_usage(usage: Json, resume: OpenText | None) -> Json | None:
     """Usage in the shape of the Responses API, whose input counts what came from a cache or went into one."""
     if not usage:
         return None

@@ -18,8 +18,8 @@ from outlive.dialects.chat.whole_answer import to_chunk
 from outlive.dialects.transport.endpoint import CHAT_PATH, Endpoint, Passed
 from outlive.dialects.transport.http1 import Connection, Pool
 from outlive.dialects.transport.stream import tell
-from outlive.dialects.transport.token_counter import Counting
-from outlive.ports.backend import ContinuationMode, Hear, Lasting, ModelCall, Upstream
+from outlive.dialects.transport.token_counter import TokenCounter
+from outlive.ports.backend import BackgroundRuns, ContinuationMode, ModelCall, OnChunks, Upstream
 
 _MANY_ITEMS = 500
 
@@ -31,14 +31,14 @@ class ChatBackend:
     """One upstream. The pool is shared by all of them, and is not closed here."""
 
     stepwise = False
-    lasting: Lasting | None = None
+    lasting: BackgroundRuns | None = None
 
     def __init__(self, upstream: Upstream, pool: Pool, ids: IdSource) -> None:
         self.name = upstream.name
         self.continuation: ContinuationMode = upstream.continuation
         self._upstream = upstream
         self._endpoint = Endpoint(upstream, pool)
-        self._counting = Counting(self._endpoint)
+        self._counting = TokenCounter(self._endpoint)
         self._ids = ids
         self._url = self._endpoint.url(CHAT_PATH)
 
@@ -48,11 +48,11 @@ class ChatBackend:
     def translator(self, call: ModelCall) -> ChatTranslator:
         return ChatTranslator(call, self._ids)
 
-    def stream(self, call: ModelCall, hear: Hear | None = None) -> AsyncGenerator[list[bytes], None]:
+    def stream(self, call: ModelCall, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
         def read_whole(body: bytes) -> list[bytes]:
             return [to_chunk(body, call.resume)]
 
-        return tell(self._endpoint, partial(self._ask, call), hear, whole=read_whole, enough=_FINISH)
+        return tell(self._endpoint, partial(self._ask, call), on_chunks, whole=read_whole, enough=_FINISH)
 
     async def pass_through(self, body: Json) -> Passed:
         return await self._endpoint.pass_through(body)

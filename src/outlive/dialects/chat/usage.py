@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from outlive.core.events import Json
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 
 
-def read_usage(usage: Json | None, resume: Open | None) -> Json | None:
+def read_usage(usage: Json | None, resume: OpenText | None) -> Json | None:
     """Usage in the shape of the Responses API; what an earlier attempt wrote is counted too."""
     if usage is None:
         return None

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from outlive.core.errors import InvalidRequest, UpstreamFault
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.core.requests.body import decode_body
 from outlive.dialects.faults import read_fault
 
 
-def to_chunk(completion: bytes, resume: Open | None) -> bytes:
+def to_chunk(completion: bytes, resume: OpenText | None) -> bytes:
     """The chunk that says what the completion says. Raises UpstreamFault when it is an error, or no completion."""
     try:
         whole: Any = decode_body(completion)

@@ -21,8 +21,8 @@ from outlive.dialects.responses.translator import ResponsesTranslator
 from outlive.dialects.transport.endpoint import Endpoint, Passed
 from outlive.dialects.transport.http1 import Connection, Pool
 from outlive.dialects.transport.stream import tell
-from outlive.dialects.transport.token_counter import Counting, read_number
-from outlive.ports.backend import ContinuationMode, Hear, Lasting, ModelCall, Upstream
+from outlive.dialects.transport.token_counter import TokenCounter, read_number
+from outlive.ports.backend import BackgroundRuns, ContinuationMode, ModelCall, OnChunks, Upstream
 
 _PATH = "responses"
 _MANY_ITEMS = 500
@@ -44,13 +44,13 @@ class ResponsesBackend:
         self.continuation: ContinuationMode = upstream.continuation
         self._upstream = upstream
         self._endpoint = Endpoint(upstream, pool)
-        self._counting = Counting(self._endpoint)
+        self._counting = TokenCounter(self._endpoint)
         self._ids = ids
         self._url = self._endpoint.url(_PATH)
         self._runs: ResponsesRuns | None = None
         if upstream.reattach:
             self._runs = ResponsesRuns(self._endpoint, _PATH, partial(self._ask, lasting=True), self._read)
-        self.lasting: Lasting | None = self._runs
+        self.lasting: BackgroundRuns | None = self._runs
         self._open_minds: set[str] = set()  # models whose server refuses to be asked for encrypted reasoning
 
     def check(self, request: CreateResponse) -> None:
@@ -60,13 +60,13 @@ class ResponsesBackend:
         # A run that is told again must have the same names in it.
         return ResponsesTranslator(call, DerivedIds(call.response_id) if self.lasting is not None else self._ids)
 
-    def stream(self, call: ModelCall, hear: Hear | None = None) -> AsyncGenerator[list[bytes], None]:
-        return self._read(partial(self._ask, call), hear)
+    def stream(self, call: ModelCall, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
+        return self._read(partial(self._ask, call), on_chunks)
 
     def _read(
-        self, ask: Callable[[], Awaitable[Connection]], hear: Hear | None = None
+        self, ask: Callable[[], Awaitable[Connection]], on_chunks: OnChunks | None = None
     ) -> AsyncGenerator[list[bytes], None]:
-        return tell(self._endpoint, ask, hear, whole=lambda body: [to_event(body)], last=_LAST)
+        return tell(self._endpoint, ask, on_chunks, whole=lambda body: [to_event(body)], last=_LAST)
 
     async def pass_through(self, body: Json) -> Passed:
         """Nearly every server that speaks Responses speaks Chat Completions too."""

@@ -28,8 +28,8 @@ _PAUSES = (0.0, 0.25, 0.5, 1.0, 2.0)
 _DISMISS_PAUSES = (0.0, 1.0, 5.0)
 _LEAVE_SECONDS = 3.0
 
-Open = Callable[[], Awaitable[Connection]]
-Read = Callable[[Open], AsyncGenerator[list[bytes], None]]
+OpenText = Callable[[], Awaitable[Connection]]
+Read = Callable[[OpenText], AsyncGenerator[list[bytes], None]]
 Ask = Callable[[ModelCall], Awaitable[Connection]]
 
 
@@ -106,7 +106,7 @@ class ResponsesRuns:
 
     # -- reading
 
-    async def _read_on(self, open_: Open, run_id: str | None) -> AsyncGenerator[list[bytes], None]:
+    async def _read_on(self, open_: OpenText, run_id: str | None) -> AsyncGenerator[list[bytes], None]:
         """The events of a run, over as many connections as it takes."""
         place = _Place()
         failures = 0

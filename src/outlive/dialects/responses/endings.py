@@ -8,7 +8,7 @@ import msgspec
 
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.core.requests.body import decode_body
 from outlive.dialects.faults import read_fault
 from outlive.ports.backend import Ending
@@ -53,7 +53,7 @@ def to_event(whole: bytes) -> bytes:
     return msgspec.json.encode({"type": f"response.{response.get('status') or 'completed'}", "response": response})
 
 
-def read_ending(type_: str, response: Json, resume: Open | None, limit: int | None = None) -> Ending:
+def read_ending(type_: str, response: Json, resume: OpenText | None, limit: int | None = None) -> Ending:
     """The end that a terminal event tells of. Raises UpstreamFault when it was not a good one.
 
     `limit` is the most that could be written, where the server would not say that it was reached.
@@ -95,7 +95,7 @@ def read_failure(event: Json) -> UpstreamFault:
     return fault
 
 
-def _read_usage(usage: Json, resume: Open | None) -> Json:
+def _read_usage(usage: Json, resume: OpenText | None) -> Json:
     """Usage with everything that clients look for; what an earlier attempt wrote is counted too."""
     given, before = _count(usage, "input_tokens"), resume.deltas if resume is not None else 0
     written = _count(usage, "output_tokens") + before

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.dialects.responses.items import PassingItem
 
 
@@ -74,7 +74,7 @@ class PassingText(PassingItem):
         part = self._part
         return None if part is None or part.said or part.logprobs else (part.channel, part.pieces)
 
-    def resume(self, text: Open) -> None:
+    def resume(self, text: OpenText) -> None:
         """Go on in a text that was opened, and shown that far, by an earlier attempt."""
         self.last = {"id": text.item_id, "type": "message", "role": "assistant", "status": "in_progress"}
         self._before = text.text

@@ -195,7 +195,7 @@ class Connection(asyncio.Protocol):
             await self._wait()
         return self._collect()
 
-    async def pass_on(self, take: Take) -> None:
+    async def forward_to(self, take: Take) -> None:
         """Give what comes to `take` in the moment it is read, which spares it the way through a task. Over when that
         returns False, or the answer is at its end or broken: `read` goes on from there. What `take` raises, this does.
         """

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 
-class Silence:
+class IdleTimer:
     """Calls `end` once nothing was heard for so long. Hearing something costs no timer."""
 
     __slots__ = ("_end", "_last", "_loop", "_seconds", "_timer")

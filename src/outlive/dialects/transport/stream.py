@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from outlive.dialects.transport.endpoint import Endpoint
 from outlive.dialects.transport.event_stream import EventStream
 from outlive.dialects.transport.http1 import Connection
-from outlive.dialects.transport.idle import Silence
-from outlive.ports.backend import Hear
+from outlive.dialects.transport.idle import IdleTimer
+from outlive.ports.backend import OnChunks
 
 # What servers send that answer as a whole, though they were asked for a stream.
 _WHOLE = ("application/json", "text/html")
@@ -18,7 +18,7 @@ _WHOLE = ("application/json", "text/html")
 async def tell(
     endpoint: Endpoint,
     ask: Callable[[], Awaitable[Connection]],
-    hear: Hear | None = None,
+    on_chunks: OnChunks | None = None,
     *,
     whole: Callable[[bytes], list[bytes]],
     last: re.Pattern[bytes] | None = None,
@@ -31,7 +31,7 @@ async def tell(
     `enough` in one after which an answer is whole, though the connection may break.
     """
     answer = await ask()
-    silence = Silence(endpoint.upstream.silence_seconds, lambda: answer.fail(TimeoutError()))
+    silence = IdleTimer(endpoint.upstream.silence_seconds, lambda: answer.fail(TimeoutError()))
     events = EventStream()
     before: list[bytes] = []
     latest: list[bytes] = []
@@ -47,7 +47,7 @@ async def tell(
 
     def take(piece: bytes) -> bool:
         payloads = read(piece)
-        return (not payloads or hear is None or hear(payloads)) and not events.done
+        return (not payloads or on_chunks is None or on_chunks(payloads)) and not events.done
 
     try:
         if answer.content_type in _WHOLE:
@@ -56,8 +56,8 @@ async def tell(
         while piece := await answer.read():
             if payloads := read(piece):
                 yield payloads
-            if hear is not None and not events.done:
-                await answer.pass_on(take)
+            if on_chunks is not None and not events.done:
+                await answer.forward_to(take)
                 yield []  # whoever hears may have wanted its turn
             if events.done:
                 return

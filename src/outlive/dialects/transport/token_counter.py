@@ -33,7 +33,7 @@ _WINDOWS = (
 _TOKENIZED = ("model", "messages", "tools", "chat_template_kwargs", "chat_template")
 
 
-class Counting:
+class TokenCounter:
     """Asks one upstream for numbers. It never stands in the way: what cannot be had is None."""
 
     def __init__(self, endpoint: Endpoint) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import is_last
 from outlive.core.fold import Fold
-from outlive.engine.delivery.live import Live, Lives
+from outlive.engine.delivery.live import LiveResponse, LiveResponses
 from outlive.ports.bell import Bell, Ring
 from outlive.ports.journal import Batch, Journal
 from outlive.ports.ledger import Lease
@@ -26,7 +26,7 @@ LOOK_SECONDS = 5.0
 LOOK_MANY = 1000
 
 
-class Echo(Live):
+class Echo(LiveResponse):
     """Has no run behind it, only the journal: it advances when somebody has looked."""
 
     __slots__ = ()
@@ -38,7 +38,7 @@ class Echo(Live):
     def id(self) -> str:
         return self.lease.response_id
 
-    def hear(self, batch: Batch) -> None:
+    def on_chunks(self, batch: Batch) -> None:
         """These events are in the journal; an empty batch: none will ever follow."""
         self.ended = not batch.frames or is_last(batch.frames)
         if batch.frames:
@@ -47,13 +47,13 @@ class Echo(Live):
         self.wake()
 
 
-class Echoes:
+class Mirrors:
     """The responses that run elsewhere and are read here.
 
     The bell says when to look; once a second all are looked at anyway, in one query, for a bell may be lost.
     """
 
-    def __init__(self, journal: Journal, lives: Lives, bell: Bell) -> None:
+    def __init__(self, journal: Journal, lives: LiveResponses, bell: Bell) -> None:
         self._journal = journal
         self._lives = lives
         self._bell = bell
@@ -141,7 +141,7 @@ class Echoes:
         if batch is None:
             self._drop(echo)  # it was deleted: its readers find that out by themselves
             return
-        echo.hear(batch)
+        echo.on_chunks(batch)
         if echo.ended:
             self._forget(echo)
         elif len(batch.frames) >= PAGE_BYTES:

@@ -7,12 +7,12 @@ import contextlib
 import logging
 
 from outlive.core.errors import StorageUnavailable
-from outlive.engine.cluster.notifier import Crier
+from outlive.engine.cluster.notifier import ProgressNotifier
 from outlive.engine.delivery.reader import Reader
-from outlive.engine.retries import Answering
+from outlive.engine.retries import PendingCreates
 from outlive.engine.worker import Worker
 from outlive.ports.bell import Bell, Ring
-from outlive.ports.heartbeat import Heart
+from outlive.ports.heartbeat import Heartbeat
 from outlive.ports.ledger import Ledger
 
 log = logging.getLogger(__name__)
@@ -32,11 +32,11 @@ class Node:
         self,
         worker: Worker,
         reader: Reader,
-        crier: Crier,
-        answering: Answering,
+        crier: ProgressNotifier,
+        answering: PendingCreates,
         ledger: Ledger,
         bell: Bell,
-        heart: Heart,
+        heart: Heartbeat,
     ) -> None:
         assert reader.echoes is not None
         assert reader.folds is not None
@@ -55,7 +55,7 @@ class Node:
     async def start(self) -> None:
         """From here on this node counts as alive, and hears."""
         await self._heart.start()
-        self._bell.listen(self.hear)
+        self._bell.listen(self.on_chunks)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -67,7 +67,7 @@ class Node:
         await self._heart.stop()
         self._bell.ring(Ring("waits"))
 
-    def hear(self, ring: Ring) -> None:
+    def on_chunks(self, ring: Ring) -> None:
         match ring.kind:
             case "advanced":
                 self._echoes.advanced(ring.response_id, ring.number)

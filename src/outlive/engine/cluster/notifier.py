@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from outlive.engine.delivery.live import Live, Lives
+from outlive.engine.delivery.live import LiveResponse, LiveResponses
 from outlive.ports.bell import Bell, Ring
 from outlive.ports.clock import Clock
 
@@ -18,17 +18,17 @@ class Interest:
 
     __slots__ = ("live", "rung", "until")
 
-    def __init__(self, live: Live, rung: int, until: float) -> None:
+    def __init__(self, live: LiveResponse, rung: int, until: float) -> None:
         self.live = live
         self.rung = rung
         self.until = until
 
 
-class Crier:
+class ProgressNotifier:
     """A reader among others of what runs here, that rings instead of sending: the commits themselves know nothing
     of it, and pay nothing for it."""
 
-    def __init__(self, lives: Lives, bell: Bell, clock: Clock) -> None:
+    def __init__(self, lives: LiveResponses, bell: Bell, clock: Clock) -> None:
         self._lives = lives
         self._bell = bell
         self._clock = clock

@@ -10,13 +10,13 @@ from functools import partial
 from outlive.core.endings import TerminalStatus
 from outlive.core.errors import Behind, StaleFence, StorageUnavailable
 from outlive.core.events import AnyDraft, Json
-from outlive.engine.delivery.live import Live
+from outlive.engine.delivery.live import LiveResponse
 from outlive.ports.clock import Clock
 from outlive.ports.ledger import Closing, Entry, Kept, RunLedger
 
 log = logging.getLogger(__name__)
 
-Taken = list[tuple[Live, Entry, list[AnyDraft]]]
+Taken = list[tuple[LiveResponse, Entry, list[AnyDraft]]]
 
 # While the storage is down: how long until the next try.
 RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
@@ -36,7 +36,7 @@ class Committer:
         self._clock = clock
         self._linger = linger
         self._loop = asyncio.get_running_loop()
-        self._dirty: list[Live] = []
+        self._dirty: list[LiveResponse] = []
         self._timer: asyncio.Handle | None = None
         self._flight: asyncio.Future[list[Kept]] | None = None
         self._next_at = 0.0
@@ -45,9 +45,9 @@ class Committer:
         self._closing: set[asyncio.Task[None]] = set()  # what waits for the storage to come back
         self._urgent = False  # a first output waits for the commit under way to be over
         # Called for a response whose journal has lost more than is still known here.
-        self.on_behind: Callable[[Live], None] = Live.lose
+        self.on_behind: Callable[[LiveResponse], None] = LiveResponse.lose
 
-    def submit(self, live: Live, drafts: list[AnyDraft]) -> None:
+    def submit(self, live: LiveResponse, drafts: list[AnyDraft]) -> None:
         """Emit drafts and see that they are committed soon."""
         first_output = not live.fold.visible
         live.emit(drafts)
@@ -60,13 +60,13 @@ class Committer:
         elif first_output:
             self._urgent = True
 
-    async def settle(self, live: Live) -> None:
+    async def settle(self, live: LiveResponse) -> None:
         """Wait until everything this response has emitted is committed, or its lease is lost."""
         while not live.settled:
             await live.wait()
 
     async def close(
-        self, live: Live, drafts: list[AnyDraft], *, status: TerminalStatus, snapshot: bytes, turn: list[Json]
+        self, live: LiveResponse, drafts: list[AnyDraft], *, status: TerminalStatus, snapshot: bytes, turn: list[Json]
     ) -> None:
         """Commit the last events with everything that must change with them: the first try. Then `closed` waits for the
         one that succeeds, for this goes on trying while the storage is down."""
@@ -80,19 +80,19 @@ class Committer:
         while not (live.ended or live.lost or live.held_up):
             await live.wait()
 
-    async def closed(self, live: Live) -> None:
+    async def closed(self, live: LiveResponse) -> None:
         while not live.ended:
             if live.lost:
                 raise StaleFence
             await live.wait()
 
-    def _try_close(self, live: Live, closing: Closing, failures: int = 0) -> None:
+    def _try_close(self, live: LiveResponse, closing: Closing, failures: int = 0) -> None:
         # Once the transaction is on its way it counts: the live response learns of it, and it is tried again while the
         # storage is down, even if the run is cancelled meanwhile.
         closed = self._ledger.close(closing)
         closed.add_done_callback(partial(self._closed, live, closing, failures))
 
-    def _closed(self, live: Live, closing: Closing, failures: int, closed: asyncio.Future[None]) -> None:
+    def _closed(self, live: LiveResponse, closing: Closing, failures: int, closed: asyncio.Future[None]) -> None:
         if closed.cancelled():
             return
         error = closed.exception()
@@ -111,7 +111,7 @@ class Committer:
                 log.error("closing %s failed", closing.entry.lease.response_id, exc_info=error)
             live.lose()
 
-    async def _close_later(self, live: Live, closing: Closing, failures: int) -> None:
+    async def _close_later(self, live: LiveResponse, closing: Closing, failures: int) -> None:
         await self._clock.sleep(_pause(failures))
         self._try_close(live, closing, failures + 1)
 
@@ -179,7 +179,7 @@ class Committer:
             live.in_flight = False
             self._return(live, entry, drafts)
 
-    def _return(self, live: Live, entry: Entry, drafts: list[AnyDraft]) -> None:
+    def _return(self, live: LiveResponse, entry: Entry, drafts: list[AnyDraft]) -> None:
         """What was not committed goes into the next commit."""
         live.put_back(entry, drafts)
         if not live.dirty:
@@ -189,7 +189,7 @@ class Committer:
 
     # -- when the journal has lost something
 
-    def _repair(self, live: Live, last: int, then: Callable[[], None]) -> None:
+    def _repair(self, live: LiveResponse, last: int, then: Callable[[], None]) -> None:
         """Append again what was committed after that number and is there no more, while it is still known here."""
         lost = live.slice(last)
         if lost is None:
@@ -202,7 +202,7 @@ class Committer:
         repair = self._ledger.append([Entry(live.lease, lost.first, count, self._clock.now(), lost.frames)])
         repair.add_done_callback(partial(self._repaired, live, then))
 
-    def _repaired(self, live: Live, then: Callable[[], None], repair: asyncio.Future[list[Kept]]) -> None:
+    def _repaired(self, live: LiveResponse, then: Callable[[], None], repair: asyncio.Future[list[Kept]]) -> None:
         live.in_flight = live.dirty = False
         if repair.cancelled():
             return

@@ -21,7 +21,7 @@ BATCH_BYTES = 256 * 1024
 PENDING_BYTES = 1024 * 1024
 
 
-class Live:
+class LiveResponse:
     """Written by its runner, advanced by the committer, read by cursors. Only what is durable shows (D3)."""
 
     __slots__ = (
@@ -193,20 +193,20 @@ class Live:
                 waiter.set_result(None)
 
 
-class Lives:
+class LiveResponses:
     """The responses that run in this process, and whoever waits for one to begin here."""
 
     def __init__(self) -> None:
-        self._lives: dict[str, Live] = {}
+        self._lives: dict[str, LiveResponse] = {}
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
 
-    def get(self, response_id: str) -> Live | None:
+    def get(self, response_id: str) -> LiveResponse | None:
         return self._lives.get(response_id)
 
-    def __iter__(self) -> Iterator[Live]:
+    def __iter__(self) -> Iterator[LiveResponse]:
         return iter(list(self._lives.values()))
 
-    def enter(self, live: Live) -> None:
+    def enter(self, live: LiveResponse) -> None:
         response_id = live.lease.response_id
         before = self._lives.get(response_id)
         if before is not None and before.lease.fence > live.lease.fence:
@@ -217,7 +217,7 @@ class Lives:
             before.lose()
         self.ring(response_id)
 
-    def leave(self, live: Live) -> None:
+    def leave(self, live: LiveResponse) -> None:
         response_id = live.lease.response_id
         if self._lives.get(response_id) is live:
             del self._lives[response_id]

@@ -9,8 +9,8 @@ from typing import Protocol
 from outlive.core.errors import NotFound, UpstreamFault
 from outlive.core.events import KEEP_ALIVE_FRAME, Json, is_last
 from outlive.core.fold import Fold
-from outlive.engine.cluster.mirrors import Echoes
-from outlive.engine.delivery.live import Live, Lives
+from outlive.engine.cluster.mirrors import Mirrors
+from outlive.engine.delivery.live import LiveResponse, LiveResponses
 from outlive.engine.delivery.snapshots import Folds
 from outlive.ports.clock import Clock
 from outlive.ports.journal import Batch, Journal
@@ -23,7 +23,7 @@ FOLD_BYTES = 1024 * 1024
 Pour = Callable[[bytes], bool]  # sends at once, or says that it cannot
 
 
-class Cut(Exception):
+class StreamInterrupted(Exception):
     """The stream must end without a clean end, so that its reader notices and asks again (D11): the server is leaving,
     or the response was deleted."""
 
@@ -75,7 +75,7 @@ class Cursor:
         self._clock = reader.clock
         self._gate = reader.gate
         self._keep_alive = reader.keep_alive
-        self._live: Live | None = None
+        self._live: LiveResponse | None = None
         self._idle_since = 0.0
 
     async def read(self) -> bytes:
@@ -96,7 +96,7 @@ class Cursor:
                 return frames
         return b""
 
-    async def pass_on(self, pour: Pour) -> None:
+    async def forward_to(self, write_now: Pour) -> None:
         """Give new frames to `pour` in the moment they are durable, for as long as nothing else is to be done.
 
         That spares each event the way through a task; whatever is out of the ordinary is left to `read`.
@@ -106,7 +106,7 @@ class Cursor:
             return
         if self.stopped or self._gate.leaving:
             return  # that was said while the last frames were being sent, and is not said again
-        self._pour, self._passing = pour, asyncio.get_running_loop().create_future()
+        self._pour, self._passing = write_now, asyncio.get_running_loop().create_future()
         live.follow(self._pass)
         try:
             await self._passing
@@ -147,7 +147,7 @@ class Cursor:
         finally:
             self._lives.forget(self.id, waiter)
 
-    async def _join_echo(self, echoes: Echoes) -> None:
+    async def _join_echo(self, echoes: Mirrors) -> None:
         """Read on as the node hears of it. An echo begins with a number that is in the journal, and a client may have
         asked for what comes after one that is not there yet."""
         after = self.after
@@ -162,7 +162,7 @@ class Cursor:
     async def _wait(self, waiter: asyncio.Future[None]) -> bytes:
         """Wait for more; a keep-alive comment if there was none for long."""
         if self._gate.leaving or (self._gate.draining and self._live is None):
-            raise Cut
+            raise StreamInterrupted
         now = self._clock.monotonic()
         self._idle_since = self._idle_since or now
         if now - self._idle_since >= self._keep_alive:
@@ -195,7 +195,7 @@ class Cursor:
             self._live.wake()
         self._lives.ring(self.id)
 
-    def _join(self) -> Live | None:
+    def _join(self) -> LiveResponse | None:
         """The live response to read from: the one at hand, or the one that has taken its place."""
         live = self._live
         if live is None or live.lost:
@@ -207,7 +207,7 @@ class Cursor:
             live.readers += 1
         return live
 
-    def _read_live(self, live: Live) -> bytes:
+    def _read_live(self, live: LiveResponse) -> bytes:
         batch = live.slice(self.after)
         if batch is None:
             return b""
@@ -220,7 +220,7 @@ class Cursor:
         try:
             return await self._journal.read(self.id, after, max_bytes)
         except NotFound:
-            raise Cut from None  # it was deleted while we were reading: there will be no terminal event to end with
+            raise StreamInterrupted from None  # deleted while being read: no terminal event will come
 
     async def _read_journal(self) -> bytes:
         batch = await self._journal_page(self.after, PAGE_BYTES)
@@ -237,12 +237,12 @@ class Reader:
 
     def __init__(
         self,
-        lives: Lives,
+        lives: LiveResponses,
         journal: Journal,
         clock: Clock,
         gate: Gate,
         keep_alive: float,
-        echoes: Echoes | None = None,
+        echoes: Mirrors | None = None,
     ) -> None:
         self.lives = lives
         self.journal = journal

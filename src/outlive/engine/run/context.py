@@ -22,7 +22,7 @@ STORAGE_PAUSE = 1.0
 STORAGE_TRIES = 300
 
 
-class Past:
+class ContextLoader:
     """Of one claim; read once, however often its model is asked."""
 
     __slots__ = ("_claim", "_clock", "_compactor", "_history", "_items")

@@ -21,7 +21,7 @@ from outlive.ports.catalog import Catalog
 from outlive.ports.history import History
 
 
-class Contexts:
+class ContextQueries:
     def __init__(self, route: Route, catalog: Catalog, history: History, compactor: Compactor, worker: Worker) -> None:
         self._route = route
         self._catalog = catalog

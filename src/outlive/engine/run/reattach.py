@@ -18,13 +18,13 @@ from outlive.core.endings import Outcome
 from outlive.core.errors import InvalidRequest, LostRun, UpstreamFault
 from outlive.core.events import AnyDraft
 from outlive.core.replay_filter import Replay
-from outlive.ports.backend import Backend, Ending, Lasting, ModelCall, Translator
+from outlive.ports.backend import Backend, BackgroundRuns, Ending, ModelCall, Translator
 
 if TYPE_CHECKING:
     from outlive.engine.run.run import Run, Said
 
 
-def attach(run: Run, lasting: Lasting, stepwise: bool) -> Reattaching | None:
+def attach(run: Run, lasting: BackgroundRuns, stepwise: bool) -> Reattaching | None:
     """No upstream is asked to keep what is not to be stored (D4); and only what is one answer can be taken up."""
     request = run.claim.request
     if not request.store or stepwise or request.context_management is not None:
@@ -44,7 +44,7 @@ def let_go(run: Run, outcome: Outcome) -> None:
         backend.lasting.dismiss(run_id, running=not over)
 
 
-class Retelling:
+class ReplayingTranslator:
     """A translator of which only what is new comes out."""
 
     def __init__(self, translator: Translator, replay: Replay) -> None:
@@ -72,7 +72,7 @@ class Retelling:
 class Reattaching:
     """One run at an upstream whose runs last."""
 
-    def __init__(self, run: Run, lasting: Lasting) -> None:
+    def __init__(self, run: Run, lasting: BackgroundRuns) -> None:
         self._run = run
         self._lasting = lasting
 
@@ -80,8 +80,8 @@ class Reattaching:
         """Submit the run, or take up the one that was submitted. Raises UpstreamFault."""
         run = self._run
         call = msgspec.structs.replace(call, response_id=run.claim.lease.response_id)
-        known = 0 if run.notes.upstream is None else run.live.fold.last - run.notes.border
-        retelling = Retelling(backend.translator(call), Replay(run.live.fold, known))
+        known = 0 if run.notes.upstream is None else run.live.fold.last - run.notes.replay_from
+        retelling = ReplayingTranslator(backend.translator(call), Replay(run.live.fold, known))
         try:
             return await run.listen(lambda _: self._stream(call), retelling)
         except UpstreamFault as fault:
@@ -101,14 +101,14 @@ class Reattaching:
 
     async def _note(self, run_id: str) -> None:
         run = self._run
-        failpoints.reach("before-upstream-noted")
+        failpoints.hit("before-upstream-noted")
         await run.settle()
         run.live.upstream = run_id
-        await run.note(upstream=run_id, border=run.live.fold.last)
+        await run.note(upstream=run_id, replay_from=run.live.fold.last)
 
     async def _drop(self, lost: bool) -> None:
         """There is nothing more to be had from that run: the next one is another."""
         run_id, self._run.live.upstream = self._run.live.upstream, None
         if run_id is not None and not lost:
             self._lasting.dismiss(run_id, running=False)
-        await self._run.note(upstream=None, border=-1)
+        await self._run.note(upstream=None, replay_from=-1)

@@ -15,15 +15,15 @@ from outlive.core.endings import Outcome, TerminalStatus
 from outlive.core.errors import InvalidRequest, StorageUnavailable, UpstreamFault
 from outlive.core.events import AnyDraft, Draft, Json
 from outlive.core.naming import Renaming
-from outlive.core.recovery import Open, Verdict
+from outlive.core.recovery import Decision, OpenText
 from outlive.core.toolcalls import calls
 from outlive.core.usage import NOTHING_USED, add_usage
-from outlive.engine.delivery.live import Live
-from outlive.engine.run.context import STORAGE_PAUSE, Past
+from outlive.engine.delivery.live import LiveResponse
+from outlive.engine.run.context import STORAGE_PAUSE, ContextLoader
 from outlive.engine.run.fitting import Fitting
 from outlive.engine.run.reattach import Reattaching, attach, let_go
 from outlive.engine.run.tool_loop import Steps, Tools
-from outlive.ports.backend import Backend, Ending, Hear, ModelCall, Translator
+from outlive.ports.backend import Backend, Ending, ModelCall, OnChunks, Translator
 from outlive.ports.ledger import Claim
 
 if TYPE_CHECKING:
@@ -39,15 +39,15 @@ TOO_OFTEN = "The server was interrupted before anything was answered, too often 
 
 # What the model says at the end of a step, not shown yet, and how it ended.
 Said: TypeAlias = tuple[list[AnyDraft], Ending]
-MakeCall: TypeAlias = Callable[[Open | None], Awaitable[ModelCall]]
-Ask: TypeAlias = Callable[[Hear], AsyncGenerator[list[bytes], None]]
+MakeCall: TypeAlias = Callable[[OpenText | None], Awaitable[ModelCall]]
+Ask: TypeAlias = Callable[[OnChunks], AsyncGenerator[list[bytes], None]]
 Sift: TypeAlias = Callable[[Translator], Translator]
 
 
 class Run:
     """One claim being run."""
 
-    def __init__(self, runner: Runner, claim: Claim, live: Live) -> None:
+    def __init__(self, runner: Runner, claim: Claim, live: LiveResponse) -> None:
         self.runner = runner
         self.claim = claim
         self.live = live
@@ -62,11 +62,11 @@ class Run:
         self._tools: Tools | None = None  # where the run uses tools of the server's own
         self._stepwise = False  # the answer is made in several steps
         self._reattaching: Reattaching | None = None  # where it goes on at the upstream without us
-        self._border = -1  # the last event before this step, where nothing was visible of it then
+        self._replay_from = -1  # the last event before this step, where nothing was visible of it then
         self._began = self.clock.monotonic()
         self.limit: asyncio.Timeout | None = None  # on the time it may take
         self._continuation: str = "none"
-        past = Past(claim, runner.history, runner.compactor, self.clock)
+        past = ContextLoader(claim, runner.history, runner.compactor, self.clock)
         self.history, self.context = past.history, past.context
         self._fitting: Fitting | None = None
         self._renaming = Renaming() if claim.request.event_names != "openai" else None
@@ -107,7 +107,7 @@ class Run:
         request = self.claim.request
         if backend.stepwise or request.context_management is not None:
 
-            async def make_next(text: Open | None) -> ModelCall:
+            async def make_next(text: OpenText | None) -> ModelCall:
                 output = self.live.fold.output
                 own = output if text is None else output[: text.output_index]
                 items, claim = await self.context(own), self.claim
@@ -117,7 +117,7 @@ class Run:
             return make_next
         items = await self.context()
 
-        async def make(text: Open | None) -> ModelCall:
+        async def make(text: OpenText | None) -> ModelCall:
             return ModelCall(model, request, items, text)
 
         return make
@@ -131,8 +131,8 @@ class Run:
         while verdict.what in ("again", "follow", "step", "continue"):
             if verdict.what == "step":
                 await self._close_step()
-            if live.fold.visible and live.fold.last != self._border:
-                await self.note(joints=[*self.notes.joints, live.fold.last + 1])
+            if live.fold.visible and live.fold.last != self._replay_from:
+                await self.note(resumed_at=[*self.notes.resumed_at, live.fold.last + 1])
             try:
                 call = await make(verdict.open)
                 if fitting is not None and verdict.what != "follow":
@@ -177,7 +177,7 @@ class Run:
         """All that was shown so far is finished; what comes now is a step of its own."""
         self._asked = 0
         self._began = self.clock.monotonic()
-        self._border = self.live.fold.last
+        self._replay_from = self.live.fold.last
 
     async def note(self, **changes: Any) -> None:
         """Keep what the next worker must know. A storage that is down for a while must not end what can go on."""
@@ -200,7 +200,7 @@ class Run:
         self._asked += 1
         feed = translator.feed if self._renaming is None else self._renaming.follow(translator.feed)
 
-        def hear(chunks: list[bytes]) -> bool:
+        def on_chunks(chunks: list[bytes]) -> bool:
             drafts: list[AnyDraft] = []
             try:
                 for chunk in chunks:
@@ -211,9 +211,9 @@ class Run:
                     submit(live, drafts)
             return not (live.crowded or live.lost)
 
-        async with aclosing(ask(hear)) as stream:
+        async with aclosing(ask(on_chunks)) as stream:
             async for chunks in stream:
-                hear(chunks)
+                on_chunks(chunks)
                 if live.crowded:
                     await self.committer.settle(live)
                 if live.lost:
@@ -223,7 +223,7 @@ class Run:
 
     # -- when it breaks
 
-    def _decide(self) -> Verdict:
+    def _decide(self) -> Decision:
         request = self.claim.request
         text = request.text.get("format") or {}
         # The logprobs of what was shown are not kept, so an answer with logprobs cannot be made whole again.
@@ -231,7 +231,7 @@ class Run:
         return recovery.decide(
             self.live.fold,
             attempts=self._attempts,
-            joints=self.notes.joints,
+            resumed_at=self.notes.resumed_at,
             continuation="none" if with_logprobs else self._continuation,
             text_format=text.get("type", "text"),
             steps=self._stepwise,
@@ -265,10 +265,10 @@ class Run:
 
     async def _is_worth_another(self, fault: UpstreamFault) -> bool:
         """Whether to ask the upstream again, and the wait before that."""
-        visible = self.live.fold.visible and self.live.fold.last != self._border
+        visible = self.live.fold.visible and self.live.fold.last != self._replay_from
         if self.live.lost or not fault.retryable or (not visible and self._asked > RETRIES):
             return False
-        fruitless = self.notes.joints.count(self.live.fold.last + 1) if visible else self._asked
+        fruitless = self.notes.resumed_at.count(self.live.fold.last + 1) if visible else self._asked
         if fruitless == 0:
             return True
         pause = fault.retry_after if fault.retry_after is not None else 0.5 * 2.0 ** (fruitless - 1)
@@ -319,9 +319,9 @@ class Run:
         return drafts if self._renaming is None else self._renaming.rename(drafts)
 
     def _history_of_attempts(self) -> Json:
-        joints = self.notes.joints
+        resumed_at = self.notes.resumed_at
         # Each joint is another asking, also where no attempt was counted: in a process before this, or handed back.
-        return {"attempts": max(self._attempts + self._again, len(joints) + 1), "joints": joints}
+        return {"attempts": max(self._attempts + self._again, len(resumed_at) + 1), "resumed_at": resumed_at}
 
     async def _close(self, drafts: list[AnyDraft], outcome: Outcome) -> None:
         live = self.live

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from outlive.core.errors import UpstreamFault
 from outlive.engine.delivery.committer import Committer
-from outlive.engine.delivery.live import Live
+from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.run import Run
 from outlive.engine.run.tool_loop import Steps, Tools
@@ -46,7 +46,7 @@ class Runner:
         self.stepping: dict[str, Steps] = {}  # the runs whose tools are open, by response
         self._run_seconds = run_seconds
 
-    async def run(self, claim: Claim, live: Live) -> None:
+    async def run(self, claim: Claim, live: LiveResponse) -> None:
         """Run to the terminal event. Raises StaleFence when another has taken the response over."""
         run = Run(self, claim, live)
         if self._run_seconds is None:
@@ -59,20 +59,20 @@ class Runner:
             run.limit = None
             await run.give_up(UpstreamFault(TOO_LONG, timed_out=True, retryable=False))
 
-    async def cancel(self, claim: Claim, live: Live) -> None:
+    async def cancel(self, claim: Claim, live: LiveResponse) -> None:
         """End a response as cancelled, from outside its run."""
         await Run(self, claim, live).end("cancelled")
 
-    async def break_off(self, claim: Claim, live: Live, why: str) -> None:
+    async def break_off(self, claim: Claim, live: LiveResponse, why: str) -> None:
         """End a response that cannot go on, from outside its run."""
         await Run(self, claim, live).give_up(UpstreamFault(why, retryable=False))
 
-    def can_continue(self, claim: Claim, live: Live) -> bool:
+    def can_continue(self, claim: Claim, live: LiveResponse) -> bool:
         """Whether another worker could go on in the same text, or with the next step."""
         if (steps := self.stepping.get(claim.lease.response_id)) is not None:
             return steps.may_be_handed_back()
         return Run(self, claim, live).can_continue()
 
-    def can_go_on(self, claim: Claim, live: Live) -> bool:
+    def can_go_on(self, claim: Claim, live: LiveResponse) -> bool:
         """Whether another worker could go on with the next step, though something half-shown is lost by that."""
         return Run(self, claim, live).can_go_on()

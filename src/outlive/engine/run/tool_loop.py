@@ -10,18 +10,18 @@ from outlive import failpoints
 from outlive.core.errors import BrokenSeal, UpstreamFault
 from outlive.core.events import AnyDraft, Json
 from outlive.core.ids import IdSource
-from outlive.core.recovery import Open
+from outlive.core.recovery import OpenText
 from outlive.core.requests.secrets import purpose_of, unpack_secrets
 from outlive.core.toolcalls import calls as wire
 from outlive.core.toolcalls.approvals import find_approved
-from outlive.core.toolcalls.buffer import Sieve, Wanted
+from outlive.core.toolcalls.buffer import RequestedCall, ToolCallBuffer
 from outlive.core.toolcalls.calls import Call
 from outlive.core.toolcalls.offer import offer
 from outlive.core.usage import add_usage
 from outlive.engine.run.tool_runner import Calls, Ordered
 from outlive.ports.backend import Backend, Ending, ModelCall, Translator
 from outlive.ports.seal import Seal
-from outlive.ports.toolbox import Bench, Order, Tool, Toolbox
+from outlive.ports.toolbox import Order, Tool, Toolbox, ToolSession
 
 if TYPE_CHECKING:
     from outlive.engine.run.run import Run
@@ -46,13 +46,13 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     max_output: int = 256 * 1024  # characters of a call's output
 
 
-class Sifting:
+class BufferingTranslator:
     """A translator of which only what may be shown at once comes out; the rest is there when it has ended."""
 
-    def __init__(self, translator: Translator, sieve: Sieve) -> None:
+    def __init__(self, translator: Translator, sieve: ToolCallBuffer) -> None:
         self._translator = translator
         self._sieve = sieve
-        self.rest: list[AnyDraft | Wanted] = []
+        self.rest: list[AnyDraft | RequestedCall] = []
 
     def feed(self, chunk: bytes) -> list[AnyDraft]:
         return self._sieve.sift(self._translator.feed(chunk))
@@ -72,9 +72,9 @@ class Steps:
         self._backend = backend
         self._model = model
         self._past: list[Json] = []
-        self._bench: Bench
+        self._bench: ToolSession
         self._calls: Calls
-        self._sifting: Sifting
+        self._sifting: BufferingTranslator
 
     async def go(self) -> None:
         run = self._run
@@ -120,7 +120,7 @@ class Steps:
             if not await self._take(said[1]):
                 return
             run.begin_step()
-            failpoints.reach("between-steps")
+            failpoints.hit("between-steps")
 
     def may_be_handed_back(self) -> bool:
         """Whether another worker would lose nothing by going on from here."""
@@ -140,7 +140,7 @@ class Steps:
 
     # -- asking the model
 
-    async def _make_call(self, text: Open | None) -> ModelCall:
+    async def _make_call(self, text: OpenText | None) -> ModelCall:
         run, request = self._run, self._run.claim.request
         specs = {alias: tool.spec for alias, tool in self._bench.tools.items()}
         names = {(spec.label, spec.name): alias for alias, spec in specs.items() if alias != spec.name}
@@ -157,7 +157,7 @@ class Steps:
         return ModelCall(self._model, asked, await run.context(output, names), text, len(output))
 
     def _sift(self, translator: Translator) -> Translator:
-        self._sifting = Sifting(translator, Sieve(self._bench.tools))
+        self._sifting = BufferingTranslator(translator, ToolCallBuffer(self._bench.tools))
         return self._sifting
 
     def _is_first(self, output: list[Json]) -> bool:
@@ -184,12 +184,12 @@ class Steps:
         ending = msgspec.structs.replace(ending, usage=usage)
         spent = self._is_spent()
         drafts, calls, asks = self._sort(self._sifting.rest, ending, spent)
-        wants = any(isinstance(piece, Wanted) for piece in self._sifting.rest)
+        wants = any(isinstance(piece, RequestedCall) for piece in self._sifting.rest)
         if not wants or ending.status == "incomplete" or (spent and not calls and not asks):
             await run.finish(drafts, ending)
             return False
         await run.note(usage=usage, steps=run.notes.steps + 1)
-        failpoints.reach("before-call-journaled")
+        failpoints.hit("before-call-journaled")
         await self._calls.make(drafts, calls, parallel=request.parallel_tool_calls is not False)
         if run.live.lost:
             return False
@@ -203,7 +203,7 @@ class Steps:
         return True
 
     def _sort(
-        self, rest: list[AnyDraft | Wanted], ending: Ending, spent: bool
+        self, rest: list[AnyDraft | RequestedCall], ending: Ending, spent: bool
     ) -> tuple[list[AnyDraft], list[Ordered], bool]:
         """What is to be journaled, the calls that are to be made, and whether a person must be asked first."""
         drafts: list[AnyDraft] = []
@@ -211,7 +211,7 @@ class Steps:
         asks = False
         left = self._calls_left()
         for piece in rest:
-            if not isinstance(piece, Wanted):
+            if not isinstance(piece, RequestedCall):
                 drafts.append(piece)
                 continue
             tool = self._bench.tools[piece.name]

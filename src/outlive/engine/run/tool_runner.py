@@ -15,7 +15,7 @@ from outlive.core.events import AnyDraft, Json
 from outlive.core.toolcalls import calls as wire
 from outlive.core.toolcalls.calls import Call, Outcome
 from outlive.engine.delivery.committer import Committer
-from outlive.engine.delivery.live import Live
+from outlive.engine.delivery.live import LiveResponse
 from outlive.ports.clock import Clock
 from outlive.ports.ledger import Claim
 from outlive.ports.toolbox import Calling, Progress, Tool
@@ -44,7 +44,7 @@ _JSON = msgspec.json.Decoder()
 class Calls:
     """Makes the calls of one run."""
 
-    def __init__(self, claim: Claim, live: Live, committer: Committer, clock: Clock, max_output: int) -> None:
+    def __init__(self, claim: Claim, live: LiveResponse, committer: Committer, clock: Clock, max_output: int) -> None:
         self._claim = claim
         self._live = live
         self._committer = committer
@@ -57,7 +57,7 @@ class Calls:
         now, waiting = calls[:width], deque(calls[width:])
         await self._journal([*drafts, *(wire.begin(call) for call, _ in now)])
         if now and not self._live.lost:
-            failpoints.reach("after-call-journaled")
+            failpoints.hit("after-call-journaled")
             async with asyncio.TaskGroup() as group:
                 for call, tool in now:
                     group.create_task(self._make_in_turn(call, tool, waiting))
@@ -66,15 +66,15 @@ class Calls:
         """Make one call, and then of those that wait, one after the other."""
         while not self._live.lost:
             outcome = await self._make(call, tool)
-            failpoints.reach("before-output-journaled")
+            failpoints.hit("before-output-journaled")
             drafts = wire.finish(call, outcome)
             if not waiting:
                 await self._journal(drafts)
-                failpoints.reach("after-output-journaled")
+                failpoints.hit("after-output-journaled")
                 return
             call, tool = waiting.popleft()
             await self._journal([*drafts, wire.begin(call)])
-            failpoints.reach("after-output-journaled")
+            failpoints.hit("after-output-journaled")
 
     async def _make(self, call: Call, tool: Tool | None) -> Outcome:
         arguments = _read_arguments(call.arguments)

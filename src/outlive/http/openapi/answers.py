@@ -89,7 +89,7 @@ class Attempts(Struct):
     """How often a response was begun, and at which events it was joined."""
 
     attempts: int
-    joints: list[int]
+    resumed_at: list[int]
 
 
 class ResponseSummary(Struct, kw_only=True):

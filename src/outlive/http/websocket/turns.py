@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from outlive.core.errors import NotFound, OutliveError, ServerFault
 from outlive.core.events import Json, payloads
-from outlive.engine.admission import Arrival
-from outlive.engine.delivery.reader import Cursor, Cut
+from outlive.engine.admission import Submission
+from outlive.engine.delivery.reader import Cursor, StreamInterrupted
 from outlive.engine.engine import Engine
 from outlive.http.request import Call
 from outlive.http.responses import admit
@@ -87,7 +87,7 @@ class Turn:
     async def _answer(self, call: Call, cache: Cache, send: SendText) -> None:
         engine, kept = call.engine, cache.find(self._parent)
         memory = kept.memory if kept is not None else None
-        accepted = await admit(engine, Arrival(owner=call.owner, body=self._body, large=self._large, memory=memory))
+        accepted = await admit(engine, Submission(owner=call.owner, body=self._body, large=self._large, memory=memory))
         self.response_id = accepted.response_id
         if accepted.request.store:
             await self._stream(engine, engine.reader.follow(accepted.response_id), send)
@@ -110,7 +110,7 @@ class Turn:
             while frames := await cursor.read():
                 for payload in payloads(frames):
                     await send(event_text(payload, self.lane))
-        except Cut:
+        except StreamInterrupted:
             if not engine.worker.draining:
                 raise NotFound(f"Response with id '{cursor.id}' was deleted.") from None
         finally:

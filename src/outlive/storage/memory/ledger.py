@@ -6,7 +6,7 @@ import asyncio
 
 from outlive.core.errors import StaleFence
 from outlive.ports.journal import Batch
-from outlive.ports.ledger import Closing, Entry, Kept, Lease, Notes
+from outlive.ports.ledger import Checkpoint, Closing, Entry, Kept, Lease
 from outlive.storage.memory.journal import MemoryJournal
 
 
@@ -36,7 +36,7 @@ class MemoryLedger:
             future.set_exception(StaleFence())
         return future
 
-    async def mark(self, lease: Lease, notes: Notes) -> None:
+    async def mark(self, lease: Lease, notes: Checkpoint) -> None:
         """Nobody takes such a run over, so nobody will ask."""
 
     def forget(self, response_id: str) -> None:

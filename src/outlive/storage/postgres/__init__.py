@@ -4,11 +4,11 @@ from outlive.storage.postgres.bell import PostgresBell
 from outlive.storage.postgres.catalog import PostgresCatalog
 from outlive.storage.postgres.connection import Database
 from outlive.storage.postgres.conversations import PostgresConversations
-from outlive.storage.postgres.heartbeat import PostgresHeart
+from outlive.storage.postgres.heartbeat import PostgresHeartbeat
 from outlive.storage.postgres.history import PostgresHistory
 from outlive.storage.postgres.journal import PostgresJournal
 from outlive.storage.postgres.ledger import PostgresLedger
-from outlive.storage.postgres.retention import PostgresKeeper
+from outlive.storage.postgres.retention import PostgresRetention
 from outlive.storage.postgres.secrets import find_secret
 
 __all__ = [
@@ -16,10 +16,10 @@ __all__ = [
     "PostgresBell",
     "PostgresCatalog",
     "PostgresConversations",
-    "PostgresHeart",
+    "PostgresHeartbeat",
     "PostgresHistory",
     "PostgresJournal",
-    "PostgresKeeper",
     "PostgresLedger",
+    "PostgresRetention",
     "find_secret",
 ]

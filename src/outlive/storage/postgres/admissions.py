@@ -6,7 +6,7 @@ from typing import Any
 
 from outlive.core.errors import OutliveError, StorageUnavailable, TooMany
 from outlive.core.requests.create import pack
-from outlive.ports.ledger import Admission, Admitted, Lease, Place, Quota
+from outlive.ports.ledger import Admission, Admitted, Lease, Position, Quota
 from outlive.storage.postgres import staging
 from outlive.storage.postgres.connection import Connection, Database, InDoubt, as_text
 from outlive.storage.postgres.locks import lock_of
@@ -140,4 +140,4 @@ def _outcome(admission: Admission, row: Any, quota: Quota) -> Outcome:
 
 def _admitted(admission: Admission, key: int, thread: int, first: int) -> Admitted:
     lease = Lease(admission.response_id, key, 1) if admission.worker is not None else None
-    return Admitted(Place(thread, first), lease)
+    return Admitted(Position(thread, first), lease)

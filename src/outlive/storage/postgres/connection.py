@@ -240,11 +240,11 @@ class Database:
 
 def _reach(when: str, name: str) -> None:
     """Every commit is an armed point, by itself and by what it commits: `before-commit`, `before-commit-of-close`."""
-    failpoints.reach(f"{when}-commit")
-    failpoints.reach(f"{when}-commit-of-{name.replace(' ', '-')}")
+    failpoints.hit(f"{when}-commit")
+    failpoints.hit(f"{when}-commit-of-{name.replace(' ', '-')}")
 
 
-async def reach(dsn: str) -> Connection:
+async def connect_once(dsn: str) -> Connection:
     """A first connection. Raises SettingsError when there is none to be had."""
     try:
         return await connect(dsn, patient=True)
@@ -254,7 +254,7 @@ async def reach(dsn: str) -> Connection:
 
 async def migrate_database(dsn: str) -> tuple[int, int]:
     """Bring the schema up to date; its version before and after. Raises SettingsError when that cannot be."""
-    connection = await reach(dsn)
+    connection = await connect_once(dsn)
     try:
         encoding = connection.get_settings().server_encoding
         if encoding.upper() not in ("UTF8", "UTF-8"):

@@ -26,7 +26,7 @@ ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at
 _STOP = "DELETE FROM workers WHERE name = $1"
 
 
-class PostgresHeart:
+class PostgresHeartbeat:
     def __init__(self, dsn: str, worker: str, lease_seconds: float) -> None:
         self._dsn = dsn
         self._worker = worker

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outlive.core.events import Json
-from outlive.ports.ledger import Place
+from outlive.ports.ledger import Position
 from outlive.storage.postgres.connection import Connection, Database, as_text
 from outlive.storage.postgres.threads import SQL, load_all, refuse
 
@@ -12,12 +12,12 @@ class PostgresHistory:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def before(self, place: Place) -> list[Json]:
+    async def before(self, place: Position) -> list[Json]:
         rows = await self._database.read("history", lambda db: db.fetch(SQL["read_history"], place.thread, place.first))
         return await load_all(rows)
 
-    async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Place | None:
-        async def work(db: Connection) -> Place | None:
+    async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
+        async def work(db: Connection) -> Position | None:
             if conversation is not None:
                 row = await db.fetchrow(SQL["locate_in_conversation"], owner, as_text(conversation))
             elif parent is not None:
@@ -28,7 +28,7 @@ class PostgresHistory:
             if row["refusal"] is not None:
                 raise refuse(row["refusal"], row["detail"], conversation=conversation, parent=parent)
             if row["thread"] is not None:
-                return Place(row["thread"], row["first"])
-            return Place(row["parent"], row["fork"])
+                return Position(row["thread"], row["first"])
+            return Position(row["parent"], row["fork"])
 
         return await self._database.read("locate", work)

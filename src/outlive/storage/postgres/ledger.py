@@ -11,7 +11,7 @@ import msgspec
 
 from outlive.core.errors import Behind, NotFound, OutliveError, StaleFence
 from outlive.core.requests.create import unpack
-from outlive.ports.ledger import Admission, Admitted, Claim, Closing, Entry, Kept, Lease, Notes, Place, Quota
+from outlive.ports.ledger import Admission, Admitted, Checkpoint, Claim, Closing, Entry, Kept, Lease, Position, Quota
 from outlive.storage.postgres import admissions, appends
 from outlive.storage.postgres.connection import Connection, Database, InDoubt, as_text
 from outlive.storage.postgres.locks import lock_of
@@ -21,7 +21,7 @@ from outlive.storage.postgres.writer import Writer
 NO_QUOTA = Quota(waiting=admissions.UNLIMITED)
 LAST_SECONDS = 2.0
 
-_decode_notes = msgspec.json.Decoder(Notes).decode
+_decode_notes = msgspec.json.Decoder(Checkpoint).decode
 
 
 class PostgresLedger:
@@ -63,7 +63,7 @@ class PostgresLedger:
     def append(self, entries: list[Entry]) -> asyncio.Future[list[Kept]]:
         return self._loop.create_task(self._appends.write(entries))
 
-    async def mark(self, lease: Lease, notes: Notes) -> None:
+    async def mark(self, lease: Lease, notes: Checkpoint) -> None:
         row = (encode(notes).decode(), lease.key, lease.fence, self._worker)
         await self._database.write("mark", lambda db: db.execute(SQL["mark_lease"], *row))
 
@@ -173,7 +173,7 @@ async def _take(db: Connection, keys: list[int], worker: str, attempts: int, wai
                 lease=Lease(response_id, key, fence),
                 owner=owner,
                 request=unpack(request, items),
-                place=Place(thread, first),
+                place=Position(thread, first),
                 attempts=made,
                 notes=_decode_notes(notes),
                 background=background,

@@ -11,7 +11,7 @@ from outlive.storage.postgres.threads import SQL
 MOST_ROWS = 500
 
 
-class PostgresKeeper:
+class PostgresRetention:
     def __init__(self, database: Database) -> None:
         self._database = database
 

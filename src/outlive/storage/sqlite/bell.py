@@ -5,7 +5,7 @@ from __future__ import annotations
 from outlive.ports.bell import Heard, Ring
 
 
-class SilentBell:
+class NoBell:
     def ring(self, ring: Ring) -> None:
         pass
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from outlive.core.errors import Conflict, ConversationLocked
 from outlive.core.events import Json
-from outlive.ports.ledger import Idempotency, Place
+from outlive.ports.ledger import Idempotency, Position
 from outlive.storage.sqlite import staging, threads
 from outlive.storage.sqlite.catalog import as_conversation, find_conversation, item_not_found
 from outlive.storage.sqlite.connection import Database
@@ -37,7 +37,7 @@ class SqliteConversations:
             thread = int(db.execute(SQL["add_thread"], (None, None, None, len(items), at)).lastrowid or 0)
             metadata = encode(conversation["metadata"])
             db.execute(SQL["add_conversation"], (conversation["id"], owner, at, at, thread, metadata))
-            threads.add_items(db, Place(thread, 0), items, stashed=stashed)
+            threads.add_items(db, Position(thread, 0), items, stashed=stashed)
             _save_key(db, owner, "conversation", idempotency, conversation["id"], at)
             return str(conversation["id"])
 
@@ -77,8 +77,8 @@ class SqliteConversations:
                 return _read_items(db, thread, target.split(","))
             _find_unlocked(db, owner, conversation_id)
             head = db.execute(SQL["find_thread"], (thread,)).fetchone()[3]
-            new = threads.without_repeats(db, items, Place(thread, head))
-            threads.add_items(db, Place(thread, head), new, stashed=stashed)
+            new = threads.without_repeats(db, items, Position(thread, head))
+            threads.add_items(db, Position(thread, head), new, stashed=stashed)
             db.execute(SQL["move_head"], (head + len(new), thread))
             db.execute(SQL["use_conversation"], (at, conversation_id))
             ids = [item["id"] for item in items]

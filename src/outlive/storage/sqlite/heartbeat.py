@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class SilentHeart:
+class NoHeartbeat:
     async def start(self) -> None:
         pass
 

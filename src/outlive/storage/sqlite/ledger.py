@@ -12,15 +12,15 @@ import msgspec
 from outlive.core.errors import Conflict, NotFound, StaleFence
 from outlive.core.events import split_frames
 from outlive.core.requests.create import pack, unpack
-from outlive.ports.ledger import Admission, Admitted, Claim, Closing, Entry, Kept, Lease, Notes, Place
+from outlive.ports.ledger import Admission, Admitted, Checkpoint, Claim, Closing, Entry, Kept, Lease, Position
 from outlive.storage.sqlite import staging, threads
 from outlive.storage.sqlite.connection import Database
 from outlive.storage.sqlite.staging import Stash
-from outlive.storage.sqlite.threads import SQL, Spot, encode
+from outlive.storage.sqlite.threads import SQL, InsertionPoint, encode
 
 ROW_BYTES = 64 * 1024
 
-_decode_notes = msgspec.json.Decoder(Notes).decode
+_decode_notes = msgspec.json.Decoder(Checkpoint).decode
 
 
 class SqliteLedger:
@@ -54,7 +54,7 @@ class SqliteLedger:
     def close(self, closing: Closing) -> asyncio.Future[None]:
         return self._database.write("close", lambda db: _close(db, closing))
 
-    async def mark(self, lease: Lease, notes: Notes) -> None:
+    async def mark(self, lease: Lease, notes: Checkpoint) -> None:
         row = (encode(notes).decode(), lease.key, lease.fence)
         await self._database.write("mark", lambda db: db.execute(SQL["mark_lease"], row))
 
@@ -100,10 +100,10 @@ def _admit(admission: Admission, db: sqlite3.Connection, stashed: Stash | None =
         spot = spot.aside()
     thread = _make_room(db, spot, len(items), admission.at)
     key = _add_response(db, admission, thread, spot.first, len(items))
-    threads.add_items(db, Place(thread, spot.first), items, key, stashed)
+    threads.add_items(db, Position(thread, spot.first), items, key, stashed)
     if spot.conversation is not None:
         db.execute(SQL["lock_conversation"], (key, admission.at, spot.conversation))
-    return Admitted(Place(thread, spot.first), Lease(admission.response_id, key, 1) if admission.worker else None)
+    return Admitted(Position(thread, spot.first), Lease(admission.response_id, key, 1) if admission.worker else None)
 
 
 def _find_by_key(db: sqlite3.Connection, admission: Admission) -> str | None:
@@ -122,7 +122,7 @@ def _find_by_key(db: sqlite3.Connection, admission: Admission) -> str | None:
     return str(row[1])
 
 
-def _make_room(db: sqlite3.Connection, spot: Spot, count: int, at: float) -> int:
+def _make_room(db: sqlite3.Connection, spot: InsertionPoint, count: int, at: float) -> int:
     """The thread with its head moved past the new items; a new one where the spot asks for it."""
     head = spot.first + count
     if spot.root is not None:
@@ -170,7 +170,7 @@ def _take(db: sqlite3.Connection, key: int, worker: str, attempts: int, waited: 
         lease=Lease(response_id, key, fence),
         owner=owner,
         request=unpack(request, staging.load_all(db, input_items)),
-        place=Place(thread, first),
+        place=Position(thread, first),
         attempts=made,
         notes=_decode_notes(notes),
         background=bool(background),
@@ -227,7 +227,7 @@ def _close(db: sqlite3.Connection, closing: Closing) -> None:
     _append(db, entry)
     turn = closing.turn if closing.keep_turn and not conversation_gone else []
     last = input_end + len(turn)
-    threads.add_items(db, Place(thread, input_end), turn, key)
+    threads.add_items(db, Position(thread, input_end), turn, key)
     if closing.keep_turn:
         db.execute(SQL["move_head"], (last, thread))
     db.execute(SQL["end_response"], (closing.status, closing.snapshot, entry.at, last, key))

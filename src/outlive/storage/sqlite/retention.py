@@ -13,7 +13,7 @@ from outlive.storage.sqlite.threads import SQL
 MOST_ROWS = 500
 
 
-class SqliteKeeper:
+class SqliteRetention:
     def __init__(self, database: Database) -> None:
         self._database = database
 

@@ -9,7 +9,7 @@ import msgspec
 
 from outlive.core.errors import ConversationLocked, InvalidRequest, NotFound
 from outlive.core.events import Json
-from outlive.ports.ledger import Place
+from outlive.ports.ledger import Position
 from outlive.storage.sqlite import staging
 from outlive.storage.sqlite.connection import load_queries
 from outlive.storage.sqlite.staging import Stash
@@ -20,7 +20,7 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
 
 
-class Spot(msgspec.Struct, frozen=True):
+class InsertionPoint(msgspec.Struct, frozen=True):
     """Where new items would go: after `first` in `thread`, or (thread None) in a new thread that may be a fork."""
 
     thread: int | None
@@ -31,25 +31,27 @@ class Spot(msgspec.Struct, frozen=True):
     conversation: int | None = None  # its database key
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> Position | None:
         """Where the history of a response at this spot ends; None when there is none."""
         if self.thread is not None:
-            return Place(self.thread, self.first)
-        return Place(self.parent, self.fork or 0) if self.parent is not None else None
+            return Position(self.thread, self.first)
+        return Position(self.parent, self.fork or 0) if self.parent is not None else None
 
-    def aside(self) -> Spot:
+    def aside(self) -> InsertionPoint:
         """For a response without input: nothing would show that its place in a chain is taken, so it gets a fork."""
         if self.thread is None or self.conversation is not None:
             return self
-        return Spot(None, 0, root=self.root, parent=self.thread, fork=self.first)
+        return InsertionPoint(None, 0, root=self.root, parent=self.thread, fork=self.first)
 
 
-def locate(db: sqlite3.Connection, owner: str, conversation: str | None, parent: str | None, locking: bool) -> Spot:
+def locate(
+    db: sqlite3.Connection, owner: str, conversation: str | None, parent: str | None, locking: bool
+) -> InsertionPoint:
     if conversation is not None:
         return _locate_in_conversation(db, owner, conversation, locking)
     if parent is not None:
         return _locate_after(db, owner, parent)
-    return Spot(None, 0)
+    return InsertionPoint(None, 0)
 
 
 def segments(db: sqlite3.Connection, thread: int | None, upto: int) -> Iterator[tuple[int, int, int | None]]:
@@ -61,7 +63,7 @@ def segments(db: sqlite3.Connection, thread: int | None, upto: int) -> Iterator[
         thread, upto = parent, fork
 
 
-def read_before(db: sqlite3.Connection, place: Place) -> list[Json]:
+def read_before(db: sqlite3.Connection, place: Position) -> list[Json]:
     parts = [
         staging.load_all(db, db.execute(SQL["read_items"], (thread, upto)))
         for thread, upto, _ in segments(db, place.thread, place.first)
@@ -70,7 +72,11 @@ def read_before(db: sqlite3.Connection, place: Place) -> list[Json]:
 
 
 def add_items(
-    db: sqlite3.Connection, place: Place, items: list[Json], response: int | None = None, stashed: Stash | None = None
+    db: sqlite3.Connection,
+    place: Position,
+    items: list[Json],
+    response: int | None = None,
+    stashed: Stash | None = None,
 ) -> None:
     bodies = stashed.bodies if stashed is not None else {}
     rows = [
@@ -82,7 +88,7 @@ def add_items(
         staging.keep(db, stashed)
 
 
-def without_repeats(db: sqlite3.Connection, items: list[Json], place: Place | None) -> list[Json]:
+def without_repeats(db: sqlite3.Connection, items: list[Json], place: Position | None) -> list[Json]:
     """Leave out the items that the line holds already: sending one again is a no-op (D24)."""
     if place is None:
         return items
@@ -94,7 +100,7 @@ def without_repeats(db: sqlite3.Connection, items: list[Json], place: Place | No
     ]
 
 
-def _locate_in_conversation(db: sqlite3.Connection, owner: str, conversation: str, locking: bool) -> Spot:
+def _locate_in_conversation(db: sqlite3.Connection, owner: str, conversation: str, locking: bool) -> InsertionPoint:
     row = db.execute(SQL["find_conversation"], (conversation, owner)).fetchone()
     if row is None:
         raise NotFound(f"Conversation with id '{conversation}' not found.", param="conversation")
@@ -103,10 +109,10 @@ def _locate_in_conversation(db: sqlite3.Connection, owner: str, conversation: st
         raise ConversationLocked(conversation, running)
     head = db.execute(SQL["find_thread"], (thread,)).fetchone()[3]
     # A turn that has not ended is nobody's history (D6).
-    return Spot(thread, head if running is None else running_first, conversation=key)
+    return InsertionPoint(thread, head if running is None else running_first, conversation=key)
 
 
-def _locate_after(db: sqlite3.Connection, owner: str, parent: str) -> Spot:
+def _locate_after(db: sqlite3.Connection, owner: str, parent: str) -> InsertionPoint:
     row = db.execute(SQL["find_parent"], (parent, owner)).fetchone()
     if row is None:
         raise _parent_not_found(parent)
@@ -128,8 +134,8 @@ def _locate_after(db: sqlite3.Connection, owner: str, parent: str) -> Spot:
             raise _parent_not_found(parent, " (an earlier response of its chain was deleted or has expired)")
     root, _, _, head, _ = db.execute(SQL["find_thread"], (thread,)).fetchone()
     if head == last and not in_conversation:
-        return Spot(thread, last, root=root or thread)
-    return Spot(None, 0, root=root or thread, parent=thread, fork=last)
+        return InsertionPoint(thread, last, root=root or thread)
+    return InsertionPoint(None, 0, root=root or thread, parent=thread, fork=last)
 
 
 def _parent_not_found(parent: str, why: str = "") -> InvalidRequest:

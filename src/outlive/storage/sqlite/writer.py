@@ -197,6 +197,6 @@ class Writer:
 
 def _reach(point: str, jobs: list[Job[Any]]) -> None:
     """Every commit is an armed point, by itself and by what it commits: `before-commit`, `before-commit-of-close`."""
-    failpoints.reach(point)
+    failpoints.hit(point)
     for job in jobs:
-        failpoints.reach(f"{point}-of-{job.name.replace(' ', '-')}")
+        failpoints.hit(f"{point}-of-{job.name.replace(' ', '-')}")

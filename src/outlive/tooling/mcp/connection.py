@@ -22,7 +22,7 @@ from outlive.core.toolcalls.calls import Outcome
 from outlive.ports.toolbox import Calling, Progress, ToolServer
 from outlive.tooling.mcp.content import read_result
 from outlive.tooling.mcp.guard import MAX_BYTES, Guard
-from outlive.tooling.mcp.redactor import Veil
+from outlive.tooling.mcp.redactor import Redactor
 
 CONNECT_SECONDS = 15.0
 LIST_SECONDS = 20.0
@@ -72,7 +72,7 @@ class Line:
         self._left = asyncio.Event()
         self._client: asyncio.Future[Client] | None = None
         self._guard = Guard(private=private)
-        self._hide = Veil([server.authorization or "", *server.headers.values()])
+        self._hide = Redactor([server.authorization or "", *server.headers.values()])
 
     async def try_list(self) -> tuple[list[Json], str | None]:
         """The server's tools as an `mcp_list_tools` item shows them, or why there are none."""

@@ -14,7 +14,7 @@ HIDDEN = "***"
 SHORTEST = 8
 
 
-class Veil:
+class Redactor:
     """Hides the secrets of one server."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
