@@ -15,7 +15,6 @@ import uvloop
 
 from outlive import logs
 from outlive.clock import RandomIds, SystemClock
-from outlive.config.agents import load_agents
 from outlive.config.settings import Settings
 from outlive.core import routing
 from outlive.core.errors import InvalidRequest
@@ -39,12 +38,14 @@ from outlive.engine.slots import Capacity, Slots
 from outlive.engine.sweeper import RetentionPolicy, Sweeper
 from outlive.engine.worker import Worker
 from outlive.ports.backend import Backend, Upstream
+from outlive.served_agents.load import load_agents
 from outlive.server import leave_behind, listen, run_until_signal
+from outlive.storage.key_file import make_seal
 from outlive.storage.memory.journal import MemoryJournal
 from outlive.storage.memory.ledger import MemoryLedger
 from outlive.storage.seal import SecretSeal
 from outlive.storage.storage import Storage, open_storage
-from outlive.tooling.build import build_tools, make_seal
+from outlive.tooling.build import build_tools
 
 log = logging.getLogger("outlive")
 

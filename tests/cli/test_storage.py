@@ -18,8 +18,8 @@ from outlive.storage import copy
 from outlive.storage.postgres.durability import find_risks
 from outlive.storage.sqlite.connection import SCHEMA_VERSION, Database
 from tests.cli.conftest import Run
-from tests.conformance.homes import Storage, open_postgres, open_sqlite
 from tests.conformance.scenes import Book, entry, message
+from tests.conformance.storages import Storage, open_postgres, open_sqlite
 from tests.support.postgres import SHELF, Cluster
 from tests.support.server import OutliveServer
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.homes import (
+from tests.conformance.storages import (
     Opener,
     RunOpener,
     open_postgres,

@@ -14,7 +14,7 @@ from outlive.core.numbering import number
 from outlive.core.requests.create import CreateResponse, header
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Admission, Admitted, Claim, Closing, Entry, Idempotency, Lease, Position
-from tests.conformance.homes import Opener, RunHome, RunOpener, Storage
+from tests.conformance.storages import Opener, RunHome, RunOpener, Storage
 
 
 def scene(test: Callable[[Book], Awaitable[None]]) -> Callable[[Opener], None]:

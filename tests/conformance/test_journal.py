@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from outlive.core.errors import NotFound
 from outlive.core.events import split_frames
 from outlive.ports.ledger import Closing, Entry
-from tests.conformance.homes import RunHome, RunOpener
 from tests.conformance.scenes import Book, entry, frames, run_scene, scene
+from tests.conformance.storages import RunHome, RunOpener
 
 
 async def write(home: RunHome, response_id: str, batches: list[int], end: bool = False) -> bytes:

@@ -11,8 +11,8 @@ from outlive.core.errors import Conflict, ConversationLocked, InvalidRequest, No
 from outlive.core.events import is_last, split_frames
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Checkpoint, Position
-from tests.conformance.homes import Opener
 from tests.conformance.scenes import Book, entry, message, scene
+from tests.conformance.storages import Opener
 
 # -- admission
 

@@ -7,8 +7,8 @@ import pytest
 from outlive.core.errors import StaleFence
 from outlive.core.events import split_frames
 from outlive.ports.ledger import Checkpoint, Closing, Entry, Lease
-from tests.conformance.homes import RunHome
 from tests.conformance.scenes import entry, frames, run_scene
+from tests.conformance.storages import RunHome
 
 
 def stale(lease: Lease) -> Lease:

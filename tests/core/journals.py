@@ -29,7 +29,7 @@ from outlive.testing import (
     text_chunk,
     usage_chunk,
 )
-from tests.translate.playback import official
+from tests.dialects.playback import official
 
 SHELL: Json = {"type": "custom", "name": "shell"}
 WEATHER: Json = {"type": "function", "name": "weather", "parameters": {"type": "object"}}

@@ -11,7 +11,7 @@ import pytest
 from outlive.core.events import Json
 from outlive.core.status import ITEMS, STATUSES, TERMINAL, check
 from outlive.testing import call_chunk, finish_chunk, reasoning_chunk, refusal_chunk, text_chunk
-from tests.translate.playback import play
+from tests.dialects.playback import play
 
 
 def stream() -> list[Json]:

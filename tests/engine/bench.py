@@ -18,10 +18,9 @@ from outlive.core.toolcalls.calls import Outcome, ToolSpec
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.run.runner import Runner
-from outlive.engine.run.tool_loop import Tools
 from outlive.ports.backend import Backend, ContinuationMode
 from outlive.ports.ledger import NO_CHECKPOINT, Checkpoint, Claim, Lease, Position
-from outlive.ports.toolbox import Calling, Order, Tool, ToolSession
+from outlive.ports.toolbox import Calling, Order, Tool, Tools, ToolSession
 from outlive.storage.memory.journal import MemoryJournal
 from outlive.storage.memory.ledger import MemoryLedger
 from outlive.storage.seal import SecretSeal

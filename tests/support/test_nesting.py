@@ -10,9 +10,9 @@ import pytest
 
 from outlive.core.events import Json
 from outlive.testing import answer, chunk, finish_chunk, reasoning_chunk
+from tests.dialects.playback import make_call, play
 from tests.support import nesting
 from tests.support.open_responses import EVENTS, RESPONSE, check_event, check_response, check_stream
-from tests.translate.playback import make_call, play
 
 
 def stream() -> list[Json]:

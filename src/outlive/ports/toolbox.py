@@ -8,8 +8,10 @@ from typing import Literal, Protocol
 import msgspec
 
 from outlive.core.events import Json
+from outlive.core.ids import IdSource
 from outlive.core.requests.create import CreateResponse
 from outlive.core.toolcalls.calls import Outcome, ToolSpec
+from outlive.ports.seal import Seal
 
 
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -91,3 +93,13 @@ class Toolbox(Protocol):
     async def open(self, order: Order) -> ToolSession:
         """Raises UpstreamFault when a server of tools cannot be reached."""
         ...
+
+
+class Tools(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs need to use the server's own tools."""
+
+    toolbox: Toolbox
+    ids: IdSource
+    seal: Seal | None = None  # of the secrets that tools need
+    max_steps: int = 100
+    max_output: int = 256 * 1024  # characters of a call's output

@@ -9,8 +9,8 @@ from typing import Protocol
 from outlive import failpoints
 from outlive.core.ids import IdSource
 from outlive.core.toolcalls.calls import fail
-from outlive.dialects.agent import translator as chunks
 from outlive.ports.backend import ModelCall
+from outlive.served_agents import translator as chunks
 
 # An agent that is faster than the storage waits once this much is on its way.
 MOST_WAITING = 256

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from outlive.core.events import Json
-from outlive.dialects.agent import translator as chunks
 from outlive.ports.backend import ModelCall
+from outlive.served_agents import translator as chunks
 from outlive.served_agents.channel import AgentChannel
 from outlive.served_agents.rendering import render
 from outlive.served_agents.replay_guard import ReplayGuard

@@ -8,8 +8,8 @@ from agents import Agent, ModelSettings, RunConfig, RunContextWrapper, RunHooks,
 from agents.tool import Tool
 
 from outlive.core.events import Json
-from outlive.dialects.agent import translator as chunks
 from outlive.ports.backend import ModelCall
+from outlive.served_agents import translator as chunks
 from outlive.served_agents.channel import AgentChannel, AgentError
 from outlive.served_agents.rendering import render
 

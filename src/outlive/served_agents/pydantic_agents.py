@@ -32,8 +32,8 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from outlive.core.events import Json
-from outlive.dialects.agent import translator as chunks
 from outlive.ports.backend import ModelCall
+from outlive.served_agents import translator as chunks
 from outlive.served_agents.channel import AgentChannel, AgentError
 from outlive.served_agents.rendering import render
 

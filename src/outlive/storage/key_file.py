@@ -7,7 +7,10 @@ import secrets
 from functools import cached_property
 from pathlib import Path
 
+from outlive.config.database_url import is_shared
+from outlive.config.settings import Settings
 from outlive.core.errors import StorageUnavailable
+from outlive.ports.seal import Seal
 from outlive.storage.seal import SecretSeal
 
 BYTES = 32
@@ -51,3 +54,13 @@ def read_or_make(path: Path) -> bytes:
         os.fsync(file.fileno())
     draft.rename(path)
     return key
+
+
+def make_seal(settings: Settings) -> Seal | None:
+    """What the secrets of tools are sealed with. A database of this machine's own has its key beside it; one that nodes
+    share needs one that they share, too."""
+    if settings.seal_keys:
+        return SecretSeal([key.encode() for key in settings.seal_keys])
+    if not is_shared(settings.database):
+        return KeyFileSeal(settings.database_path.with_name(f"{settings.database_path.name}.key"))
+    return None

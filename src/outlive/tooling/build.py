@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 
-from outlive.config.database_url import is_shared
 from outlive.config.settings import Settings
 from outlive.config.user_modules import load_module, load_object
 from outlive.core.errors import SettingsError
 from outlive.core.ids import IdSource
-from outlive.engine.run.tool_loop import Tools
 from outlive.ports.seal import Seal
-from outlive.storage.key_file import KeyFileSeal
-from outlive.storage.seal import SecretSeal
+from outlive.ports.toolbox import Tools
 from outlive.tooling.functions import LABEL, Functions, FunctionTool, read_function, read_module
 from outlive.tooling.mcp.servers import McpServers
 from outlive.tooling.registry import Source, ToolRegistry
@@ -41,16 +38,6 @@ def build_tools(settings: Settings, ids: IdSource, seal: Seal | None) -> Tools:
         max_steps=settings.max_steps,
         max_output=settings.max_tool_output,
     )
-
-
-def make_seal(settings: Settings) -> Seal | None:
-    """What the secrets of tools are sealed with. A database of this machine's own has its key beside it; one that nodes
-    share needs one that they share, too."""
-    if settings.seal_keys:
-        return SecretSeal([key.encode() for key in settings.seal_keys])
-    if not is_shared(settings.database):
-        return KeyFileSeal(settings.database_path.with_name(f"{settings.database_path.name}.key"))
-    return None
 
 
 def read_tools(settings: Settings) -> list[FunctionTool]:

@@ -22,9 +22,10 @@ from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.run.context import STORAGE_PAUSE, ContextLoader
 from outlive.engine.run.fitting import Fitting
 from outlive.engine.run.reattach import Reattaching, attach, let_go
-from outlive.engine.run.tool_loop import Steps, Tools
+from outlive.engine.run.tool_loop import Steps
 from outlive.ports.backend import Backend, Ending, ModelCall, OnChunks, Translator
 from outlive.ports.ledger import Claim
+from outlive.ports.toolbox import Tools
 
 if TYPE_CHECKING:
     from outlive.engine.run.runner import Runner

@@ -10,11 +10,12 @@ from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.run import Run
-from outlive.engine.run.tool_loop import Steps, Tools
+from outlive.engine.run.tool_loop import Steps
 from outlive.ports.backend import Backend
 from outlive.ports.clock import Clock
 from outlive.ports.history import History
 from outlive.ports.ledger import Claim, RunLedger
+from outlive.ports.toolbox import Tools
 
 TOO_LONG = "The response ran longer than this server allows."
 

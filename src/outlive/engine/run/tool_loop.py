@@ -9,7 +9,6 @@ import msgspec
 from outlive import failpoints
 from outlive.core.errors import BrokenSeal, UpstreamFault
 from outlive.core.events import AnyDraft, Json
-from outlive.core.ids import IdSource
 from outlive.core.recovery import OpenText
 from outlive.core.requests.secrets import purpose_of, unpack_secrets
 from outlive.core.toolcalls import calls as wire
@@ -20,8 +19,7 @@ from outlive.core.toolcalls.offer import offer
 from outlive.core.usage import add_usage
 from outlive.engine.run.tool_runner import Calls, Ordered
 from outlive.ports.backend import Backend, Ending, ModelCall, Translator
-from outlive.ports.seal import Seal
-from outlive.ports.toolbox import Order, Tool, Toolbox, ToolSession
+from outlive.ports.toolbox import Order, Tool, Tools, ToolSession
 
 if TYPE_CHECKING:
     from outlive.engine.run.run import Run
@@ -34,16 +32,6 @@ OVER_LIMIT = "This call was not made: the response may make no more calls of too
 # Items of an answer that its model has not said.
 _NOT_SAID = frozenset({"mcp_list_tools", "compaction"})
 _CALLS_OF_CLIENTS = frozenset({"function_call", "custom_tool_call"})
-
-
-class Tools(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs need to use the server's own tools."""
-
-    toolbox: Toolbox
-    ids: IdSource
-    seal: Seal | None = None  # of the secrets that tools need
-    max_steps: int = 100
-    max_output: int = 256 * 1024  # characters of a call's output
 
 
 class BufferingTranslator:

@@ -1,0 +1,379 @@
+"""Fitting: a context above the threshold is compacted, durably; one above the window is cut down to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.engine.test_ephemeral import read_all
+
+from outlive.core.context.estimate import estimate_request
+from outlive.core.errors import UpstreamFault
+from outlive.core.events import Json
+from outlive.engine.run.fitting import ANSWER_TOKENS
+from outlive.ports.backend import ModelCall
+from outlive.ports.catalog import Paging
+from outlive.testing import Gate, Script, finish_chunk, text_chunk, usage_chunk
+from tests.engine.rig import Rig, answer_of, play, text_of
+
+LONG = "word " * 400  # 500 tokens
+MANAGED: Json = {"context_management": [{"type": "compaction", "compact_threshold": 1000}]}
+SUMMARY: Script = [[text_chunk("THE SUMMARY"), finish_chunk(), usage_chunk(100, 10)]]
+ANSWER: Script = [[text_chunk("Hello"), finish_chunk(), usage_chunk(7, 1)]]
+TOO_LONG = UpstreamFault("It is too long.", code="invalid_prompt", status=400, retryable=False, too_long=True)
+BROKEN = UpstreamFault("It broke.", retryable=False)
+
+
+def told(call: ModelCall) -> list[str]:
+    return [text_of(item) for item in call.items]
+
+
+async def talk(rig: Rig, turns: int = 3, **fields: Any) -> Json:
+    """A chain of long turns; the last response."""
+    parent: Json = {}
+    for n in range(turns):
+        chained = {"previous_response_id": parent["id"]} if parent else {}
+        parent = await rig.answer(f"{n} {LONG}", **chained, **fields)
+    return parent
+
+
+# -- compaction above a threshold
+
+
+def test_below_the_threshold_nothing_happens(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        rig.backend.counter = fail_to_count
+        final = await rig.answer("Hi", **MANAGED)
+        assert [item["type"] for item in final["output"]] == ["message"]
+        assert len(rig.backend.calls) == 1
+
+    def fail_to_count(call: ModelCall) -> int:
+        raise AssertionError("far from the threshold nobody counts")
+
+    play(tmp_path, scene, ANSWER)
+
+
+def test_above_it_the_context_is_compacted_in_the_run_and_the_answer_comes_after_it(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        parent = await talk(rig, 2)
+        final = await rig.answer("last", previous_response_id=parent["id"], **MANAGED)
+        assert [item["type"] for item in final["output"]] == ["compaction", "message"]
+        assert (final["status"], answer_of(final)) == ("completed", "Hello")
+        summarised, answered = rig.backend.calls[2:]
+        assert told(summarised)[:4] == [f"0 {LONG}", "Hello", f"1 {LONG}", "Hello"]
+        assert "THE SUMMARY" in told(answered)[-2]
+        assert told(answered)[-1] == "last"
+        assert "Hello" not in told(answered)
+        assert answered.first == 1
+        types = await rig.types(final["id"])
+        assert types[2:6] == ["output_item.added", "compaction.compacting", "output_item.done", "output_item.added"]
+        assert "outlive" not in final
+
+    play(tmp_path, scene, ANSWER, ANSWER, SUMMARY, ANSWER)
+
+
+def test_what_compacting_used_is_part_of_the_usage(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        parent = await talk(rig, 2)
+        final = await rig.answer("last", previous_response_id=parent["id"], **MANAGED)
+        assert (final["usage"]["input_tokens"], final["usage"]["output_tokens"]) == (107, 11)
+        assert final["usage"]["total_tokens"] == 118
+
+    play(tmp_path, scene, ANSWER, ANSWER, SUMMARY, ANSWER)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_later_turns_use_the_summary_instead_of_what_lies_before_it(tmp_path: Path, stored: bool) -> None:
+    async def scene(rig: Rig) -> None:
+        parent = await talk(rig, 2)
+        compacted = await rig.answer("then", previous_response_id=parent["id"], **MANAGED)
+        accepted = await rig.create("later", previous_response_id=compacted["id"], store=stored)
+        reader = rig.reader if stored else rig.fleeting_reader
+        await reader.wait_end(accepted.response_id)
+        texts = told(rig.backend.calls[4])
+        assert not any(text.startswith("0 ") for text in texts)
+        assert "THE SUMMARY" in texts[-4]
+        assert texts[-3:] == ["then", "Hello", "later"]
+
+    play(tmp_path, scene, ANSWER, ANSWER, SUMMARY, ANSWER)
+
+
+def test_a_conversation_keeps_everything_and_its_models_get_the_summary(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        conversation = await rig.converse()
+        for text in (f"0 {LONG}", f"1 {LONG}"):
+            await rig.answer(text, conversation=conversation)
+        await rig.answer("then", conversation=conversation, **MANAGED)
+        await rig.answer("later", conversation=conversation, **MANAGED)
+        kept = await rig.texts_of(conversation)
+        assert kept == [f"0 {LONG}", "Hello", f"1 {LONG}", "Hello", "then", "", "Hello", "later", "Hello"]
+        assert told(rig.backend.calls[-1])[-3:] == ["then", "Hello", "later"]
+        assert len(rig.backend.calls) == 5  # four answers and one summary
+
+    play(tmp_path, scene, ANSWER, ANSWER, SUMMARY, ANSWER)
+
+
+def test_with_store_false_the_client_sends_the_item_back(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        history: list[Json] = [
+            {"role": "user", "content": LONG},
+            {"role": "assistant", "content": "Hello"},
+            {"role": "user", "content": LONG},
+            {"role": "assistant", "content": "Hello"},
+            {"role": "user", "content": "then"},
+        ]
+        accepted = await rig.create(history, store=False, **MANAGED)
+        output = (await read_all(rig, accepted.response_id))[-1]["response"]["output"]
+        assert [item["type"] for item in output] == ["compaction", "message"]
+        # All that came before the item may be left out now.
+        second = await rig.create([*output, {"role": "user", "content": "later"}], store=False, **MANAGED)
+        await rig.fleeting_reader.wait_end(second.response_id)
+        texts = told(rig.backend.calls[-1])
+        assert "THE SUMMARY" in texts[-4]
+        assert texts[-3:] == ["then", "Hello", "later"]
+
+    play(tmp_path, scene, SUMMARY, ANSWER)
+
+
+def test_a_call_and_its_output_survive_a_compaction_between_them_and_the_answer(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+        output = {"type": "function_call_output", "call_id": "c1", "output": LONG}
+        history = [{"role": "user", "content": LONG}, {"role": "assistant", "content": "Hm."}, call, output]
+        await rig.answer(
+            [{"role": "user", "content": LONG}, {"role": "assistant", "content": "x"}, *history], **MANAGED
+        )
+        kinds = [item["type"] for item in rig.backend.calls[-1].items]
+        assert kinds[-2:] == ["function_call", "function_call_output"]
+
+    play(tmp_path, scene, SUMMARY, ANSWER)
+
+
+def test_a_context_that_cannot_be_compacted_is_sent_as_it_is(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        parent = await talk(rig, 2)
+        final = await rig.answer("last", previous_response_id=parent["id"], **MANAGED)
+        assert (final["status"], [item["type"] for item in final["output"]]) == ("completed", ["message"])
+        assert told(rig.backend.calls[-1]) == [f"0 {LONG}", "Hello", f"1 {LONG}", "Hello", "last"]
+
+    play(tmp_path, scene, ANSWER, ANSWER, [BROKEN], ANSWER)
+
+
+@pytest.mark.parametrize(("tokens", "compacted"), [(1001, True), (1000, False)])
+def test_near_the_threshold_whoever_can_count_decides(tmp_path: Path, tokens: int, compacted: bool) -> None:
+    async def scene(rig: Rig) -> None:
+        parent = await talk(rig, 2)
+        rig.backend.counter = lambda call: tokens
+        final = await rig.answer("last", previous_response_id=parent["id"], **MANAGED)
+        assert (final["output"][0]["type"] == "compaction") is compacted
+
+    play(tmp_path, scene, ANSWER, ANSWER, SUMMARY if compacted else ANSWER, ANSWER)
+
+
+def test_without_a_threshold_three_quarters_of_the_window_are_one(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        parent = await talk(rig, 2)
+        managed = {"context_management": [{"type": "compaction"}], "previous_response_id": parent["id"]}
+        assert [item["type"] for item in (await rig.answer("one", **managed))["output"]] == ["message"]
+        rig.backend.context_window = 1200
+        assert [item["type"] for item in (await rig.answer("two", **managed))["output"]] == ["compaction", "message"]
+
+    play(tmp_path, scene, ANSWER, ANSWER, ANSWER, SUMMARY, ANSWER)
+
+
+# -- and durably
+
+
+def test_a_crash_while_the_summary_is_made_begins_anew(tmp_path: Path) -> None:
+    async def before(rig: Rig) -> None:
+        parent = await talk(rig, 2)
+        accepted = await rig.create("last", previous_response_id=parent["id"], **MANAGED)
+        begun.append(accepted.response_id)
+        await gate.reached.wait()
+
+    async def after(rig: Rig) -> None:
+        assert await rig.worker.recover() == 1
+        final = await rig.end(*begun)
+        assert [item["type"] for item in final["output"]] == ["compaction", "message"]
+        assert len(rig.backend.calls) == 2
+
+    gate = Gate()
+    begun: list[str] = []
+    play(tmp_path, before, ANSWER, ANSWER, ["THE SUM", gate])
+    play(tmp_path, after, SUMMARY, ANSWER)
+
+
+def test_a_crash_after_it_was_shown_goes_on_with_the_answer_and_summarises_nothing_again(tmp_path: Path) -> None:
+    async def before(rig: Rig) -> None:
+        parent = await talk(rig, 2)
+        accepted = await rig.create("last", previous_response_id=parent["id"], **MANAGED)
+        begun.append(accepted.response_id)
+        await gate.reached.wait()
+
+    async def after(rig: Rig) -> None:
+        assert await rig.worker.recover() == 1
+        final = await rig.end(*begun)
+        assert (final["status"], [item["type"] for item in final["output"]]) == ("completed", ["compaction", "message"])
+        (call,) = rig.backend.calls
+        assert "THE SUMMARY" in told(call)[-2]
+        assert told(call)[-1] == "last"
+        # What was used before the crash counts, too.
+        assert final["usage"]["input_tokens"] == 107
+
+    gate = Gate()
+    begun: list[str] = []
+    play(tmp_path, before, ANSWER, ANSWER, SUMMARY, [gate])
+    play(tmp_path, after, ANSWER)
+
+
+def test_an_answer_that_was_cut_off_after_a_compaction_goes_on_in_place(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        parent = await talk(rig, 2)
+        final = await rig.answer("last", previous_response_id=parent["id"], **MANAGED)
+        assert (final["status"], answer_of(final)) == ("completed", "Hello there")
+        again = rig.backend.calls[-1]
+        assert again.resume is not None and (again.resume.output_index, again.resume.text) == (1, "Hello")
+        assert "THE SUMMARY" in told(again)[-2]
+
+    broken: Script = ["Hello", UpstreamFault("It broke.")]
+    rest: Script = [" there", finish_chunk()]
+    play(tmp_path, scene, ANSWER, ANSWER, SUMMARY, broken, rest, continuation="prefill")
+
+
+# -- compaction on demand
+
+
+def test_a_trigger_compacts_what_there_is_and_answers_nothing(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        parent = await talk(rig, 2)
+        trigger = [{"type": "compaction_trigger"}]
+        final = await rig.answer(trigger, previous_response_id=parent["id"])
+        assert (final["status"], [item["type"] for item in final["output"]]) == ("completed", ["compaction"])
+        assert final["usage"]["input_tokens"] == 100
+        await rig.answer("later", previous_response_id=final["id"])
+        texts = told(rig.backend.calls[-1])
+        assert texts[0] == f"0 {LONG}"  # the user's own words stay, as far as there is room
+        assert "THE SUMMARY" in texts[-2]
+        assert texts[-1] == "later"
+
+    play(tmp_path, scene, ANSWER, ANSWER, SUMMARY, ANSWER)
+
+
+def test_a_trigger_in_a_conversation_leaves_only_the_item_in_it(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        conversation = await rig.converse()
+        await rig.answer("one", conversation=conversation)
+        await rig.answer([{"type": "compaction_trigger"}], conversation=conversation)
+        page = await rig.catalog.items("ann", conversation, Paging(order="asc"))
+        assert [item["type"] for item in page.data] == ["message", "message", "compaction"]
+
+    play(tmp_path, scene, ANSWER, SUMMARY)
+
+
+def test_a_trigger_whose_summary_cannot_be_had_fails(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        final = await rig.answer([{"role": "user", "content": "one"}, {"type": "compaction_trigger"}])
+        assert final["status"] == "failed"
+        assert final["error"]["message"] == "It broke."
+
+    play(tmp_path, scene, [BROKEN])
+
+
+def test_a_call_that_waits_for_its_output_survives_a_trigger(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+        given = [{"role": "user", "content": "one"}, call, {"type": "compaction_trigger"}]
+        compacted = await rig.answer(given)
+        output = {"type": "function_call_output", "call_id": "c1", "output": "42"}
+        await rig.answer([output], previous_response_id=compacted["id"])
+        sent = rig.backend.calls[-1].items
+        assert [item["type"] for item in sent[-2:]] == ["function_call", "function_call_output"]
+        assert sent[-1]["output"] == "42"
+
+    play(tmp_path, scene, SUMMARY, ANSWER)
+
+
+# -- truncation
+
+
+def by_estimate(call: ModelCall) -> int:
+    return estimate_request(call.request, call.items)
+
+
+@pytest.mark.parametrize("counter", [None, by_estimate, lambda call: by_estimate(call) * 3 // 2])
+def test_auto_leaves_out_the_oldest_turns_that_do_not_fit(
+    tmp_path: Path, counter: Callable[[ModelCall], int] | None
+) -> None:
+    async def scene(rig: Rig) -> None:
+        parent = await talk(rig, 6)
+        rig.backend.context_window, rig.backend.counter = 2400, counter
+        await rig.answer("last", previous_response_id=parent["id"], truncation="auto", instructions="Be kind.")
+        call = rig.backend.calls[-1]
+        count = counter or by_estimate
+        assert count(call) <= 2400 - 2400 // 4
+        assert told(call)[-3:] == [f"5 {LONG}", "Hello", "last"]
+        assert told(call)[0].startswith(("3 ", "4 ", "5 "))
+        assert call.request.instructions == "Be kind."
+
+    play(tmp_path, scene, ANSWER)
+
+
+def test_auto_leaves_a_context_alone_that_fits_or_whose_window_nobody_knows(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        parent = await talk(rig, 2)
+        for window in (None, 100_000):
+            rig.backend.context_window = window
+            await rig.answer("last", previous_response_id=parent["id"], truncation="auto")
+            assert len(rig.backend.calls[-1].items) == 5
+
+    play(tmp_path, scene, ANSWER)
+
+
+def test_the_answer_gets_the_room_that_it_may_take(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        parent = await talk(rig, 6)
+        rig.backend.context_window = 3100 + ANSWER_TOKENS
+        await rig.answer("last", previous_response_id=parent["id"], truncation="auto", max_output_tokens=16)
+        assert len(rig.backend.calls[-1].items) == 13  # all of it
+        rig.backend.context_window = 3100 + 16
+        await rig.answer("last", previous_response_id=parent["id"], truncation="auto", max_output_tokens=16)
+        assert len(rig.backend.calls[-1].items) == 13
+        await rig.answer("last", previous_response_id=parent["id"], truncation="auto", max_output_tokens=600)
+        assert len(rig.backend.calls[-1].items) < 13
+
+    play(tmp_path, scene, ANSWER)
+
+
+def test_auto_sends_less_to_an_upstream_that_finds_it_too_long(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        parent = await talk(rig, 6)
+        final = await rig.answer("last", previous_response_id=parent["id"], truncation="auto")
+        assert (final["status"], answer_of(final)) == ("completed", "Hello")
+        lengths = [len(call.items) for call in rig.backend.calls[6:]]
+        assert lengths[0] == 13
+        assert lengths[0] > lengths[1] > lengths[2]
+        assert told(rig.backend.calls[-1])[-1] == "last"
+
+    play(tmp_path, scene, *[ANSWER] * 6, [TOO_LONG], [TOO_LONG], ANSWER)
+
+
+def test_a_question_that_is_too_long_by_itself_fails(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        final = await rig.answer(LONG, truncation="auto")
+        assert (final["status"], final["error"]["code"]) == ("failed", "invalid_prompt")
+        assert len(rig.backend.calls) == 1
+
+    play(tmp_path, scene, [TOO_LONG])
+
+
+def test_disabled_never_drops_anything(tmp_path: Path) -> None:
+    async def scene(rig: Rig) -> None:
+        parent = await talk(rig, 6)
+        rig.backend.context_window = 1000
+        final = await rig.answer("last", previous_response_id=parent["id"])
+        assert (final["status"], final["error"]["code"]) == ("failed", "invalid_prompt")
+        assert len(rig.backend.calls[-1].items) == 13
+
+    play(tmp_path, scene, *[ANSWER] * 6, [TOO_LONG])

@@ -1,0 +1,64 @@
+"""What an agent tells becomes events that are well formed and known to the official types."""
+
+from __future__ import annotations
+
+from outlive.core import status
+from outlive.core.events import AnyDraft, Json, read_frame
+from outlive.core.fold import Fold
+from outlive.core.numbering import number
+from outlive.core.recovery import OpenText
+from outlive.core.requests.create import parse_create
+from outlive.core.requests.limits import Limits
+from outlive.ports.backend import Ending, ModelCall
+from outlive.served_agents import translator
+from outlive.served_agents.translator import AgentTranslator
+from outlive.testing import CountingIds
+from tests.core.journals import assert_official_event, opening
+
+TOLD = [
+    translator.thought("Let me see. "),
+    translator.thought("Yes."),
+    translator.text("Looking. "),
+    translator.begin("mcp_a", "find", '{"q":1}'),
+    translator.begin("mcp_b", "find", ""),
+    translator.report("mcp_a", {"progress": 1, "total": 2, "message": None}),
+    translator.finish("mcp_b", "two"),
+    translator.finish("mcp_a", None, {"type": "mcp_tool_execution_error", "content": []}),
+    translator.report("mcp_a", {"progress": 2, "total": 2, "message": None}),
+    translator.text("One message."),
+    translator.pause(),
+    translator.text("Another."),
+    translator.use({"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}),
+    translator.use({"input_tokens": 10, "output_tokens": 20, "total_tokens": 30}),
+]
+
+
+def translate(told: list[bytes], resume: OpenText | None = None, first: int = 0) -> tuple[list[Json], Fold, Ending]:
+    ids = CountingIds()
+    request = parse_create({"model": "clerk", "input": "Hi"}, ids, Limits())
+    translator = AgentTranslator(ModelCall("clerk", request, [], resume, first), ids, "clerk")
+    drafts: list[AnyDraft] = [draft for chunk in told for draft in translator.feed(chunk)]
+    last, ending = translator.end()
+    drafts += last
+    begun = opening(request=request)
+    events = [read_frame(frame) for frame in number([*begun, *drafts], -1)]
+    fold = Fold()
+    fold.replay(b"".join(number([*begun, *drafts], -1)))
+    return events, fold, ending
+
+
+def test_all_that_is_told_is_well_formed() -> None:
+    events, fold, ending = translate(TOLD)
+    status.check(events, finished=False)
+    for event in events:
+        if not event["type"].startswith("outlive:"):
+            assert_official_event(event)
+    kinds = [item["type"] for item in fold.output]
+    assert kinds == ["reasoning", "message", "mcp_call", "mcp_call", "message", "message"]
+    assert [item["status"] for item in fold.output][2:4] == ["failed", "completed"]
+    assert ending.usage == {"input_tokens": 11, "output_tokens": 22, "total_tokens": 33}
+
+
+def test_an_agent_that_says_nothing_gives_an_empty_answer() -> None:
+    _, fold, _ = translate([])
+    assert [item["type"] for item in fold.output] == ["message"]

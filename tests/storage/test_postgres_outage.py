@@ -1,0 +1,79 @@
+"""A Postgres that restarts, crashes, or hands over to its standby: nothing that was acknowledged is lost or doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from outlive.core.errors import StorageUnavailable
+from outlive.core.events import split_frames
+from outlive.ports.ledger import Lease
+from tests.conformance.scenes import Book, entry, frames
+from tests.conformance.storages import open_postgres
+from tests.support.postgres import Cluster
+
+RESPONSES = 8
+EVENTS = 120
+
+
+@pytest.fixture
+def clusters() -> Iterator[list[Cluster]]:
+    """Those in it are removed in the end."""
+    made: list[Cluster] = []
+    yield made
+    for cluster in made:
+        cluster.remove()
+
+
+async def write_on(book: Book, lease: Lease, reached: list[int]) -> None:
+    """Append number after number, each again until it is acknowledged; then close."""
+    for number in range(2, EVENTS):
+        while True:
+            try:
+                (kept,) = await book.ledger.append([entry(lease, number)])
+                assert kept is True
+                break
+            except StorageUnavailable:
+                await asyncio.sleep(0.05)
+        reached[0] += 1
+
+
+async def survive(url: str, break_it: Callable[[], None]) -> None:
+    """Write while it breaks; then every journal must be whole."""
+    async with open_postgres(url) as home:
+        book = Book(home)
+        started = [await book.start() for _ in range(RESPONSES)]
+        reached = [0]
+        writing = [asyncio.create_task(write_on(book, lease, reached)) for _, lease in started]
+        while reached[0] < RESPONSES * 20:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(break_it)
+        await asyncio.gather(*writing)
+        for response_id, lease in started:
+            events = split_frames(await book.events(response_id))
+            assert b"".join(events[2:]) == frames(2, EVENTS - 2)
+            await book.close(lease, first=EVENTS)
+        await book.answer("after")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
+def test_a_restart_loses_nothing(clusters: list[Cluster], how: signal.Signals) -> None:
+    clusters.append(Cluster(settings={"synchronous_commit": "on"}).create())
+    asyncio.run(survive(clusters[0].url(), lambda: clusters[0].restart(how)))
+
+
+def test_a_promoted_synchronous_standby_has_everything(clusters: list[Cluster]) -> None:
+    clusters.append(Cluster(settings={"synchronous_commit": "on"}).create())
+    primary = clusters[0]
+    clusters.append(primary.make_standby(name="second"))
+    standby = clusters[1]
+
+    def fail_over() -> None:
+        primary.stop(signal.SIGQUIT)
+        standby.promote()
+
+    both = f"postgresql://outlive@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres"
+    asyncio.run(survive(both, fail_over))
