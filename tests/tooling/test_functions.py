@@ -27,7 +27,7 @@ class Unit(Enum):
 
 
 @dataclass
-class Position:
+class Place:
     name: str
     country: str = "FR"
 
@@ -37,7 +37,7 @@ def weather(
     days: int = 1,
     unit: Unit = Unit.C,
     detail: Literal["short", "long"] | None = None,
-    places: list[Position] | None = None,
+    places: list[Place] | None = None,
 ) -> dict[str, Any]:
     """Tell the weather.
 
@@ -197,7 +197,7 @@ def test_results_become_text() -> None:
         (None, ""),
         (5, "5"),
         ([1, {"a": Unit.C}], '[1,{"a":"celsius"}]'),
-        (Position("Lyon"), '{"name":"Lyon","country":"FR"}'),
+        (Place("Lyon"), '{"name":"Lyon","country":"FR"}'),
         (complex(1, 2), '"(1+2j)"'),
     ]
     for result, text in results:
@@ -212,7 +212,7 @@ def test_results_become_text() -> None:
 
 
 def test_default_arguments_are_the_functions_own() -> None:
-    def f(names: list[str] = ["a"], when: Position = Position("Lyon")) -> str:  # noqa: B006,B008
+    def f(names: list[str] = ["a"], when: Place = Place("Lyon")) -> str:  # noqa: B006,B008
         return f"{names} {when.name}"
 
     assert call(f).output == "['a'] Lyon"
