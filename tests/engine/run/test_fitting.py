@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.engine.test_ephemeral import read_all
 
 from outlive.core.context.estimate import estimate_request
 from outlive.core.errors import UpstreamFault
@@ -17,6 +16,7 @@ from outlive.ports.backend import ModelCall
 from outlive.ports.catalog import Paging
 from outlive.testing import Gate, Script, finish_chunk, text_chunk, usage_chunk
 from tests.engine.rig import Rig, answer_of, play, text_of
+from tests.engine.test_ephemeral import read_all
 
 LONG = "word " * 400  # 500 tokens
 MANAGED: Json = {"context_management": [{"type": "compaction", "compact_threshold": 1000}]}
