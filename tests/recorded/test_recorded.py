@@ -1,0 +1,186 @@
+"""Databases of an earlier version, opened with the present one: it reads, recovers and continues them as that one did.
+
+The fixtures in data/ were made by record.py, which explains them. Only what is public is used: the command line, HTTP
+and the URL of a database.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.recorded.record import NOT_STORED
+from tests.recorded.server import DATA, DATABASES, Client, Server, load_postgres, load_sqlite
+from tests.recorded.steps import find_known, make_steps, recover, take
+from tests.recorded.upstream import Upstream
+from tests.support.postgres import Cluster
+
+Json = dict[str, Any]
+
+# The key in a final object's `outlive` for the numbers at which its run was resumed; in the recordings it is "joints".
+RESUMED_AT = "resumed_at"
+
+
+class Opened(NamedTuple):
+    """A server of the present version on a copy of a recorded database."""
+
+    recorded: Json
+    server: Server
+    upstream: Upstream
+    known: set[str]
+
+    def recover(self, run: Json) -> Json:
+        return recover(run, self.server.port, self.known, self.recorded["recorded_at"])
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    made = Cluster().create()
+    yield made
+    made.remove()
+
+
+def read_recorded(kind: str) -> Json:
+    recorded: Json = json.loads(lzma.decompress((DATA / f"{kind}.json.xz").read_bytes()))
+    return recorded
+
+
+def load(kind: str, folder: Path, cluster: Cluster, name: str) -> str:
+    if kind == "sqlite":
+        return load_sqlite(DATA / "sqlite.db.xz", folder)
+    return load_postgres(DATA / "postgres.sql.xz", cluster, name)
+
+
+def copy(kind: str, url: str, folder: Path, cluster: Cluster, name: str) -> str:
+    """Copy a database to one of the other kind with the command for it."""
+    target = cluster.url(name) if kind == "sqlite" else f"sqlite:///{(folder / 'outlive.db').absolute()}"
+    if kind == "sqlite":
+        cluster.sql(f"CREATE DATABASE {name}")
+    command = [sys.executable, "-m", "outlive", "copy", "--from", url, "--to", target]
+    copied = subprocess.run(command, capture_output=True, text=True)
+    assert copied.returncode == 0, copied.stdout + copied.stderr
+    return target
+
+
+def serve(stack: ExitStack, kind: str, folder: Path, url: str) -> Opened:
+    recorded = read_recorded(kind)
+    upstream = stack.enter_context(Upstream())
+    upstream.release_all()
+    server = stack.enter_context(Server(sys.executable, folder, url, upstream.url))
+    return Opened(recorded, server, upstream, find_known(recorded))
+
+
+@pytest.fixture(scope="module", params=[*DATABASES, *(f"copied {kind}" for kind in DATABASES)])
+def opened(
+    request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Opened]:
+    """One that is only read."""
+    kind = request.param.removeprefix("copied ")
+    folder = tmp_path_factory.mktemp("read")
+    url = load(kind, folder, cluster, f"{request.param.replace(' ', '_')}_read")
+    if request.param != kind:
+        url = copy(kind, url, folder, cluster, f"{kind}_copy")
+    with ExitStack() as stack:
+        served = serve(stack, kind, folder, url)
+        yield served
+        assert "Traceback" not in served.server.log, served.server.log
+
+
+@pytest.fixture(scope="module", params=DATABASES)
+def continued(
+    request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Opened]:
+    """One that is written to, once all runs in flight have ended."""
+    folder = tmp_path_factory.mktemp("continued")
+    with ExitStack() as stack:
+        served = serve(stack, request.param, folder, load(request.param, folder, cluster, "continued"))
+        for run in served.recorded["unfinished"]:
+            Client(served.server.port, run["owner"]).wait_end(run["id"])
+        yield served
+        assert "Traceback" not in served.server.log, served.server.log
+
+
+def first_difference(expected: str, got: str) -> str:
+    at = next((n for n, (a, b) in enumerate(zip(expected, got, strict=False)) if a != b), min(len(expected), len(got)))
+    begin = max(0, at - 80)
+    return f"at {at}:\n  recorded ...{expected[begin : at + 200]!r}\n  now      ...{got[begin : at + 200]!r}"
+
+
+def report(differences: list[str]) -> str:
+    return f"{len(differences)} differ:\n" + "\n".join(differences[:10])
+
+
+def test_recorded_answers_are_returned_byte_for_byte(opened: Opened) -> None:
+    differences = []
+    for asked in opened.recorded["answers"]:
+        client = Client(opened.server.port, asked["owner"])
+        answer = client.ask(asked["method"], asked["path"], asked["body"], asked["headers"])
+        expected = f"{asked['status']} {asked['type']} {asked['answer']}"
+        got = f"{answer.status} {answer.type} {answer.text}"
+        if got != expected:
+            title = f"{asked['kind']}: {asked['method']} {asked['path']}"
+            differences.append(f"{title} {first_difference(expected, got)}")
+    assert not differences, report(differences)
+
+
+def test_runs_in_flight_end_as_the_recorded_version_ended_them(opened: Opened) -> None:
+    differences = []
+    for run in opened.recorded["unfinished"]:
+        recovered = opened.recover(run)
+        assert recovered["replay"].startswith(run["frames"]), f"{run['kind']}: events changed that were durable"
+        for name, expected in run["recovered"].items():
+            expected = expected.replace('"joints":', f'"{RESUMED_AT}":')
+            if recovered[name] != expected:
+                differences.append(f"{run['kind']}, {name} {first_difference(expected, recovered[name])}")
+    assert not differences, report(differences)
+
+
+def test_a_text_in_flight_resumes_after_the_recorded_numbers(opened: Opened) -> None:
+    (run,) = [run for run in opened.recorded["unfinished"] if run["kind"] == "text in flight"]
+    final = json.loads(opened.recover(run)["answer"])
+    assert final["status"] == "completed"
+    assert final["output"][0]["content"][0]["text"] == "".join(f"word{n} " for n in range(20))
+    # It was cut off twice while recording, before 10 and before 14, and once more at the end.
+    assert final["outlive"] == {"attempts": 4, RESUMED_AT: [10, 14, run["last"] + 1]}
+
+
+def test_a_response_that_ended_before_is_shown_as_it_was_stored(opened: Opened) -> None:
+    final = Client(opened.server.port, "ann").get(f"/v1/responses/{opened.recorded['names']['continued twice']}").json
+    assert final["outlive"] == {"attempts": 3, "joints": [10, 14]}
+
+
+def test_sealed_secrets_of_runs_in_flight_are_opened(opened: Opened) -> None:
+    (run,) = [run for run in opened.recorded["unfinished"] if run["kind"] == "mcp tool in flight"]
+    opened.recover(run)
+    (call,) = opened.upstream.calls
+    assert call == {
+        "name": "stamp", "word": "desk-heldkept-stamp", "repeated": True, "authorization": "Bearer token-of-bob",
+    }  # fmt: skip
+
+
+def test_chains_and_conversations_continue_with_the_recorded_context(continued: Opened) -> None:
+    recorded, server, upstream, known = continued
+    differences = []
+    steps = make_steps(recorded["names"], recorded["compacted"])
+    for step, expected in zip(steps, recorded["steps"], strict=True):
+        taken = take(step, server.port, upstream, known, recorded["recorded_at"])
+        for name in expected:
+            was, now = str(expected[name]), str(taken[name])
+            if was != now:
+                differences.append(f"{step.kind}, {name} {first_difference(was, now)}")
+    assert not differences, report(differences)
+
+
+@pytest.mark.parametrize("file", ["sqlite.db.xz", "postgres.sql.xz"])
+def test_what_was_not_to_be_stored_is_in_no_recorded_database(file: str) -> None:
+    content = lzma.decompress((DATA / file).read_bytes())
+    for canary in (NOT_STORED, "token-of-ann", "token-of-bob"):
+        assert canary.encode() not in content and canary.encode().hex().encode() not in content
