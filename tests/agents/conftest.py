@@ -1,4 +1,4 @@
-"""A live server, an upstream that plays scripts, somebody else's server, and no traces to anybody."""
+"""Fixtures: a live server, a scripted upstream, a server other than Outlive; tracing is off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of agents share: a client, an agent, and looking at what the server has."""
+"""Helpers for the tests of agents: clients, agents, and the responses that a server has."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from openai.types.responses import Response
 from outlive.agents import DurableProvider
 from tests.support.server import OutliveServer
 
-PATIENCE = 10.0
+WAIT_SECONDS = 10.0
 
 
 @asynccontextmanager
@@ -25,7 +25,7 @@ async def connect(base_url: str, **options: Any) -> AsyncIterator[AsyncOpenAI]:
 
 
 def make_agent(model: str, *tools: Any, settings: ModelSettings | None = None, **extra: Any) -> Agent[Any]:
-    """`extra` is what goes into the agent's extra_args."""
+    """Make an agent; `extra` becomes its extra_args."""
     settings = replace(settings or ModelSettings(extra_args=extra or None), metadata={"asked": model})
     return Agent(name="Clerk", instructions="Be brief.", model=model, tools=list(tools), model_settings=settings)
 
@@ -34,8 +34,8 @@ def durable(client: AsyncOpenAI, **settings: Any) -> RunConfig:
     return RunConfig(model_provider=DurableProvider(client, **settings))
 
 
-def look(server: OutliveServer, model: str) -> list[Response]:
-    """Every response of that model that the server has, newest first."""
+def list_responses(server: OutliveServer, model: str) -> list[Response]:
+    """Return every response of that model on the server, newest first."""
     with OpenAI(base_url=server.base_url, api_key="any") as client:
         listed: Any = client.get("/responses?limit=100", cast_to=object)
         return [
@@ -44,10 +44,10 @@ def look(server: OutliveServer, model: str) -> list[Response]:
 
 
 def wait_status(server: OutliveServer, model: str, status: str) -> Response:
-    """The only response of that model, once it has that status."""
-    deadline = time.monotonic() + PATIENCE
+    """Wait until the only response of that model has that status, and return it."""
+    deadline = time.monotonic() + WAIT_SECONDS
     while True:
-        found = look(server, model)
+        found = list_responses(server, model)
         if len(found) == 1 and found[0].status == status:
             return found[0]
         assert time.monotonic() < deadline, [(each.id, each.status) for each in found]

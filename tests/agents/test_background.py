@@ -1,4 +1,4 @@
-"""Background mode: submitted once, polled to its end, with every ending told apart."""
+"""Background mode: calls are submitted once and polled to their end; each status has its error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from outlive.agents import (
     ResponseIncomplete,
     RetryPolicy,
 )
-from tests.agents.harness import connect, durable, look, make_agent, wait_status
+from tests.agents.harness import connect, durable, list_responses, make_agent, wait_status
 from tests.client.stub import Reply, Stub, refuse, response
 from tests.support.proxy import Proxies, Swallow
 from tests.support.server import OutliveServer
@@ -46,18 +46,18 @@ def ask(base_url: str, agent: Agent[Any], **provider: Any) -> Any:
     return asyncio.run(run())
 
 
-class Naps:
-    """Sleeps that take no time and are remembered."""
+class RecordedSleeps:
+    """A retry policy whose sleeps take no time and are recorded."""
 
     def __init__(self) -> None:
-        self.taken: list[float] = []
-        self.retry_policy = RetryPolicy(sleep=self._nap)
+        self.seconds: list[float] = []
+        self.retry_policy = RetryPolicy(sleep=self._sleep)
 
-    async def _nap(self, seconds: float) -> None:
-        self.taken.append(seconds)
+    async def _sleep(self, seconds: float) -> None:
+        self.seconds.append(seconds)
 
 
-# -- the endings
+# -- endings
 
 
 def test_response_that_is_terminal_at_once_is_not_polled(stub: Stub) -> None:
@@ -67,14 +67,14 @@ def test_response_that_is_terminal_at_once_is_not_polled(stub: Stub) -> None:
 
 
 def test_response_is_polled_until_it_completes(stub: Stub) -> None:
-    naps = Naps()
+    sleeps = RecordedSleeps()
     stub.script(Reply(response("queued")), *[Reply(response("in_progress"))] * 2, Reply(COMPLETED))
-    result = ask(stub.base_url, make_agent("m"), retry_policy=naps.retry_policy)
+    result = ask(stub.base_url, make_agent("m"), retry_policy=sleeps.retry_policy)
     assert result.final_output == "Done."
     assert result.last_response_id == "resp_1"
     assert result.context_wrapper.usage.total_tokens == 3
     assert stub.requests == ["POST /responses", *["GET /responses/resp_1"] * 3]
-    assert naps.taken == [1.0, 1.0, 1.0]
+    assert sleeps.seconds == [1.0, 1.0, 1.0]
 
 
 def test_live_server_answers_in_the_background(server: OutliveServer, upstream: FakeUpstream) -> None:
@@ -92,45 +92,47 @@ def test_live_server_answers_in_the_background(server: OutliveServer, upstream: 
         ("incomplete", ResponseIncomplete, {"incomplete_details": {"reason": "max_output_tokens"}}),
     ],
 )
-def test_bad_ending_raises_with_the_response(stub: Stub, status: str, error: type[Exception], detail: Any) -> None:
+def test_unsuccessful_response_raises_with_the_response(
+    stub: Stub, status: str, error: type[Exception], detail: Any
+) -> None:
     stub.script(Reply(response("in_progress")), Reply(response(status, **detail)))
     with pytest.raises(ModelBehaviorError) as caught:
-        ask(stub.base_url, make_agent("m"), retry_policy=Naps().retry_policy)
+        ask(stub.base_url, make_agent("m"), retry_policy=RecordedSleeps().retry_policy)
     assert isinstance(caught.value, error)
     assert isinstance(caught.value, plain.UnsuccessfulResponse)
     assert caught.value.response.status == status
     assert caught.value.response_id == "resp_1"
 
 
-def test_length_limit_of_a_live_run_raises_with_what_there_is(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_length_limit_raises_with_the_partial_response(server: OutliveServer, upstream: FakeUpstream) -> None:
     model = upstream.model([text("Half a"), finish("length"), usage()])
     with pytest.raises(ResponseIncomplete) as caught:
         ask(server.base_url, make_agent(model))
     assert caught.value.response.output_text == "Half a"
 
 
-# -- how often
+# -- intervals
 
 
-def test_poll_header_is_honoured(stub: Stub) -> None:
-    naps = Naps()
+def test_poll_header_sets_the_interval(stub: Stub) -> None:
+    sleeps = RecordedSleeps()
     stub.script(
         Reply(response("queued"), openai_poll_after_ms="250"),
         Reply(response("in_progress"), openai_poll_after_ms="4000"),
         Reply(COMPLETED),
     )
-    ask(stub.base_url, make_agent("m"), retry_policy=naps.retry_policy)
-    assert naps.taken == [0.25, 4.0]
+    ask(stub.base_url, make_agent("m"), retry_policy=sleeps.retry_policy)
+    assert sleeps.seconds == [0.25, 4.0]
 
 
-def test_explicit_interval_wins_over_the_header(stub: Stub) -> None:
-    naps = Naps()
+def test_explicit_interval_overrides_the_header(stub: Stub) -> None:
+    sleeps = RecordedSleeps()
     stub.script(Reply(response("queued"), openai_poll_after_ms="250"), Reply(COMPLETED))
-    ask(stub.base_url, make_agent("m", background_poll_interval_seconds=7), retry_policy=naps.retry_policy)
-    assert naps.taken == [7]
+    ask(stub.base_url, make_agent("m", background_poll_interval_seconds=7), retry_policy=sleeps.retry_policy)
+    assert sleeps.seconds == [7]
 
 
-def test_longest_wait_raises_and_leaves_the_run_alone(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_poll_timeout_leaves_the_run_alone(server: OutliveServer, upstream: FakeUpstream) -> None:
     gate = Gate()
     model = upstream.model([gate, *say("Late.")])
     with pytest.raises(PollTimeout) as caught:
@@ -139,11 +141,11 @@ def test_longest_wait_raises_and_leaves_the_run_alone(server: OutliveServer, ups
     assert wait_status(server, model, "completed").id == caught.value.response_id
 
 
-# -- never twice
+# -- one submit
 
 
 def retrying() -> ModelSettings:
-    """A retry policy that would send everything again, whatever the danger."""
+    """Make settings with a retry policy of the SDK that approves of every retry."""
     policy = lambda _: RetryDecision(retry=True, delay=0.0, approve_unsafe_replay=True)  # noqa: E731
     return ModelSettings(retry=ModelRetrySettings(max_retries=3, policy=policy))
 
@@ -152,11 +154,11 @@ def retrying() -> ModelSettings:
 def test_error_while_polling_never_submits_again(stub: Stub, status: int) -> None:
     stub.script(Reply(response("in_progress")), *[refuse(status)] * 8)
     with pytest.raises(APIStatusError):
-        ask(stub.base_url, make_agent("m", settings=retrying()), retry_policy=Naps().retry_policy)
+        ask(stub.base_url, make_agent("m", settings=retrying()), retry_policy=RecordedSleeps().retry_policy)
     assert [each for each in stub.requests if each.startswith("POST")] == ["POST /responses"]
 
 
-def test_wait_that_is_over_never_submits_again(stub: Stub) -> None:
+def test_poll_timeout_never_submits_again(stub: Stub) -> None:
     stub.script(*[Reply(response("in_progress"))] * 9)
     settings = retrying()
     settings.extra_args = {"background_max_wait_seconds": 0.05}
@@ -165,7 +167,7 @@ def test_wait_that_is_over_never_submits_again(stub: Stub) -> None:
     assert stub.requests.count("POST /responses") == 1
 
 
-def test_refused_submit_is_left_to_the_retry_policy(stub: Stub) -> None:
+def test_refused_submit_is_retried_by_the_sdks_policy_under_the_same_key(stub: Stub) -> None:
     stub.script(refuse(500), Reply(COMPLETED))
     settings = ModelSettings(
         retry=ModelRetrySettings(max_retries=1, policy=retry_policies.http_status([500]), backoff={"initial_delay": 0})
@@ -175,26 +177,26 @@ def test_refused_submit_is_left_to_the_retry_policy(stub: Stub) -> None:
     assert first == second, "a repeat of an unanswered submit goes out under the same key"
 
 
-def test_submit_without_an_answer_is_found_again(
+def test_submit_with_a_lost_answer_attaches_to_its_run(
     server: OutliveServer, upstream: FakeUpstream, proxies: Proxies
 ) -> None:
     model = upstream.model(say("Once."))
     with proxies.to(server.port, Swallow()) as proxy:
         assert ask(proxy.base_url, make_agent(model)).final_output == "Once."
     assert len(upstream.calls(model)) == 1
-    assert len(look(server, model)) == 1
+    assert len(list_responses(server, model)) == 1
 
 
-# -- the settings
+# -- settings
 
 
-def test_background_off_is_the_sdk_itself(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_background_off_sends_a_foreground_call(server: OutliveServer, upstream: FakeUpstream) -> None:
     model = upstream.model(say("Plain."))
     assert ask(server.base_url, make_agent(model, background=False)).final_output == "Plain."
     assert not wait_status(server, model, "completed").background
 
 
-def test_agent_overrides_the_provider(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_setting_of_the_agent_overrides_the_provider(server: OutliveServer, upstream: FakeUpstream) -> None:
     model = upstream.model()
     ask(server.base_url, make_agent(model, background=True), background=False)
     assert wait_status(server, model, "completed").background is True
@@ -210,7 +212,9 @@ def test_agent_overrides_the_provider(server: OutliveServer, upstream: FakeUpstr
         (ModelSettings(store=False), "very-slow", False),
     ],
 )
-def test_auto_is_high_effort_or_a_listed_model(stub: Stub, settings: ModelSettings, name: str, expected: bool) -> None:
+def test_auto_selects_high_effort_and_listed_models(
+    stub: Stub, settings: ModelSettings, name: str, expected: bool
+) -> None:
     stub.script(Reply(COMPLETED))
     settings.extra_args = {"background": "auto"}
 
@@ -228,7 +232,7 @@ def test_setting_on_the_model_and_on_the_agent_is_a_type_error(stub: Stub) -> No
     async def run() -> None:
         async with connect(stub.base_url) as client:
             model = DurableResponsesModel("m", client, background=True)
-            await Runner.run(Agent(name="a", model=model, model_settings=_args(background=True)), "Hello")
+            await Runner.run(Agent(name="a", model=model, model_settings=_settings(background=True)), "Hello")
 
     with pytest.raises(TypeError, match="multiple values for 'background'"):
         asyncio.run(run())
@@ -253,7 +257,7 @@ def test_background_without_store_raises_before_any_call(stub: Stub, place: str)
 @pytest.mark.parametrize(
     "wrong", [{"background": "yes"}, {"on_cancel": "stop"}, {"background_poll_interval_seconds": 0}]
 )
-def test_wrong_setting_raises_before_any_call(stub: Stub, wrong: dict[str, Any]) -> None:
+def test_invalid_setting_raises_before_any_call(stub: Stub, wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError):
         ask(stub.base_url, make_agent("m", **wrong))
     with pytest.raises(UserError):
@@ -261,7 +265,7 @@ def test_wrong_setting_raises_before_any_call(stub: Stub, wrong: dict[str, Any])
     assert stub.requests == []
 
 
-def test_conversation_goes_on_in_the_background(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_background_call_continues_a_conversation(server: OutliveServer, upstream: FakeUpstream) -> None:
     model = upstream.model(say("One."), say("Two."))
 
     async def run() -> None:
@@ -275,5 +279,5 @@ def test_conversation_goes_on_in_the_background(server: OutliveServer, upstream:
     assert said == ["One."]
 
 
-def _args(**extra: Any) -> ModelSettings:
+def _settings(**extra: Any) -> ModelSettings:
     return ModelSettings(extra_args=extra)

@@ -1,4 +1,4 @@
-"""Whoever cancels the caller cancels the run, at once and for sure, unless he said `detach`."""
+"""Cancelling the caller cancels the run on the server, unless `on_cancel` is `detach`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from agents import ModelSettings, ModelTimeoutError, Runner
 
-from tests.agents.harness import connect, durable, look, make_agent, wait_status
+from tests.agents.harness import connect, durable, list_responses, make_agent, wait_status
+from tests.client.stub import Reply, Stub, event, response
 from tests.support.proxy import Delay, Proxies
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, Gate, say, text
@@ -55,7 +56,7 @@ async def _start(client: Any, agent: Any, streamed: bool) -> asyncio.Task[Any]:
 
 
 async def _cancel(task: asyncio.Task[Any]) -> float:
-    """How long the caller had to wait to be let go."""
+    """Cancel the task and return the seconds until it ended."""
     began = time.monotonic()
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -64,7 +65,7 @@ async def _cancel(task: asyncio.Task[Any]) -> float:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_cancelled_task_leaves_no_run_behind(server: OutliveServer, upstream: FakeUpstream, streamed: bool) -> None:
+def test_cancelled_task_cancels_its_run(server: OutliveServer, upstream: FakeUpstream, streamed: bool) -> None:
     gate = Gate()
     model = upstream.model([text("Half"), gate])
 
@@ -81,7 +82,7 @@ def test_cancelled_task_leaves_no_run_behind(server: OutliveServer, upstream: Fa
     assert took < 0.5
 
 
-def test_detached_caller_leaves_the_run_alone(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_detached_run_completes_after_its_caller_was_cancelled(server: OutliveServer, upstream: FakeUpstream) -> None:
     gate = Gate()
     model = upstream.model([gate, *say("Still here.")])
 
@@ -98,7 +99,7 @@ def test_detached_caller_leaves_the_run_alone(server: OutliveServer, upstream: F
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("loop_stays", [True, False])
-def test_cancel_during_the_post_waits_for_the_id(
+def test_cancel_during_the_post_cancels_the_run(
     server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, streamed: bool, loop_stays: bool
 ) -> None:
     gate = Gate()
@@ -107,7 +108,7 @@ def test_cancel_during_the_post_waits_for_the_id(
     async def run(base_url: str) -> float:
         async with connect(base_url) as client:
             task = await _start(client, make_agent(model), streamed)
-            await asyncio.to_thread(gate.wait_reached)  # accepted and running, but its answer is still on the way
+            await asyncio.to_thread(gate.wait_reached)  # running, but the answer to the POST is delayed
             took = await _cancel(task)
             if loop_stays:
                 await asyncio.sleep(0.8)
@@ -118,7 +119,23 @@ def test_cancel_during_the_post_waits_for_the_id(
         wait_status(server, model, "cancelled")
 
 
-def test_cancel_before_anything_was_sent_leaves_nothing(server: OutliveServer, upstream: FakeUpstream) -> None:
+@pytest.mark.parametrize("streamed", [False, True])
+def test_cancel_during_the_post_sends_no_second_post_while_the_loop_runs(stub: Stub, streamed: bool) -> None:
+    created = Reply(events=[event(0, "response.created")], hang="0.4")
+    stub.script(created if streamed else Reply(response("queued"), hang="0.4"), Reply(response("cancelled")))
+
+    async def run() -> None:
+        async with connect(stub.base_url) as client:
+            task = await _start(client, make_agent("m"), streamed)
+            await asyncio.sleep(0.2)
+            await _cancel(task)
+            await asyncio.sleep(0.8)
+
+    asyncio.run(run())
+    assert stub.requests == ["POST /responses", "POST /responses/resp_1/cancel"]
+
+
+def test_cancel_before_the_post_submits_nothing(server: OutliveServer, upstream: FakeUpstream) -> None:
     model = upstream.model()
 
     async def run() -> None:
@@ -127,7 +144,7 @@ def test_cancel_before_anything_was_sent_leaves_nothing(server: OutliveServer, u
             await _cancel(task)
 
     asyncio.run(run())
-    assert look(server, model) == []
+    assert list_responses(server, model) == []
 
 
 def test_model_timeout_cancels_the_run(server: OutliveServer, upstream: FakeUpstream) -> None:
@@ -144,7 +161,7 @@ def test_model_timeout_cancels_the_run(server: OutliveServer, upstream: FakeUpst
     wait_status(server, model, "cancelled")
 
 
-def test_ctrl_c_leaves_no_run_behind(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_ctrl_c_cancels_every_run(server: OutliveServer, upstream: FakeUpstream) -> None:
     gates = [Gate(), Gate()]
     models = [upstream.model([text("Half"), gate]) for gate in gates]
     script = subprocess.Popen(
@@ -165,7 +182,7 @@ def test_ctrl_c_leaves_no_run_behind(server: OutliveServer, upstream: FakeUpstre
         wait_status(server, model, "cancelled")
 
 
-def test_no_thread_is_left(server: OutliveServer) -> None:
+def test_cancelling_leaves_no_thread(server: OutliveServer) -> None:
     deadline = time.monotonic() + 3
     while any(each.name == "outlive-cancel" for each in threading.enumerate()):
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""The examples run; and the script that is killed, twice, finishes with one upstream call for each turn."""
+"""The examples run; a script that is killed twice finishes with one upstream call for each turn."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.support.upstream import FakeUpstream, Gate, call, ending, say
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def test_same_prompt_plain_and_in_the_background(
+def test_background_example_prints_three_answers(
     server: OutliveServer, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = upstream.model(say("Rivers", " carry", " salt."))
     monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
     monkeypatch.setenv("MODEL", model)
     runpy.run_path(str(EXAMPLES / "plain_and_background.py"), run_name="__main__")
-    set_tracing_disabled(False)  # the example's doing; other tests look at spans
+    set_tracing_disabled(False)  # switched off by the example; other tests read spans
     said = [line.split(":", 1) for line in capsys.readouterr().out.splitlines()]
     assert [(how, what.strip()) for how, what in said] == [
         (how, "Rivers carry salt.") for how in ("plain", "background", "streamed")
@@ -41,7 +41,7 @@ def test_same_prompt_plain_and_in_the_background(
 
 
 class Script:
-    """The cashier of examples/killed_and_restarted.py, in one of its lives."""
+    """One process of examples/killed_and_restarted.py."""
 
     def __init__(self, server: OutliveServer, model: str, folder: Path) -> None:
         self._process = subprocess.Popen(
@@ -56,7 +56,7 @@ class Script:
         for said in self._process.stdout:
             if said.strip() == line:
                 return
-        raise AssertionError(f"it never said {line!r}")
+        raise AssertionError(f"the script never printed {line!r}")
 
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
@@ -68,7 +68,7 @@ class Script:
         return said
 
 
-def test_killed_script_started_again_pays_for_each_turn_once(
+def test_killed_and_restarted_script_makes_one_upstream_call_for_each_turn(
     server: OutliveServer, upstream: FakeUpstream, tmp_path: Path
 ) -> None:
     thinking = Gate()
@@ -104,7 +104,9 @@ def post(url: str, text: str) -> tuple[int, dict[str, Any]]:
         return answer.status, json.load(answer)
 
 
-def test_web_handler_detaches(server: OutliveServer, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_web_handler_detaches_and_answers_a_later_request(
+    server: OutliveServer, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
     thinking = Gate()
     model = upstream.model([thinking, *say("Rivers carry salt.")])
     for name, value in (("OPENAI_BASE_URL", server.base_url), ("MODEL", model), ("WAIT_SECONDS", "0.5")):

@@ -1,4 +1,4 @@
-"""A run that is opened again does nothing twice: turns are attached to, recorded tools are not fired."""
+"""A reopened run repeats nothing: turns are attached to, recorded tools are not called again."""
 
 from __future__ import annotations
 
@@ -35,26 +35,28 @@ from outlive.agents import (
     ResponseIncomplete,
 )
 from outlive.agents.journal import pack, unpack
-from tests.agents.harness import connect, look, make_agent, wait_status
+from tests.agents.harness import connect, list_responses, make_agent, wait_status
 from tests.support.server import OutliveServer
 from tests.support.upstream import CUT, FakeUpstream, Gate, Refuse, Step, call, ending, say, text
 
-Life = Callable[[DurableRun, AsyncOpenAI], Awaitable[Any]]
+Script = Callable[[DurableRun, AsyncOpenAI], Awaitable[Any]]
 
 
 def calling(*names: str, prefix: str = "call") -> list[Step]:
-    """A turn that calls tools."""
+    """Script a turn that calls tools."""
     pieces = [call(number, "{}", id=f"{prefix}_{number}", name=name) for number, name in enumerate(names)]
     return [*pieces, *ending("tool_calls")]
 
 
-def live(server: OutliveServer, life: Life, token: str | None = None, until: Gate | None = None) -> tuple[str, Any]:
-    """One life of a script: to its end, or until the gate is reached and everything stops where it is."""
+def execute(
+    server: OutliveServer, script: Script, token: str | None = None, until: Gate | None = None
+) -> tuple[str, Any]:
+    """Run a script with a client of its own: to its end, or cancel it when the gate is reached."""
 
     async def run() -> tuple[str, Any]:
         async with connect(server.base_url) as client:
             opened = await DurableRun.open(client, token)
-            task = asyncio.ensure_future(life(opened, client))
+            task = asyncio.ensure_future(script(opened, client))
             if until is None:
                 return opened.token, await task
             reached = asyncio.ensure_future(asyncio.to_thread(until.wait_reached))
@@ -68,39 +70,37 @@ def live(server: OutliveServer, life: Life, token: str | None = None, until: Gat
     return asyncio.run(run())
 
 
-class Bell:
-    """A tool with an effect that can be counted."""
+class CountingTool:
+    """A tool that counts its calls."""
 
     def __init__(self) -> None:
-        self.rung = 0
+        self.count = 0
 
     def tool(self, name: str = "ring") -> Any:
         @function_tool(name_override=name)
         def ring() -> str:
-            self.rung += 1
-            return f"rung {self.rung}"
+            self.count += 1
+            return f"rung {self.count}"
 
         return ring
 
 
-def test_finished_run_gives_its_result_again(server: OutliveServer, upstream: FakeUpstream) -> None:
-    bell, model = Bell(), upstream.model(calling("ring"), say("Rung."))
+def test_finished_run_returns_its_result_again(server: OutliveServer, upstream: FakeUpstream) -> None:
+    counter, model = CountingTool(), upstream.model(calling("ring"), say("Rung."))
 
-    async def life(run: DurableRun, _: AsyncOpenAI) -> Any:
-        return (await run.run(make_agent(model, bell.tool()), "Ring")).final_output
+    async def script(run: DurableRun, _: AsyncOpenAI) -> Any:
+        return (await run.run(make_agent(model, counter.tool()), "Ring")).final_output
 
-    token, first = live(server, life)
-    _, again = live(server, life, token)
+    token, first = execute(server, script)
+    _, again = execute(server, script, token)
     assert (first, again) == ("Rung.", "Rung.")
-    assert bell.rung == 1 and len(upstream.calls(model)) == 2
+    assert counter.count == 1 and len(upstream.calls(model)) == 2
 
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("state", ["inline", "conversation", "auto", "session", "server session"])
-def test_turn_in_flight_is_attached_to(
-    server: OutliveServer, upstream: FakeUpstream, state: str, streamed: bool
-) -> None:
-    gate, bell = Gate(), Bell()
+def test_running_turn_is_attached_to(server: OutliveServer, upstream: FakeUpstream, state: str, streamed: bool) -> None:
+    gate, counter = Gate(), CountingTool()
     model = upstream.model(say("Hello."), calling("ring"), [gate, *say("Rung.")], say("Bye."))
     kept: dict[str, Any] = {"auto": {"auto_previous_response_id": True}, "inline": {}}.get(state, {})
     kept |= {"session": SQLiteSession("s")} if state == "session" else {}
@@ -112,8 +112,8 @@ def test_turn_in_flight_is_attached_to(
         elif state == "session":
             await kept["session"].add_items([{"role": "user", "content": "Earlier."}])
 
-    async def life(run: DurableRun, client: AsyncOpenAI) -> Any:
-        agent = make_agent(model, bell.tool())
+    async def script(run: DurableRun, client: AsyncOpenAI) -> Any:
+        agent = make_agent(model, counter.tool())
         more = dict(kept)
         if state == "server session":
             more = {
@@ -129,16 +129,16 @@ def test_turn_in_flight_is_attached_to(
         said.append(result.final_output)
         return said
 
-    live(server, prepare)
-    token, _ = live(server, life, until=gate)
+    execute(server, prepare)
+    token, _ = execute(server, script, until=gate)
     gate.open()
-    _, said = live(server, life, token)
+    _, said = execute(server, script, token)
     assert said == ["Hello.", "Rung."]
-    assert bell.rung == 1
+    assert counter.count == 1
     assert len(upstream.calls(model)) == 3, "one call for each turn"
     if state != "inline":
         users = [each["content"] for each in upstream.calls(model)[2].messages if each["role"] == "user"]
-        heard = "\n\n".join(users).split("\n\n")  # the server puts what one speaker says in a row into one message
+        heard = "\n\n".join(users).split("\n\n")  # the server merges consecutive messages of one role
         expected = {"auto": ["Ring"]}.get(state, ["Earlier.", "Hello", "Ring"])
         assert heard == expected, "nothing is missing and nothing is there twice"
     if state == "session":
@@ -147,8 +147,10 @@ def test_turn_in_flight_is_attached_to(
         assert kinds == ["user", "user", "assistant", "user", *tool, "assistant"]
 
 
-def test_recorded_tools_of_a_broken_turn_are_not_fired_again(server: OutliveServer, upstream: FakeUpstream) -> None:
-    stuck, bell = Gate(), Bell()
+def test_recorded_tools_are_not_called_again_and_unfinished_ones_are(
+    server: OutliveServer, upstream: FakeUpstream
+) -> None:
+    stuck, counter, recorded = Gate(), CountingTool(), asyncio.Event()
     model = upstream.model(calling("ring", "wait"), say("Both."))
     waits = []
 
@@ -159,55 +161,51 @@ def test_recorded_tools_of_a_broken_turn_are_not_fired_again(server: OutliveServ
             await stuck.pass_through()
         return "waited"
 
-    async def life(run: DurableRun, _: AsyncOpenAI) -> Any:
-        return (await run.run(make_agent(model, bell.tool(), wait), "Go")).final_output
-
-    class Recorded(RunHooks[Any]):
+    class SetEvent(RunHooks[Any]):
         async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: Any) -> None:
-            both.set()
+            recorded.set()
 
-    async def first_life(run: DurableRun, _: AsyncOpenAI) -> Any:
-        await run.run(make_agent(model, bell.tool(), wait), "Go", hooks=Recorded())
+    async def script(run: DurableRun, _: AsyncOpenAI) -> Any:
+        agent = make_agent(model, counter.tool(), wait)
+        return (await run.run(agent, "Go", hooks=SetEvent())).final_output
 
-    both = asyncio.Event()
-
-    async def until_recorded() -> str:
+    async def cancel_after_the_first_record() -> str:
         async with connect(server.base_url) as client:
             run = await DurableRun.open(client)
-            task = asyncio.ensure_future(first_life(run, client))
-            await both.wait()
+            task = asyncio.ensure_future(script(run, client))
+            await recorded.wait()
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
             return run.token
 
-    token = asyncio.run(until_recorded())
-    assert live(server, life, token)[1] == "Both."
-    assert bell.rung == 1, "it was recorded"
+    token = asyncio.run(cancel_after_the_first_record())
+    assert execute(server, script, token)[1] == "Both."
+    assert counter.count == 1, "it was recorded"
     assert len(waits) == 2, "it had not returned"
     outputs = [each["content"] for each in upstream.calls(model)[1].messages if each["role"] == "tool"]
     assert outputs == ["rung 1", "waited"]
 
 
-def test_recorded_turns_are_facts_even_if_the_instructions_change(
+def test_recorded_turns_are_attached_to_even_if_the_instructions_change(
     server: OutliveServer, upstream: FakeUpstream
 ) -> None:
-    gate, bell = Gate(), Bell()
+    gate, counter = Gate(), CountingTool()
     model = upstream.model(calling("ring"), [gate, *say("Rung.")])
     days = iter(range(100))
 
-    async def life(run: DurableRun, _: AsyncOpenAI) -> Any:
-        agent = Agent(name="a", instructions=lambda _, __: f"Day {next(days)}", model=model, tools=[bell.tool()])
+    async def script(run: DurableRun, _: AsyncOpenAI) -> Any:
+        agent = Agent(name="a", instructions=lambda _, __: f"Day {next(days)}", model=model, tools=[counter.tool()])
         return (await run.run(agent, "Ring")).final_output
 
-    token, _ = live(server, life, until=gate)
+    token, _ = execute(server, script, until=gate)
     gate.open()
-    assert live(server, life, token)[1] == "Rung."
-    assert bell.rung == 1 and len(upstream.calls(model)) == 2
+    assert execute(server, script, token)[1] == "Rung."
+    assert counter.count == 1 and len(upstream.calls(model)) == 2
 
 
 def test_agents_as_tools_and_handoffs_are_part_of_the_run(server: OutliveServer, upstream: FakeUpstream) -> None:
-    gate, bell = Gate(), Bell()
+    gate, counter = Gate(), CountingTool()
     helper_model = upstream.model(calling("ring", prefix="inner"), [gate, *say("Helped.")])
     model = upstream.model(
         [call(0, '{"input": "go"}', id="outer", name="help"), *ending("tool_calls")],
@@ -215,9 +213,9 @@ def test_agents_as_tools_and_handoffs_are_part_of_the_run(server: OutliveServer,
     )
     last_model = upstream.model(calling("ring", prefix="last"), say("The end."))
 
-    async def life(run: DurableRun, _: AsyncOpenAI) -> Any:
-        helper = Agent(name="Helper", model=helper_model, tools=[bell.tool()])
-        last = Agent(name="Last", model=last_model, tools=[bell.tool()])
+    async def script(run: DurableRun, _: AsyncOpenAI) -> Any:
+        helper = Agent(name="Helper", model=helper_model, tools=[counter.tool()])
+        last = Agent(name="Last", model=last_model, tools=[counter.tool()])
         first = Agent(
             name="First", model=model, tools=[run.recorded(helper).as_tool("help", "Helps.")], handoffs=[last]
         )
@@ -225,16 +223,16 @@ def test_agents_as_tools_and_handoffs_are_part_of_the_run(server: OutliveServer,
         result = await run.run(first, "Go")
         return result.final_output, result.last_agent.name
 
-    token, _ = live(server, life, until=gate)
+    token, _ = execute(server, script, until=gate)
     gate.open()
-    assert live(server, life, token)[1] == ("The end.", "Last")
-    assert live(server, life, token)[1] == ("The end.", "Last")
-    assert bell.rung == 2
+    assert execute(server, script, token)[1] == ("The end.", "Last")
+    assert execute(server, script, token)[1] == ("The end.", "Last")
+    assert counter.count == 2
     assert [len(upstream.calls(each)) for each in (helper_model, model, last_model)] == [2, 2, 2]
 
 
-class Shed(MCPServer):
-    """Tools from elsewhere."""
+class FakeMcpServer(MCPServer):
+    """An MCP server with one tool that counts its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -242,7 +240,7 @@ class Shed(MCPServer):
 
     @property
     def name(self) -> str:
-        return "shed"
+        return "mcp_server"
 
     async def connect(self) -> None: ...
     async def cleanup(self) -> None: ...
@@ -262,44 +260,44 @@ class Shed(MCPServer):
 
 
 def test_tools_of_mcp_servers_are_recorded(server: OutliveServer, upstream: FakeUpstream) -> None:
-    shed, model = Shed(), upstream.model(calling("dig"), say("Dug."))
+    mcp_server, model = FakeMcpServer(), upstream.model(calling("dig"), say("Dug."))
 
-    async def life(run: DurableRun, _: AsyncOpenAI) -> Any:
-        return (await run.run(Agent(name="a", model=model, mcp_servers=[shed]), "Dig")).final_output
+    async def script(run: DurableRun, _: AsyncOpenAI) -> Any:
+        return (await run.run(Agent(name="a", model=model, mcp_servers=[mcp_server]), "Dig")).final_output
 
-    token, _ = live(server, life)
-    assert live(server, life, token)[1] == "Dug."
-    assert shed.called == 1
+    token, _ = execute(server, script)
+    assert execute(server, script, token)[1] == "Dug."
+    assert mcp_server.called == 1
 
 
 # -- endings
 
 
-def test_failed_turn_is_submitted_anew(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_failed_turn_is_submitted_again(server: OutliveServer, upstream: FakeUpstream) -> None:
     model = upstream.model([Refuse(400)], say("Now."))
 
-    async def life(run: DurableRun, _: AsyncOpenAI) -> Any:
+    async def script(run: DurableRun, _: AsyncOpenAI) -> Any:
         return (await run.run(make_agent(model), "Hello")).final_output
 
     async def token() -> str:
         async with connect(server.base_url) as client:
             run = await DurableRun.open(client)
             with pytest.raises(ResponseFailed):
-                await life(run, client)
+                await script(run, client)
             return run.token
 
-    assert live(server, life, asyncio.run(token()))[1] == "Now."
+    assert execute(server, script, asyncio.run(token()))[1] == "Now."
     assert len(upstream.calls(model)) == 2
 
 
 @pytest.mark.parametrize("in_conversation", [False, True])
-def test_interrupted_turn_is_submitted_anew_unless_a_conversation_keeps_it(
+def test_interrupted_turn_is_submitted_again_unless_a_conversation_keeps_it(
     server: OutliveServer, upstream: FakeUpstream, in_conversation: bool
 ) -> None:
     model = upstream.model([text("Half"), CUT], say("Whole."))
     kept: dict[str, Any] = {}
 
-    async def life(run: DurableRun, client: AsyncOpenAI) -> Any:
+    async def script(run: DurableRun, client: AsyncOpenAI) -> Any:
         if in_conversation and not kept:
             kept["conversation_id"] = (await client.conversations.create()).id
         try:
@@ -307,8 +305,8 @@ def test_interrupted_turn_is_submitted_anew_unless_a_conversation_keeps_it(
         except ResponseIncomplete as error:
             return error.response.output_text
 
-    token, first = live(server, life)
-    _, again = live(server, life, token)
+    token, first = execute(server, script)
+    _, again = execute(server, script, token)
     assert (first, again) == ("Half", "Half" if in_conversation else "Whole.")
     assert len(upstream.calls(model)) == (1 if in_conversation else 2)
 
@@ -317,35 +315,35 @@ def test_cancelled_turn_stays_cancelled(server: OutliveServer, upstream: FakeUps
     gate = Gate()
     model = upstream.model([gate, *say("Never.")])
 
-    async def life(run: DurableRun, _: AsyncOpenAI) -> Any:
+    async def script(run: DurableRun, _: AsyncOpenAI) -> Any:
         return (await run.run(make_agent(model), "Hello")).final_output
 
     async def stop(_: DurableRun, client: AsyncOpenAI) -> None:
         await client.responses.cancel(wait_status(server, model, "in_progress").id)
 
-    token, _ = live(server, life, until=gate)
-    live(server, stop)
+    token, _ = execute(server, script, until=gate)
+    execute(server, stop)
     with pytest.raises(ResponseCancelled):
-        live(server, life, token)
+        execute(server, script, token)
     assert len(upstream.calls(model)) == 1
 
 
-def test_forgotten_run_is_gone(server: OutliveServer) -> None:
+def test_forgotten_run_cannot_be_opened(server: OutliveServer) -> None:
     async def forget(run: DurableRun, _: AsyncOpenAI) -> None:
         await run.forget()
 
-    token, _ = live(server, forget)
+    token, _ = execute(server, forget)
     with pytest.raises(NotFoundError):
-        live(server, forget, token)
+        execute(server, forget, token)
 
 
 # -- refusals
 
 
-def test_what_cannot_be_recorded_is_refused(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_unrecordable_models_and_tools_are_refused(server: OutliveServer, upstream: FakeUpstream) -> None:
     model = upstream.model()
 
-    async def life(run: DurableRun, client: AsyncOpenAI) -> None:
+    async def script(run: DurableRun, client: AsyncOpenAI) -> None:
         plain = OpenAIProvider(openai_client=client)
         shell = LocalShellTool(executor=lambda _: "")
         for agent, config in (
@@ -358,14 +356,16 @@ def test_what_cannot_be_recorded_is_refused(server: OutliveServer, upstream: Fak
             with pytest.raises(UserError):
                 await run.run(agent, "Hello", run_config=config)
 
-    live(server, life)
-    assert upstream.calls(model) == [] and look(server, model) == []
+    execute(server, script)
+    assert upstream.calls(model) == [] and list_responses(server, model) == []
 
 
-def test_models_and_providers_of_the_caller_are_kept(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_models_and_providers_of_the_caller_are_used_and_not_changed(
+    server: OutliveServer, upstream: FakeUpstream
+) -> None:
     model = upstream.model(say("One."), say("Two."))
 
-    async def life(run: DurableRun, client: AsyncOpenAI) -> Any:
+    async def script(run: DurableRun, client: AsyncOpenAI) -> Any:
         own = Agent(name="a", model=DurableResponsesModel(model, client, background_max_wait_seconds=5))
         config = RunConfig(model_provider=DurableProvider(client, background_max_wait_seconds=5))
         said = [(await run.run(own, "Hello")).final_output]
@@ -373,8 +373,8 @@ def test_models_and_providers_of_the_caller_are_kept(server: OutliveServer, upst
         assert type(own) is Agent and type(own.model) is DurableResponsesModel, "the caller's own are left as they are"
         return said
 
-    token, said = live(server, life)
-    assert live(server, life, token)[1] == said == ["One.", "Two."]
+    token, said = execute(server, script)
+    assert execute(server, script, token)[1] == said == ["One.", "Two."]
     assert len(upstream.calls(model)) == 2
 
 
@@ -383,7 +383,7 @@ def test_models_and_providers_of_the_caller_are_kept(server: OutliveServer, upst
     ["text", "", 7, None, {"a": [1, "ü"]}, (1, 2), {1: 2}, ToolOutputImage(image_url="http://x/y"), object],
     ids=str,
 )
-def test_recorded_output_looks_the_same_to_the_model(output: Any) -> None:
+def test_recorded_output_unpacks_to_what_the_model_saw(output: Any) -> None:
     again = unpack(pack(output))
     assert str(again) == str(output)
     assert unpack(pack([ToolOutputImage(image_url="http://x/y"), "z"])) == [

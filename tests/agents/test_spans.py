@@ -1,4 +1,4 @@
-"""Spans say what happened on the way, and importing says nothing to the server."""
+"""Spans of background calls, and what importing the package loads."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_span_counts_resumes(
     assert span["resumes"] == 2 and span["response_id"].startswith("resp_")
 
 
-def test_import_pulls_in_nothing_of_the_server() -> None:
+def test_import_loads_nothing_of_the_server() -> None:
     code = "import sys, outlive.agents; print(*[each for each in sys.modules if each.startswith('outlive.')])"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert "outlive.agents.runs" in loaded

@@ -1,4 +1,4 @@
-"""Streams of background runs: every event once, taken up again after a cut, with the same endings as polling."""
+"""Streams of background calls: every event once, resumed after a cut, with the same errors as polling."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.upstream import FakeUpstream, Gate, Refuse, say, text
 
 
 def read(base_url: str, agent: Any, **provider: Any) -> tuple[Any, list[Any]]:
-    """The result and the raw events of a streamed run."""
+    """Return the result and the raw events of a streamed run."""
 
     async def run() -> tuple[Any, list[Any]]:
         async with connect(base_url) as client:
@@ -28,7 +28,7 @@ def read(base_url: str, agent: Any, **provider: Any) -> tuple[Any, list[Any]]:
     return asyncio.run(run())
 
 
-def test_background_stream_passes_through(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_background_stream_delivers_every_event_in_order(server: OutliveServer, upstream: FakeUpstream) -> None:
     model = upstream.model(say("All", " well."))
     result, events = read(server.base_url, make_agent(model))
     assert result.final_output == "All well."
@@ -38,9 +38,7 @@ def test_background_stream_passes_through(server: OutliveServer, upstream: FakeU
 
 
 @pytest.mark.parametrize("cut", [Cut(frames=0), Cut(frames=1), Cut(frames=4, extra=9), Cut(frames=6, how="clean")])
-def test_cut_stream_is_taken_up_again(
-    server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, cut: Cut
-) -> None:
+def test_cut_stream_is_resumed(server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, cut: Cut) -> None:
     model = upstream.model(say("All", " is", " well."))
     with proxies.to(server.port, cut, cut) as proxy:
         result, events = read(proxy.base_url, make_agent(model))
@@ -49,14 +47,14 @@ def test_cut_stream_is_taken_up_again(
     assert len(upstream.calls(model)) == 1
 
 
-def test_background_off_streams_as_the_sdk_does(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_background_off_streams_in_the_foreground(server: OutliveServer, upstream: FakeUpstream) -> None:
     model = upstream.model(say("Plain."))
     assert read(server.base_url, make_agent(model, background=False))[0].final_output == "Plain."
     assert not wait_status(server, model, "completed").background
 
 
 @pytest.mark.parametrize(("status", "error"), [("failed", ResponseFailed), ("incomplete", ResponseIncomplete)])
-def test_bad_ending_of_a_stream_raises_with_the_response(
+def test_stream_of_an_unsuccessful_response_raises_with_the_response(
     stub: Stub, status: str, error: type[ResponseFailed | ResponseIncomplete]
 ) -> None:
     end = event(1, f"response.{status}", response=response(status))
@@ -74,7 +72,7 @@ def test_failed_live_stream_raises_with_the_response(server: OutliveServer, upst
     assert caught.value.response.error is not None
 
 
-def test_run_cancelled_elsewhere_raises_in_its_stream(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_stream_of_a_run_cancelled_by_another_client_raises(server: OutliveServer, upstream: FakeUpstream) -> None:
     gate = Gate()
     model = upstream.model([text("Half"), gate])
 
@@ -90,7 +88,7 @@ def test_run_cancelled_elsewhere_raises_in_its_stream(server: OutliveServer, ups
     assert caught.value.response.output_text == "Half"
 
 
-def test_longest_wait_holds_for_streams_and_leaves_the_run_alone(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_poll_timeout_of_a_stream_leaves_the_run_alone(server: OutliveServer, upstream: FakeUpstream) -> None:
     gate = Gate()
     model = upstream.model([text("Slow"), gate, *say(" and late.")])
     with pytest.raises(PollTimeout) as caught:

@@ -1,4 +1,4 @@
-"""Fail fast: what a model cannot honour is refused before anything is sent."""
+"""Strict models refuse what they cannot honour before anything is sent."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WIRE_CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "a
 
 
 class Other(Model):
-    """A model of another make, as LiteLLM's is: it takes everything and ignores what it does not know."""
+    """A third-party model, such as LiteLLM's, which accepts all arguments and ignores those it does not support."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -63,7 +63,7 @@ REFUSED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("wrong", REFUSED, ids=str)
-def test_chat_model_refuses_before_any_call(stub: Stub, streamed: bool, wrong: dict[str, Any]) -> None:
+def test_chat_model_refuses_state_before_any_call(stub: Stub, streamed: bool, wrong: dict[str, Any]) -> None:
     async def run() -> None:
         async with connect(stub.base_url) as client:
             await _call(StrictChatCompletionsModel("m", client), streamed, **wrong)
@@ -75,7 +75,7 @@ def test_chat_model_refuses_before_any_call(stub: Stub, streamed: bool, wrong: d
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("wrong", REFUSED, ids=str)
-def test_any_other_model_refuses_when_wrapped(streamed: bool, wrong: dict[str, Any]) -> None:
+def test_wrapped_model_refuses_state(streamed: bool, wrong: dict[str, Any]) -> None:
     other = Other()
     with pytest.raises(UserError):
         asyncio.run(_call(StrictModel(other), streamed, **wrong))
@@ -85,7 +85,7 @@ def test_any_other_model_refuses_when_wrapped(streamed: bool, wrong: dict[str, A
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_auto_previous_response_id_is_found_out(server: OutliveServer, upstream: FakeUpstream, streamed: bool) -> None:
+def test_auto_previous_response_id_is_refused(server: OutliveServer, upstream: FakeUpstream, streamed: bool) -> None:
     message = {"role": "assistant", "content": None, "tool_calls": [WIRE_CALL]}
     whole = Whole(
         {"id": "c", "object": "chat.completion", "created": 1, "model": "m",
@@ -106,13 +106,13 @@ def test_auto_previous_response_id_is_found_out(server: OutliveServer, upstream:
                     pass
             await Runner.run(agent, "Hello", auto_previous_response_id=True)
 
-    # Streamed, the SDK makes up an id and sends it; otherwise it sends the tool's output alone, and no id to refuse.
+    # Streamed, the SDK invents an id and sends it; otherwise it sends the tool's output alone, and no id to refuse.
     with pytest.raises(UserError, match="`previous_response_id`" if streamed else "`auto_previous_response_id=True`"):
         asyncio.run(run())
     assert len(upstream.calls(model)) == 1
 
 
-def test_chat_model_with_a_whole_history_works(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_chat_model_accepts_a_whole_history(server: OutliveServer, upstream: FakeUpstream) -> None:
     model = upstream.model([call(0, "{}", id="call_1", name="look"), *ending("tool_calls")], say("Seen."))
 
     @function_tool
@@ -133,7 +133,7 @@ def test_chat_model_with_a_whole_history_works(server: OutliveServer, upstream: 
     assert asyncio.run(run()) == "Seen."
 
 
-def test_lenient_provider_refuses_background_alone(stub: Stub) -> None:
+def test_lenient_provider_refuses_only_background(stub: Stub) -> None:
     async def run() -> None:
         async with connect(stub.base_url) as client:
             model = DurableProvider(client, use_responses=False, strict=False).get_model("m")
@@ -160,19 +160,19 @@ def test_websocket_model_refuses_background(stub: Stub, streamed: bool) -> None:
 
 
 @pytest.mark.parametrize("transport", [{"use_responses": False}, {"use_responses_websocket": True}])
-def test_provider_does_not_promise_background_that_it_cannot_give(transport: dict[str, Any]) -> None:
+def test_provider_refuses_background_over_other_transports(transport: dict[str, Any]) -> None:
     with pytest.raises(UserError):
         DurableProvider(api_key="any", background=True, **transport)
 
 
-def test_providers_give_the_models_they_say() -> None:
+def test_providers_return_the_models_they_document() -> None:
     assert isinstance(DurableProvider(api_key="any").get_model("m"), DurableResponsesModel)
     chat = DurableProvider(api_key="any", use_responses=False)
     assert isinstance(chat.get_model(None), StrictChatCompletionsModel)
     assert isinstance(StrictProvider(chat).get_model("m"), StrictModel)
 
 
-def test_check_takes_what_is_whole() -> None:
+def test_check_stateless_accepts_a_whole_history() -> None:
     items: Any = [{"role": "user", "content": "Hello"}, CALL, ORPHAN]
     check_stateless("Hello")
     check_stateless(items)
