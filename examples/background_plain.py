@@ -1,4 +1,4 @@
-"""The same prompt twice: in the foreground, and in the background with outlive.client, where a lost line costs nothing.
+"""The same prompt twice: in the foreground, and in the background, where a broken connection loses nothing.
 
 OPENAI_BASE_URL=http://127.0.0.1:7878/v1 OPENAI_API_KEY=unused python examples/background_plain.py
 """
@@ -23,7 +23,7 @@ def main() -> None:
         try:
             durable = create_and_poll(client, model=model, input=PROMPT, max_wait_seconds=60, raise_on=["failed"])
         except PollTimeout as timeout:
-            print(f"{timeout.response_id} takes its time; it goes on without us, and we look again later.")
+            print(f"{timeout.response_id} is still running; polling again.")
             durable = poll(client, timeout.response_id)
         except ResponseFailed as failed:
             sys.exit(str(failed))

@@ -1,4 +1,4 @@
-"""An agent that may be killed at any time: start it again, and it goes on where it was.
+"""An agent that may be killed at any time: started again, it continues where it was.
 
 Start a server (`outlive serve`), then: python examples/killed_and_restarted.py FOLDER
 Kill it (kill -9) whenever you like and run the same command again. While it waits for approval: touch FOLDER/approved
@@ -33,7 +33,7 @@ def charge_card() -> str:
 
 @function_tool
 async def wait_for_approval() -> str:
-    """Wait until somebody approves."""
+    """Wait for the approval."""
     await asyncio.to_thread(wait_for_file, FOLDER / "approved")
     return "Approved."
 
@@ -43,13 +43,13 @@ def wait_for_file(file: Path) -> None:
         time.sleep(0.05)
 
 
-class Progress(RunHooks[Any]):
+class PrintRecorded(RunHooks[Any]):
     async def on_tool_end(self, context: RunContextWrapper[Any], agent: Any, tool: Tool, result: object) -> None:
         print(f"recorded: {tool.name}", flush=True)
 
 
 async def open_run(client: AsyncOpenAI) -> DurableRun:
-    """The run of this folder. The token is stored before anything happens: it is all that a restart needs."""
+    """Open the run of this folder. The token is stored before anything is run: a restart needs nothing else."""
     file = FOLDER / "token"
     if file.exists():
         return await DurableRun.open(client, file.read_text())
@@ -62,7 +62,7 @@ async def main() -> None:
     agent = Agent(name="Cashier", model=MODEL, tools=[charge_card, wait_for_approval])
     async with AsyncOpenAI(base_url=URL, api_key=os.environ.get("OPENAI_API_KEY", "any")) as client:
         run = await open_run(client)
-        result = await run.run(agent, "Charge the card, get an approval, then say so.", hooks=Progress())
+        result = await run.run(agent, "Charge the card, get an approval, then say so.", hooks=PrintRecorded())
         print("done:", result.final_output, flush=True)
 
 

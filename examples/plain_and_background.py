@@ -1,4 +1,4 @@
-"""The same prompt twice: as the agents SDK sends it, and in the background. One setting is the whole difference.
+"""The same prompt in the foreground, in the background, and streamed; only one setting differs.
 
 Start a server (`outlive serve`), then: python examples/plain_and_background.py
 """
@@ -27,16 +27,16 @@ async def compare(client: AsyncOpenAI) -> None:
     config = RunConfig(model_provider=DurableProvider(client))
     agent = Agent(name="Explainer", instructions="Be brief.", model=MODEL)
 
-    # One connection carries the answer: cut it, and the answer is lost to this script.
+    # The answer comes over one connection: if it breaks, this script does not get the answer.
     plain = agent.clone(model_settings=ModelSettings(extra_args={"background": False}))
     result = await Runner.run(plain, PROMPT, run_config=config)
     print("plain:     ", result.final_output)
 
-    # Submitted, then asked for: cut whatever you like, restart the server, and the answer still comes.
+    # Submitted, then polled: the answer survives broken connections and restarts of the server.
     result = await Runner.run(agent, PROMPT, run_config=config)
     print("background:", result.final_output)
 
-    # Streamed: cut connections are taken up again after the last event.
+    # Streamed: after a broken connection the stream resumes after its last event.
     print("streamed:   ", end="")
     streamed = Runner.run_streamed(agent, PROMPT, run_config=config)
     async for event in streamed.stream_events():

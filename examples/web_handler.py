@@ -1,7 +1,7 @@
-"""A web handler that does not wait for ever: it detaches, hands out a token, and any process can answer later.
+"""A web handler with a time limit: it detaches, returns a token, and any process can answer a later request.
 
 Start a server (`outlive serve`), then: python examples/web_handler.py
-    curl -d 'Why is the sea salty?' http://127.0.0.1:8000/ask     -> the answer, or 202 and where to ask for it
+    curl -d 'Why is the sea salty?' http://127.0.0.1:8000/ask     -> the answer, or 202 and the path to ask again
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ agent = Agent(name="Explainer", instructions="Be brief.", model=MODEL)
 
 
 async def ask(request: Request) -> JSONResponse:
-    """A new question. Nothing about it is kept here: the token, and the question itself, are all there is."""
+    """Answer a new question. This process keeps no state: the token and the question are all that is needed later."""
     run = await DurableRun.open(client)
     return await answer(run, (await request.body()).decode())
 
 
-async def look(request: Request) -> JSONResponse:
-    """The same question again, with its token: attaches to the run that is there, and pays for nothing twice."""
+async def ask_again(request: Request) -> JSONResponse:
+    """Answer the same question again, with its token: attach to the existing run, without a second model call."""
     run = await DurableRun.open(client, request.path_params["token"])
     return await answer(run, (await request.body()).decode())
 
 
 async def answer(run: DurableRun, question: str) -> JSONResponse:
     try:
-        # When the time is over, or the browser has gone, this is cancelled; the server's run is not.
+        # At the time limit, or when the browser disconnects, this call is cancelled; the run on the server continues.
         result = await asyncio.wait_for(run.run(agent, question), WAIT_SECONDS)
     except TimeoutError:
         return JSONResponse({"token": run.token, "ask_again": f"/answers/{run.token}"}, status_code=202)
@@ -56,7 +56,7 @@ async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
 
 
-routes = [Route("/ask", ask, methods=["POST"]), Route("/answers/{token}", look, methods=["POST"])]
+routes = [Route("/ask", ask, methods=["POST"]), Route("/answers/{token}", ask_again, methods=["POST"])]
 app = Starlette(routes=routes, lifespan=lifespan)
 
 if __name__ == "__main__":

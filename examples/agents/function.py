@@ -11,5 +11,5 @@ async def count_words(text: str) -> int:
 
 async def reporter(request: Request, context: Context) -> AsyncIterator[str]:
     yield "Let me count. "
-    words = await context.call(count_words, text=request.text)  # in the journal before it is made, and not made twice
+    words = await context.call(count_words, text=request.text)  # recorded in the journal: not repeated after a restart
     yield f"You said {words} words."

@@ -1,4 +1,4 @@
-"""Background mode: begin, poll until it has ended, print.
+"""Background mode: submit, poll until the response has ended, print it.
 
 OPENAI_BASE_URL=http://127.0.0.1:7878/v1 OPENAI_API_KEY=unused python examples/openai/background.py
 """

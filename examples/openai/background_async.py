@@ -1,4 +1,4 @@
-"""Background mode with the asynchronous client: begin, poll until it has ended, print.
+"""Background mode with the asynchronous client: submit, poll until the response has ended, print it.
 
 OPENAI_BASE_URL=http://127.0.0.1:7878/v1 OPENAI_API_KEY=unused python examples/openai/background_async.py
 """

@@ -1,4 +1,4 @@
-"""A background stream that breaks at an event and goes on behind it, with `starting_after`.
+"""A background stream that is interrupted and then continued after its last event, with `starting_after`.
 
 OPENAI_BASE_URL=http://127.0.0.1:7878/v1 OPENAI_API_KEY=unused python examples/openai/background_streaming.py
 """
@@ -36,5 +36,5 @@ for event in client.responses.retrieve(response_id, stream=True, starting_after=
         text += event.delta
         print(event.delta, end="", flush=True)
     if event.type == "response.completed":
-        assert text == event.response.output_text, "something was lost or came twice"
+        assert text == event.response.output_text, "an event was lost or delivered twice"
         print("\nDone.")

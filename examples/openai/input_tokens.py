@@ -1,4 +1,4 @@
-"""How many tokens a request would be, counted without sending it to the model.
+"""Count the tokens of a request without sending it to the model.
 
 OPENAI_BASE_URL=http://127.0.0.1:7878/v1 OPENAI_API_KEY=unused python examples/openai/input_tokens.py
 """

@@ -1,4 +1,4 @@
-"""A stream of events, and the helper that puts them together.
+"""A stream of events, and the helper that collects them into a response.
 
 OPENAI_BASE_URL=http://127.0.0.1:7878/v1 OPENAI_API_KEY=unused python examples/openai/streaming.py
 """

@@ -1,4 +1,4 @@
-"""Two turns over one WebSocket, the second on top of the first.
+"""Two turns over one WebSocket; the second continues the first.
 
 OPENAI_BASE_URL=http://127.0.0.1:7878/v1 OPENAI_API_KEY=unused python examples/openai/websocket.py
 """
