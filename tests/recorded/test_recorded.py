@@ -82,7 +82,7 @@ def serve(stack: ExitStack, kind: str, folder: Path, url: str) -> Opened:
 def opened(
     request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Opened]:
-    """One that is only read."""
+    """One for all tests: they only read, until the last of them."""
     kind = request.param.removeprefix("copied ")
     folder = tmp_path_factory.mktemp("read")
     url = load(kind, folder, cluster, f"{request.param.replace(' ', '_')}_read")
@@ -90,20 +90,6 @@ def opened(
         url = copy(kind, url, folder, cluster, f"{kind}_copy")
     with ExitStack() as stack:
         served = serve(stack, kind, folder, url)
-        yield served
-        assert "Traceback" not in served.server.log, served.server.log
-
-
-@pytest.fixture(scope="module", params=DATABASES)
-def continued(
-    request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Opened]:
-    """One that is written to, once all runs in flight have ended."""
-    folder = tmp_path_factory.mktemp("continued")
-    with ExitStack() as stack:
-        served = serve(stack, request.param, folder, load(request.param, folder, cluster, "continued"))
-        for run in served.recorded["unfinished"]:
-            Client(served.server.port, run["owner"]).wait_end(run["id"])
         yield served
         assert "Traceback" not in served.server.log, served.server.log
 
@@ -166,8 +152,11 @@ def test_sealed_secrets_of_runs_in_flight_are_opened(opened: Opened) -> None:
     }  # fmt: skip
 
 
-def test_chains_and_conversations_continue_with_the_recorded_context(continued: Opened) -> None:
-    recorded, server, upstream, known = continued
+def test_chains_and_conversations_continue_with_the_recorded_context(opened: Opened) -> None:
+    """The last of those that share a server: it changes lists that the first one compares."""
+    recorded, server, upstream, known = opened
+    for run in recorded["unfinished"]:
+        Client(server.port, run["owner"]).wait_end(run["id"])
     differences = []
     steps = make_steps(recorded["names"], recorded["compacted"])
     for step, expected in zip(steps, recorded["steps"], strict=True):

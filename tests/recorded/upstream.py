@@ -56,7 +56,8 @@ class Upstream:
         self.calls: list[Json] = []  # of tools of the MCP server
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        # Looks so often, in seconds, whether it is to stop.
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
     def __exit__(
