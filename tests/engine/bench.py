@@ -20,7 +20,7 @@ from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.run.runner import Runner
 from outlive.ports.backend import Backend, ContinuationMode
 from outlive.ports.ledger import NO_CHECKPOINT, Checkpoint, Claim, Lease, Position
-from outlive.ports.toolbox import Calling, Order, Tool, Tools, ToolSession
+from outlive.ports.toolbox import Invocation, SessionRequest, Tool, Tools, ToolSession
 from outlive.storage.memory.journal import MemoryJournal
 from outlive.storage.memory.ledger import MemoryLedger
 from outlive.storage.seal import SecretSeal
@@ -30,7 +30,7 @@ from tests.engine.virtual import VirtualClock
 
 OURS = {"type": "mcp", "server_label": "outlive"}
 
-Act = Callable[[Calling], Awaitable[Outcome]]
+Act = Callable[[Invocation], Awaitable[Outcome]]
 
 
 class StubTool:
@@ -41,10 +41,10 @@ class StubTool:
         self.idempotent: bool = marks.get("idempotent", False)
         self.seconds: float = marks.get("seconds", 30.0)
         self.needs_approval: bool = marks.get("needs_approval", False)
-        self.calls: list[Calling] = []
+        self.calls: list[Invocation] = []
         self._act = act
 
-    async def call(self, calling: Calling) -> Outcome:
+    async def call(self, calling: Invocation) -> Outcome:
         self.calls.append(calling)
         return Outcome(self._act) if isinstance(self._act, str) else await self._act(calling)
 
@@ -65,7 +65,7 @@ class StubToolbox:
     def __init__(self, *tools: StubTool, lists: Sequence[Json] = ()) -> None:
         self.tools = {tool.spec.name: tool for tool in tools}
         self.lists = list(lists)
-        self.orders: list[Order] = []
+        self.orders: list[SessionRequest] = []
         self.benches: list[StubBench] = []
 
     def check(self, request: Any) -> None: ...
@@ -73,7 +73,7 @@ class StubToolbox:
     def serves(self, request: Any) -> bool:
         return True
 
-    async def open(self, order: Order) -> ToolSession:
+    async def open(self, order: SessionRequest) -> ToolSession:
         self.orders.append(order)
         self.benches.append(StubBench(self.tools, self.lists))
         return self.benches[-1]

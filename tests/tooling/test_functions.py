@@ -15,7 +15,7 @@ import pytest
 
 from outlive.core.errors import InvalidRequest, SettingsError
 from outlive.core.toolcalls.calls import Outcome
-from outlive.ports.toolbox import Calling, Progress
+from outlive.ports.toolbox import Invocation, ToolProgress
 from outlive.tooling.functions import SECONDS, Functions, FunctionTool, read_function, read_module
 from outlive.tooling.threads import Threads
 from outlive.tools import Context, ToolError, tool
@@ -57,9 +57,9 @@ def make(function: Any, **options: Any) -> FunctionTool:
     return FunctionTool(function, options.get("seconds", SECONDS), Threads())
 
 
-def call(function: Any, arguments: dict[str, Any] | None = None, reports: list[Progress] | None = None) -> Outcome:
+def call(function: Any, arguments: dict[str, Any] | None = None, reports: list[ToolProgress] | None = None) -> Outcome:
     async def go() -> Outcome:
-        calling = Calling(
+        calling = Invocation(
             arguments=arguments or {},
             key="resp_1/mcp_1",
             response_id="resp_1",
@@ -259,9 +259,9 @@ def test_progress_can_be_reported_from_any_thread(threaded: bool) -> None:
     async def waiting(context: Context) -> None:
         context.report("half", progress=1, total=2)
 
-    reports: list[Progress] = []
+    reports: list[ToolProgress] = []
     call(blocking if threaded else waiting, reports=reports)
-    assert reports == [Progress(1, 2, "half")]
+    assert reports == [ToolProgress(1, 2, "half")]
 
 
 # -- threads

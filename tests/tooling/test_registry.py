@@ -11,7 +11,7 @@ from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
 from outlive.core.toolcalls.calls import Outcome, ToolSpec
-from outlive.ports.toolbox import Calling, Order, ToolSession
+from outlive.ports.toolbox import Invocation, SessionRequest, ToolSession
 from outlive.tooling.registry import MAX_NAME, Opened, ToolRegistry, choose_alias
 
 
@@ -21,7 +21,7 @@ class StubRaw:
         self.idempotent = self.read_only = read_only
         self.seconds = 1.0
 
-    async def call(self, calling: Calling) -> Outcome:
+    async def call(self, calling: Invocation) -> Outcome:
         return Outcome(self.spec.name)
 
 
@@ -41,7 +41,7 @@ class StubSource:
     def default_approval(self, entry: Json) -> str:
         return self.default
 
-    async def open(self, entry: Json, order: Order) -> Opened:
+    async def open(self, entry: Json, order: SessionRequest) -> Opened:
         if self.fails:
             raise UpstreamFault("down")
         return Opened(
@@ -61,7 +61,7 @@ def entry(label: str, **fields: Any) -> Json:
 
 
 def open_bench(rack: ToolRegistry, request: CreateResponse) -> ToolSession:
-    return asyncio.run(rack.open(Order(response_id="r", owner="ann", request=request, items=[])))
+    return asyncio.run(rack.open(SessionRequest(response_id="r", owner="ann", request=request, items=[])))
 
 
 def test_each_entry_is_checked_by_its_source() -> None:
@@ -97,7 +97,7 @@ def test_only_allowed_tools_are_offered_and_a_person_is_asked_as_wished() -> Non
     assert {name: tool.needs_approval for name, tool in bench.tools.items()} == {"read": False, "write": True}
     everything = open_bench(rack, ask(entry("docs")))
     assert [tool.needs_approval for tool in everything.tools.values()] == [True] * 3
-    calling = Calling(arguments={}, key="k", response_id="r", owner="ann", repeated=False, report=lambda _: None)
+    calling = Invocation(arguments={}, key="k", response_id="r", owner="ann", repeated=False, report=lambda _: None)
     assert asyncio.run(everything.tools["drop"].call(calling)) == Outcome("drop")
 
 

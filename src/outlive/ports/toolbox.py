@@ -1,4 +1,4 @@
-"""The server's own tools: what a run needs to offer them to its model, and to make the calls that it asks for."""
+"""The port of the server's own tools: opening them for one run, and calling them."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from outlive.core.toolcalls.calls import Outcome, ToolSpec
 from outlive.ports.seal import Seal
 
 
-class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far a call has come, as far as its tool can tell."""
+class ToolProgress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A tool's report on how far its call has come."""
 
     progress: float | None = None
     total: float | None = None
     message: str | None = None
 
 
-class Calling(msgspec.Struct, frozen=True, kw_only=True):
-    """One call being made."""
+class Invocation(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of a tool, as the tool receives it."""
 
     arguments: Json
     key: str  # response id and item id: the same for the same call, however often it is made
     response_id: str
     owner: str
-    repeated: bool  # it was begun before, and nobody knows how far it came
-    report: Callable[[Progress], None]  # from the event loop's thread
+    repeated: bool  # it was begun before, and how far it came is unknown
+    report: Callable[[ToolProgress], None]  # to be called from the event loop's thread
 
 
 class ToolServer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server: where it is, what it wants to hear, and how its tools may be used."""
+    """The address, credentials and limits of an MCP server."""
 
     label: str
     url: str
@@ -43,60 +43,60 @@ class ToolServer(msgspec.Struct, frozen=True, kw_only=True):
     authorization: str | None = None  # a bearer token
     allowed: list[str] | None = None  # None: all of its tools
     approval: Literal["always", "never"] = "never"  # where a request does not say
-    idempotent: list[str] = []  # tools whose calls may be made again, besides those of which it says so itself
+    idempotent: list[str] = []  # tools whose calls may be made again, besides those that the server itself marks so
     seconds: float = 60.0
 
 
 class Tool(Protocol):
-    """One tool, ready to be called."""
+    """A tool that is ready to be called."""
 
     spec: ToolSpec
     idempotent: bool  # True: a call that a crash interrupted may simply be made again
-    seconds: float  # how long a call may take
+    seconds: float  # the limit of a call's duration
     needs_approval: bool  # True: a person is asked before each call
 
-    async def call(self, calling: Calling) -> Outcome:
-        """Make the call. Whatever goes wrong with it is an outcome; cancelling stops it as far as it can be stopped."""
+    async def call(self, invocation: Invocation) -> Outcome:
+        """Make the call. A failure is an outcome too; cancelling stops the call as far as it can be stopped."""
         ...
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom tools are opened for."""
+class SessionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The run that tools are opened for."""
 
     response_id: str
     owner: str
     request: CreateResponse
-    items: list[Json]  # all that came before, and what the response holds by now, as it is kept
+    items: list[Json]  # the context, the input, and the response's own items so far, as stored
     secrets: dict[str, Json] = {}  # `headers` and `authorization` of the request's tools, by label
 
 
 class ToolSession(Protocol):
-    """The tools of one run, open until it leaves them."""
+    """The tools of one run, open until the run closes them."""
 
-    tools: dict[str, Tool]  # by the name that the model calls each by
+    tools: dict[str, Tool]  # by the name under which the model calls each
     lists: list[Json]  # `mcp_list_tools` items to show before the first step, each with an id; none twice in a run
 
     async def close(self) -> None: ...
 
 
 class Toolbox(Protocol):
-    """All the tools that this server can offer."""
+    """All tools that this server can offer."""
 
     def check(self, request: CreateResponse) -> None:
-        """Raise InvalidRequest, naming the parameter, for tools that it has not got."""
+        """Raise InvalidRequest, naming the parameter, for tools that this server does not have."""
         ...
 
     def serves(self, request: CreateResponse) -> bool:
-        """Whether a run of this request has tools of the server's own."""
+        """Return True if a run of this request uses tools of the server's own."""
         ...
 
-    async def open(self, order: Order) -> ToolSession:
-        """Raises UpstreamFault when a server of tools cannot be reached."""
+    async def open(self, session_request: SessionRequest) -> ToolSession:
+        """Open the tools of one run. Raises UpstreamFault when a server of tools cannot be reached."""
         ...
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):
-    """What runs need to use the server's own tools."""
+    """The toolbox and the limits of its use, as runs need them."""
 
     toolbox: Toolbox
     ids: IdSource

@@ -17,7 +17,7 @@ from outlive.core.errors import SettingsError
 from outlive.core.events import Json
 from outlive.core.requests.checks import refuse
 from outlive.core.toolcalls.calls import Outcome, ToolSpec, fail
-from outlive.ports.toolbox import Calling, Order, Progress
+from outlive.ports.toolbox import Invocation, SessionRequest, ToolProgress
 from outlive.tooling.registry import Opened
 from outlive.tooling.signatures import read_signature
 from outlive.tooling.threads import Threads
@@ -40,18 +40,18 @@ class ToolError(Exception):
 class Context:
     """What a tool may know of the call it serves: take a parameter of this type, and it is given."""
 
-    def __init__(self, calling: Calling) -> None:
-        self.key = calling.key  # the same for the same call, however often it is made
-        self.response_id = calling.response_id
-        self.owner = calling.owner
-        self.repeated = calling.repeated  # it was begun before, and nobody knows how far it came
-        self._report = calling.report
+    def __init__(self, invocation: Invocation) -> None:
+        self.key = invocation.key  # the same for the same call, however often it is made
+        self.response_id = invocation.response_id
+        self.owner = invocation.owner
+        self.repeated = invocation.repeated  # it was begun before, and nobody knows how far it came
+        self._report = invocation.report
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
     def report(self, message: str | None = None, *, progress: float | None = None, total: float | None = None) -> None:
         """Say how far the call has come: it shows in the response's stream. May be called from any thread."""
-        told = Progress(progress, total, message)
+        told = ToolProgress(progress, total, message)
         if threading.get_ident() == self._thread:
             self._report(told)
             return
@@ -108,15 +108,15 @@ class FunctionTool:
         name = marks.name or function.__name__
         self.spec = ToolSpec(LABEL, name, marks.description or self._signature.about, self._signature.schema)
 
-    async def call(self, calling: Calling) -> Outcome:
+    async def call(self, invocation: Invocation) -> Outcome:
         signature = self._signature
         try:
-            given = msgspec.convert(calling.arguments, signature.arguments, strict=False)
+            given = msgspec.convert(invocation.arguments, signature.arguments, strict=False)
         except msgspec.ValidationError as error:
             return fail(f"The arguments are wrong: {error}")
         values = {name: getattr(given, name) for name in signature.arguments.__struct_fields__}
         if signature.context is not None:
-            values[signature.context] = Context(calling)
+            values[signature.context] = Context(invocation)
         try:
             return Outcome(_render(await self._run(values)))
         except ToolError as error:
@@ -151,7 +151,7 @@ class Functions:
     def default_approval(self, entry: Json) -> str:
         return "never"  # whoever registered it has agreed to its use
 
-    async def open(self, entry: Json, order: Order) -> Opened:
+    async def open(self, entry: Json, session_request: SessionRequest) -> Opened:
         return Opened(self._tools)
 
 

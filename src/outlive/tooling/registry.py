@@ -15,7 +15,7 @@ from outlive.core.requests.create import CreateResponse
 from outlive.core.requests.mcp_servers import allows, needs_approval
 from outlive.core.toolcalls.calls import Outcome, ToolSpec
 from outlive.core.toolcalls.offer import OURS
-from outlive.ports.toolbox import Calling, Order, Tool, ToolSession
+from outlive.ports.toolbox import Invocation, SessionRequest, Tool, ToolSession
 
 MAX_NAME = 64  # what every model's server takes as the name of a function
 
@@ -30,7 +30,7 @@ class Raw(Protocol):
     seconds: float
     read_only: bool
 
-    async def call(self, calling: Calling) -> Outcome: ...
+    async def call(self, invocation: Invocation) -> Outcome: ...
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class Source(Protocol):
         """`always` or `never`: whether a person is asked where the entry does not say."""
         ...
 
-    async def open(self, entry: Json, order: Order) -> Opened:
+    async def open(self, entry: Json, session_request: SessionRequest) -> Opened:
         """Raises UpstreamFault when it cannot be reached."""
         ...
 
@@ -124,13 +124,13 @@ class ToolRegistry:
         # The answer to a question of ours, though without the tools that it was about: then the call fails, visibly.
         return any(item["type"] == "mcp_approval_response" for item in request.input)
 
-    async def open(self, order: Order) -> ToolSession:
+    async def open(self, session_request: SessionRequest) -> ToolSession:
         bench = OpenToolSession()
-        taken = {str(tool.get("name")) for tool in order.request.tools if tool["type"] != OURS}
-        found = [(entry, self._find(entry)) for entry in self._entries(order.request)]
+        taken = {str(tool.get("name")) for tool in session_request.request.tools if tool["type"] != OURS}
+        found = [(entry, self._find(entry)) for entry in self._entries(session_request.request)]
         known = [(entry, source) for entry, source in found if source is not None]
         # All at once: a server that does not answer must not add its time to that of the next.
-        opening = [asyncio.ensure_future(source.open(entry, order)) for entry, source in known]
+        opening = [asyncio.ensure_future(source.open(entry, session_request)) for entry, source in known]
         try:
             await asyncio.gather(*opening)
         finally:

@@ -14,7 +14,7 @@ from outlive.core.requests.secrets import pack_secrets, purpose_of
 from outlive.core.toolcalls.calls import INTERRUPTED, Outcome
 from outlive.engine.run.tool_loop import MAX_REPEATS, OTHER_SEAL, OVER_LIMIT
 from outlive.engine.run.tool_runner import NO_TOOL
-from outlive.ports.toolbox import Calling, Order
+from outlive.ports.toolbox import Invocation, SessionRequest
 from outlive.storage.seal import SecretSeal
 from outlive.testing import Gate, Script, call_chunk, finish_chunk, text_chunk, usage_chunk
 from tests.engine.bench import Desk, StubTool, StubToolbox, kinds, texts, told, wants
@@ -27,7 +27,7 @@ TWO_STEPS: list[Script] = [[wants(PARIS, text="Let me see.")], [wants(ROME)], AN
 
 
 def weather(**marks: Any) -> StubTool:
-    async def act(calling: Calling) -> Outcome:
+    async def act(calling: Invocation) -> Outcome:
         return Outcome(f"18 in {calling.arguments['city']}")
 
     return StubTool("weather", act, **marks)
@@ -93,7 +93,7 @@ def test_a_call_is_in_the_journal_before_it_is_made_and_its_output_before_the_ne
     async def scene() -> None:
         seen: list[list[str]] = []
 
-        async def act(calling: Calling) -> Outcome:
+        async def act(calling: Invocation) -> Outcome:
             seen.append([event["type"] for event in desk.events()])
             return Outcome("18")
 
@@ -141,7 +141,7 @@ def test_calls_of_one_step_are_made_together_or_one_by_one(parallel: bool | None
     async def scene() -> None:
         running, most = 0, 0
 
-        async def act(calling: Calling) -> Outcome:
+        async def act(calling: Invocation) -> Outcome:
             nonlocal running, most
             running += 1
             most = max(most, running)
@@ -336,7 +336,7 @@ def test_tools_are_opened_with_all_that_came_before() -> None:
 
 def test_tools_that_cannot_be_opened_fail_the_response() -> None:
     class Broken(StubToolbox):
-        async def open(self, order: Order) -> Any:
+        async def open(self, order: SessionRequest) -> Any:
             raise UpstreamFault("The server docs cannot be reached.")
 
     async def scene() -> None:
@@ -443,7 +443,7 @@ def test_a_call_that_kills_its_server_is_not_repeated_for_ever() -> None:
         for _ in range(MAX_REPEATS):
             gate = asyncio.Event()
 
-            async def hang(calling: Calling, gate: asyncio.Event = gate) -> Outcome:
+            async def hang(calling: Invocation, gate: asyncio.Event = gate) -> Outcome:
                 gate.set()
                 await asyncio.Event().wait()
                 raise AssertionError
@@ -573,7 +573,9 @@ def test_a_run_may_be_handed_back_unless_a_call_is_under_way_that_may_not_be_rep
         for idempotent in (True, False):
             started, go_on = asyncio.Event(), asyncio.Event()
 
-            async def act(calling: Calling, started: asyncio.Event = started, go_on: asyncio.Event = go_on) -> Outcome:
+            async def act(
+                calling: Invocation, started: asyncio.Event = started, go_on: asyncio.Event = go_on
+            ) -> Outcome:
                 started.set()
                 await go_on.wait()
                 return Outcome("18")
@@ -599,7 +601,7 @@ def test_a_cancelled_run_cancels_its_calls_and_closes_its_tools() -> None:
         started = asyncio.Event()
         cancelled = False
 
-        async def act(calling: Calling) -> Outcome:
+        async def act(calling: Invocation) -> Outcome:
             nonlocal cancelled
             started.set()
             try:

@@ -19,7 +19,7 @@ from outlive.core.toolcalls.offer import offer
 from outlive.core.usage import add_usage
 from outlive.engine.run.tool_runner import Calls, Ordered
 from outlive.ports.backend import Backend, Ending, ModelCall, Translator
-from outlive.ports.toolbox import Order, Tool, Tools, ToolSession
+from outlive.ports.toolbox import SessionRequest, Tool, Tools, ToolSession
 
 if TYPE_CHECKING:
     from outlive.engine.run.run import Run
@@ -74,7 +74,7 @@ class Steps:
         except BrokenSeal:
             await run.give_up(UpstreamFault(OTHER_SEAL, retryable=False))
             return
-        order = Order(
+        order = SessionRequest(
             response_id=claim.lease.response_id,
             owner=claim.owner,
             request=claim.request,

@@ -18,7 +18,7 @@ from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse
 from outlive.ports.clock import Clock
 from outlive.ports.ledger import Claim
-from outlive.ports.toolbox import Calling, Progress, Tool
+from outlive.ports.toolbox import Invocation, Tool, ToolProgress
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Calls:
             return wire.fail(NO_TOOL if tool is None else NOT_JSON)
         response_id = self._claim.lease.response_id
         reports = _Reports(self._clock, lambda progress: self._report(call, progress))
-        calling = Calling(
+        calling = Invocation(
             arguments=arguments,
             key=f"{response_id}/{call.item_id}",
             response_id=response_id,
@@ -101,7 +101,7 @@ class Calls:
             return wire.fail(f"The call took longer than {tool.seconds:g} s, and was given up. {_MAYBE}")
         return self._bound(outcome)
 
-    def _report(self, call: Call, progress: Progress) -> None:
+    def _report(self, call: Call, progress: ToolProgress) -> None:
         if not self._live.lost:
             self._committer.submit(self._live, [wire.report(call, _show_progress(progress))])
 
@@ -125,14 +125,14 @@ class Calls:
 class _Reports:
     """Lets a tool's reports through as long as they are not too many, and none after its call is over."""
 
-    def __init__(self, clock: Clock, show: Callable[[Progress], None]) -> None:
+    def __init__(self, clock: Clock, show: Callable[[ToolProgress], None]) -> None:
         self._clock = clock
         self._show = show
         self._left = float(REPORTS)
         self._at = clock.monotonic()
         self.over = False
 
-    def take(self, progress: Progress) -> None:
+    def take(self, progress: ToolProgress) -> None:
         now = self._clock.monotonic()
         self._left = min(float(REPORTS), self._left + (now - self._at) * REPORTS_PER_SECOND)
         self._at = now
@@ -157,7 +157,7 @@ async def _wait(task: asyncio.Future[Outcome], seconds: float) -> Outcome | None
             await asyncio.wait([task], timeout=STOP_SECONDS)
 
 
-def _show_progress(progress: Progress) -> Json:
+def _show_progress(progress: ToolProgress) -> Json:
     message = progress.message if progress.message is None else progress.message[:MAX_MESSAGE]
     return {"progress": progress.progress, "total": progress.total, "message": message}
 

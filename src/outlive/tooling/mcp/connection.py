@@ -19,7 +19,7 @@ from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, Implementation, Tool
 from outlive import __version__
 from outlive.core.events import Json
 from outlive.core.toolcalls.calls import Outcome
-from outlive.ports.toolbox import Calling, Progress, ToolServer
+from outlive.ports.toolbox import Invocation, ToolProgress, ToolServer
 from outlive.tooling.mcp.content import read_result
 from outlive.tooling.mcp.guard import MAX_BYTES, Guard
 from outlive.tooling.mcp.redactor import Redactor
@@ -85,14 +85,14 @@ class Line:
         except (MCPError, Unreachable) as error:
             return [], self._hide(_explain(error).message)
 
-    async def call(self, name: str, calling: Calling, may_repeat: bool) -> Outcome:
+    async def call(self, name: str, invocation: Invocation, may_repeat: bool) -> Outcome:
         try:
             try:
-                return await self._call(name, calling, calling.repeated)
+                return await self._call(name, invocation, invocation.repeated)
             except Lost as lost:
                 if not (may_repeat or lost.unheard):
                     raise
-                return await self._call(name, calling, calling.repeated or not lost.unheard)
+                return await self._call(name, invocation, invocation.repeated or not lost.unheard)
         except MCPError as error:
             message = self._hide(error.message)
             return Outcome(error={"type": "mcp_protocol_error", "code": error.code, "message": message})
@@ -100,13 +100,13 @@ class Line:
             message = self._hide(error.message)
             return Outcome(error={"type": "http_error", "code": error.status or 0, "message": message})
 
-    async def _call(self, name: str, calling: Calling, repeated: bool) -> Outcome:
+    async def _call(self, name: str, invocation: Invocation, repeated: bool) -> Outcome:
         async def tell(progress: float, total: float | None, message: str | None) -> None:
-            calling.report(Progress(progress, total, message and self._hide(message)))
+            invocation.report(ToolProgress(progress, total, message and self._hide(message)))
 
-        meta: Any = {KEY: calling.key, REPEATED: repeated}
+        meta: Any = {KEY: invocation.key, REPEATED: repeated}
         async with self._talk() as client:
-            result = await client.call_tool(name, calling.arguments, progress_callback=tell, meta=meta)
+            result = await client.call_tool(name, invocation.arguments, progress_callback=tell, meta=meta)
         return self._hide.from_outcome(read_result(result))
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests.checks import refuse
 from outlive.core.toolcalls.calls import Outcome, ToolSpec
-from outlive.ports.toolbox import Calling, Order, ToolServer
+from outlive.ports.toolbox import Invocation, SessionRequest, ToolServer
 from outlive.tooling.mcp.addresses import names_private
 from outlive.tooling.registry import Opened
 
@@ -35,8 +35,8 @@ class McpTool:
         self.idempotent = self.read_only or hints.get("idempotentHint") is True or listed["name"] in server.idempotent
         self.seconds = server.seconds
 
-    async def call(self, calling: Calling) -> Outcome:
-        return await self._line.call(self.spec.name, calling, self.idempotent)
+    async def call(self, invocation: Invocation) -> Outcome:
+        return await self._line.call(self.spec.name, invocation, self.idempotent)
 
 
 class McpServers:
@@ -72,13 +72,13 @@ class McpServers:
         server = self._registered.get(entry["server_label"])
         return "always" if server is None else server.approval
 
-    async def open(self, entry: Json, order: Order) -> Opened:
-        server = self._find(entry, order)
+    async def open(self, entry: Json, session_request: SessionRequest) -> Opened:
+        server = self._find(entry, session_request)
         private = self._private or server.label in self._registered
         # The SDK takes half a second to load, and most servers never need it.
         lines = await asyncio.to_thread(importlib.import_module, "outlive.tooling.mcp.connection")
         line: Line = lines.Line(server, private=private)
-        listed = _find_list(order.items, server.label)
+        listed = _find_list(session_request.items, server.label)
         new = listed is None
         if listed is None:
             try:
@@ -90,8 +90,8 @@ class McpServers:
         tools = [McpTool(line, server, tool) for tool in listed["tools"] if names is None or tool["name"] in names]
         return Opened(tools, listed if new else None, line.close)
 
-    def _find(self, entry: Json, order: Order) -> ToolServer:
-        secrets = order.secrets.get(entry["server_label"], {})
+    def _find(self, entry: Json, session_request: SessionRequest) -> ToolServer:
+        secrets = session_request.secrets.get(entry["server_label"], {})
         server = self._registered.get(entry["server_label"])
         if server is not None and "server_url" not in entry:
             # A caller may be somebody of his own there.
