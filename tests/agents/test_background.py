@@ -275,8 +275,8 @@ def test_background_call_continues_a_conversation(server: OutliveServer, upstrea
                 await Runner.run(make_agent(model), "Next", run_config=durable(client), conversation_id=conversation.id)
 
     asyncio.run(run())
-    said = [each["content"] for each in upstream.calls(model)[1].messages if each["role"] == "assistant"]
-    assert said == ["One."]
+    answers = [each["content"] for each in upstream.calls(model)[1].messages if each["role"] == "assistant"]
+    assert answers == ["One."]
 
 
 def _settings(**extra: Any) -> ModelSettings:

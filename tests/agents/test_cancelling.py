@@ -175,8 +175,8 @@ def test_ctrl_c_cancels_every_run(server: OutliveServer, upstream: FakeUpstream)
         wait_status(server, model, "in_progress")
     began = time.monotonic()
     script.send_signal(signal.SIGINT)
-    _, said = script.communicate(timeout=10)
-    assert script.returncode != 0 and b"KeyboardInterrupt" in said
+    _, printed = script.communicate(timeout=10)
+    assert script.returncode != 0 and b"KeyboardInterrupt" in printed
     assert time.monotonic() - began < 5
     for model in models:
         wait_status(server, model, "cancelled")

@@ -34,8 +34,8 @@ def test_background_example_prints_three_answers(
     monkeypatch.setenv("MODEL", model)
     runpy.run_path(str(EXAMPLES / "plain_and_background.py"), run_name="__main__")
     set_tracing_disabled(False)  # switched off by the example; other tests read spans
-    said = [line.split(":", 1) for line in capsys.readouterr().out.splitlines()]
-    assert [(how, what.strip()) for how, what in said] == [
+    printed = [line.split(":", 1) for line in capsys.readouterr().out.splitlines()]
+    assert [(how, what.strip()) for how, what in printed] == [
         (how, "Rivers carry salt.") for how in ("plain", "background", "streamed")
     ]
 
@@ -53,8 +53,8 @@ class Script:
 
     def wait_line(self, line: str) -> None:
         assert self._process.stdout is not None
-        for said in self._process.stdout:
-            if said.strip() == line:
+        for printed in self._process.stdout:
+            if printed.strip() == line:
                 return
         raise AssertionError(f"the script never printed {line!r}")
 
@@ -63,9 +63,9 @@ class Script:
         self._process.communicate(timeout=10)
 
     def finish(self) -> str:
-        said, _ = self._process.communicate(timeout=20)
+        printed, _ = self._process.communicate(timeout=20)
         assert self._process.returncode == 0
-        return said
+        return printed
 
 
 def test_killed_and_restarted_script_makes_one_upstream_call_for_each_turn(
@@ -85,8 +85,8 @@ def test_killed_and_restarted_script_makes_one_upstream_call_for_each_turn(
     between_the_turns.kill()
 
     (tmp_path / "approved").touch()
-    said = Script(server, model, tmp_path).finish()
-    assert "done: Paid." in said
+    printed = Script(server, model, tmp_path).finish()
+    assert "done: Paid." in printed
     assert len(upstream.calls(model)) == 2, "one call for each turn"
     assert (tmp_path / "charges").read_text() == "charged\n", "a recorded tool is not fired again"
 

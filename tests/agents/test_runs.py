@@ -119,21 +119,21 @@ def test_running_turn_is_attached_to(server: OutliveServer, upstream: FakeUpstre
             more = {
                 "session": OpenAIConversationsSession(conversation_id=kept["conversation_id"], openai_client=client)
             }
-        said = [(await run.run(agent, "Hello", **more)).final_output]
+        answers = [(await run.run(agent, "Hello", **more)).final_output]
         if streamed:
             result: Any = await run.run_streamed(agent, "Ring", **more)
             async for _ in result.stream_events():
                 pass
         else:
             result = await run.run(agent, "Ring", **more)
-        said.append(result.final_output)
-        return said
+        answers.append(result.final_output)
+        return answers
 
     execute(server, prepare)
     token, _ = execute(server, script, until=gate)
     gate.open()
-    _, said = execute(server, script, token)
-    assert said == ["Hello.", "Rung."]
+    _, answers = execute(server, script, token)
+    assert answers == ["Hello.", "Rung."]
     assert counter.count == 1
     assert len(upstream.calls(model)) == 3, "one call for each turn"
     if state != "inline":
@@ -368,13 +368,13 @@ def test_models_and_providers_of_the_caller_are_used_and_not_changed(
     async def script(run: DurableRun, client: AsyncOpenAI) -> Any:
         own = Agent(name="a", model=DurableResponsesModel(model, client, background_max_wait_seconds=5))
         config = RunConfig(model_provider=DurableProvider(client, background_max_wait_seconds=5))
-        said = [(await run.run(own, "Hello")).final_output]
-        said.append((await run.run(make_agent(model), "Hello", run_config=config)).final_output)
+        answers = [(await run.run(own, "Hello")).final_output]
+        answers.append((await run.run(make_agent(model), "Hello", run_config=config)).final_output)
         assert type(own) is Agent and type(own.model) is DurableResponsesModel, "the caller's own are left as they are"
-        return said
+        return answers
 
-    token, said = execute(server, script)
-    assert execute(server, script, token)[1] == said == ["One.", "Two."]
+    token, answers = execute(server, script)
+    assert execute(server, script, token)[1] == answers == ["One.", "Two."]
     assert len(upstream.calls(model)) == 2
 
 

@@ -25,8 +25,8 @@ def start(name: str, server: OutliveServer, model: str) -> subprocess.Popen[str]
 
 def test_background_example_prints_both_answers(server: OutliveServer, upstream: FakeUpstream) -> None:
     with start("background_plain.py", server, upstream.model(say("Salt ", "stays."))) as example:
-        said, _ = example.communicate(timeout=30)
-    assert said == "plain:      Salt stays.\nbackground: Salt stays.\n"
+        printed, _ = example.communicate(timeout=30)
+    assert printed == "plain:      Salt stays.\nbackground: Salt stays.\n"
     assert example.returncode == 0
 
 
