@@ -69,7 +69,7 @@ class ScriptedBackend:
     """Plays one script per call, passed through or not, and the last one again when there are more calls."""
 
     stepwise = False
-    lasting: BackgroundRuns | None = None
+    background_runs: BackgroundRuns | None = None
 
     def __init__(
         self,

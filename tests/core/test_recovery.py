@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from outlive.core.events import AnyDraft, read_frame, split_frames
 from outlive.core.fold import Fold
-from outlive.core.recovery import CONTINUABLE, MAX_ATTEMPTS, Decision, OpenText, decide, find_open_text
+from outlive.core.recovery import CONTINUABLE, MAX_ATTEMPTS, Action, Decision, OpenText, decide, find_open_text
 from outlive.core.status import check
 from outlive.dialects.chat.translator import ChatTranslator
 from outlive.ports.backend import ModelCall
@@ -16,7 +16,7 @@ from outlive.testing import CountingIds, call_chunk, reasoning_chunk, refusal_ch
 from tests.core.journals import REQUEST, chunks, fold_of, frames_of, opening, run, runs, texts
 
 
-def verdict(
+def decided(
     fold: Fold,
     attempts: int = 1,
     resumed_at: list[int] | None = None,
@@ -34,26 +34,28 @@ def shown(*upstream: bytes) -> Fold:
 
 @pytest.mark.parametrize("attempts", range(1, MAX_ATTEMPTS + 1))
 def test_what_nobody_has_seen_runs_again(attempts: int) -> None:
-    assert verdict(fold_of(opening()), attempts, continuation="none") == Decision("again")
+    assert decided(fold_of(opening()), attempts, continuation="none") == Decision(Action.RESTART)
 
 
 def test_what_nobody_has_seen_fails_when_its_attempts_are_used_up() -> None:
-    assert verdict(fold_of(opening()), MAX_ATTEMPTS + 1) == Decision("failed")
+    assert decided(fold_of(opening()), MAX_ATTEMPTS + 1) == Decision(Action.FAIL)
 
 
 @pytest.mark.parametrize("continuation", sorted(CONTINUABLE))
 def test_an_open_text_is_continued_where_the_upstream_can(continuation: str) -> None:
     fold = shown(text_chunk("Once "), text_chunk("upon"))
-    assert verdict(fold, continuation=continuation) == Decision("continue", OpenText("msg_1", 0, 0, "Once upon", 2))
+    assert decided(fold, continuation=continuation) == Decision(
+        Action.CONTINUE, OpenText("msg_1", 0, 0, "Once upon", 2)
+    )
 
 
 def test_an_open_text_is_cut_off_where_the_upstream_cannot_go_on() -> None:
-    assert verdict(shown(text_chunk("Once")), continuation="none") == Decision("interrupted")
+    assert decided(shown(text_chunk("Once")), continuation="none") == Decision(Action.INTERRUPT)
 
 
 @pytest.mark.parametrize("text_format", ["json_schema", "json_object"])
 def test_only_plain_text_is_continued(text_format: str) -> None:
-    assert verdict(shown(text_chunk('{"a":')), text_format=text_format) == Decision("interrupted")
+    assert decided(shown(text_chunk('{"a":')), text_format=text_format) == Decision(Action.INTERRUPT)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ def test_only_plain_text_is_continued(text_format: str) -> None:
     ],
 )
 def test_anything_else_that_is_open_is_cut_off(upstream: list[bytes]) -> None:
-    assert verdict(shown(*upstream)) == Decision("interrupted")
+    assert decided(shown(*upstream)) == Decision(Action.INTERRUPT)
 
 
 def test_a_text_after_finished_thoughts_is_continued() -> None:
@@ -88,19 +90,19 @@ def test_a_text_that_was_said_is_not_continued() -> None:
 def test_joints_that_bring_nothing_new_come_to_an_end() -> None:
     fold = shown(text_chunk("Once"))
     here = fold.last + 1
-    assert verdict(fold, resumed_at=[here] * (MAX_ATTEMPTS - 1)).what == "continue"
-    assert verdict(fold, resumed_at=[here] * MAX_ATTEMPTS).what == "interrupted"
+    assert decided(fold, resumed_at=[here] * (MAX_ATTEMPTS - 1)).action is Action.CONTINUE
+    assert decided(fold, resumed_at=[here] * MAX_ATTEMPTS).action is Action.INTERRUPT
     # Joints elsewhere brought something, so they do not count.
-    assert verdict(fold, resumed_at=[here - 1] * MAX_ATTEMPTS).what == "continue"
+    assert decided(fold, resumed_at=[here - 1] * MAX_ATTEMPTS).action is Action.CONTINUE
 
 
 @given(runs, st.data())
-def test_every_prefix_has_a_verdict(drafts: list[AnyDraft], data: st.DataObject) -> None:
+def test_every_prefix_has_a_decision(drafts: list[AnyDraft], data: st.DataObject) -> None:
     fold = fold_of(drafts[: data.draw(st.integers(1, len(drafts)))])
     attempts = data.draw(st.integers(1, 5))
-    found = verdict(fold, attempts)
-    assert (found.what in ("again", "failed")) == (not fold.visible)
-    assert (found.open is not None) == (found.what == "continue")
+    found = decided(fold, attempts)
+    assert (found.action in (Action.RESTART, Action.FAIL)) == (not fold.visible)
+    assert (found.open_text is not None) == (found.action is Action.CONTINUE)
 
 
 @given(chunks, st.data(), st.lists(texts, max_size=4))
@@ -110,16 +112,16 @@ def test_a_continued_stream_is_as_sound_as_an_unbroken_one(
     """Whatever came before, a text that is continued in place keeps the grammar and loses no word."""
     before = run([*upstream, text_chunk("Once ")], finish=None)
     fold = fold_of(before)
-    found = verdict(fold)
-    if found.open is None:
+    found = decided(fold)
+    if found.open_text is None:
         return
-    translator = ChatTranslator(ModelCall("m", REQUEST, [], found.open), _Ids())
+    translator = ChatTranslator(ModelCall("m", REQUEST, [], found.open_text), _Ids())
     after = [draft for text in more for draft in translator.feed(text_chunk(text))]
     whole = [*before, *after]
     events = [read_frame(frame) for frame in split_frames(frames_of(before) + frames_of(after, fold.last))]
     check(events, finished=False)
-    item = fold_of(whole).output[found.open.output_index]
-    assert item["content"][0]["text"] == found.open.text + "".join(more)
+    item = fold_of(whole).output[found.open_text.output_index]
+    assert item["content"][0]["text"] == found.open_text.text + "".join(more)
 
 
 class _Ids(CountingIds):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import AnyDraft
 from outlive.core.fold import Fold
-from outlive.core.replay_filter import Replay
+from outlive.core.replay_filter import ReplayFilter
 from outlive.dialects.responses.translator import ResponsesTranslator
 from outlive.testing import CountingIds
 from tests.dialects.playback import make_call
@@ -40,8 +40,8 @@ def shown(count: int) -> Fold:
 
 @given(st.integers(0, len(WHOLE)), st.lists(st.integers(0, 1000), max_size=10))
 def test_wherever_it_broke_off_the_rest_comes_out_once(count: int, cuts: list[int]) -> None:
-    replay = Replay(shown(count), count)
-    rest = [draft for drafts in drafts_of(cuts) for draft in replay.sift(drafts)]
+    replay = ReplayFilter(shown(count), count)
+    rest = [draft for drafts in drafts_of(cuts) for draft in replay.filter(drafts)]
     assert [draft.frame(0) for draft in rest] == [draft.frame(0) for draft in WHOLE[count:]]
     replay.end()
 
@@ -51,14 +51,14 @@ def test_another_story_is_not_taken_for_the_same() -> None:
     other = ResponsesTranslator(make_call(), CountingIds())
     for chunk in chunks(answer(message("Good", "bye"))):
         fold.apply(other.feed(chunk))
-    replay = Replay(fold, fold.last + 1)
+    replay = ReplayFilter(fold, fold.last + 1)
     with pytest.raises(UpstreamFault, match="same") as caught:
-        replay.sift(WHOLE)
+        replay.filter(WHOLE)
     assert not caught.value.retryable
 
 
 def test_less_than_was_shown_is_not_the_same() -> None:
-    replay = Replay(shown(9), 9)
-    assert replay.sift(WHOLE[:5]) == []
+    replay = ReplayFilter(shown(9), 9)
+    assert replay.filter(WHOLE[:5]) == []
     with pytest.raises(UpstreamFault, match="same"):
         replay.end()

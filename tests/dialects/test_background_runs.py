@@ -43,8 +43,8 @@ class Session:
         self.backend = ResponsesBackend(upstream, self.pool, CountingIds())
 
     async def __aenter__(self) -> BackgroundRuns:
-        assert self.backend.lasting is not None
-        return self.backend.lasting
+        assert self.backend.background_runs is not None
+        return self.backend.background_runs
 
     async def __aexit__(self, *_: object) -> None:
         await self.backend.close()
@@ -235,7 +235,7 @@ def test_without_reattach_nothing_lasts(server: ResponsesUpstream) -> None:
     async def main() -> None:
         pool = Pool()
         backend = ResponsesBackend(Upstream(name="t", url=server.url, dialect="responses"), pool, CountingIds())
-        assert backend.lasting is None
+        assert backend.background_runs is None
         async for _ in backend.stream(call_of(model)):
             pass
         await backend.close()

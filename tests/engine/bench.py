@@ -14,7 +14,7 @@ from outlive.core.fold import Fold
 from outlive.core.numbering import number
 from outlive.core.requests.create import parse_create
 from outlive.core.requests.limits import Limits
-from outlive.core.toolcalls.calls import Outcome, ToolSpec
+from outlive.core.toolcalls.calls import ToolOutcome, ToolSpec
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.run.runner import Runner
@@ -30,7 +30,7 @@ from tests.engine.virtual import VirtualClock
 
 OURS = {"type": "mcp", "server_label": "outlive"}
 
-Act = Callable[[Invocation], Awaitable[Outcome]]
+Act = Callable[[Invocation], Awaitable[ToolOutcome]]
 
 
 class StubTool:
@@ -44,9 +44,9 @@ class StubTool:
         self.calls: list[Invocation] = []
         self._act = act
 
-    async def call(self, calling: Invocation) -> Outcome:
+    async def call(self, calling: Invocation) -> ToolOutcome:
         self.calls.append(calling)
-        return Outcome(self._act) if isinstance(self._act, str) else await self._act(calling)
+        return ToolOutcome(self._act) if isinstance(self._act, str) else await self._act(calling)
 
 
 class StubBench:

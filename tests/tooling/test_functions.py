@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from outlive.core.errors import InvalidRequest, SettingsError
-from outlive.core.toolcalls.calls import Outcome
+from outlive.core.toolcalls.calls import ToolOutcome
 from outlive.ports.toolbox import Invocation, ToolProgress
 from outlive.tooling.functions import SECONDS, Functions, FunctionTool, read_function, read_module
 from outlive.tooling.threads import Threads
@@ -57,8 +57,10 @@ def make(function: Any, **options: Any) -> FunctionTool:
     return FunctionTool(function, options.get("seconds", SECONDS), Threads())
 
 
-def call(function: Any, arguments: dict[str, Any] | None = None, reports: list[ToolProgress] | None = None) -> Outcome:
-    async def go() -> Outcome:
+def call(
+    function: Any, arguments: dict[str, Any] | None = None, reports: list[ToolProgress] | None = None
+) -> ToolOutcome:
+    async def go() -> ToolOutcome:
         calling = Invocation(
             arguments=arguments or {},
             key="resp_1/mcp_1",
@@ -74,7 +76,7 @@ def call(function: Any, arguments: dict[str, Any] | None = None, reports: list[T
     return asyncio.run(go())
 
 
-def error_of(outcome: Outcome) -> str:
+def error_of(outcome: ToolOutcome) -> str:
     assert outcome.error is not None
     return str(outcome.error["content"][0]["text"])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outlive.core.toolcalls.calls import Outcome, fail
+from outlive.core.toolcalls.calls import ToolOutcome, fail
 from outlive.tooling.mcp.redactor import Redactor
 
 
@@ -17,5 +17,5 @@ def test_what_is_too_short_to_be_a_secret_stays() -> None:
 
 def test_outputs_and_errors_are_looked_through() -> None:
     veil = Redactor(["canary-123456"])
-    assert veil.from_outcome(Outcome("it is canary-123456")) == Outcome("it is ***")
+    assert veil.from_outcome(ToolOutcome("it is canary-123456")) == ToolOutcome("it is ***")
     assert veil.from_outcome(fail("it is canary-123456")) == fail("it is ***")

@@ -10,7 +10,7 @@ import pytest
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
-from outlive.core.toolcalls.calls import Outcome, ToolSpec
+from outlive.core.toolcalls.calls import ToolOutcome, ToolSpec
 from outlive.ports.toolbox import Invocation, SessionRequest, ToolSession
 from outlive.tooling.registry import MAX_NAME, Opened, ToolRegistry, choose_alias
 
@@ -21,8 +21,8 @@ class StubRaw:
         self.idempotent = self.read_only = read_only
         self.seconds = 1.0
 
-    async def call(self, calling: Invocation) -> Outcome:
-        return Outcome(self.spec.name)
+    async def call(self, calling: Invocation) -> ToolOutcome:
+        return ToolOutcome(self.spec.name)
 
 
 class StubSource:
@@ -98,7 +98,7 @@ def test_only_allowed_tools_are_offered_and_a_person_is_asked_as_wished() -> Non
     everything = open_bench(rack, ask(entry("docs")))
     assert [tool.needs_approval for tool in everything.tools.values()] == [True] * 3
     calling = Invocation(arguments={}, key="k", response_id="r", owner="ann", repeated=False, report=lambda _: None)
-    assert asyncio.run(everything.tools["drop"].call(calling)) == Outcome("drop")
+    assert asyncio.run(everything.tools["drop"].call(calling)) == ToolOutcome("drop")
 
 
 def test_tools_of_one_name_are_told_apart_by_their_label() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from enum import Enum, auto
 
 import msgspec
 
@@ -26,13 +26,22 @@ class OpenText(msgspec.Struct, frozen=True):
     deltas: int
 
 
-class Decision(msgspec.Struct, frozen=True):
-    """`again`: nothing was visible, start over. `follow`: take up the run that went on at the upstream. `step`: take
-    the next step, after closing what is open as it stands. `continue`: go on in `open`. `interrupted`: end as
-    incomplete. `failed`: end as failed, nothing was ever visible."""
+class Action(Enum):
+    """The ways to deal with a run that stopped without a terminal event."""
 
-    what: Literal["again", "follow", "step", "continue", "interrupted", "failed"]
-    open: OpenText | None = None
+    RESTART = auto()  # nothing was visible: start over
+    REATTACH = auto()  # follow the run, which goes on at the upstream
+    NEXT_STEP = auto()  # close what is open as it stands, then take the next step
+    CONTINUE = auto()  # let the upstream continue the open text
+    INTERRUPT = auto()  # end as incomplete
+    FAIL = auto()  # end as failed; nothing was ever visible
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """An action, with the text to continue for `Action.CONTINUE`."""
+
+    action: Action
+    open_text: OpenText | None = None
 
 
 def decide(
@@ -42,33 +51,33 @@ def decide(
     resumed_at: list[int],
     continuation: str,
     text_format: str,
-    steps: bool = False,
-    lasts: bool = False,
+    stepwise: bool = False,
+    reattachable: bool = False,
 ) -> Decision:
-    """What becomes of a run that stopped without a terminal event.
+    """Decide how to deal with a run that stopped without a terminal event.
 
-    It has been claimed `attempts` times, the present one included, and was joined before the numbers in `resumed_at`.
-    `steps`: its answer is made in several steps, and whoever makes it can go on after any that is finished. `lasts`:
-    it goes on at the upstream without us.
+    It has been claimed `attempts` times, the present claim included, and was resumed before each of the sequence
+    numbers in `resumed_at`. `stepwise`: its answer is made in several steps and can be continued after each finished
+    one. `reattachable`: it goes on at the upstream without this server.
     """
     if not fold.visible:
         if attempts > MAX_ATTEMPTS:
-            return Decision("failed")
-        return Decision("follow" if lasts else "again")
-    # Each joint must bring something new, or a poisoned answer would be continued for ever.
+            return Decision(Action.FAIL)
+        return Decision(Action.REATTACH if reattachable else Action.RESTART)
+    # Each resumption must bring something new, or a poisoned answer would be continued for ever.
     fruitless = resumed_at.count(fold.last + 1)
-    if lasts and fruitless < MAX_ATTEMPTS:
-        return Decision("follow")
-    if fruitless < MAX_ATTEMPTS and (_may_step(fold) if steps else _is_only_compacted(fold)):
-        return Decision("step")
+    if reattachable and fruitless < MAX_ATTEMPTS:
+        return Decision(Action.REATTACH)
+    if fruitless < MAX_ATTEMPTS and (_may_step(fold) if stepwise else _is_only_compacted(fold)):
+        return Decision(Action.NEXT_STEP)
     if continuation in CONTINUABLE and text_format == "text" and fruitless < MAX_ATTEMPTS:
         open_text = find_open_text(fold)
         if open_text is not None:
-            if steps:  # what was said in steps before is counted already
+            if stepwise:  # the deltas of earlier steps are counted already
                 deltas = fold.count_pieces("response.output_text.delta", open_text.output_index)
                 open_text = msgspec.structs.replace(open_text, deltas=deltas)
-            return Decision("continue", open_text)
-    return Decision("interrupted")
+            return Decision(Action.CONTINUE, open_text)
+    return Decision(Action.INTERRUPT)
 
 
 def _may_step(fold: Fold) -> bool:

@@ -14,7 +14,7 @@ from outlive.core.fold import Fold
 NOT_THE_SAME = "The model's server did not tell the same again when its run was taken up."
 
 
-class Replay:
+class ReplayFilter:
     """Drops the first `count` drafts, which must lead to what `fold` holds."""
 
     __slots__ = ("_fold", "_left", "_told")
@@ -28,7 +28,7 @@ class Replay:
     def is_over(self) -> bool:
         return self._left == 0
 
-    def sift(self, drafts: list[AnyDraft]) -> list[AnyDraft]:
+    def filter(self, drafts: list[AnyDraft]) -> list[AnyDraft]:
         """What is new of these. Raises UpstreamFault when it is not the same run that is told."""
         if not self._left or not drafts:
             return drafts

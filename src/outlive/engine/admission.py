@@ -21,7 +21,7 @@ from outlive.core.requests.create import CreateResponse, canonical, header, pars
 from outlive.core.requests.limits import Limits
 from outlive.core.requests.references import find_references, resolve
 from outlive.core.requests.secrets import pack_secrets, purpose_of
-from outlive.core.toolcalls.offer import without_ours
+from outlive.core.toolcalls.offer import without_server_tools
 from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.ephemeral import EphemeralRuns
 from outlive.engine.retries import PendingCreates
@@ -138,7 +138,7 @@ class Admitter:
             self._toolbox.check(request)
             if request.secrets and request.store and self._seal is None:
                 refuse(NO_SEAL, "tools", "unsupported_parameter")
-            request = without_ours(request)
+            request = without_server_tools(request)
         backend.check(request)
 
     def _close_secrets(self, request: CreateResponse, response_id: str) -> bytes | None:

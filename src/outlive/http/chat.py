@@ -8,7 +8,7 @@ from typing import Any
 
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.http.request import Call, ClientDisconnected
-from outlive.ports.backend import Passed
+from outlive.ports.backend import PassedAnswer
 
 # Fields that ask for state, and what to do instead.
 STATEFUL = {
@@ -53,7 +53,7 @@ async def _pass_on(call: Call, body: dict[str, Any]) -> None:
         leaving.cancel()
 
 
-async def _relay(call: Call, passed: Passed) -> None:
+async def _relay(call: Call, passed: PassedAnswer) -> None:
     await call.start(passed.status, passed.headers.pop("content-type", "application/json"), passed.headers)
     with contextlib.suppress(OSError, UpstreamFault):
         async for piece in passed.body():

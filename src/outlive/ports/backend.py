@@ -91,7 +91,7 @@ class Translator(Protocol):
         ...
 
 
-class Passed(Protocol):
+class PassedAnswer(Protocol):
     """An answer that is passed through as it comes. Whoever has it reads `body` to its end, or closes it."""
 
     status: int
@@ -125,7 +125,7 @@ class Backend(Protocol):
 
     name: str
     continuation: ContinuationMode
-    lasting: BackgroundRuns | None  # None: its runs end with the connection
+    background_runs: BackgroundRuns | None  # None: its runs end with the connection
     # True: it makes its answer in several steps, and can go on after any that is finished, given what there is by then.
     stepwise: bool
 
@@ -143,7 +143,7 @@ class Backend(Protocol):
         """
         ...
 
-    async def pass_through(self, body: Json) -> Passed:
+    async def pass_through(self, body: Json) -> PassedAnswer:
         """Send a Chat Completions request as it is. Raises UpstreamFault when there is no answer to hand on."""
         ...
 

@@ -10,7 +10,7 @@ import msgspec
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests.create import CreateResponse
-from outlive.core.toolcalls.calls import Outcome, ToolSpec
+from outlive.core.toolcalls.calls import ToolOutcome, ToolSpec
 from outlive.ports.seal import Seal
 
 
@@ -55,7 +55,7 @@ class Tool(Protocol):
     seconds: float  # the limit of a call's duration
     needs_approval: bool  # True: a person is asked before each call
 
-    async def call(self, invocation: Invocation) -> Outcome:
+    async def call(self, invocation: Invocation) -> ToolOutcome:
         """Make the call. A failure is an outcome too; cancelling stops the call as far as it can be stopped."""
         ...
 

@@ -11,7 +11,7 @@ from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests.create import CreateResponse
-from outlive.ports.backend import BackgroundRuns, ContinuationMode, ModelCall, OnChunks, Passed
+from outlive.ports.backend import BackgroundRuns, ContinuationMode, ModelCall, OnChunks, PassedAnswer
 from outlive.served_agents.channel import AgentChannel, AgentError, AgentRunner
 from outlive.served_agents.translator import AgentTranslator
 
@@ -26,7 +26,7 @@ class AgentBackend:
     """One agent under the name of a model."""
 
     stepwise = True
-    lasting: BackgroundRuns | None = None
+    background_runs: BackgroundRuns | None = None
 
     def __init__(self, name: str, player: AgentRunner, ids: IdSource) -> None:
         self.name = name
@@ -74,7 +74,7 @@ class AgentBackend:
         finally:
             teller.over()
 
-    async def pass_through(self, body: Json) -> Passed:
+    async def pass_through(self, body: Json) -> PassedAnswer:
         raise InvalidRequest(
             f"{self.name} is an agent: ask it through /v1/responses.", param="model", code="unsupported_model"
         )

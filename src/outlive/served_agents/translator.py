@@ -9,7 +9,7 @@ import msgspec
 from outlive.core.events import AnyDraft, Json
 from outlive.core.ids import IdSource
 from outlive.core.toolcalls import calls as wire
-from outlive.core.toolcalls.calls import Call, Outcome
+from outlive.core.toolcalls.calls import ToolCall, ToolOutcome
 from outlive.core.usage import add_usage
 from outlive.dialects.open_items import GrowingText, PartKind
 from outlive.ports.backend import Ending, ModelCall
@@ -60,7 +60,7 @@ class AgentTranslator:
         self._text: GrowingText | None = None
         self._paused = False  # that text is whole, and shown as such when something follows: so the end of the last one
         # stands in the same commit as the end of the answer, and a journal with nothing open has more to come
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, ToolCall] = {}
         self._usage: Json | None = None
         if call.resume is not None:
             self._text = GrowingText("message", call.resume.item_id, call.resume.output_index)
@@ -92,14 +92,14 @@ class AgentTranslator:
 
     def _feed_begin(self, item_id: str, name: str, arguments: str) -> list[AnyDraft]:
         drafts = self._close()
-        call = Call(
+        call = ToolCall(
             item_id=item_id, output_index=self._count(), label=self._name, name=name, arguments=arguments or "{}"
         )
         self._calls[item_id] = call
         return [*drafts, *wire.announce(call), wire.begin(call)]
 
     def _feed_finish(self, item_id: str, output: str | None, error: Json | None) -> list[AnyDraft]:
-        return wire.finish(self._calls.pop(item_id), Outcome(output, error))
+        return wire.finish(self._calls.pop(item_id), ToolOutcome(output, error))
 
     def _feed_report(self, item_id: str, progress: Json) -> list[AnyDraft]:
         call = self._calls.get(item_id)

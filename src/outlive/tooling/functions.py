@@ -16,7 +16,7 @@ import msgspec
 from outlive.core.errors import SettingsError
 from outlive.core.events import Json
 from outlive.core.requests.checks import refuse
-from outlive.core.toolcalls.calls import Outcome, ToolSpec, fail
+from outlive.core.toolcalls.calls import ToolOutcome, ToolSpec, fail
 from outlive.ports.toolbox import Invocation, SessionRequest, ToolProgress
 from outlive.tooling.registry import Opened
 from outlive.tooling.signatures import read_signature
@@ -108,7 +108,7 @@ class FunctionTool:
         name = marks.name or function.__name__
         self.spec = ToolSpec(LABEL, name, marks.description or self._signature.about, self._signature.schema)
 
-    async def call(self, invocation: Invocation) -> Outcome:
+    async def call(self, invocation: Invocation) -> ToolOutcome:
         signature = self._signature
         try:
             given = msgspec.convert(invocation.arguments, signature.arguments, strict=False)
@@ -118,7 +118,7 @@ class FunctionTool:
         if signature.context is not None:
             values[signature.context] = Context(invocation)
         try:
-            return Outcome(_render(await self._run(values)))
+            return ToolOutcome(_render(await self._run(values)))
         except ToolError as error:
             return fail(str(error)[:MAX_ERROR])
         except (Exception, SystemExit) as error:

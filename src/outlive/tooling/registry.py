@@ -13,8 +13,8 @@ from outlive.core.events import Json
 from outlive.core.requests.checks import refuse
 from outlive.core.requests.create import CreateResponse
 from outlive.core.requests.mcp_servers import allows, needs_approval
-from outlive.core.toolcalls.calls import Outcome, ToolSpec
-from outlive.core.toolcalls.offer import OURS
+from outlive.core.toolcalls.calls import ToolOutcome, ToolSpec
+from outlive.core.toolcalls.offer import SERVER_TOOL_TYPE
 from outlive.ports.toolbox import Invocation, SessionRequest, Tool, ToolSession
 
 MAX_NAME = 64  # what every model's server takes as the name of a function
@@ -30,7 +30,7 @@ class Raw(Protocol):
     seconds: float
     read_only: bool
 
-    async def call(self, invocation: Invocation) -> Outcome: ...
+    async def call(self, invocation: Invocation) -> ToolOutcome: ...
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -107,7 +107,7 @@ class ToolRegistry:
     def check(self, request: CreateResponse) -> None:
         labels: set[str] = set()
         for n, entry in enumerate(request.tools):
-            if entry["type"] != OURS:
+            if entry["type"] != SERVER_TOOL_TYPE:
                 continue
             label = entry["server_label"]
             if label in labels:
@@ -119,14 +119,14 @@ class ToolRegistry:
             source.check(entry, f"tools[{n}]")
 
     def serves(self, request: CreateResponse) -> bool:
-        if self._always or any(tool["type"] == OURS for tool in request.tools):
+        if self._always or any(tool["type"] == SERVER_TOOL_TYPE for tool in request.tools):
             return True
         # The answer to a question of ours, though without the tools that it was about: then the call fails, visibly.
         return any(item["type"] == "mcp_approval_response" for item in request.input)
 
     async def open(self, session_request: SessionRequest) -> ToolSession:
         bench = OpenToolSession()
-        taken = {str(tool.get("name")) for tool in session_request.request.tools if tool["type"] != OURS}
+        taken = {str(tool.get("name")) for tool in session_request.request.tools if tool["type"] != SERVER_TOOL_TYPE}
         found = [(entry, self._find(entry)) for entry in self._entries(session_request.request)]
         known = [(entry, source) for entry, source in found if source is not None]
         # All at once: a server that does not answer must not add its time to that of the next.
@@ -143,7 +143,7 @@ class ToolRegistry:
         return bench
 
     def _entries(self, request: CreateResponse) -> list[Json]:
-        own = [tool for tool in request.tools if tool["type"] == OURS]
+        own = [tool for tool in request.tools if tool["type"] == SERVER_TOOL_TYPE]
         labels = {entry["server_label"] for entry in own}
         return own + [entry for entry in self._always if entry["server_label"] not in labels]
 

@@ -24,7 +24,7 @@ def sift(chunks: list[bytes], finish: str = "tool_calls") -> tuple[list[AnyDraft
     sieve = ToolCallBuffer(OURS)
     shown: list[AnyDraft] = []
     for chunk in [*chunks, finish_chunk(finish)]:
-        shown += sieve.sift(translator.feed(chunk))
+        shown += sieve.feed(translator.feed(chunk))
     return shown, sieve.end(translator.end()[0])
 
 
@@ -43,12 +43,12 @@ def test_an_end_that_comes_early_is_held_until_something_follows_it() -> None:
     text = GrowingText("message", "msg_1", 0)
     said = [*text.open(), *text.open_part("output_text"), text.grow("Hi"), *text.close("completed")]
     sieve = ToolCallBuffer(OURS)
-    assert types([*sieve.sift(said)])[-1] == "output_text.delta"
+    assert types([*sieve.feed(said)])[-1] == "output_text.delta"
     assert types(sieve.end([])) == ["output_text.done", "content_part.done", "output_item.done"]
     sieve = ToolCallBuffer(OURS)
-    sieve.sift(said)
+    sieve.feed(said)
     following = GrowingText("message", "msg_2", 1).open()
-    assert types([*sieve.sift(following)])[-2:] == ["output_item.done", "output_item.added"]
+    assert types([*sieve.feed(following)])[-2:] == ["output_item.done", "output_item.added"]
 
 
 def test_a_call_of_ours_is_held_until_its_step_is_over() -> None:

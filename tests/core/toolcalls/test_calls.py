@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.core.endings import Outcome as End
-from outlive.core.endings import close_open, turn
+from outlive.core.endings import Outcome, close_open, turn
 from outlive.core.events import AnyDraft, Json, read_frame, split_frames
 from outlive.core.fold import Fold
 from outlive.core.status import check
 from outlive.core.toolcalls import calls
-from outlive.core.toolcalls.calls import Call, Outcome
+from outlive.core.toolcalls.calls import ToolCall, ToolOutcome
 from tests.core.journals import assert_official_event, end_with, fold_of, frames_of, opening
 
-CALL = Call(item_id="mcp_1", output_index=0, label="outlive", name="weather", arguments='{"city":"Paris"}')
+CALL = ToolCall(item_id="mcp_1", output_index=0, label="outlive", name="weather", arguments='{"city":"Paris"}')
 LIST: Json = {
     "id": "mcpl_1",
     "type": "mcp_list_tools",
@@ -24,7 +23,7 @@ LIST: Json = {
 PROGRESS = {"progress": 1.0, "total": 3.0, "message": "one of three"}
 
 
-def life(outcome: Outcome) -> list[AnyDraft]:
+def life(outcome: ToolOutcome) -> list[AnyDraft]:
     return [
         *opening(),
         *calls.announce(CALL),
@@ -36,7 +35,7 @@ def life(outcome: Outcome) -> list[AnyDraft]:
 
 def end_all(drafts: list[AnyDraft]) -> list[Json]:
     fold = fold_of(drafts)
-    drafts = [*drafts, *end_with(fold, close_open(fold), End(status="cancelled", at=9))]
+    drafts = [*drafts, *end_with(fold, close_open(fold), Outcome(status="cancelled", at=9))]
     events = [read_frame(frame) for frame in split_frames(frames_of(drafts))]
     check(events)
     for event in events:
@@ -44,8 +43,8 @@ def end_all(drafts: list[AnyDraft]) -> list[Json]:
     return events
 
 
-@pytest.mark.parametrize("outcome", [Outcome("18 degrees"), calls.fail("no such city")])
-def test_a_call_can_be_broken_off_after_any_of_its_events(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [ToolOutcome("18 degrees"), calls.fail("no such city")])
+def test_a_call_can_be_broken_off_after_any_of_its_events(outcome: ToolOutcome) -> None:
     drafts = life(outcome)
     for cut in range(len(opening()), len(drafts) + 1):
         final = end_all(drafts[:cut])[-1]["response"]
@@ -55,7 +54,7 @@ def test_a_call_can_be_broken_off_after_any_of_its_events(outcome: Outcome) -> N
 
 
 def test_a_journal_tells_how_far_a_call_has_come() -> None:
-    drafts = life(Outcome("18"))
+    drafts = life(ToolOutcome("18"))
     announced = len(opening()) + len(calls.announce(CALL))
     assert calls.find_open(fold_of(drafts[:announced])) == [CALL]
     assert [call.begun for call in calls.find_open(fold_of(drafts[: announced + 1]))] == [True]
@@ -65,7 +64,7 @@ def test_a_journal_tells_how_far_a_call_has_come() -> None:
 
 
 def test_a_fold_is_the_same_from_drafts_and_from_frames() -> None:
-    drafts = life(Outcome("18"))
+    drafts = life(ToolOutcome("18"))
     for cut in range(1, len(drafts) + 1):
         replayed = Fold()
         replayed.replay(frames_of(drafts[:cut]))
@@ -80,9 +79,9 @@ def test_a_call_that_was_begun_shows_as_calling() -> None:
 
 
 def test_a_call_that_is_left_ends_without_an_outcome() -> None:
-    fold = fold_of([*opening(), *calls.announce(CALL), calls.leave(CALL)])
+    fold = fold_of([*opening(), *calls.announce(CALL), calls.close_unmade(CALL)])
     assert (fold.output[0]["status"], fold.output[0]["output"]) == ("incomplete", None)
-    end_all([*opening(), *calls.announce(CALL), calls.leave(CALL)])
+    end_all([*opening(), *calls.announce(CALL), calls.close_unmade(CALL)])
 
 
 @pytest.mark.parametrize("error", [None, "It did not answer."])
@@ -106,7 +105,7 @@ def test_a_question_for_approval_is_an_item_of_its_own() -> None:
 
 
 def test_a_turn_keeps_calls_that_are_over_however_they_ended() -> None:
-    done = fold_of(life(Outcome("18"))).output
+    done = fold_of(life(ToolOutcome("18"))).output
     failed = fold_of(life(calls.fail("no"))).output
-    left = fold_of([*opening(), *calls.announce(CALL), calls.leave(CALL)]).output
+    left = fold_of([*opening(), *calls.announce(CALL), calls.close_unmade(CALL)]).output
     assert turn([*done, *failed, *left]) == [*done, *failed]

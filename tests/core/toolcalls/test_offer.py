@@ -9,7 +9,7 @@ import pytest
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
 from outlive.core.toolcalls.calls import ToolSpec
-from outlive.core.toolcalls.offer import offer, without_ours
+from outlive.core.toolcalls.offer import add_server_tools, without_server_tools
 
 WEATHER = ToolSpec("outlive", "weather", "Tells it.", {"type": "object"})
 SEARCH = ToolSpec("docs", "search", "Finds.", {"type": "object"})
@@ -20,7 +20,7 @@ SERVER: Json = {"type": "mcp", "server_label": "docs"}
 
 def ask(tools: list[Json], choice: Any = "auto", *, first: bool = True, spent: bool = False) -> CreateResponse:
     request = CreateResponse(model="m", input=[], tools=tools, tool_choice=choice, max_output_tokens=100)
-    return offer(request, SPECS, first=first, spent=spent, max_output_tokens=60)
+    return add_server_tools(request, SPECS, first=first, spent=spent, max_output_tokens=60)
 
 
 def names(request: CreateResponse) -> list[str]:
@@ -77,6 +77,6 @@ def test_when_no_more_calls_may_be_made_the_model_is_to_answer() -> None:
 
 def test_an_upstream_is_not_asked_about_tools_that_are_none_of_its_business() -> None:
     plain = CreateResponse(model="m", input=[], tools=[THEIRS])
-    assert without_ours(plain) is plain
+    assert without_server_tools(plain) is plain
     mixed = CreateResponse(model="m", input=[], tools=[SERVER, THEIRS], tool_choice={"type": "mcp"})
-    assert without_ours(mixed) == plain
+    assert without_server_tools(mixed) == plain

@@ -85,7 +85,7 @@ MIDDLE = 12
 
 def last(rig: Rig, runs: Runs) -> None:
     """Have the rig's upstream be one whose runs last."""
-    rig.backend.lasting = runs
+    rig.backend.background_runs = runs
     rig.backend.translator = lambda call: ResponsesTranslator(call, DerivedIds(call.response_id))  # type: ignore[assignment,method-assign,return-value]
 
 

@@ -13,7 +13,7 @@ from outlive.core.errors import StorageUnavailable, UpstreamFault
 from outlive.core.events import AnyDraft, Json
 from outlive.core.recovery import MAX_ATTEMPTS
 from outlive.core.toolcalls import calls
-from outlive.core.toolcalls.calls import INTERRUPTED, Call, Outcome
+from outlive.core.toolcalls.calls import INTERRUPTED, ToolCall, ToolOutcome
 from outlive.engine.delivery import live
 from outlive.engine.delivery.committer import ENDINGS, Committer
 from outlive.ports.backend import Ending, ModelCall
@@ -38,11 +38,11 @@ class AgentTranslator:
 
     def feed(self, chunk: bytes) -> list[AnyDraft]:
         item_id = f"mcp_{self._index}"
-        call = Call(item_id=item_id, output_index=self._index, label="agent", name=chunk.decode(), arguments="{}")
+        call = ToolCall(item_id=item_id, output_index=self._index, label="agent", name=chunk.decode(), arguments="{}")
         self._index += 1
         if chunk == b"hang":
             return [*calls.announce(call), calls.begin(call)]
-        return [*calls.announce(call), calls.begin(call), *calls.finish(call, Outcome("ok"))]
+        return [*calls.announce(call), calls.begin(call), *calls.finish(call, ToolOutcome("ok"))]
 
     def end(self) -> tuple[list[AnyDraft], Ending]:
         return [], Ending("completed")

@@ -11,7 +11,7 @@ import pytest
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
 from outlive.core.requests.secrets import pack_secrets, purpose_of
-from outlive.core.toolcalls.calls import INTERRUPTED, Outcome
+from outlive.core.toolcalls.calls import INTERRUPTED, ToolOutcome
 from outlive.engine.run.tool_loop import MAX_REPEATS, OTHER_SEAL, OVER_LIMIT
 from outlive.engine.run.tool_runner import NO_TOOL
 from outlive.ports.toolbox import Invocation, SessionRequest
@@ -27,8 +27,8 @@ TWO_STEPS: list[Script] = [[wants(PARIS, text="Let me see.")], [wants(ROME)], AN
 
 
 def weather(**marks: Any) -> StubTool:
-    async def act(calling: Invocation) -> Outcome:
-        return Outcome(f"18 in {calling.arguments['city']}")
+    async def act(calling: Invocation) -> ToolOutcome:
+        return ToolOutcome(f"18 in {calling.arguments['city']}")
 
     return StubTool("weather", act, **marks)
 
@@ -93,9 +93,9 @@ def test_a_call_is_in_the_journal_before_it_is_made_and_its_output_before_the_ne
     async def scene() -> None:
         seen: list[list[str]] = []
 
-        async def act(calling: Invocation) -> Outcome:
+        async def act(calling: Invocation) -> ToolOutcome:
             seen.append([event["type"] for event in desk.events()])
-            return Outcome("18")
+            return ToolOutcome("18")
 
         desk = Desk(StubToolbox(StubTool("weather", act)), *TWO_STEPS)
         asked = desk.backend.stream
@@ -141,13 +141,13 @@ def test_calls_of_one_step_are_made_together_or_one_by_one(parallel: bool | None
     async def scene() -> None:
         running, most = 0, 0
 
-        async def act(calling: Invocation) -> Outcome:
+        async def act(calling: Invocation) -> ToolOutcome:
             nonlocal running, most
             running += 1
             most = max(most, running)
             await asyncio.sleep(1)
             running -= 1
-            return Outcome(calling.arguments["city"])
+            return ToolOutcome(calling.arguments["city"])
 
         tool = StubTool("weather", act)
         step = wants(PARIS, ROME, ("weather", '{"city":"Oslo"}'))
@@ -443,7 +443,7 @@ def test_a_call_that_kills_its_server_is_not_repeated_for_ever() -> None:
         for _ in range(MAX_REPEATS):
             gate = asyncio.Event()
 
-            async def hang(calling: Invocation, gate: asyncio.Event = gate) -> Outcome:
+            async def hang(calling: Invocation, gate: asyncio.Event = gate) -> ToolOutcome:
                 gate.set()
                 await asyncio.Event().wait()
                 raise AssertionError
@@ -575,10 +575,10 @@ def test_a_run_may_be_handed_back_unless_a_call_is_under_way_that_may_not_be_rep
 
             async def act(
                 calling: Invocation, started: asyncio.Event = started, go_on: asyncio.Event = go_on
-            ) -> Outcome:
+            ) -> ToolOutcome:
                 started.set()
                 await go_on.wait()
-                return Outcome("18")
+                return ToolOutcome("18")
 
             gate = Gate()
             desk = Desk(StubToolbox(StubTool("weather", act, idempotent=idempotent)), [wants(PARIS)], [gate, *ANSWER])
@@ -601,7 +601,7 @@ def test_a_cancelled_run_cancels_its_calls_and_closes_its_tools() -> None:
         started = asyncio.Event()
         cancelled = False
 
-        async def act(calling: Invocation) -> Outcome:
+        async def act(calling: Invocation) -> ToolOutcome:
             nonlocal cancelled
             started.set()
             try:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outlive.core.events import Json
-from outlive.core.toolcalls.calls import Outcome, fail
+from outlive.core.toolcalls.calls import ToolOutcome, fail
 from outlive.engine.run.tool_runner import (
     BROKEN,
     ERROR_TOO_LONG,
@@ -24,7 +24,7 @@ from outlive.ports.toolbox import Invocation, ToolProgress
 from tests.engine.bench import Desk, StubTool, StubToolbox, told, wants
 from tests.engine.virtual import run_virtually
 
-Act = Callable[[Invocation], Awaitable[Outcome]]
+Act = Callable[[Invocation], Awaitable[ToolOutcome]]
 
 
 def make(act: Act | str, arguments: str = "{}", times: int = 1, **options: Any) -> tuple[list[Json], Desk, StubTool]:
@@ -57,8 +57,8 @@ def test_an_outcome_is_what_the_tool_says() -> None:
 
 
 def test_an_output_of_nothing_is_an_output() -> None:
-    async def act(calling: Invocation) -> Outcome:
-        return Outcome()
+    async def act(calling: Invocation) -> ToolOutcome:
+        return ToolOutcome()
 
     (item,), desk, _ = make(act)
     assert (item["status"], item["output"]) == ("completed", "")
@@ -66,7 +66,7 @@ def test_an_output_of_nothing_is_an_output() -> None:
 
 
 def test_a_tool_may_fail_and_the_model_is_told() -> None:
-    async def act(calling: Invocation) -> Outcome:
+    async def act(calling: Invocation) -> ToolOutcome:
         return fail("No such city.")
 
     (item,), desk, _ = make(act)
@@ -75,7 +75,7 @@ def test_a_tool_may_fail_and_the_model_is_told() -> None:
 
 
 def test_a_tool_that_raises_has_failed_and_says_nothing_of_its_insides(caplog: pytest.LogCaptureFixture) -> None:
-    async def act(calling: Invocation) -> Outcome:
+    async def act(calling: Invocation) -> ToolOutcome:
         raise RuntimeError("secret inside")
 
     (item,), desk, _ = make(act)
@@ -84,7 +84,7 @@ def test_a_tool_that_raises_has_failed_and_says_nothing_of_its_insides(caplog: p
 
 
 def test_a_tool_that_cancels_itself_has_failed() -> None:
-    async def act(calling: Invocation) -> Outcome:
+    async def act(calling: Invocation) -> ToolOutcome:
         raise asyncio.CancelledError
 
     (item,), _, _ = make(act)
@@ -92,7 +92,7 @@ def test_a_tool_that_cancels_itself_has_failed() -> None:
 
 
 def test_a_call_has_its_deadline() -> None:
-    async def act(calling: Invocation) -> Outcome:
+    async def act(calling: Invocation) -> ToolOutcome:
         await asyncio.sleep(3600)
         raise AssertionError
 
@@ -102,7 +102,7 @@ def test_a_call_has_its_deadline() -> None:
 
 
 def test_a_call_that_will_not_be_stopped_is_left_alone() -> None:
-    async def act(calling: Invocation) -> Outcome:
+    async def act(calling: Invocation) -> ToolOutcome:
         while True:
             try:
                 await asyncio.sleep(3600)
@@ -124,7 +124,7 @@ def test_a_call_that_will_not_be_stopped_is_left_alone() -> None:
 
 
 def test_a_timeout_of_the_tools_own_is_not_the_deadline() -> None:
-    async def act(calling: Invocation) -> Outcome:
+    async def act(calling: Invocation) -> ToolOutcome:
         raise TimeoutError
 
     (item,), _, _ = make(act)
@@ -145,7 +145,7 @@ def test_an_output_that_is_too_long_is_cut_and_says_so() -> None:
 
 
 def test_an_error_that_is_too_long_is_not_told() -> None:
-    async def act(calling: Invocation) -> Outcome:
+    async def act(calling: Invocation) -> ToolOutcome:
         return fail("x" * 500)
 
     (item,), _, _ = make(act, max_output=100)
@@ -155,13 +155,13 @@ def test_an_error_that_is_too_long_is_not_told() -> None:
 def test_many_calls_are_made_so_many_at_a_time() -> None:
     running, most = 0, 0
 
-    async def act(calling: Invocation) -> Outcome:
+    async def act(calling: Invocation) -> ToolOutcome:
         nonlocal running, most
         running += 1
         most = max(most, running)
         await asyncio.sleep(1)
         running -= 1
-        return Outcome("fine")
+        return ToolOutcome("fine")
 
     items, _, _ = make(act, times=WIDTH + 5)
     assert most == WIDTH
@@ -171,24 +171,24 @@ def test_many_calls_are_made_so_many_at_a_time() -> None:
 def test_one_call_that_fails_does_not_stop_the_others() -> None:
     begun = 0
 
-    async def act(calling: Invocation) -> Outcome:
+    async def act(calling: Invocation) -> ToolOutcome:
         nonlocal begun
         begun += 1
         if begun == 2:
             raise RuntimeError
         await asyncio.sleep(1)
-        return Outcome("fine")
+        return ToolOutcome("fine")
 
     items, _, _ = make(act, times=3)
     assert [item["status"] for item in items] == ["completed", "failed", "completed"]
 
 
 def test_progress_shows_in_the_stream() -> None:
-    async def act(calling: Invocation) -> Outcome:
+    async def act(calling: Invocation) -> ToolOutcome:
         calling.report(ToolProgress(1, 3, "one"))
         await asyncio.sleep(1)
         calling.report(ToolProgress(message="x" * 10_000))
-        return Outcome("fine")
+        return ToolOutcome("fine")
 
     (item,), desk, _ = make(act)
     one, two = reports(desk)
@@ -198,11 +198,11 @@ def test_progress_shows_in_the_stream() -> None:
 
 
 def test_a_tool_that_reports_all_the_time_is_heard_now_and_then() -> None:
-    async def act(calling: Invocation) -> Outcome:
+    async def act(calling: Invocation) -> ToolOutcome:
         for n in range(10_000):
             calling.report(ToolProgress(n))
             await asyncio.sleep(0.001)
-        return Outcome("fine")
+        return ToolOutcome("fine")
 
     _, desk, _ = make(act)
     assert len(reports(desk)) == pytest.approx(REPORTS + 10 * REPORTS_PER_SECOND, abs=2)
@@ -211,9 +211,9 @@ def test_a_tool_that_reports_all_the_time_is_heard_now_and_then() -> None:
 def test_nothing_is_reported_of_a_call_that_is_over() -> None:
     late: list[Invocation] = []
 
-    async def act(calling: Invocation) -> Outcome:
+    async def act(calling: Invocation) -> ToolOutcome:
         late.append(calling)
-        return Outcome("fine")
+        return ToolOutcome("fine")
 
     async def go() -> None:
         desk = Desk(StubToolbox(StubTool("act", act)), [wants(("act", "{}"))], [wants(text="Done.")])

@@ -82,8 +82,8 @@ class _Examination:
         counted = await self._backend.count(_make(model))
         detail = "It counts tokens." if counted else "It does not count tokens: they are estimated."
         self._section.add("ok" if counted else "warn", "input_tokens", detail)
-        if self._backend.lasting is not None:
-            await self._ask_reattach(self._backend.lasting, model)
+        if self._backend.background_runs is not None:
+            await self._ask_reattach(self._backend.background_runs, model)
 
     async def _ask_developer(self, model: str) -> None:
         if not self._upstream.developer_role:

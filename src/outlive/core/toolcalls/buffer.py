@@ -36,7 +36,7 @@ class ToolCallBuffer:
         self._held: list[AnyDraft] = []
         self._stopped = False  # a call of ours has begun: nothing more is shown
 
-    def sift(self, drafts: list[AnyDraft]) -> list[AnyDraft]:
+    def feed(self, drafts: list[AnyDraft]) -> list[AnyDraft]:
         """What may be shown of these, and of what was held before."""
         shown: list[AnyDraft] = []
         for draft in drafts:

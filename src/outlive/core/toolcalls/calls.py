@@ -39,7 +39,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
     parameters: Json = {}  # JSON schema
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """One call that the model asked for, with its place in the response."""
 
     item_id: str
@@ -51,19 +51,19 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     begun: bool = False  # only of a call found in a journal
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ToolOutcome(msgspec.Struct, frozen=True):
     """What came of a call: an output, or an error in one of the wire's three shapes."""
 
     output: str | None = None
     error: Json | None = None
 
 
-def fail(message: str) -> Outcome:
+def fail(message: str) -> ToolOutcome:
     """The outcome of a call that came to nothing; the model is told why."""
-    return Outcome(error={"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": message}]})
+    return ToolOutcome(error={"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": message}]})
 
 
-def announce(call: Call) -> list[AnyDraft]:
+def announce(call: ToolCall) -> list[AnyDraft]:
     """The call as the model asked for it, whole."""
     place = _place(call)
     drafts: list[AnyDraft] = [
@@ -76,12 +76,12 @@ def announce(call: Call) -> list[AnyDraft]:
     return drafts
 
 
-def begin(call: Call) -> Draft:
+def begin(call: ToolCall) -> Draft:
     """Must be durable before the call is made."""
     return Draft("response.mcp_call.in_progress", _place(call))
 
 
-def finish(call: Call, outcome: Outcome) -> list[AnyDraft]:
+def finish(call: ToolCall, outcome: ToolOutcome) -> list[AnyDraft]:
     status = "completed" if outcome.error is None else "failed"
     item = _item(call, call.arguments) | {"status": status, "output": outcome.output, "error": outcome.error}
     return [
@@ -90,23 +90,23 @@ def finish(call: Call, outcome: Outcome) -> list[AnyDraft]:
     ]
 
 
-def leave(call: Call) -> Draft:
+def close_unmade(call: ToolCall) -> Draft:
     """End a call that was announced and will not be made, because the response ends."""
     item = _item(call, call.arguments) | {"status": "incomplete"}
     return Draft("response.output_item.done", {"output_index": call.output_index, "item": item})
 
 
-def give_up(fold: Fold) -> list[AnyDraft]:
+def fail_open(fold: Fold) -> list[AnyDraft]:
     """The end of all calls without an outcome, where nobody can make them again."""
     return [draft for call in find_open(fold) for draft in finish(call, fail(INTERRUPTED))]
 
 
-def report(call: Call, progress: Json) -> Draft:
+def report(call: ToolCall, progress: Json) -> Draft:
     """How far a call has come; clients may ignore it."""
     return Draft(PROGRESS_EVENT, _place(call) | progress)
 
 
-def ask_approval(call: Call, request_id: str) -> list[AnyDraft]:
+def ask_approval(call: ToolCall, request_id: str) -> list[AnyDraft]:
     """In place of the call: the question whether it may be made. The next turn answers it."""
     item: Json = {"id": request_id, "type": "mcp_approval_request", "server_label": call.label}
     item |= {"name": call.name, "arguments": call.arguments}
@@ -127,7 +127,7 @@ def show_list(item: Json, output_index: int) -> list[AnyDraft]:
     ]
 
 
-def find_open(fold: Fold) -> list[Call]:
+def find_open(fold: Fold) -> list[ToolCall]:
     """The calls without an outcome, by output index."""
     return [_read(index, item) for index, item, _ in fold.open_items() if item.get("type") == "mcp_call"]
 
@@ -137,8 +137,8 @@ def count_made(fold: Fold) -> int:
     return sum(item.get("type") == "mcp_call" for item in fold.output)
 
 
-def _read(output_index: int, item: Json) -> Call:
-    return Call(
+def _read(output_index: int, item: Json) -> ToolCall:
+    return ToolCall(
         item_id=item["id"],
         output_index=output_index,
         label=item["server_label"],
@@ -149,11 +149,11 @@ def _read(output_index: int, item: Json) -> Call:
     )
 
 
-def _place(call: Call) -> Json:
+def _place(call: ToolCall) -> Json:
     return {"item_id": call.item_id, "output_index": call.output_index}
 
 
-def _item(call: Call, arguments: str) -> Json:
+def _item(call: ToolCall, arguments: str) -> Json:
     return {
         "id": call.item_id,
         "type": "mcp_call",

@@ -11,18 +11,18 @@ from outlive.core.requests.create import CreateResponse
 from outlive.core.toolcalls.calls import ToolSpec
 
 # The type under which a request names tools that this server calls by itself.
-OURS = "mcp"
+SERVER_TOOL_TYPE = "mcp"
 
 
-def without_ours(request: CreateResponse) -> CreateResponse:
+def without_server_tools(request: CreateResponse) -> CreateResponse:
     """The request as an upstream could be sent it, were there no tools of ours."""
-    if not any(tool["type"] == OURS for tool in request.tools):
+    if not any(tool["type"] == SERVER_TOOL_TYPE for tool in request.tools):
         return request
-    tools = [tool for tool in request.tools if tool["type"] != OURS]
+    tools = [tool for tool in request.tools if tool["type"] != SERVER_TOOL_TYPE]
     return msgspec.structs.replace(request, tools=tools, tool_choice="auto")
 
 
-def offer(
+def add_server_tools(
     request: CreateResponse, specs: Mapping[str, ToolSpec], *, first: bool, spent: bool, max_output_tokens: int | None
 ) -> CreateResponse:
     """The request for one step.
@@ -30,7 +30,7 @@ def offer(
     `first`: a choice that makes the model call something counts only then, or it would call for ever. `spent`: no more
     calls of ours may be made.
     """
-    theirs = [tool for tool in request.tools if tool["type"] != OURS]
+    theirs = [tool for tool in request.tools if tool["type"] != SERVER_TOOL_TYPE]
     choice = _name_ours(request.tool_choice, specs)
     if not first:
         choice = _relax(choice)
@@ -52,11 +52,13 @@ def _name_ours(choice: str | Json, specs: Mapping[str, ToolSpec]) -> str | Json:
     """The choice with the server's tools in it called as the model knows them."""
     if isinstance(choice, str):
         return choice
-    if choice["type"] == OURS:
+    if choice["type"] == SERVER_TOOL_TYPE:
         return {"type": "allowed_tools", "mode": "required", "tools": _find(choice, specs)}
     if choice["type"] == "allowed_tools":
         named = [
-            one for entry in choice["tools"] for one in (_find(entry, specs) if entry["type"] == OURS else [entry])
+            one
+            for entry in choice["tools"]
+            for one in (_find(entry, specs) if entry["type"] == SERVER_TOOL_TYPE else [entry])
         ]
         return {**choice, "tools": named}
     return choice

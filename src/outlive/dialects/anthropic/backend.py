@@ -40,7 +40,7 @@ class AnthropicBackend:
     """One upstream. The pool is shared by all of them, and is not closed here."""
 
     stepwise = False
-    lasting: BackgroundRuns | None = None
+    background_runs: BackgroundRuns | None = None
 
     def __init__(self, upstream: Upstream, pool: Pool, ids: IdSource) -> None:
         self.name = upstream.name

@@ -15,7 +15,7 @@ from outlive.core.requests.create import CreateResponse
 from outlive.dialects.chat.request import check, render
 from outlive.dialects.chat.translator import ChatTranslator
 from outlive.dialects.chat.whole_answer import to_chunk
-from outlive.dialects.transport.endpoint import CHAT_PATH, Endpoint, Passed
+from outlive.dialects.transport.endpoint import CHAT_PATH, Endpoint, RelayedAnswer
 from outlive.dialects.transport.http1 import Connection, Pool
 from outlive.dialects.transport.stream import tell
 from outlive.dialects.transport.token_counter import TokenCounter
@@ -31,7 +31,7 @@ class ChatBackend:
     """One upstream. The pool is shared by all of them, and is not closed here."""
 
     stepwise = False
-    lasting: BackgroundRuns | None = None
+    background_runs: BackgroundRuns | None = None
 
     def __init__(self, upstream: Upstream, pool: Pool, ids: IdSource) -> None:
         self.name = upstream.name
@@ -54,7 +54,7 @@ class ChatBackend:
 
         return tell(self._endpoint, partial(self._ask, call), on_chunks, whole=read_whole, enough=_FINISH)
 
-    async def pass_through(self, body: Json) -> Passed:
+    async def pass_through(self, body: Json) -> RelayedAnswer:
         return await self._endpoint.pass_through(body)
 
     async def models(self) -> list[Json]:

@@ -18,7 +18,7 @@ from outlive.dialects.responses.background_runs import ResponsesRuns
 from outlive.dialects.responses.endings import to_event
 from outlive.dialects.responses.request import is_encrypted, render
 from outlive.dialects.responses.translator import ResponsesTranslator
-from outlive.dialects.transport.endpoint import Endpoint, Passed
+from outlive.dialects.transport.endpoint import Endpoint, RelayedAnswer
 from outlive.dialects.transport.http1 import Connection, Pool
 from outlive.dialects.transport.stream import tell
 from outlive.dialects.transport.token_counter import TokenCounter, read_number
@@ -50,7 +50,7 @@ class ResponsesBackend:
         self._runs: ResponsesRuns | None = None
         if upstream.reattach:
             self._runs = ResponsesRuns(self._endpoint, _PATH, partial(self._ask, lasting=True), self._read)
-        self.lasting: BackgroundRuns | None = self._runs
+        self.background_runs: BackgroundRuns | None = self._runs
         self._open_minds: set[str] = set()  # models whose server refuses to be asked for encrypted reasoning
 
     def check(self, request: CreateResponse) -> None:
@@ -58,7 +58,9 @@ class ResponsesBackend:
 
     def translator(self, call: ModelCall) -> ResponsesTranslator:
         # A run that is told again must have the same names in it.
-        return ResponsesTranslator(call, DerivedIds(call.response_id) if self.lasting is not None else self._ids)
+        return ResponsesTranslator(
+            call, DerivedIds(call.response_id) if self.background_runs is not None else self._ids
+        )
 
     def stream(self, call: ModelCall, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
         return self._read(partial(self._ask, call), on_chunks)
@@ -68,7 +70,7 @@ class ResponsesBackend:
     ) -> AsyncGenerator[list[bytes], None]:
         return tell(self._endpoint, ask, on_chunks, whole=lambda body: [to_event(body)], last=_LAST)
 
-    async def pass_through(self, body: Json) -> Passed:
+    async def pass_through(self, body: Json) -> RelayedAnswer:
         """Nearly every server that speaks Responses speaks Chat Completions too."""
         return await self._endpoint.pass_through(body)
 

@@ -36,7 +36,7 @@ _RELAYED = ("content-type", "retry-after", "retry-after-ms", "x-should-retry")
 _RELAYED_FAMILIES = ("openai-", "x-ratelimit-")
 
 
-class Passed:
+class RelayedAnswer:
     """An answer that is passed through as it comes. Whoever has it reads `body` to its end, or closes it."""
 
     __slots__ = ("_answer", "_endpoint", "headers", "status")
@@ -118,7 +118,7 @@ class Endpoint:
         """The fault that an answer with a status other than 200 tells of."""
         return await read_refusal(answer, self.secrets)
 
-    async def pass_through(self, body: Json) -> Passed:
+    async def pass_through(self, body: Json) -> RelayedAnswer:
         """Send a Chat Completions request as it is, and hand back the answer as it comes, errors included (D12)."""
         # No upstream is asked to keep anything (D4).
         sent = {**body, "store": False} if self.upstream.sends_store else body
@@ -129,7 +129,7 @@ class Endpoint:
                 raise await self.refusal(answer)
             finally:
                 answer.close()
-        return Passed(self, answer)
+        return RelayedAnswer(self, answer)
 
     async def models(self, **query: str) -> list[Json]:
         """The aliases, then what the upstream lists; one that lists nothing has at least its aliases."""

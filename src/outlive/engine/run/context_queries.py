@@ -11,7 +11,7 @@ from outlive.core.errors import TooMany
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
 from outlive.core.requests.references import find_references, resolve
-from outlive.core.toolcalls.offer import without_ours
+from outlive.core.toolcalls.offer import without_server_tools
 from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.fitting import Count, fit, measure
 from outlive.engine.run.runner import Route
@@ -35,7 +35,7 @@ class ContextQueries:
         if not model_given:
             return Count(estimate_request(request, items), exact=False)
         backend, model = self._route(request.model)
-        sent = without_ours(request)
+        sent = without_server_tools(request)
         backend.check(msgspec.structs.replace(sent, input=self._compactor.stand_in(sent.input)))
         return await measure(backend, await fit(backend, ModelCall(model, sent, items)))
 
@@ -46,7 +46,7 @@ class ContextQueries:
         told, said, compacted = compaction.split_beside(items)
         self._reserve(owner)
         try:
-            summary = await self._compactor.summarise(backend, model, without_ours(request), told)
+            summary = await self._compactor.summarise(backend, model, without_server_tools(request), told)
         finally:
             self._worker.release(owner, runs=True)
         item = self._compactor.make(owner, msgspec.structs.replace(compacted, summary=summary.text))

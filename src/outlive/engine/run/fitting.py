@@ -13,7 +13,7 @@ from outlive.core.context.truncation import truncate
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
-from outlive.core.toolcalls.offer import without_ours
+from outlive.core.toolcalls.offer import without_server_tools
 from outlive.core.usage import add_usage
 from outlive.engine.run.compactor import Compactor
 from outlive.ports.backend import Backend, Ending, ModelCall
@@ -134,7 +134,7 @@ class Fitting:
         past = [*(await run.history()), *run.claim.request.input]
         told, compacted = compaction.split_all(self._compactor.open(run.claim.owner, past), compaction.KEPT_TOKENS)
         try:
-            item = await self._make_item(without_ours(run.claim.request), told, compacted)
+            item = await self._make_item(without_server_tools(run.claim.request), told, compacted)
         except UpstreamFault as fault:
             await run.give_up(fault)
             return

@@ -17,7 +17,7 @@ from outlive import failpoints
 from outlive.core.endings import Outcome
 from outlive.core.errors import InvalidRequest, LostRun, UpstreamFault
 from outlive.core.events import AnyDraft
-from outlive.core.replay_filter import Replay
+from outlive.core.replay_filter import ReplayFilter
 from outlive.ports.backend import Backend, BackgroundRuns, Ending, ModelCall, Translator
 
 if TYPE_CHECKING:
@@ -39,15 +39,15 @@ def let_go(run: Run, outcome: Outcome) -> None:
         backend, _ = run.runner.route(run.claim.request.model)
     except InvalidRequest:
         return  # the upstream is not one of ours any more
-    if run_id is not None and backend.lasting is not None:
+    if run_id is not None and backend.background_runs is not None:
         over = outcome.status == "completed" or (outcome.status == "incomplete" and outcome.message is None)
-        backend.lasting.dismiss(run_id, running=not over)
+        backend.background_runs.dismiss(run_id, running=not over)
 
 
 class ReplayingTranslator:
     """A translator of which only what is new comes out."""
 
-    def __init__(self, translator: Translator, replay: Replay) -> None:
+    def __init__(self, translator: Translator, replay: ReplayFilter) -> None:
         self._translator = translator
         self._replay = replay
         self.failed = False  # the upstream itself has said that the run came to nothing
@@ -58,7 +58,7 @@ class ReplayingTranslator:
         except UpstreamFault:
             self.failed = True
             raise
-        return drafts if self._replay.is_over else self._replay.sift(drafts)
+        return drafts if self._replay.is_over else self._replay.filter(drafts)
 
     def end(self) -> tuple[list[AnyDraft], Ending]:
         self._replay.end()
@@ -81,7 +81,7 @@ class Reattaching:
         run = self._run
         call = msgspec.structs.replace(call, response_id=run.claim.lease.response_id)
         known = 0 if run.notes.upstream is None else run.live.fold.last - run.notes.replay_from
-        retelling = ReplayingTranslator(backend.translator(call), Replay(run.live.fold, known))
+        retelling = ReplayingTranslator(backend.translator(call), ReplayFilter(run.live.fold, known))
         try:
             return await run.listen(lambda _: self._stream(call), retelling)
         except UpstreamFault as fault:

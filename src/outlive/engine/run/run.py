@@ -15,7 +15,7 @@ from outlive.core.endings import Outcome, TerminalStatus
 from outlive.core.errors import InvalidRequest, StorageUnavailable, UpstreamFault
 from outlive.core.events import AnyDraft, Draft, Json
 from outlive.core.naming import Renaming
-from outlive.core.recovery import Decision, OpenText
+from outlive.core.recovery import Action, Decision, OpenText
 from outlive.core.toolcalls import calls
 from outlive.core.usage import NOTHING_USED, add_usage
 from outlive.engine.delivery.live import LiveResponse
@@ -128,15 +128,15 @@ class Run:
         live, fitting = self.live, self._fitting
         if fitting is not None:
             await fitting.compact(make)
-        verdict, cause = self._decide(), None
-        while verdict.what in ("again", "follow", "step", "continue"):
-            if verdict.what == "step":
+        decision, cause = self._decide(), None
+        while decision.action not in (Action.INTERRUPT, Action.FAIL):
+            if decision.action == Action.NEXT_STEP:
                 await self._close_step()
             if live.fold.visible and live.fold.last != self._replay_from:
                 await self.note(resumed_at=[*self.notes.resumed_at, live.fold.last + 1])
             try:
-                call = await make(verdict.open)
-                if fitting is not None and verdict.what != "follow":
+                call = await make(decision.open_text)
+                if fitting is not None and decision.action != Action.REATTACH:
                     call = await fitting.fit(call)
                 if self._reattaching is not None:
                     return await self._reattaching.ask(backend, call)
@@ -150,10 +150,10 @@ class Run:
                 if not shorter and not await self._is_worth_another(fault):
                     await self.give_up(fault)
                     return None
-            verdict = self._decide()
+            decision = self._decide()
         if self._asked == 0:
             self._attempts -= 1  # taken only to be ended: that was no attempt
-        if verdict.what != "interrupted":
+        if decision.action != Action.INTERRUPT:
             cause = UpstreamFault(TOO_OFTEN)
         await self.give_up(cause or UpstreamFault(RESTARTED))
         return None
@@ -169,7 +169,7 @@ class Run:
 
     async def _close_step(self) -> None:
         """End what a step that was broken off has left open."""
-        for close in (calls.give_up, endings.close_open):
+        for close in (calls.fail_open, endings.close_open):
             if drafts := self._rename(close(self.live.fold)):
                 self.committer.submit(self.live, drafts)
                 await self.settle()
@@ -235,8 +235,8 @@ class Run:
             resumed_at=self.notes.resumed_at,
             continuation="none" if with_logprobs else self._continuation,
             text_format=text.get("type", "text"),
-            steps=self._stepwise,
-            lasts=self._reattaching is not None and self.notes.upstream is not None,
+            stepwise=self._stepwise,
+            reattachable=self._reattaching is not None and self.notes.upstream is not None,
         )
 
     def can_continue(self) -> bool:
@@ -244,13 +244,15 @@ class Run:
         self._route()
         if self._reattaching is not None and self.live.upstream is not None:
             return True
-        verdict = self._decide()
-        return verdict.open is not None or (verdict.what == "step" and next(self.live.fold.open_items(), None) is None)
+        decision = self._decide()
+        return decision.open_text is not None or (
+            decision.action == Action.NEXT_STEP and next(self.live.fold.open_items(), None) is None
+        )
 
     def can_go_on(self) -> bool:
         """Whether another worker could go on at all: with the next step, if not from here."""
         self._route()
-        return self._decide().what in ("step", "continue")
+        return self._decide().action in (Action.NEXT_STEP, Action.CONTINUE)
 
     def _route(self) -> tuple[Backend, str]:
         backend, model = self.runner.route(self.claim.request.model)
@@ -260,8 +262,8 @@ class Run:
         ours = tools is not None and not backend.stepwise and tools.toolbox.serves(request)
         self._tools = tools if ours else None
         self._stepwise = backend.stepwise or self._tools is not None
-        if backend.lasting is not None:
-            self._reattaching = attach(self, backend.lasting, self._stepwise)
+        if backend.background_runs is not None:
+            self._reattaching = attach(self, backend.background_runs, self._stepwise)
         return backend, model
 
     async def _is_worth_another(self, fault: UpstreamFault) -> bool:

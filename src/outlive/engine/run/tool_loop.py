@@ -14,8 +14,8 @@ from outlive.core.requests.secrets import purpose_of, unpack_secrets
 from outlive.core.toolcalls import calls as wire
 from outlive.core.toolcalls.approvals import find_approved
 from outlive.core.toolcalls.buffer import RequestedCall, ToolCallBuffer
-from outlive.core.toolcalls.calls import Call
-from outlive.core.toolcalls.offer import offer
+from outlive.core.toolcalls.calls import ToolCall
+from outlive.core.toolcalls.offer import add_server_tools
 from outlive.core.usage import add_usage
 from outlive.engine.run.tool_runner import Calls, Ordered
 from outlive.ports.backend import Backend, Ending, ModelCall, Translator
@@ -43,7 +43,7 @@ class BufferingTranslator:
         self.rest: list[AnyDraft | RequestedCall] = []
 
     def feed(self, chunk: bytes) -> list[AnyDraft]:
-        return self._sieve.sift(self._translator.feed(chunk))
+        return self._sieve.feed(self._translator.feed(chunk))
 
     def end(self) -> tuple[list[AnyDraft], Ending]:
         drafts, ending = self._translator.end()
@@ -135,7 +135,7 @@ class Steps:
         output = run.live.fold.output
         if text is not None:
             output = output[: text.output_index]
-        asked = offer(
+        asked = add_server_tools(
             request,
             specs,
             first=self._is_first(output),
@@ -205,7 +205,7 @@ class Steps:
             tool = self._bench.tools[piece.name]
             call = self._new_call(piece.output_index, tool.spec.label, tool.spec.name, piece.arguments)
             if not piece.whole or ending.status == "incomplete" or spent:
-                drafts += [*wire.announce(call), wire.leave(call)]
+                drafts += [*wire.announce(call), wire.close_unmade(call)]
             elif tool.needs_approval:
                 drafts += wire.ask_approval(call, self._tools.ids.new("mcpr"))
                 asks = True
@@ -216,9 +216,11 @@ class Steps:
                 calls.append((call, tool))
         return drafts, calls, asks
 
-    def _new_call(self, index: int, label: str, name: str, arguments: str, approval: str | None = None) -> Call:
+    def _new_call(self, index: int, label: str, name: str, arguments: str, approval: str | None = None) -> ToolCall:
         item_id = self._tools.ids.new("mcp")
-        return Call(item_id=item_id, output_index=index, label=label, name=name, arguments=arguments, approval=approval)
+        return ToolCall(
+            item_id=item_id, output_index=index, label=label, name=name, arguments=arguments, approval=approval
+        )
 
     def _is_the_clients_turn(self) -> bool:
         """Whether the model called something of the client's, or a person must be asked: then the response is over."""
@@ -252,11 +254,11 @@ class Steps:
         if drafts or calls:
             await self._calls.make(drafts, calls, parallel=run.claim.request.parallel_tool_calls is not False)
 
-    def _may_repeat(self, call: Call) -> bool:
+    def _may_repeat(self, call: ToolCall) -> bool:
         tool = self._find(call.label, call.name)
         return tool is not None and tool.idempotent and self._run.notes.repeats.get(call.item_id, 0) < MAX_REPEATS
 
-    async def _count_repeats(self, calls: list[Call]) -> None:
+    async def _count_repeats(self, calls: list[ToolCall]) -> None:
         """A call that kills its server every time must not be repeated for ever."""
         if calls:
             repeats = self._run.notes.repeats

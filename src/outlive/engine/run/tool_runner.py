@@ -13,7 +13,7 @@ import msgspec
 from outlive import failpoints
 from outlive.core.events import AnyDraft, Json
 from outlive.core.toolcalls import calls as wire
-from outlive.core.toolcalls.calls import Call, Outcome
+from outlive.core.toolcalls.calls import ToolCall, ToolOutcome
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse
 from outlive.ports.clock import Clock
@@ -36,7 +36,7 @@ NO_TOOL = "This call was not made: there is no such tool any more."
 BROKEN = "The tool broke."
 ERROR_TOO_LONG = "The call failed, with an error too long to be told."
 
-Ordered: TypeAlias = tuple[Call, Tool | None]
+Ordered: TypeAlias = tuple[ToolCall, Tool | None]
 
 _JSON = msgspec.json.Decoder()
 
@@ -62,7 +62,7 @@ class Calls:
                 for call, tool in now:
                     group.create_task(self._make_in_turn(call, tool, waiting))
 
-    async def _make_in_turn(self, call: Call, tool: Tool | None, waiting: deque[Ordered]) -> None:
+    async def _make_in_turn(self, call: ToolCall, tool: Tool | None, waiting: deque[Ordered]) -> None:
         """Make one call, and then of those that wait, one after the other."""
         while not self._live.lost:
             outcome = await self._make(call, tool)
@@ -76,7 +76,7 @@ class Calls:
             await self._journal([*drafts, wire.begin(call)])
             failpoints.hit("after-output-journaled")
 
-    async def _make(self, call: Call, tool: Tool | None) -> Outcome:
+    async def _make(self, call: ToolCall, tool: Tool | None) -> ToolOutcome:
         arguments = _read_arguments(call.arguments)
         if arguments is None or tool is None:
             return wire.fail(NO_TOOL if tool is None else NOT_JSON)
@@ -101,11 +101,11 @@ class Calls:
             return wire.fail(f"The call took longer than {tool.seconds:g} s, and was given up. {_MAYBE}")
         return self._bound(outcome)
 
-    def _report(self, call: Call, progress: ToolProgress) -> None:
+    def _report(self, call: ToolCall, progress: ToolProgress) -> None:
         if not self._live.lost:
             self._committer.submit(self._live, [wire.report(call, _show_progress(progress))])
 
-    def _bound(self, outcome: Outcome) -> Outcome:
+    def _bound(self, outcome: ToolOutcome) -> ToolOutcome:
         """No output is so long that it drowns the model, or the journal."""
         most = self._max_output
         if outcome.error is not None and len(msgspec.json.encode(outcome.error)) > most:
@@ -144,7 +144,7 @@ class _Reports:
 _MAYBE = "It may or may not have taken effect."
 
 
-async def _wait(task: asyncio.Future[Outcome], seconds: float) -> Outcome | None:
+async def _wait(task: asyncio.Future[ToolOutcome], seconds: float) -> ToolOutcome | None:
     """What a call comes to, or None when its time is over. One that will not be stopped is left alone."""
     try:
         await asyncio.wait([task], timeout=seconds)

@@ -18,7 +18,7 @@ from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, Implementation, Tool
 
 from outlive import __version__
 from outlive.core.events import Json
-from outlive.core.toolcalls.calls import Outcome
+from outlive.core.toolcalls.calls import ToolOutcome
 from outlive.ports.toolbox import Invocation, ToolProgress, ToolServer
 from outlive.tooling.mcp.content import read_result
 from outlive.tooling.mcp.guard import MAX_BYTES, Guard
@@ -85,7 +85,7 @@ class Line:
         except (MCPError, Unreachable) as error:
             return [], self._hide(_explain(error).message)
 
-    async def call(self, name: str, invocation: Invocation, may_repeat: bool) -> Outcome:
+    async def call(self, name: str, invocation: Invocation, may_repeat: bool) -> ToolOutcome:
         try:
             try:
                 return await self._call(name, invocation, invocation.repeated)
@@ -95,12 +95,12 @@ class Line:
                 return await self._call(name, invocation, invocation.repeated or not lost.unheard)
         except MCPError as error:
             message = self._hide(error.message)
-            return Outcome(error={"type": "mcp_protocol_error", "code": error.code, "message": message})
+            return ToolOutcome(error={"type": "mcp_protocol_error", "code": error.code, "message": message})
         except Unreachable as error:
             message = self._hide(error.message)
-            return Outcome(error={"type": "http_error", "code": error.status or 0, "message": message})
+            return ToolOutcome(error={"type": "http_error", "code": error.status or 0, "message": message})
 
-    async def _call(self, name: str, invocation: Invocation, repeated: bool) -> Outcome:
+    async def _call(self, name: str, invocation: Invocation, repeated: bool) -> ToolOutcome:
         async def tell(progress: float, total: float | None, message: str | None) -> None:
             invocation.report(ToolProgress(progress, total, message and self._hide(message)))
 

@@ -8,21 +8,21 @@ import msgspec
 from mcp_types import CallToolResult, TextContent
 
 from outlive.core.events import Json
-from outlive.core.toolcalls.calls import Outcome
+from outlive.core.toolcalls.calls import ToolOutcome
 
 # So much of an image or a sound is kept, in characters of its base64.
 MAX_DATA = 128 * 1024
 
 
-def read_result(result: CallToolResult) -> Outcome:
+def read_result(result: CallToolResult) -> ToolOutcome:
     """Text as it is; anything else as JSON, block by block."""
     blocks = result.content
     if result.is_error:
-        return Outcome(error={"type": "mcp_tool_execution_error", "content": [_show(block) for block in blocks]})
+        return ToolOutcome(error={"type": "mcp_tool_execution_error", "content": [_show(block) for block in blocks]})
     if all(isinstance(block, TextContent) for block in blocks) and (blocks or result.structured_content is None):
-        return Outcome("\n".join(block.text for block in blocks if isinstance(block, TextContent)))
+        return ToolOutcome("\n".join(block.text for block in blocks if isinstance(block, TextContent)))
     whole = [_show(block) for block in blocks] if blocks else result.structured_content
-    return Outcome(msgspec.json.encode(whole).decode())
+    return ToolOutcome(msgspec.json.encode(whole).decode())
 
 
 def _show(block: Any) -> Json:

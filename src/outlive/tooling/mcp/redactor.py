@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from outlive.core.toolcalls.calls import Outcome
+from outlive.core.toolcalls.calls import ToolOutcome
 
 HIDDEN = "***"
 # What is shorter is no secret, and may well be a word.
@@ -26,7 +26,7 @@ class Redactor:
             text = text.replace(secret, HIDDEN)
         return text
 
-    def from_outcome(self, outcome: Outcome) -> Outcome:
+    def from_outcome(self, outcome: ToolOutcome) -> ToolOutcome:
         if not self._secrets:
             return outcome
         output = outcome.output if outcome.output is None else self(outcome.output)

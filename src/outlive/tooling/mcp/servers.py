@@ -13,7 +13,7 @@ import msgspec
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests.checks import refuse
-from outlive.core.toolcalls.calls import Outcome, ToolSpec
+from outlive.core.toolcalls.calls import ToolOutcome, ToolSpec
 from outlive.ports.toolbox import Invocation, SessionRequest, ToolServer
 from outlive.tooling.mcp.addresses import names_private
 from outlive.tooling.registry import Opened
@@ -35,7 +35,7 @@ class McpTool:
         self.idempotent = self.read_only or hints.get("idempotentHint") is True or listed["name"] in server.idempotent
         self.seconds = server.seconds
 
-    async def call(self, invocation: Invocation) -> Outcome:
+    async def call(self, invocation: Invocation) -> ToolOutcome:
         return await self._line.call(self.spec.name, invocation, self.idempotent)
 
 
