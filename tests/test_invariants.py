@@ -17,7 +17,7 @@ from outlive.core.errors import StaleFence, UpstreamFault
 from outlive.core.events import is_last, read_frame, split_frames
 from outlive.engine.delivery.live import LiveResponse, LiveResponses
 from outlive.engine.delivery.reader import Cursor
-from outlive.ports.ledger import Checkpoint, Closing, Entry, Lease
+from outlive.ports.ledger import AppendResult, Checkpoint, Closing, Entry, Lease
 from outlive.testing import (
     Gate,
     Script,
@@ -138,7 +138,7 @@ def test_a_stale_fence_can_write_nothing(tmp_path: Path) -> None:
         assert live is not None
         await rig.committer.settle(live)
         stale = live.lease
-        claim = await rig.ledger.seize(accepted.response_id, "another")
+        claim = await rig.ledger.take_over(accepted.response_id, "another")
         assert claim is not None
         before = dump(tmp_path)
         await try_everything(rig, stale, live.committed + 1)
@@ -157,12 +157,12 @@ async def try_everything(rig: Rig, stale: Lease, first: int) -> None:
     """Everything that a worker can do under a lease."""
     entry = Entry(stale, first, 1, 1.0, some_frames(first, 1))
     last = Entry(stale, first, 1, 1.0, some_frames(first, 1, "response.completed"))
-    assert await rig.ledger.append([entry]) == [False]
+    assert await rig.ledger.append([entry]) == [AppendResult.STALE]
     for keep_turn in (True, False):
         with pytest.raises(StaleFence):
             await rig.ledger.close(Closing(last, "completed", b"{}", [{"id": "x"}], keep_turn))
-    await rig.ledger.mark(stale, Checkpoint([first]))
-    await rig.ledger.hand_back([stale])
+    await rig.ledger.save_checkpoint(stale, Checkpoint([first]))
+    await rig.ledger.release_leases([stale])
 
 
 def test_a_wake_up_may_be_lost_without_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +234,7 @@ def test_after_a_terminal_event_nothing_follows(tmp_path: Path, status: str) -> 
         frames = await rig.frames(accepted.response_id)
         await try_everything(rig, live.lease, len(frames))
         await rig.worker.cancel(accepted.response_id)
-        assert await rig.ledger.seize(accepted.response_id, "another") is None
+        assert await rig.ledger.take_over(accepted.response_id, "another") is None
         await rig.sweeper.sweep()
         held.update(id=accepted.response_id, frames=frames, final=final)
         await still_the_same(rig)

@@ -117,7 +117,7 @@ def build(
     )
     room = Slots(_capacity(settings), shared=home.shared)
     takes = settings.role != "api"
-    worker = Worker(name, home.ledger, runner, reader, lives, clock, room, home.bell, home.heart, takes=takes)
+    worker = Worker(name, home.ledger, runner, reader, lives, clock, room, home.bell, home.heartbeat, takes=takes)
     answering = PendingCreates(home.bell, alone=not home.shared)
     gate.worker = worker
 
@@ -166,7 +166,7 @@ def build(
         ledger=home.ledger,
         catalog=home.catalog,
         conversations=home.conversations,
-        sweeper=Sweeper(home.keeper, clock, retention),
+        sweeper=Sweeper(home.retention, clock, retention),
         clock=clock,
         ids=ids,
         limits=settings.limits,
@@ -184,7 +184,7 @@ def _make_node(
     if not home.shared:
         return None
     crier = ProgressNotifier(lives, home.bell, clock)
-    return Node(worker, reader, crier, answering, home.ledger, home.bell, home.heart)
+    return Node(worker, reader, crier, answering, home.ledger, home.bell, home.heartbeat)
 
 
 class Gate:

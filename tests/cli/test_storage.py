@@ -18,7 +18,7 @@ from outlive.storage import copy
 from outlive.storage.postgres.durability import find_risks
 from outlive.storage.sqlite.connection import SCHEMA_VERSION, Database
 from tests.cli.conftest import Run
-from tests.conformance.scenes import Book, entry, message
+from tests.conformance.scenes import WRITTEN, Book, entry, message
 from tests.conformance.storages import Storage, open_postgres, open_sqlite
 from tests.support.postgres import SHELF, Cluster
 from tests.support.server import OutliveServer
@@ -43,9 +43,9 @@ async def fill(book: Book) -> dict[str, Any]:
     large = await book.answer(items=[message(f"big_{n}", f"{n}" * 300_000) for n in range(2)], large=True)
     running, lease = await book.start("unfinished", conversation=conversation, retry_digest=b"body")
     await book.ledger.append([entry(lease, 2, 3), entry(lease, 5, 2000)])
-    await book.ledger.mark(lease, Checkpoint(resumed_at=[4]))
+    await book.ledger.save_checkpoint(lease, Checkpoint(resumed_at=[4]))
     deleted = await book.answer("secret")
-    await book.ledger.hide("ann", deleted)
+    await book.ledger.delete("ann", deleted)
     await book.home.conversations.add_items(
         "ann", await book.converse(), [message("m", "x")], 1.0, Idempotency("i", b"d")
     )
@@ -58,17 +58,17 @@ async def check(book: Book, made: dict[str, Any]) -> None:
     _, again = await book.admit(key="k")
     assert again.attached is not None
     _, on = await book.admit("three", parent=made["fork"])
-    assert await book.history_of(on.place) == ["one", "answer", "fork", "answer"]
+    assert await book.history_of(on.position) == ["one", "answer", "fork", "answer"]
     assert await book.home.catalog.unanswered("ann", b"body", 0.0) == [made["running"]]
     claims = [claim for claim in await book.claim() if claim.lease.response_id == made["running"]]
     (claim,) = claims
-    assert (claim.attempts, claim.notes.resumed_at, claim.lease.fence) == (2, [4], 2)
-    assert await book.ledger.append([entry(claim.lease, 2005)]) == [True]
+    assert (claim.attempts, claim.checkpoint.resumed_at, claim.lease.fence) == (2, [4], 2)
+    assert await book.ledger.append([entry(claim.lease, 2005)]) == [WRITTEN]
     await book.close(claim.lease, first=2006)
     assert await book.texts_of(made["conversation"]) == [
         *("before", "Hi\x00\n\N{PILE OF POO}", "answer", "unfinished", "answer")
     ]
-    while await book.home.keeper.erase(100):
+    while await book.home.retention.erase(100):
         pass
     assert not await book.home.inspector.contains("secret")
 

@@ -13,8 +13,10 @@ from outlive.core.events import Draft, Json
 from outlive.core.numbering import number
 from outlive.core.requests.create import CreateResponse, header
 from outlive.ports.catalog import Paging
-from outlive.ports.ledger import Admission, Admitted, Claim, Closing, Entry, Idempotency, Lease, Position
+from outlive.ports.ledger import Admission, Admitted, AppendResult, Claim, Closing, Entry, Idempotency, Lease, Position
 from tests.conformance.storages import Opener, RunHome, RunOpener, Storage
+
+WRITTEN, STALE = AppendResult.WRITTEN, AppendResult.STALE
 
 
 def scene(test: Callable[[Book], Awaitable[None]]) -> Callable[[Opener], None]:
@@ -189,9 +191,9 @@ class Book:
         page = await self.home.catalog.items(owner, conversation, Paging(limit=10_000, order="asc"))
         return texts(page.data)
 
-    async def history_of(self, place: Position | None) -> list[str]:
-        assert place is not None
-        return texts(await self.home.history.before(place))
+    async def history_of(self, position: Position | None) -> list[str]:
+        assert position is not None
+        return texts(await self.home.history.before(position))
 
 
 def texts(items: list[Json]) -> list[str]:

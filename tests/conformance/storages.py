@@ -50,7 +50,7 @@ class Inspector(Protocol):
         """Whether any column of any row holds this text."""
         ...
 
-    async def history_ranges(self, place: Position) -> int:
+    async def history_ranges(self, position: Position) -> int:
         """How many indexed ranges of items reading a history takes; that there is nothing else is made sure of."""
         ...
 
@@ -71,7 +71,7 @@ class Storage(msgspec.Struct, frozen=True):
     history: History
     catalog: Catalog
     conversations: Conversations
-    keeper: Retention
+    retention: Retention
     inspector: Inspector
 
 
@@ -125,12 +125,12 @@ class SqliteInspector:
 
         return await self._database.read("look", work)
 
-    async def history_ranges(self, place: Position) -> int:
+    async def history_ranges(self, position: Position) -> int:
         def work(db: sqlite3.Connection) -> int:
             seen: list[str] = []
             db.set_trace_callback(seen.append)
             try:
-                threads.read_before(db, place)
+                threads.read_before(db, position)
             finally:
                 db.set_trace_callback(None)
             reads = [statement for statement in seen if "FROM items" in statement]
@@ -204,9 +204,11 @@ class PostgresInspector:
 
         return await self.database.read("look", work)
 
-    async def history_ranges(self, place: Position) -> int:
+    async def history_ranges(self, position: Position) -> int:
         async def work(db: postgres.Connection) -> int:
-            plan = await db.fetchval("EXPLAIN (ANALYZE, FORMAT JSON) " + SQL["read_history"], place.thread, place.first)
+            plan = await db.fetchval(
+                "EXPLAIN (ANALYZE, FORMAT JSON) " + SQL["read_history"], position.thread, position.first
+            )
             (node,) = [node for node in _nodes(json.loads(plan)[0]["Plan"]) if node.get("Relation Name") == "items"]
             conditions = " ".join(
                 part.get("Index Cond", "") for part in _nodes(node)

@@ -62,7 +62,7 @@ async def test_responses_page_both_ways(book: Book) -> None:
 @scene
 async def test_a_page_goes_on_after_what_was_deleted_meanwhile(book: Book) -> None:
     ids = [await book.answer() for _ in range(3)]
-    await book.ledger.hide("ann", ids[1])
+    await book.ledger.delete("ann", ids[1])
     records, _ = await book.home.catalog.responses("ann", Paging(ids[1]), statuses=[], conversation=None)
     assert [record.response_id for record in records] == [ids[0]]
 
@@ -123,7 +123,7 @@ async def test_owners_see_nothing_of_each_other(book: Book) -> None:
 @scene
 async def test_what_is_unknown_hidden_or_anothers_reads_the_same(book: Book) -> None:
     mine, theirs = await book.answer(), await book.answer(owner="bob")
-    await book.ledger.hide("ann", mine)
+    await book.ledger.delete("ann", mine)
     messages = []
     for response_id in (mine, theirs, "resp_none"):
         with pytest.raises(NotFound) as caught:
@@ -234,10 +234,10 @@ async def test_items_of_what_was_deleted_are_not_found_unless_a_conversation_has
     conversation = await book.converse()
     kept = await book.answer(items=[message("msg_kept", "kept")], conversation=conversation)
     for response_id in (gone, kept):
-        await book.ledger.hide("ann", response_id)
+        await book.ledger.delete("ann", response_id)
     find = book.home.catalog.stored_items
     assert list(await find("ann", ["msg_gone", "msg_kept"])) == ["msg_kept"]
-    while await book.home.keeper.erase(10):
+    while await book.home.retention.erase(10):
         pass
     assert list(await find("ann", ["msg_gone", "msg_kept"])) == ["msg_kept"]
     await book.home.conversations.delete("ann", conversation)

@@ -19,14 +19,14 @@ def alternate(*questions: str) -> list[str]:
 @scene
 async def test_a_first_response_has_no_history(book: Book) -> None:
     _, admitted = await book.admit("Hi")
-    assert await book.history_of(admitted.place) == []
+    assert await book.history_of(admitted.position) == []
 
 
 @scene
 async def test_the_runs_own_input_is_not_in_its_history(book: Book) -> None:
     conversation = await book.converse("before")
     _, admitted = await book.admit("Hi", conversation=conversation)
-    assert await book.history_of(admitted.place) == ["before"]
+    assert await book.history_of(admitted.position) == ["before"]
 
 
 @scene
@@ -34,7 +34,7 @@ async def test_a_chain_is_read_oldest_first(book: Book) -> None:
     one = await book.answer("one")
     two = await book.answer("two", parent=one)
     _, admitted = await book.admit("three", parent=two)
-    assert await book.history_of(admitted.place) == alternate("one", "two")
+    assert await book.history_of(admitted.position) == alternate("one", "two")
 
 
 @scene
@@ -46,9 +46,9 @@ async def test_forks_of_forks_have_each_their_own_history(book: Book) -> None:
     _, of_fork = await book.admit("fork three", parent=fork)
     again = await book.answer("again", parent=fork)
     _, of_again = await book.admit("more", parent=again)
-    assert await book.history_of(of_two.place) == alternate("one", "two")
-    assert await book.history_of(of_fork.place) == alternate("one", "fork")
-    assert await book.history_of(of_again.place) == alternate("one", "fork", "again")
+    assert await book.history_of(of_two.position) == alternate("one", "two")
+    assert await book.history_of(of_fork.position) == alternate("one", "fork")
+    assert await book.history_of(of_again.position) == alternate("one", "fork", "again")
 
 
 @scene
@@ -60,8 +60,8 @@ async def test_a_response_without_input_shares_its_place_in_a_chain_with_nobody(
     await book.close(other_lease)
     _, after_silent = await book.admit(parent=silent)
     _, after_other = await book.admit(parent=other)
-    assert await book.history_of(after_silent.place) == [*alternate("one"), "from nothing"]
-    assert await book.history_of(after_other.place) == alternate("one", "two")
+    assert await book.history_of(after_silent.position) == [*alternate("one"), "from nothing"]
+    assert await book.history_of(after_other.position) == alternate("one", "two")
 
 
 @scene
@@ -71,7 +71,7 @@ async def test_a_later_turn_does_not_change_an_earlier_place(book: Book) -> None
     assert admitted.lease is not None
     await book.close(admitted.lease)
     await book.answer("two", conversation=conversation)
-    assert await book.history_of(admitted.place) == ["before"]
+    assert await book.history_of(admitted.position) == ["before"]
 
 
 @scene
@@ -79,7 +79,7 @@ async def test_a_deleted_item_is_a_hole_that_history_reads_over(book: Book) -> N
     conversation = await book.converse("one", "two", "three")
     await book.home.conversations.delete_item("ann", conversation, "msg_3")
     _, admitted = await book.admit("Hi", conversation=conversation)
-    assert await book.history_of(admitted.place) == ["one", "three"]
+    assert await book.history_of(admitted.position) == ["one", "three"]
 
 
 @scene
@@ -88,7 +88,7 @@ async def test_a_failed_turn_is_nobodys_history(book: Book) -> None:
     await book.answer("Hi", None, conversation=conversation, status="failed")
     await book.answer("two", conversation=conversation)
     _, admitted = await book.admit("three", conversation=conversation)
-    assert await book.history_of(admitted.place) == ["before", "two", "answer"]
+    assert await book.history_of(admitted.position) == ["before", "two", "answer"]
 
 
 # -- reading without being stored
@@ -101,8 +101,8 @@ async def test_what_is_not_stored_never_sees_a_turn_that_has_not_ended(book: Boo
     locate = book.home.history.locate
     assert await book.history_of(await locate("ann", conversation=conversation, parent=None)) == ["before"]
     await book.close(lease)
-    place = await locate("ann", conversation=conversation, parent=None)
-    assert await book.history_of(place) == ["before", "running", "answer"]
+    position = await locate("ann", conversation=conversation, parent=None)
+    assert await book.history_of(position) == ["before", "running", "answer"]
 
 
 @scene
@@ -171,10 +171,10 @@ async def test_a_thousand_turns_are_one_segment_read_by_one_indexed_range(book: 
 
     _, in_chain = await book.admit(parent=parent)
     _, in_conversation = await book.admit(conversation=conversation)
-    for place in (in_chain.place, in_conversation.place):
-        assert place is not None
-        assert await book.history_of(place) == alternate(*map(str, range(TURNS)))
-        assert await book.home.inspector.history_ranges(place) == 1
+    for position in (in_chain.position, in_conversation.position):
+        assert position is not None
+        assert await book.history_of(position) == alternate(*map(str, range(TURNS)))
+        assert await book.home.inspector.history_ranges(position) == 1
 
 
 @scene
@@ -183,5 +183,5 @@ async def test_only_a_fork_adds_a_segment(book: Book) -> None:
     await book.answer("two", parent=one)
     fork = await book.answer("fork", parent=one)
     _, admitted = await book.admit(parent=fork)
-    assert admitted.place is not None
-    assert await book.home.inspector.history_ranges(admitted.place) == 2
+    assert admitted.position is not None
+    assert await book.home.inspector.history_ranges(admitted.position) == 2

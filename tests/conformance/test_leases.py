@@ -16,7 +16,7 @@ from outlive.core.errors import ConversationLocked, StaleFence
 from outlive.core.events import is_last, split_frames
 from outlive.ports.ledger import Claim, Lease
 from tests.conformance.conftest import HOMES
-from tests.conformance.scenes import Book, entry
+from tests.conformance.scenes import STALE, WRITTEN, Book, entry
 
 
 class Model:
@@ -105,12 +105,12 @@ class Leases(RuleBasedStateMachine):
 
     @rule(target=leases, lease=leases, worker=workers)
     def seize(self, lease: Lease, worker: str) -> Any:
-        claim = self.run(self.book.ledger.seize(lease.response_id, worker))
+        claim = self.run(self.book.ledger.take_over(lease.response_id, worker))
         model = self.models[lease.response_id]
         if model.status is not None:
             assert claim is None
             return multiple()
-        assert claim.waited is not model.held
+        assert claim.was_queued is not model.held
         model.take(worker, 0)
         assert claim.lease.fence == model.fence
         return claim.lease
@@ -119,9 +119,9 @@ class Leases(RuleBasedStateMachine):
     def append(self, some: list[Lease], count: int) -> None:
         entries = [entry(lease, self.models[lease.response_id].events, count) for lease in some]
         kept = self.run(self.book.ledger.append(entries)) if entries else []
-        assert kept == [self.is_current(lease) for lease in some]
+        assert kept == [WRITTEN if self.is_current(lease) else STALE for lease in some]
         for lease, ok in zip(some, kept, strict=True):
-            self.models[lease.response_id].events += count if ok else 0
+            self.models[lease.response_id].events += count if ok is WRITTEN else 0
 
     @rule(lease=leases, status=st.sampled_from(["completed", "incomplete", "cancelled", "failed"]))
     def close(self, lease: Lease, status: Any) -> None:
@@ -137,7 +137,7 @@ class Leases(RuleBasedStateMachine):
     @rule(lease=leases)
     def hand_back(self, lease: Lease) -> None:
         current = self.is_current(lease)
-        self.run(self.book.ledger.hand_back([lease]))
+        self.run(self.book.ledger.release_leases([lease]))
         if current:
             model = self.models[lease.response_id]
             model.holder, model.attempts = None, max(model.attempts - 1, 0)
@@ -153,7 +153,7 @@ class Leases(RuleBasedStateMachine):
         """What dead workers held is for anyone; their old leases count until somebody has taken it."""
         alive = self.alive if self.has_hearts else set()
         lost = [each for each in self.models.values() if each.status is None and each.held and each.holder not in alive]
-        assert self.run(self.book.ledger.free()) == len(lost)
+        assert self.run(self.book.ledger.free_dead_leases()) == len(lost)
         for model in lost:
             model.holder = None
 
@@ -164,7 +164,7 @@ class Leases(RuleBasedStateMachine):
         ours = [
             self.is_current(lease) and model.holder in (worker, None) for lease, model in zip(some, models, strict=True)
         ]
-        assert self.run(self.book.ledger.confirm(worker, some)) == ours
+        assert self.run(self.book.ledger.confirm_leases(worker, some)) == ours
         for model, is_ours in zip(models, ours, strict=True):
             model.holder = worker if is_ours else model.holder
 
@@ -173,7 +173,7 @@ class Leases(RuleBasedStateMachine):
     @invariant()
     def the_waiting_are_counted(self) -> None:
         waiting = sum(model.status is None and not model.held for model in self.models.values())
-        assert self.run(self.book.ledger.waiting()).get("ann", 0) == waiting
+        assert self.run(self.book.ledger.count_queued()).get("ann", 0) == waiting
 
     @invariant()
     def journals_and_statuses_are_the_models(self) -> None:

@@ -14,13 +14,13 @@ LONG = 1200  # events
 
 async def erase_all(book: Book) -> int:
     gone = 0
-    while count := await book.home.keeper.erase(2):
+    while count := await book.home.retention.erase(2):
         gone += count
     return gone
 
 
 async def expire(book: Book, responses: float | None = None, conversations: float | None = None) -> int:
-    return await book.home.keeper.expire(responses_before=responses, conversations_before=conversations, limit=100)
+    return await book.home.retention.expire(responses_before=responses, conversations_before=conversations, limit=100)
 
 
 async def assert_empty(book: Book) -> None:
@@ -135,14 +135,14 @@ async def test_a_conversation_keeps_its_items_when_its_responses_expire(book: Bo
     assert await erase_all(book) == 1
     assert await book.texts_of(conversation) == ["before", "Hi", "answer"]
     _, admitted = await book.admit(conversation=conversation)
-    assert await book.history_of(admitted.place) == ["before", "Hi", "answer"]
+    assert await book.history_of(admitted.position) == ["before", "Hi", "answer"]
 
 
 @scene
 async def test_expiring_goes_in_batches(book: Book) -> None:
     for _ in range(5):
         await book.answer()
-    expire_some = book.home.keeper.expire
+    expire_some = book.home.retention.expire
     now = book.tick()
     counts = [await expire_some(responses_before=now, conversations_before=None, limit=2) for _ in range(4)]
     assert counts == [2, 2, 1, 0]
@@ -154,7 +154,7 @@ async def test_expiring_goes_in_batches(book: Book) -> None:
 @scene
 async def test_nothing_is_left_of_a_deleted_response(book: Book) -> None:
     response_id = await book.answer("canary-in", "canary-out", key="k", retry_digest=b"d", instructions="canary")
-    await book.ledger.hide("ann", response_id)
+    await book.ledger.delete("ann", response_id)
     assert await erase_all(book) == 1
     await assert_empty(book)
     with pytest.raises(NotFound):
@@ -166,8 +166,8 @@ async def test_a_long_journal_is_erased_in_parts_and_never_read_with_a_gap(book:
     response_id, lease = await book.start()
     await book.ledger.append([entry(lease, n) for n in range(2, LONG)])
     await book.close(lease, first=LONG)
-    await book.ledger.hide("ann", response_id)
-    assert await book.home.keeper.erase(100) > 0
+    await book.ledger.delete("ann", response_id)
+    assert await book.home.retention.erase(100) > 0
     with pytest.raises(NotFound):
         await book.events(response_id)
     assert await book.home.journal.read(response_id, LONG, 1000) is not None  # who is at its end, is at its end
@@ -195,7 +195,7 @@ async def test_nothing_is_left_of_a_family_of_forks(book: Book) -> None:
     again = await book.answer("again", parent=fork)
     failed = await book.answer("failed", None, parent=two, status="failed")
     for response_id in (fork, one, again, two, failed, of_fork):
-        await book.ledger.hide("ann", response_id)
+        await book.ledger.delete("ann", response_id)
         await erase_all(book)
     await assert_empty(book)
 
@@ -204,11 +204,11 @@ async def test_nothing_is_left_of_a_family_of_forks(book: Book) -> None:
 async def test_erasing_waits_for_the_unfinished_runs_of_a_chain(book: Book) -> None:
     one = await book.answer("one")
     two, _ = await book.start("two", parent=one)
-    await book.ledger.hide("ann", one)
+    await book.ledger.delete("ann", one)
     assert await erase_all(book) == 0
-    claim = await book.ledger.seize(two, "w2")
+    claim = await book.ledger.take_over(two, "w2")
     assert claim is not None
-    assert await book.history_of(claim.place) == ["one", "answer"]
+    assert await book.history_of(claim.position) == ["one", "answer"]
     await book.close(claim.lease)
     assert await erase_all(book) == 1
     assert await is_there(book, two)
@@ -219,16 +219,16 @@ async def test_erasing_waits_for_an_unfinished_fork(book: Book) -> None:
     one = await book.answer("one")
     await book.answer("two", parent=one)
     await book.admit("fork", parent=one, worker=None)
-    await book.ledger.hide("ann", one)
+    await book.ledger.delete("ann", one)
     assert await erase_all(book) == 0
     (claim,) = await book.claim()
-    assert await book.history_of(claim.place) == ["one", "answer"]
+    assert await book.history_of(claim.position) == ["one", "answer"]
 
 
 @scene
 async def test_a_run_elsewhere_holds_nothing_up(book: Book) -> None:
     await book.start()
-    await book.ledger.hide("ann", await book.answer())
+    await book.ledger.delete("ann", await book.answer())
     assert await erase_all(book) == 1
 
 
@@ -236,7 +236,7 @@ async def test_a_run_elsewhere_holds_nothing_up(book: Book) -> None:
 async def test_items_in_a_conversation_stay_when_their_response_is_deleted(book: Book) -> None:
     conversation = await book.converse("before")
     response_id = await book.answer("Hi", conversation=conversation)
-    await book.ledger.hide("ann", response_id)
+    await book.ledger.delete("ann", response_id)
     assert await erase_all(book) == 1
     assert await book.texts_of(conversation) == ["before", "Hi", "answer"]
 
@@ -244,9 +244,9 @@ async def test_items_in_a_conversation_stay_when_their_response_is_deleted(book:
 @scene
 async def test_a_later_response_does_not_inherit_what_stayed_in_a_conversation(book: Book) -> None:
     conversation = await book.converse("before")
-    await book.ledger.hide("ann", await book.answer("Hi", conversation=conversation))
+    await book.ledger.delete("ann", await book.answer("Hi", conversation=conversation))
     await erase_all(book)
-    await book.ledger.hide("ann", await book.answer("other"))
+    await book.ledger.delete("ann", await book.answer("other"))
     await erase_all(book)
     assert await book.texts_of(conversation) == ["before", "Hi", "answer"]
     still_there = await book.answer("another")
@@ -267,9 +267,9 @@ async def test_nothing_is_left_of_a_deleted_conversation_and_its_responses(book:
     await book.home.conversations.delete("ann", conversation)
     await erase_all(book)
     for response_id in responses:
-        await book.ledger.hide("ann", response_id)
+        await book.ledger.delete("ann", response_id)
         await erase_all(book)
-    await book.home.keeper.forget_keys(book.tick())
+    await book.home.retention.forget_keys(book.tick())
     await assert_empty(book)
 
 
@@ -290,9 +290,9 @@ async def test_erasing_a_conversation_waits_for_the_run_in_it(book: Book) -> Non
     response_id, _ = await book.start("Hi", conversation=conversation)
     await book.home.conversations.delete("ann", conversation)
     assert await erase_all(book) == 0
-    claim = await book.ledger.seize(response_id, "w2")
+    claim = await book.ledger.take_over(response_id, "w2")
     assert claim is not None
-    assert await book.history_of(claim.place) == ["before"]
+    assert await book.history_of(claim.position) == ["before"]
     await book.close(claim.lease)
     assert await erase_all(book) == 1
     assert not await book.home.inspector.contains("before")
@@ -303,15 +303,15 @@ async def test_a_response_that_added_no_item_is_erased_like_any_other(book: Book
     """Its thread may be gone before it is."""
     one = await book.answer("one", None, status="cancelled")
     two = await book.answer(items=[], answer=None, parent=one, status="cancelled")
-    await book.ledger.hide("ann", one)
+    await book.ledger.delete("ann", one)
     await erase_all(book)
     stranger = await book.answer("a secret", owner="bob")
     with pytest.raises(InvalidRequest):
         await book.admit(parent=two)
     page = await book.home.catalog.input_items("ann", two, Paging())
     assert page.data == []
-    await book.ledger.hide("ann", two)
-    await book.ledger.hide("bob", stranger)
+    await book.ledger.delete("ann", two)
+    await book.ledger.delete("bob", stranger)
     await erase_all(book)
     await assert_empty(book)
 
@@ -324,7 +324,7 @@ async def test_an_empty_conversation_outlives_its_forks(book: Book) -> None:
     for item_id in [item["id"] for item in (await book.home.catalog.items("ann", conversation, Paging())).data]:
         await book.home.conversations.delete_item("ann", conversation, item_id)
     for response_id in (first, fork):
-        await book.ledger.hide("ann", response_id)
+        await book.ledger.delete("ann", response_id)
     await erase_all(book)
     await book.answer("still here", conversation=conversation)
     assert await book.texts_of(conversation) == ["still here", "answer"]
@@ -335,7 +335,7 @@ async def test_old_keys_are_forgotten_but_not_those_of_responses(book: Book) -> 
     response_id, _ = await book.admit(key="k")
     await book.converse(key="k")
     await book.admit(retry_digest=b"d")
-    await book.home.keeper.forget_keys(book.tick())
+    await book.home.retention.forget_keys(book.tick())
     rows = await book.home.inspector.rows()
     assert (rows["idempotency"], rows["unanswered"]) == (1, 0)
     _, again = await book.admit(key="k")

@@ -7,7 +7,7 @@ import pytest
 from outlive.core.errors import StaleFence
 from outlive.core.events import split_frames
 from outlive.ports.ledger import Checkpoint, Closing, Entry, Lease
-from tests.conformance.scenes import entry, frames, run_scene
+from tests.conformance.scenes import STALE, WRITTEN, entry, frames, run_scene
 from tests.conformance.storages import RunHome
 
 
@@ -29,15 +29,15 @@ async def whole(home: RunHome, response_id: str) -> bytes:
 @run_scene
 async def test_what_is_appended_is_read_back_byte_for_byte(home: RunHome) -> None:
     lease = await home.begin("resp_1", frames(0, 2), 2)
-    assert await home.ledger.append([entry(lease, 2, 3)]) == [True]
-    assert await home.ledger.append([entry(lease, 5)]) == [True]
+    assert await home.ledger.append([entry(lease, 2, 3)]) == [WRITTEN]
+    assert await home.ledger.append([entry(lease, 5)]) == [WRITTEN]
     assert await whole(home, "resp_1") == frames(0, 6)
 
 
 @run_scene
 async def test_one_append_carries_many_responses(home: RunHome) -> None:
     leases = [await home.begin(f"resp_{n}", frames(0, 1), 1) for n in range(5)]
-    assert await home.ledger.append([entry(lease, 1, 2) for lease in leases]) == [True] * 5
+    assert await home.ledger.append([entry(lease, 1, 2) for lease in leases]) == [WRITTEN] * 5
     for lease in leases:
         assert await whole(home, lease.response_id) == frames(0, 3)
 
@@ -45,7 +45,7 @@ async def test_one_append_carries_many_responses(home: RunHome) -> None:
 @run_scene
 async def test_stale_fence_cannot_append(home: RunHome) -> None:
     lease = await home.begin("resp_1", frames(0, 1), 1)
-    assert await home.ledger.append([entry(stale(lease), 1)]) == [False]
+    assert await home.ledger.append([entry(stale(lease), 1)]) == [STALE]
     assert await whole(home, "resp_1") == frames(0, 1)
 
 
@@ -53,7 +53,7 @@ async def test_stale_fence_cannot_append(home: RunHome) -> None:
 async def test_a_stale_responses_rows_are_dropped_without_failing_the_others(home: RunHome) -> None:
     good, bad, other = [await home.begin(f"resp_{n}", frames(0, 1), 1) for n in range(3)]
     kept = await home.ledger.append([entry(good, 1), entry(stale(bad), 1), entry(other, 1)])
-    assert kept == [True, False, True]
+    assert kept == [WRITTEN, STALE, WRITTEN]
     assert [len(split_frames(await whole(home, f"resp_{n}"))) for n in range(3)] == [2, 1, 2]
 
 
@@ -71,7 +71,7 @@ async def test_after_the_end_nothing_can_be_written(home: RunHome) -> None:
     lease = await home.begin("resp_1", frames(0, 1), 1)
     await home.ledger.close(closing(lease, 1))
     before = await whole(home, "resp_1")
-    assert await home.ledger.append([entry(lease, 2)]) == [False]
+    assert await home.ledger.append([entry(lease, 2)]) == [STALE]
     with pytest.raises(StaleFence):
         await home.ledger.close(closing(lease, 2))
     assert await whole(home, "resp_1") == before
@@ -80,5 +80,5 @@ async def test_after_the_end_nothing_can_be_written(home: RunHome) -> None:
 @run_scene
 async def test_marking_harms_nothing(home: RunHome) -> None:
     lease = await home.begin("resp_1", frames(0, 1), 1)
-    await home.ledger.mark(lease, Checkpoint([1]))
-    assert await home.ledger.append([entry(lease, 1)]) == [True]
+    await home.ledger.save_checkpoint(lease, Checkpoint([1]))
+    assert await home.ledger.append([entry(lease, 1)]) == [WRITTEN]

@@ -63,7 +63,9 @@ def test_no_event_that_was_seen_is_lost_or_changed_by_a_kill(
         check_file(server.database)
 
 
-@pytest.mark.parametrize("point", ["before-commit-of-claim", "after-commit-of-claim", "after-commit-of-mark"])
+@pytest.mark.parametrize(
+    "point", ["before-commit-of-claim", "after-commit-of-claim", "after-commit-of-save-checkpoint"]
+)
 def test_a_kill_in_the_middle_of_recovery_is_recovered_from_as_well(
     point: str, upstream: FakeUpstream, make_server: Serve
 ) -> None:
@@ -132,7 +134,7 @@ def test_a_create_repeated_after_the_kill_that_ate_its_answer_finds_the_same_res
 
 
 def test_a_kill_in_the_middle_of_a_cancel_leaves_nothing_hanging(upstream: FakeUpstream, make_server: Serve) -> None:
-    server = make_server().start(OUTLIVE_KILL_AT="after-commit-of-seize")
+    server = make_server().start(OUTLIVE_KILL_AT="after-commit-of-take-over")
     client = Client(server.port)
     conversation = client.new_conversation()
     with client.stream(upstream.model([text("Once "), HANG]), conversation=conversation) as stream:

@@ -23,8 +23,8 @@ STORY = words(40)
 # Around every transaction of a run, from the one that notes the upstream's id to the one that ends it.
 ARMED = [
     "before-upstream-noted",
-    "before-commit-of-mark",
-    "after-commit-of-mark",
+    "before-commit-of-save-checkpoint",
+    "after-commit-of-save-checkpoint",
     "before-commit-of-append:2",
     "after-commit-of-append:5",
     "before-commit-of-close",
@@ -221,7 +221,9 @@ def test_store_false_is_not_left_at_the_back(upstream: FakeUpstream, back: Outli
     assert text_of(stream.events[-1]["response"]) == "Once more"
 
 
-@pytest.mark.parametrize("point", ["after-commit-of-mark", "after-commit-of-append:3", "before-commit-of-close"])
+@pytest.mark.parametrize(
+    "point", ["after-commit-of-save-checkpoint", "after-commit-of-append:3", "before-commit-of-close"]
+)
 def test_the_same_holds_in_front_of_any_server_with_a_background(point: str, make_front: Serve) -> None:
     with ResponsesUpstream() as there:
         front = make_front(there.url).start(OUTLIVE_KILL_AT=point)

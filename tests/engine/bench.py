@@ -80,12 +80,12 @@ class StubToolbox:
 
 
 class NotingLedger(MemoryLedger):
-    """Keeps the notes, as a ledger on disk would."""
+    """Keeps the checkpoint, as a ledger on disk would."""
 
-    notes: Checkpoint = NO_CHECKPOINT
+    checkpoint: Checkpoint = NO_CHECKPOINT
 
-    async def mark(self, lease: Lease, notes: Checkpoint) -> None:
-        self.notes = notes
+    async def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
 
 
 class NoHistory:
@@ -95,7 +95,7 @@ class NoHistory:
     async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
         return None
 
-    async def before(self, place: Position) -> list[Json]:
+    async def before(self, position: Position) -> list[Json]:
         return self.items
 
 
@@ -143,7 +143,7 @@ class Desk:
         return Runner(self._route, NoHistory(self.past), self.clock, self.ledger, self.committer, tools=self.tools)
 
     def claim(self) -> Claim:
-        claim = Claim(self.lease, "ann", self.request, Position(0, 0), self.attempts, self.ledger.notes, False)
+        claim = Claim(self.lease, "ann", self.request, Position(0, 0), self.attempts, self.ledger.checkpoint, False)
         return msgspec.structs.replace(claim, sealed=self.sealed)
 
     async def run(self) -> Json:

@@ -33,7 +33,7 @@ from outlive.engine.worker import Worker
 from outlive.ports.backend import Backend, ContinuationMode
 from outlive.ports.bell import Bell
 from outlive.ports.catalog import Paging
-from outlive.ports.ledger import Admission, Admitted, Checkpoint, Claim, Closing, Entry, Kept, Lease
+from outlive.ports.ledger import Admission, Admitted, AppendResults, Checkpoint, Claim, Closing, Entry, Lease
 from outlive.storage.memory.journal import MemoryJournal
 from outlive.storage.memory.ledger import MemoryLedger
 from outlive.storage.seal import SecretSeal
@@ -100,8 +100,8 @@ class FaultyLedger(SqliteLedger):
             self.failing[method] -= 1
             raise StorageUnavailable(method, "a test says so")
 
-    def append(self, entries: list[Entry]) -> asyncio.Future[list[Kept]]:
-        async def go() -> list[Kept]:
+    def append(self, entries: list[Entry]) -> asyncio.Future[AppendResults]:
+        async def go() -> AppendResults:
             await self._pass("append")
             return await super(FaultyLedger, self).append(entries)
 
@@ -127,31 +127,31 @@ class FaultyLedger(SqliteLedger):
         await self._pass("claimed")
         return claims
 
-    async def seize(self, response_id: str, worker: str) -> Claim | None:
-        await self._pass("seize")
-        return await super().seize(response_id, worker)
+    async def take_over(self, response_id: str, worker: str) -> Claim | None:
+        await self._pass("take_over")
+        return await super().take_over(response_id, worker)
 
-    async def hand_back(self, leases: list[Lease]) -> None:
-        await self._pass("hand_back")
-        await super().hand_back(leases)
+    async def release_leases(self, leases: list[Lease]) -> None:
+        await self._pass("release_leases")
+        await super().release_leases(leases)
 
-    async def confirm(self, worker: str, leases: list[Lease]) -> list[bool]:
+    async def confirm_leases(self, worker: str, leases: list[Lease]) -> list[bool]:
         await self._pass("confirm")
-        return await super().confirm(worker, leases)
+        return await super().confirm_leases(worker, leases)
 
-    async def free(self) -> int:
+    async def free_dead_leases(self) -> int:
         """Of the workers that a test calls dead; all, when none is named."""
-        await self._pass("free")
+        await self._pass("free_dead_leases")
         if not self.dead:
-            return 0 if self.shared else await super().free()
+            return 0 if self.shared else await super().free_dead_leases()
         names = sorted(self.dead)
         marks = ",".join("?" * len(names))
         sql = f"UPDATE leases SET worker = NULL WHERE worker IN ({marks})"
-        return await self._database.write("free", lambda db: db.execute(sql, names).rowcount)
+        return await self._database.write("free_dead_leases", lambda db: db.execute(sql, names).rowcount)
 
-    async def mark(self, lease: Lease, notes: Checkpoint) -> None:
-        await self._pass("mark")
-        await super().mark(lease, notes)
+    async def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
+        await self._pass("save_checkpoint")
+        await super().save_checkpoint(lease, checkpoint)
 
 
 class FaultyJournal(SqliteJournal):
@@ -173,11 +173,11 @@ class FaultyHistory(SqliteHistory):
 
     failing = 0
 
-    async def before(self, place: Any) -> list[Json]:
+    async def before(self, position: Any) -> list[Json]:
         if self.failing > 0:
             self.failing -= 1
             raise StorageUnavailable("history", "a test says so")
-        return await super().before(place)
+        return await super().before(position)
 
 
 class Rig:

@@ -13,7 +13,7 @@ from outlive.engine.delivery.live import LiveResponse, LiveResponses
 from outlive.engine.delivery.reader import Cursor, Reader
 from outlive.ports.bell import Ring
 from outlive.ports.journal import Batch
-from outlive.ports.ledger import Closing
+from outlive.ports.ledger import AppendResult, Closing
 from outlive.storage.memory.journal import MemoryJournal
 from outlive.storage.memory.ledger import MemoryLedger
 from tests.core.journals import fold_of, frames_of, opening
@@ -87,7 +87,7 @@ class Run:
     async def commit(self, *drafts: AnyDraft) -> None:
         self.live.emit(list(drafts))
         entry, taken = self.live.take(1.0)
-        assert await self._ledger.append([entry]) == [True]
+        assert await self._ledger.append([entry]) == [AppendResult.WRITTEN]
         self.live.advance(entry, taken)
         self.drafts += drafts
 

@@ -316,7 +316,7 @@ def test_what_was_answered_or_is_old_or_failed_is_not_attached_to(tmp_path: Path
         assert failed["status"] == "failed"
         answered = await rig.create("Hi", retry=1)
         assert answered.response_id != failed["id"]
-        await rig.ledger.answered(answered.response_id)
+        await rig.ledger.mark_answered(answered.response_id)
         third = await rig.create("Hi", retry=1)
         assert third.response_id != answered.response_id
         rig.clock.time += RETRY_AGE_SECONDS + 1
@@ -360,7 +360,7 @@ def test_secrets_of_tools_are_sealed_for_their_response(tmp_path: Path) -> None:
         accepted = await rig.create(tools=SECRETIVE)
         assert accepted.fold is not None
         assert "canary" not in str(accepted.fold.header)
-        claim = await rig.ledger.seize(accepted.response_id, "other")
+        claim = await rig.ledger.take_over(accepted.response_id, "other")
         assert claim is not None and claim.sealed is not None
         assert b"canary" not in claim.sealed
         opened = unpack_secrets(seal.open(claim.sealed, purpose_of(accepted.response_id)))

@@ -150,7 +150,7 @@ def test_a_storage_that_is_down_cannot_keep_the_server_from_leaving(
         shown = await rig.create()
         await is_shown(rig, shown.response_id)
         rig.clock.pause = 0.01
-        rig.ledger.failing = {"close": 10**6, "append": 10**6, "hand_back": 10**6}
+        rig.ledger.failing = {"close": 10**6, "append": 10**6, "release_leases": 10**6}
         await rig.worker.drain(0.01)
         assert rig.worker.leaving
         assert await rig.show(shown.response_id) is None

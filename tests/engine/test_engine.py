@@ -75,13 +75,13 @@ def test_now_and_then_what_nobody_reads_is_cancelled_also_after_a_failure(tmp_pa
     async def scene(rig: Rig) -> None:
         accepted = await rig.create()
         engine = msgspec.structs.replace(rig.engine, abandon_after=10.0)
-        rig.ledger.failing = {"seize": 1}
+        rig.ledger.failing = {"take_over": 1}
         rig.clock.time += 11
         ticking = asyncio.create_task(engine.tick((rig.lives,), 0.005))
         while (final := await rig.show(accepted.response_id)) is None:
             await asyncio.sleep(0.001)
         assert final["status"] == "cancelled"
-        assert rig.ledger.failing == {"seize": 0}
+        assert rig.ledger.failing == {"take_over": 0}
         ticking.cancel()
 
     play(tmp_path, scene, [Gate()])

@@ -140,7 +140,7 @@ def test_what_was_remembered_is_what_the_model_is_told_next(tmp_path: Path) -> N
     async def scene(rig: Rig) -> None:
         first = await remember(rig, "one")
         second = await remember(rig, "two", first, previous_response_id="resp_first")
-        assert second is not None and second.place is None
+        assert second is not None and second.position is None
         await remember(rig, "three", second, previous_response_id="resp_second")
         said = ["one", "Hello", "two", "Hello", "three"]
         assert [text_of(item) for item in rig.backend.calls[-1].items] == said
@@ -155,7 +155,7 @@ def test_what_it_remembers_begins_where_the_storage_ends(tmp_path: Path) -> None
         assert second is not None and second.parent == stored
         assert [text_of(item) for item in second.items] == ["two", "Hello"]
         third = await remember(rig, "three", second, previous_response_id="resp_second")
-        assert third is not None and (third.place, third.parent) == (second.place, stored)
+        assert third is not None and (third.position, third.parent) == (second.position, stored)
         said = ["one", "Hello", "two", "Hello", "three"]
         assert [text_of(item) for item in rig.backend.calls[-1].items] == said
         await rig.engine.delete("ann", stored)

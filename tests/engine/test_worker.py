@@ -404,7 +404,7 @@ def test_a_cancel_is_carried_out_although_the_storage_fails_meanwhile(tmp_path: 
     async def scene(rig: Rig) -> None:
         accepted = await rig.create()
         await gate.reached.wait()
-        rig.ledger.failing = {"seize": 1}
+        rig.ledger.failing = {"take_over": 1}
         with pytest.raises(StorageUnavailable):
             await rig.worker.cancel(accepted.response_id)
         assert await rig.show(accepted.response_id) is None

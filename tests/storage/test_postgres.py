@@ -17,7 +17,7 @@ from outlive.storage.postgres import connection as postgres
 from outlive.storage.postgres.admissions import LATE_SECONDS
 from outlive.storage.postgres.ledger import PostgresLedger
 from outlive.storage.postgres.threads import SQL
-from tests.conformance.scenes import Book, entry, frames, message
+from tests.conformance.scenes import STALE, WRITTEN, Book, entry, frames, message
 from tests.conformance.storages import Storage, open_postgres
 from tests.support.line import Line
 from tests.support.postgres import SHELF
@@ -67,14 +67,14 @@ async def test_a_seizure_during_an_uncommitted_append_waits_for_it(url: str) -> 
         append = other.transaction()
         await append.start()
         assert await other.fetchval(SQL["append_events"], *append_arguments(entry(lease, 2))) is None
-        seizing = asyncio.create_task(home.ledger.seize(response_id, "w2"))
+        seizing = asyncio.create_task(home.ledger.take_over(response_id, "w2"))
         assert await is_waiting(seizing)
         await append.commit()
         claim = await seizing
         await other.close()
         assert claim is not None
         assert len(split_frames(await book.events(response_id))) == 3  # all of it was there when the fence was raised
-        assert await home.ledger.append([entry(lease, 3)]) == [False]
+        assert await home.ledger.append([entry(lease, 3)]) == [STALE]
 
 
 @play
@@ -83,7 +83,7 @@ async def test_a_claim_during_an_uncommitted_append_does_not_get_the_response(ur
     async with open_postgres(url) as home:
         book = Book(home)
         response_id, lease = await book.start()
-        await home.ledger.free()
+        await home.ledger.free_dead_leases()
         other = await postgres.connect(url)
         append = other.transaction()
         await append.start()
@@ -112,7 +112,7 @@ async def test_an_append_during_an_uncommitted_seizure_waits_and_is_stale_then(u
         assert await is_waiting(appending)
         await seizure.commit()
         await other.close()
-        assert await appending == [False, True]
+        assert await appending == [STALE, WRITTEN]
         assert len(split_frames(await book.events(stale_id))) == 2
         assert len(split_frames(await book.events(good_id))) == 3
 
@@ -125,12 +125,12 @@ async def test_a_lease_that_another_holds_is_stale_even_with_the_same_fence(url:
         response_id, lease = await book.start(worker="w1")
         database = await postgres.Database.open(url)
         mine, theirs = PostgresLedger(database, "w1"), PostgresLedger(database, "w2")
-        assert await theirs.append([entry(lease, 2)]) == [False]
+        assert await theirs.append([entry(lease, 2)]) == [STALE]
         with pytest.raises(StaleFence):
             await Book(msgspec.structs.replace(home, ledger=theirs)).close(lease)
-        assert await mine.append([entry(lease, 2)]) == [True]
-        await home.ledger.free()
-        assert await mine.append([entry(lease, 3)]) == [True]  # nobody has taken it yet
+        assert await mine.append([entry(lease, 2)]) == [WRITTEN]
+        await home.ledger.free_dead_leases()
+        assert await mine.append([entry(lease, 3)]) == [WRITTEN]  # nobody has taken it yet
         await database.close()
         assert len(split_frames(await book.events(response_id))) == 4
 
@@ -193,7 +193,7 @@ async def test_of_many_that_continue_one_response_one_stays_in_its_thread(url: s
         nodes = books(one, two)
         parent = await nodes[0].answer("one")
         work = [book.admit(f"{n}", parent=parent) for book in nodes for n in range(4)]
-        places = [admitted.place for _, admitted in await asyncio.gather(*work)]
+        places = [admitted.position for _, admitted in await asyncio.gather(*work)]
         assert len({place.thread for place in places if place is not None}) == 8
         for place in places:
             assert await nodes[0].history_of(place) == ["one", "answer"]
@@ -222,8 +222,8 @@ async def test_nodes_that_mix_everything_never_wait_for_each_other_for_ever(url:
 
         async def sweep(home: Storage) -> None:
             for _ in range(15):
-                await home.keeper.expire(responses_before=1.0, conversations_before=1.0, limit=10)
-                await home.keeper.erase(10)
+                await home.retention.expire(responses_before=1.0, conversations_before=1.0, limit=10)
+                await home.retention.erase(10)
 
         work = [talk(book, number) for book in nodes for number in range(8)]
         results = await asyncio.gather(*work, sweep(one), sweep(two))
@@ -235,16 +235,16 @@ async def test_sweepers_of_two_nodes_erase_everything_once(url: str) -> None:
     async with open_postgres(url) as one, open_postgres(url) as two:
         nodes = books(one, two)
         for _ in range(30):
-            await nodes[0].ledger.hide("ann", await nodes[0].answer())
+            await nodes[0].ledger.delete("ann", await nodes[0].answer())
 
         async def erase(home: Storage) -> int:
             gone = 0
-            while count := await home.keeper.erase(5):
+            while count := await home.retention.erase(5):
                 gone += count
             return gone
 
         await asyncio.gather(erase(one), erase(two))
-        while await one.keeper.erase(5):
+        while await one.retention.erase(5):
             pass
         assert sum((await one.inspector.rows()).values()) == 0
 
@@ -259,12 +259,12 @@ async def test_erasing_waits_for_an_admission_that_is_not_committed_yet(url: str
         admission = other.transaction()
         await admission.start()
         await other.execute("SELECT admit_all('{}', '{}', '{}', $1, '{0,0,0}')", [parent])  # its locks alone
-        hiding = asyncio.create_task(home.ledger.hide("ann", parent))
+        hiding = asyncio.create_task(home.ledger.delete("ann", parent))
         assert await is_waiting(hiding)
         await admission.rollback()
         await other.close()
         await hiding
-        assert await home.keeper.erase(10) == 1
+        assert await home.retention.erase(10) == 1
 
 
 # -- quotas
@@ -272,7 +272,7 @@ async def test_erasing_waits_for_an_admission_that_is_not_committed_yet(url: str
 
 @play
 async def test_an_owners_quota_of_running_responses_holds_on_all_nodes_together(url: str) -> None:
-    quota = Quota(waiting=100, running_per_owner=3)
+    quota = Quota(queued=100, running_per_owner=3)
     async with open_postgres(url, quota) as one, open_postgres(url, quota) as two:
         nodes = books(one, two)
         work = [book.start() for book in nodes for _ in range(5)]
@@ -291,7 +291,7 @@ async def test_an_owners_quota_of_running_responses_holds_on_all_nodes_together(
 
 @play
 async def test_no_more_may_wait_than_the_quota_says(url: str) -> None:
-    async with open_postgres(url, Quota(waiting=3, waiting_per_owner=2)) as home:
+    async with open_postgres(url, Quota(queued=3, queued_per_owner=2)) as home:
         book = Book(home)
         await book.admit(worker=None)
         await book.admit(worker=None)
@@ -306,11 +306,11 @@ async def test_no_more_may_wait_than_the_quota_says(url: str) -> None:
 @play
 async def test_of_many_at_once_no_more_wait_than_the_quota_says(url: str) -> None:
     for limit in (0, 5):
-        async with open_postgres(url, Quota(waiting=limit)) as one, open_postgres(url, Quota(waiting=limit)) as two:
+        async with open_postgres(url, Quota(queued=limit)) as one, open_postgres(url, Quota(queued=limit)) as two:
             work = [book.admit(worker=None) for book in books(one, two) for _ in range(10)]
             results = await asyncio.gather(*work, return_exceptions=True)
             assert sum(isinstance(result, TooMany) for result in results) == 20 - limit
-            assert sum((await one.ledger.waiting()).values()) == limit
+            assert sum((await one.ledger.count_queued()).values()) == limit
 
 
 # -- lost lines
@@ -370,8 +370,8 @@ async def test_an_admission_whose_answer_was_lost_is_found_again(
     line.swallow_answer()
     response_id, admitted = await book.admit("Hi")
     assert line.swallowed.is_set()
-    assert admitted.lease is not None and admitted.place is not None
-    assert await book.ledger.append([entry(admitted.lease, 2)]) == [True]
+    assert admitted.lease is not None and admitted.position is not None
+    assert await book.ledger.append([entry(admitted.lease, 2)]) == [WRITTEN]
     assert len(split_frames(await book.events(response_id))) == 3
 
 
@@ -407,7 +407,7 @@ async def test_a_large_admission_whose_answer_was_lost_is_found_again(
     response_id, admitted = await book.admit("y" * 900_000, large=True)
     assert line.swallowed.is_set()
     assert admitted.lease is not None
-    assert await book.ledger.append([entry(admitted.lease, 2)]) == [True]
+    assert await book.ledger.append([entry(admitted.lease, 2)]) == [WRITTEN]
     page = await book.home.catalog.input_items("ann", response_id, Paging())
     assert len(page.data[0]["content"][0]["text"]) == 900_000
     assert (await book.home.inspector.rows())["stash"] == 0
@@ -424,8 +424,8 @@ async def test_a_claim_whose_answer_was_lost_is_found_again(
     claims = await book.claim(2)
     assert line.swallowed.is_set()
     assert len(claims) == 2
-    assert await book.ledger.append([entry(claim.lease, 2) for claim in claims]) == [True, True]
-    assert await book.ledger.waiting() == {}
+    assert await book.ledger.append([entry(claim.lease, 2) for claim in claims]) == [WRITTEN, WRITTEN]
+    assert await book.ledger.count_queued() == {}
 
 
 @lost
@@ -433,13 +433,13 @@ async def test_a_seizure_whose_answer_was_lost_is_found_again(
     book: Book, line: Line, database: postgres.Database
 ) -> None:
     first, _ = await book.start()
-    await book.ledger.seize(first, "w3")
+    await book.ledger.take_over(first, "w3")
     response_id, _ = await book.start()
     swallow_commit(line)
-    claim = await book.ledger.seize(response_id, "w3")
+    claim = await book.ledger.take_over(response_id, "w3")
     assert line.swallowed.is_set()
     assert claim is not None
-    assert await book.ledger.append([entry(claim.lease, 2)]) == [True]
+    assert await book.ledger.append([entry(claim.lease, 2)]) == [WRITTEN]
 
 
 @lost
@@ -470,7 +470,7 @@ async def test_appends_do_not_wait_for_those_who_wait_for_a_conversation(url: st
         adding = [asyncio.create_task(add("ann", conversation, [message(f"m{n}", "x")], 1.0, None)) for n in range(8)]
         assert await is_waiting(adding[0])
         async with asyncio.timeout(5):
-            assert await home.ledger.append([entry(lease, 2)]) == [True]
+            assert await home.ledger.append([entry(lease, 2)]) == [WRITTEN]
             await book.close(lease, first=3)
             await book.start()
         await holding.rollback()
@@ -495,7 +495,7 @@ async def test_an_append_whose_answer_was_lost_is_made_again_and_there_once(
         await book.ledger.append([entry(lease, 3, 2), entry(other, 2)])
     assert line.swallowed.is_set()
     # More has gathered meanwhile.
-    assert await book.ledger.append([entry(lease, 3, 5), entry(other, 2)]) == [True, True]
+    assert await book.ledger.append([entry(lease, 3, 5), entry(other, 2)]) == [WRITTEN, WRITTEN]
     assert await book.events(response_id) == await whole(book, response_id, 8)
     assert len(split_frames(await book.events(other_id))) == 3
 
@@ -517,7 +517,7 @@ async def test_a_long_append_whose_answer_was_lost_leaves_no_row_of_its_own(
     line.swallow_answer()
     with pytest.raises(StorageUnavailable):
         await book.ledger.append([entry(lease, 3, 3000)])
-    assert await book.ledger.append([entry(lease, 3, 4000)]) == [True]
+    assert await book.ledger.append([entry(lease, 3, 4000)]) == [WRITTEN]
     assert await book.events(response_id) == await whole(book, response_id, 4003)
 
 
@@ -566,7 +566,7 @@ async def test_what_is_down_is_unavailable_at_once_and_back_when_it_is_back(
     assert not await database.probe()
     line.come_up()
     assert await database.probe()
-    assert await book.ledger.append([entry(lease, 2)]) == [True]
+    assert await book.ledger.append([entry(lease, 2)]) == [WRITTEN]
     await book.close(lease, first=3)
 
 
@@ -586,11 +586,11 @@ async def test_a_journal_that_is_behind_is_told_from_one_that_is_whole(
         await book.ledger.append([entry(lease, 5), entry(other, 5)])
     kept = await book.ledger.append([entry(lease, 5), entry(other, 5)])
     assert isinstance(kept[0], Behind) and kept[0].last == 1
-    assert kept[1] is True
+    assert kept[1] is WRITTEN
     with pytest.raises(Behind):
         await book.close(lease, first=5)
-    assert await book.ledger.append([entry(lease, 2, 3)]) == [True]
-    assert await book.ledger.append([entry(lease, 5)]) == [True]
+    assert await book.ledger.append([entry(lease, 2, 3)]) == [WRITTEN]
+    assert await book.ledger.append([entry(lease, 5)]) == [WRITTEN]
     assert len(split_frames(await book.events(response_id))) == len(split_frames(await book.events(whole_id))) == 6
 
 
@@ -605,7 +605,7 @@ async def test_a_response_that_was_lost_is_not_mistaken_for_the_one_that_has_its
     with pytest.raises(StorageUnavailable):
         await book.ledger.append([entry(lease, 2)])
     (kept,) = await book.ledger.append([entry(mistaken, 2)])
-    assert kept is not True
+    assert kept is not WRITTEN
     with pytest.raises(StaleFence):
         await book.close(mistaken)
     assert len(split_frames(await book.events(other_id))) == 2

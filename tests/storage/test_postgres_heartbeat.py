@@ -32,7 +32,7 @@ def play(test: Callable[[Storage, str], Awaitable[None]]) -> Callable[[], None]:
 
 async def wait_until_freed(home: Storage) -> None:
     async with asyncio.timeout(PATIENCE):
-        while not await home.ledger.free():
+        while not await home.ledger.free_dead_leases():
             await asyncio.sleep(0.05)
 
 
@@ -43,11 +43,11 @@ async def test_leases_of_a_worker_that_lives_are_not_freed(home: Storage, url: s
     book = Book(home)
     await book.start(worker="alive")
     await book.start(worker="never began")
-    assert await home.ledger.free() == 1
+    assert await home.ledger.free_dead_leases() == 1
     await asyncio.sleep(1.5)  # longer than one beat holds
-    assert await home.ledger.free() == 0
+    assert await home.ledger.free_dead_leases() == 0
     await heart.stop()
-    assert await home.ledger.free() == 1  # at once, without waiting for its last beat to run out
+    assert await home.ledger.free_dead_leases() == 1  # at once, without waiting for its last beat to run out
 
 
 @play
@@ -57,16 +57,16 @@ async def test_a_worker_that_is_cut_off_is_dead_once_its_last_beat_has_run_out(h
         await heart.start()
         _, lease = await Book(home).start(worker="cut off")
         line.go_down()
-        assert await home.ledger.free() == 0
+        assert await home.ledger.free_dead_leases() == 0
         await wait_until_freed(home)
         line.come_up()
         async with asyncio.timeout(PATIENCE):
             while not await home.catalog.status("ann", lease.response_id):
                 pass
             # It beats again; what nobody has claimed meanwhile can be its own again.
-            assert await home.ledger.confirm("cut off", [lease]) == [True]
-            while await home.ledger.free():
-                await home.ledger.confirm("cut off", [lease])
+            assert await home.ledger.confirm_leases("cut off", [lease]) == [True]
+            while await home.ledger.free_dead_leases():
+                await home.ledger.confirm_leases("cut off", [lease])
                 await asyncio.sleep(0.1)
         await heart.stop()
 
@@ -81,12 +81,12 @@ async def test_a_loop_that_hangs_loses_its_leases_though_the_heart_could_beat(ho
         for _ in range(15):
             heart.tick()
             await asyncio.sleep(0.1)
-        assert await home.ledger.free() == 0
+        assert await home.ledger.free_dead_leases() == 0
         await wait_until_freed(home)
         heart.tick()
         await Book(home).home.ledger.claim("hung", 1, frozenset())
         async with asyncio.timeout(PATIENCE):
-            while await home.ledger.free():
+            while await home.ledger.free_dead_leases():
                 heart.tick()
                 await home.ledger.claim("hung", 1, frozenset())
                 await asyncio.sleep(0.1)

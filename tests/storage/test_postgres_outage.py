@@ -11,7 +11,7 @@ import pytest
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import split_frames
 from outlive.ports.ledger import Lease
-from tests.conformance.scenes import Book, entry, frames
+from tests.conformance.scenes import WRITTEN, Book, entry, frames
 from tests.conformance.storages import open_postgres
 from tests.support.postgres import Cluster
 
@@ -34,7 +34,7 @@ async def write_on(book: Book, lease: Lease, reached: list[int]) -> None:
         while True:
             try:
                 (kept,) = await book.ledger.append([entry(lease, number)])
-                assert kept is True
+                assert kept is WRITTEN
                 break
             except StorageUnavailable:
                 await asyncio.sleep(0.05)

@@ -13,7 +13,7 @@ from outlive.core.errors import SettingsError
 from outlive.storage.postgres import connection as postgres
 from outlive.storage.postgres import schema
 from outlive.storage.sqlite import connection as sqlite
-from tests.conformance.scenes import Book, entry
+from tests.conformance.scenes import WRITTEN, Book, entry
 from tests.conformance.storages import open_postgres
 from tests.support.postgres import SHELF
 
@@ -67,7 +67,7 @@ def test_a_node_that_runs_goes_on_while_the_schema_is_brought_up_to_date(empty: 
             await query(empty, "ALTER TABLE leases ADD COLUMN later text NOT NULL DEFAULT ''")
             await query(empty, "CREATE SCHEMA outlive_functions_later")
             await query(empty, "UPDATE schema SET version = version + 1 RETURNING version")
-            assert await home.ledger.append([entry(lease, 2)]) == [True]
+            assert await home.ledger.append([entry(lease, 2)]) == [WRITTEN]
             await book.close(lease, first=3)
             await book.answer("another")
             await book.admit(worker=None)

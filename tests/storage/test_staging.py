@@ -78,11 +78,11 @@ def found_on_disk(path: Path) -> bool:
 def test_a_large_input_is_read_back_whole(tmp_path: Path) -> None:
     async def scene(database: Database) -> None:
         admitted, given = await admit(database, "resp_1")
-        assert admitted.place is not None
+        assert admitted.position is not None
         page = await SqliteCatalog(database).input_items("local", "resp_1", Paging(order="asc"))
         assert page.data == given
-        assert await SqliteHistory(database).before(type(admitted.place)(admitted.place.thread, 99)) == given
-        assert (await SqliteLedger(database).seize("resp_1", "other")).request.input == given  # type: ignore[union-attr]
+        assert await SqliteHistory(database).before(type(admitted.position)(admitted.position.thread, 99)) == given
+        assert (await SqliteLedger(database).take_over("resp_1", "other")).request.input == given  # type: ignore[union-attr]
 
     play(tmp_path, scene)
 
@@ -106,7 +106,7 @@ def test_pieces_of_a_request_that_a_crash_kept_from_being_accepted_go_at_the_nex
         await database.write(
             "test", lambda db: db.execute("INSERT INTO stash (holder, number, bytes) VALUES ('resp_2', 0, x'00')")
         )
-        await SqliteLedger(database).free()
+        await SqliteLedger(database).free_dead_leases()
         assert await count(database, "stash") == kept
 
     play(tmp_path, scene)
@@ -116,7 +116,7 @@ def test_a_deleted_response_takes_its_pieces_with_it(tmp_path: Path) -> None:
     async def scene(database: Database) -> None:
         admitted, _ = await admit(database, "resp_1")
         await close(database, admitted)
-        await SqliteLedger(database).hide("local", "resp_1")
+        await SqliteLedger(database).delete("local", "resp_1")
         keeper = SqliteRetention(database)
         assert await keeper.erase(10) == 1
         await keeper.scrub()
@@ -132,7 +132,7 @@ def test_a_deleted_conversation_takes_the_pieces_of_forgotten_responses_with_it(
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
         admitted, given = await admit(database, "resp_1", "conv_1")
         await close(database, admitted)
-        await SqliteLedger(database).hide("local", "resp_1")
+        await SqliteLedger(database).delete("local", "resp_1")
         await keeper.erase(10)
         page = await SqliteCatalog(database).items("local", "conv_1", Paging(order="asc"))
         assert page.data == given  # the conversation still has them

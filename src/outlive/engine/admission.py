@@ -278,8 +278,8 @@ class Admitter:
             answer.set_result(admitted.attached)
         if admitted.attached is not None:
             self._worker.release(admission.owner, runs)
-        elif admitted.lease is not None and admitted.place is not None:
-            request, place = admission.request, admitted.place
+        elif admitted.lease is not None and admitted.position is not None:
+            request, place = admission.request, admitted.position
             claim = Claim(admitted.lease, admission.owner, request, place, 1, NO_CHECKPOINT, request.background)
             live = LiveResponse(admitted.lease, fold, self._clock.monotonic(), admission.frames)
             self._worker.start(claim, live)
@@ -315,7 +315,7 @@ class Admitter:
             return await self._history.locate(
                 arrival.owner, conversation=request.conversation, parent=request.previous_response_id
             )
-        if memory.place is None:
+        if memory.position is None:
             if (stray := find_stray_output(memory.items, request.input)) is not None:
                 call_id = request.input[stray].get("call_id")
                 refuse(f"No tool call was made with call_id {call_id!r}.", f"input[{stray}].call_id")
@@ -325,7 +325,7 @@ class Admitter:
             await self._history.locate(arrival.owner, conversation=memory.conversation, parent=memory.parent)
         except (NotFound, InvalidRequest):
             raise _not_found(request, " any more: what came before it was deleted or has expired") from None
-        return memory.place
+        return memory.position
 
     def _open(self, request: CreateResponse, model: str, now: float, waits: bool) -> tuple[Fold, bytes]:
         """The first events: created, and queued or in_progress. A foreground response that waits has created alone."""

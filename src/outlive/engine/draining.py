@@ -71,7 +71,7 @@ class Drain:
         return self._runner.can_continue(running.claim, live)
 
     async def _give(self, leaving: list[Running]) -> None:
-        await self._ledger.hand_back([running.live.lease for running in leaving])
+        await self._ledger.release_leases([running.live.lease for running in leaving])
         self._bell.ring(Ring("waits"))
         for running in leaving:
             running.live.lose()

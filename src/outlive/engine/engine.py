@@ -61,5 +61,5 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         record = await self.catalog.response(owner, response_id)
         if record.snapshot is None:
             await self.worker.cancel(response_id)
-        await self.ledger.hide(owner, response_id)
+        await self.ledger.delete(owner, response_id)
         self.sweeper.wake()

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from outlive.core.errors import StaleFence
 from outlive.engine.delivery.live import LiveResponse, LiveResponses
 from outlive.engine.run.runner import Runner
-from outlive.ports.ephemeral import EphemeralLedger
-from outlive.ports.ledger import Claim, Lease, Memory
+from outlive.ports.ledger import Claim, EphemeralLedger, Lease, Memory
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +47,11 @@ class EphemeralRuns:
         # Calls that never became whole are remembered too: their outputs are to be left out, not refused (D6b).
         items = [*claim.request.input, *(item for _, item in sorted(live.output.items()))]
         if (before := claim.memory) is not None:
-            return Memory([*before.items, *items], before.place, before.conversation, before.parent)
+            return Memory([*before.items, *items], before.position, before.conversation, before.parent)
         request = claim.request
         if request.conversation is None and request.previous_response_id is None:
             return Memory(items)
-        return Memory(items, claim.place, request.conversation, request.previous_response_id)
+        return Memory(items, claim.position, request.conversation, request.previous_response_id)
 
     def stop(self, response_id: str) -> None:
         """Its reader is gone, or has everything: end the upstream call and forget it all."""

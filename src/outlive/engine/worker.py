@@ -83,8 +83,8 @@ class Worker:
 
     async def recover(self) -> int:
         """Take up what dead workers have left, and what waits; how many were left."""
-        freed = await self._ledger.free()
-        self.room.set_queued(await self._ledger.waiting())
+        freed = await self._ledger.free_dead_leases()
+        self.room.set_queued(await self._ledger.count_queued())
         self.pump()
         return freed
 
@@ -206,7 +206,7 @@ class Worker:
         """Stop running what others have taken meanwhile: word of that may have been lost."""
         beating = self._heart.is_beating()
         held = [running.live for running in self._running.values() if not running.live.lost]
-        stand = await self._ledger.confirm(self.name, [live.lease for live in held]) if held else []
+        stand = await self._ledger.confirm_leases(self.name, [live.lease for live in held]) if held else []
         for live, stands in zip(held, stand, strict=True):
             if not stands and not live.ended:
                 live.lose()
@@ -223,7 +223,7 @@ class Worker:
     async def _hand_over(self, lease: Lease) -> None:
         while True:
             try:
-                await self._ledger.hand_back([lease])
+                await self._ledger.release_leases([lease])
                 break
             except StorageUnavailable:
                 await self._clock.sleep(STORAGE_PAUSE)
@@ -244,13 +244,13 @@ class Worker:
         await asyncio.shield(task)
 
     async def _cancel(self, response_id: str) -> None:
-        claim = await self._ledger.seize(response_id, self.name)
+        claim = await self._ledger.take_over(response_id, self.name)
         if claim is None:
             return
         self._tell_taken(claim.lease)
         if (running := self._running.get(response_id)) is not None:
             stop(running.task)
-        if claim.waited:
+        if claim.was_queued:
             self.room.dequeue(claim.owner)
         live = await self._revive(claim)
         self._lives.enter(live)

@@ -145,7 +145,7 @@ async def _answer(call: Call, accepted: Accepted) -> Reply | None:
         final = await _wait(call, accepted, engine.reader)
         delivered = final is not None and await _deliver(call, final)
     if delivered and call.may_be_repeated:
-        await engine.ledger.answered(accepted.response_id)
+        await engine.ledger.mark_answered(accepted.response_id)
     return None
 
 

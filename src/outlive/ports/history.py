@@ -9,7 +9,7 @@ from outlive.ports.ledger import Position
 
 
 class History(Protocol):
-    async def before(self, place: Position) -> list[Json]:
+    async def before(self, position: Position) -> list[Json]:
         """The items of all ended turns before `place`, oldest first; one indexed range per fork."""
         ...
 

@@ -1,8 +1,9 @@
-"""The write port: what may change a stored response, each method one transaction."""
+"""The write port: every change of a stored response, each method one transaction."""
 
 from __future__ import annotations
 
 import asyncio
+from enum import Enum
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -14,7 +15,7 @@ from outlive.core.requests.create import CreateResponse
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to write one response's journal, until somebody raises the fence."""
+    """The right to write one response's journal, until another worker raises the fence."""
 
     response_id: str
     key: int  # the database's own key of the response
@@ -22,7 +23,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Where a response's items lie: its thread, and the position of its first input item. History lies before it."""
+    """A response's thread, and the index of its first input item there. Its history lies before that index."""
 
     thread: int
     first: int
@@ -43,25 +44,25 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     frames: bytes
     count: int
-    worker: str | None  # who takes the lease at once; None: anyone may claim it
+    worker: str | None  # takes the lease at once; None: queued for any worker to claim
     idempotency: Idempotency | None = None
     large: bool = False  # so much input that it should not be written in one go
     retry_digest: bytes | None = None  # lets an SDK's silent retry find this response (D17)
-    sealed: bytes | None = None  # the secrets of its tools; kept with the lease, and gone with it
+    sealed: bytes | None = None  # the secrets of its tools, stored until the lease is dropped
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """What may run and wait on all nodes together; 0 per owner: no limit of its own."""
+    """Limits on running and queued responses over all nodes; 0 per owner: no limit of its own."""
 
-    waiting: int
+    queued: int
     running_per_owner: int = 0
-    waiting_per_owner: int = 0
+    queued_per_owner: int = 0
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """What became of an admission: the new response's lease, or the id of the one that was there already."""
+    """Result of an admission: the new response's position and lease, or the id of an earlier one to attach to."""
 
-    place: Position | None = None
+    position: Position | None = None
     lease: Lease | None = None
     attached: str | None = None
 
@@ -84,10 +85,10 @@ NO_CHECKPOINT = Checkpoint()
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """What a connection remembers of a response that was not stored, so that it can be continued there (D4)."""
+    """Context of a response that was not stored, kept by its connection so that it can be continued there (D4)."""
 
     items: list[Json]  # of the whole chain, oldest first, as far as it is in no storage
-    place: Position | None = None  # where the stored history before them ends
+    position: Position | None = None  # where the stored history before them ends
     conversation: str | None = None  # whose history that is: a conversation's,
     parent: str | None = None  # or a stored response's
 
@@ -98,11 +99,11 @@ class Claim(msgspec.Struct, frozen=True):
     lease: Lease
     owner: str
     request: CreateResponse
-    place: Position
+    position: Position
     attempts: int
-    notes: Checkpoint
+    checkpoint: Checkpoint
     background: bool
-    waited: bool = False  # nobody had it before; only of what was seized
+    was_queued: bool = False  # no worker held it before; set by `take_over` only
     memory: Memory | None = None  # what it continues, when that is not stored
     sealed: bytes | None = None  # the secrets of its tools
 
@@ -127,23 +128,32 @@ class Closing(msgspec.Struct, frozen=True):
     keep_turn: bool  # False: a failed turn is taken out of its conversation again (D6)
 
 
-# What became of an entry. True: written. False: its lease is stale. Behind: the lease stands, but there would be a gap.
-Kept: TypeAlias = bool | Behind
+class AppendResult(Enum):
+    """Result of appending one entry. In their place stands a Behind where the lease holds, but a gap would remain."""
+
+    WRITTEN = "written"
+    STALE = "stale"  # the lease is lost, and nothing was written
+
+
+AppendResults: TypeAlias = list[AppendResult | Behind]
 
 
 class RunLedger(Protocol):
-    """What a running response needs of a ledger. A stale fence can write nothing."""
+    """The part of a ledger that a running response uses. A stale fence can write nothing."""
 
-    def append(self, entries: list[Entry]) -> asyncio.Future[list[Kept]]:
-        """One commit for all of them; of each that is not True, the rows alone are dropped."""
+    def append(self, entries: list[Entry]) -> asyncio.Future[AppendResults]:
+        """Write all entries in one commit; an entry that is not WRITTEN leaves out its own rows only."""
         ...
 
     def close(self, closing: Closing) -> asyncio.Future[None]:
-        """Terminal event, snapshot, turn, lease and conversation lock. Raises StaleFence or Behind."""
+        """Write the terminal event, snapshot and turn, and drop the lease and the conversation's lock.
+
+        Raises StaleFence or Behind.
+        """
         ...
 
-    async def mark(self, lease: Lease, notes: Checkpoint) -> None:
-        """Keep this for whoever runs the response next, in place of what was noted before."""
+    async def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint that the next worker to run the response starts from."""
         ...
 
 
@@ -151,43 +161,57 @@ class Ledger(RunLedger, Protocol):
     """The one write port. Every method checks before it writes, so an error means that nothing was written."""
 
     def admit(self, admission: Admission) -> asyncio.Future[Admitted]:
-        """Accept a response, or say that it was accepted before.
+        """Accept a response, or return the id of an earlier one with the same Idempotency-Key.
 
-        A ledger that several nodes share also keeps the limits that hold for all of them together (`Quota`): raises
-        MustWait when this owner has enough running already, and TooMany when too many wait.
+        A ledger that several nodes share also enforces their common limits (`Quota`): raises MustWait when this owner
+        has enough running already, and TooMany when too many are queued.
         """
         ...
 
     async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
-        """Take up to `limit` waiting responses, foreground first, then oldest; counts an attempt for each. Never more
-        of an owner than may run on all nodes together (`Quota`), where nodes share the ledger."""
+        """Take up to `limit` queued responses, foreground first, then oldest; counts an attempt for each.
+
+        Where nodes share the ledger, takes no more of an owner's than may run on all nodes together (`Quota`).
+        """
         ...
 
-    async def seize(self, response_id: str, worker: str) -> Claim | None:
-        """Raise the fence of a running response, whoever holds it; None when it has ended. Counts no attempt."""
+    async def take_over(self, response_id: str, worker: str) -> Claim | None:
+        """Raise the fence of a response and take its lease from any worker. None if it has ended. Counts no attempt."""
         ...
 
-    async def hand_back(self, leases: list[Lease]) -> None:
-        """Give runs up for anyone to claim, counting no attempt."""
+    async def release_leases(self, leases: list[Lease]) -> None:
+        """Return responses to the queue, taking back the attempt that was counted for each."""
         ...
 
-    async def confirm(self, worker: str, leases: list[Lease]) -> list[bool]:
-        """Which of its leases a worker still holds. One that was freed, because the worker seemed to be dead, and that
-        nobody has claimed since, is its own again."""
+    async def confirm_leases(self, worker: str, leases: list[Lease]) -> list[bool]:
+        """Check which of these leases a worker still holds.
+
+        A lease that was freed because the worker seemed dead, and was not claimed since, is given back to it.
+        """
         ...
 
-    async def free(self) -> int:
-        """Free the leases of whoever is known to be dead, for anyone to claim; how many there were."""
+    async def free_dead_leases(self) -> int:
+        """Queue the responses of dead workers for any worker to claim. Returns their number."""
         ...
 
-    async def waiting(self) -> dict[str, int]:
-        """How many responses wait for a worker, by owner."""
+    async def count_queued(self) -> dict[str, int]:
+        """Count the queued responses by owner."""
         ...
 
-    async def answered(self, response_id: str) -> None:
-        """The creating connection has its whole answer: a silent retry must not find this response any more."""
+    async def mark_answered(self, response_id: str) -> None:
+        """Record that the creating connection has its whole answer: a silent retry must not find the response."""
         ...
 
-    async def hide(self, owner: str, response_id: str) -> None:
-        """Delete a finished response: nobody finds it from now on. Raises NotFound."""
+    async def delete(self, owner: str, response_id: str) -> None:
+        """Delete a finished response. Its bytes are erased later, by `Retention.erase`. Raises NotFound."""
+        ...
+
+
+class EphemeralLedger(RunLedger, Protocol):
+    """The ledger of responses with `store: false`."""
+
+    def admit(self, response_id: str, frames: bytes, count: int) -> Lease: ...
+
+    def forget(self, response_id: str) -> None:
+        """Drop all that is left of a response once it has no reader."""
         ...

@@ -44,9 +44,9 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
     history: History
     catalog: Catalog
     conversations: Conversations
-    keeper: Retention
+    retention: Retention
     bell: Bell
-    heart: Heartbeat
+    heartbeat: Heartbeat
     probe: Callable[[], Awaitable[bool]]
     secret: bytes  # the server's own, made once; nodes that share the database share it
     shared: bool  # other nodes may be at work on it
@@ -70,9 +70,9 @@ async def _open_sqlite(settings: Settings) -> AsyncIterator[Storage]:
             history=SqliteHistory(database),
             catalog=SqliteCatalog(database),
             conversations=SqliteConversations(database),
-            keeper=SqliteRetention(database),
+            retention=SqliteRetention(database),
             bell=NoBell(),
-            heart=NoHeartbeat(),
+            heartbeat=NoHeartbeat(),
             probe=database.probe,
             secret=await find_secret(database, SECRET),
             shared=False,
@@ -105,9 +105,9 @@ async def _open_postgres(settings: Settings, node: str) -> AsyncIterator[Storage
             history=postgres.PostgresHistory(database),
             catalog=postgres.PostgresCatalog(database),
             conversations=postgres.PostgresConversations(database),
-            keeper=postgres.PostgresRetention(database),
+            retention=postgres.PostgresRetention(database),
             bell=bell,
-            heart=postgres.PostgresHeartbeat(url, node, settings.lease_seconds),
+            heartbeat=postgres.PostgresHeartbeat(url, node, settings.lease_seconds),
             probe=database.probe,
             secret=await postgres.find_secret(database, SECRET),
             shared=True,
@@ -116,7 +116,7 @@ async def _open_postgres(settings: Settings, node: str) -> AsyncIterator[Storage
 
 def _quota(settings: Settings) -> Quota:
     return Quota(
-        waiting=settings.max_waiting,
+        queued=settings.max_waiting,
         running_per_owner=settings.max_running_per_owner,
-        waiting_per_owner=settings.max_waiting_per_owner,
+        queued_per_owner=settings.max_waiting_per_owner,
     )

@@ -13,7 +13,7 @@ from outlive.core.errors import Behind, MustWait, TooMany
 from outlive.core.events import split_frames
 from outlive.engine.slots import Capacity
 from outlive.ports.bell import Ring
-from outlive.ports.ledger import Admission, Admitted, Closing, Entry, Kept
+from outlive.ports.ledger import Admission, Admitted, AppendResults, Closing, Entry
 from outlive.testing import Gate, Script, answer, finish_chunk, usage_chunk
 from tests.engine.neighbours import go_round, play_nodes
 from tests.engine.rig import Rig, answer_of
@@ -183,7 +183,7 @@ def test_a_node_that_was_thought_dead_keeps_what_nobody_has_taken(tmp_path: Path
         accepted = await first.create()
         await gate.reached.wait()
         second.ledger.dead = {"node-0"}
-        await second.ledger.free()
+        await second.ledger.free_dead_leases()
         assert (await holder(first, accepted.response_id))[0] is None
         await go_round(first)
         assert await holder(first, accepted.response_id) == ("node-0", 1, 1)
@@ -374,7 +374,7 @@ def test_a_silent_retry_on_another_node_finds_what_the_first_node_left_unanswere
         first.door.answering.add(accepted.response_id)
         other = await second.create(retry=1)
         assert other.response_id != accepted.response_id
-        await second.ledger.answered(other.response_id)
+        await second.ledger.mark_answered(other.response_id)
         first.door.answering.discard(accepted.response_id)
         assert (await second.create(retry=1)).response_id == accepted.response_id
 
@@ -393,9 +393,9 @@ class Forgetful:
         rig.ledger.append = self.append  # type: ignore[method-assign]
         rig.ledger.close = self.close  # type: ignore[method-assign]
 
-    def append(self, entries: list[Entry]) -> asyncio.Future[list[Kept]]:
-        async def go() -> list[Kept]:
-            kept: list[Kept] = []
+    def append(self, entries: list[Entry]) -> asyncio.Future[AppendResults]:
+        async def go() -> AppendResults:
+            kept: AppendResults = []
             for entry in entries:
                 if entry.first > await self.end() + 1:
                     kept.append(Behind(await self.end()))
@@ -502,12 +502,12 @@ def test_a_node_whose_heart_stopped_takes_nothing_before_it_knows_what_is_its_ow
         # It was stopped for so long that its lease is freed; the others are full. Then it wakes up, and hears of that.
         first.heart.beating = False
         second.ledger.dead = {"node-0"}
-        await second.ledger.free()
+        await second.ledger.free_dead_leases()
         assert not first.worker.reserve("bob")
         first.worker.find_work()
         await asyncio.sleep(0.02)
         await first.worker.confirm()
-        await second.ledger.free()  # for its heart did not beat yet when it asked
+        await second.ledger.free_dead_leases()  # for its heart did not beat yet when it asked
         first.heart.beating = True
         first.worker.find_work()
         await asyncio.sleep(0.02)
@@ -528,10 +528,10 @@ def test_a_storage_that_is_down_does_not_end_the_rounds(tmp_path: Path, caplog: 
         (only,) = nodes
         node = only.engine.node
         assert node is not None
-        only.ledger.failing = {"free": 2}
+        only.ledger.failing = {"free_dead_leases": 2}
         running = asyncio.create_task(node.run())
         for _ in range(3):
-            while only.ledger.failing["free"] == 2:
+            while only.ledger.failing["free_dead_leases"] == 2:
                 await asyncio.sleep(0.001)
             node.on_chunks(Ring("missed"))
             await asyncio.sleep(0.01)

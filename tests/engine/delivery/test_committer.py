@@ -14,7 +14,7 @@ from outlive.engine.delivery.committer import RETRY_SECONDS, Committer
 from outlive.engine.delivery.live import LiveResponse, LiveResponses
 from outlive.engine.delivery.reader import Reader
 from outlive.ports.journal import Batch
-from outlive.ports.ledger import Checkpoint, Closing, Entry, Kept, Lease
+from outlive.ports.ledger import AppendResult, AppendResults, Checkpoint, Closing, Entry, Lease
 from tests.core.journals import opening
 from tests.engine.virtual import VirtualClock, run_virtually, turn
 
@@ -29,12 +29,12 @@ class HeldLedger:
     """A ledger whose commits end when, and as, the test says; no real one can be held in mid-commit."""
 
     def __init__(self) -> None:
-        self.appends: list[tuple[float, list[Entry], asyncio.Future[list[Kept]]]] = []
+        self.appends: list[tuple[float, list[Entry], asyncio.Future[AppendResults]]] = []
         self.closings: list[tuple[float, Closing, asyncio.Future[None]]] = []
 
-    def append(self, entries: list[Entry]) -> asyncio.Future[list[Kept]]:
+    def append(self, entries: list[Entry]) -> asyncio.Future[AppendResults]:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[Kept]] = loop.create_future()
+        future: asyncio.Future[AppendResults] = loop.create_future()
         self.appends.append((loop.time(), entries, future))
         return future
 
@@ -44,12 +44,12 @@ class HeldLedger:
         self.closings.append((loop.time(), closing, future))
         return future
 
-    async def mark(self, lease: Lease, notes: Checkpoint) -> None: ...
+    async def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None: ...
 
-    async def commit(self, kept: list[Kept] | None = None) -> list[Entry]:
+    async def commit(self, kept: AppendResults | None = None) -> list[Entry]:
         """Let the last append succeed; what was in it."""
         _, entries, future = self.appends[-1]
-        future.set_result(kept if kept is not None else [True] * len(entries))
+        future.set_result(kept if kept is not None else [AppendResult.WRITTEN] * len(entries))
         await turn()
         return entries
 
@@ -240,7 +240,7 @@ def test_a_stale_response_is_lost_and_the_others_go_on() -> None:
         stage.committer.submit(one, [ADDED])
         stage.committer.submit(two, [ADDED])
         await turn()
-        await stage.ledger.commit([False, True])
+        await stage.ledger.commit([AppendResult.STALE, AppendResult.WRITTEN])
         assert (one.lost, one.committed) == (True, 1)
         assert (two.lost, two.committed) == (False, 2)
 
@@ -291,7 +291,7 @@ def test_a_storage_that_is_down_is_tried_again_less_and_less_often() -> None:
 def test_settling_waits_for_the_commit_or_for_the_loss() -> None:
     async def scene() -> None:
         stage = Stage()
-        for kept in (True, False):
+        for kept in AppendResult:
             live = stage.live()
             stage.committer.submit(live, [ADDED])
             settling = asyncio.create_task(stage.committer.settle(live))
@@ -299,7 +299,7 @@ def test_settling_waits_for_the_commit_or_for_the_loss() -> None:
             assert not settling.done()
             await stage.ledger.commit([kept])
             await settling
-            assert live.lost is not kept
+            assert live.lost is (kept is AppendResult.STALE)
             await asyncio.sleep(1)
 
     run_virtually(scene())
@@ -480,7 +480,7 @@ def test_a_repair_that_fails_is_tried_again_and_a_stale_one_is_given_up(at_the_e
             await ledger.commit([Behind(1)])
         assert len(ledger.appends) > repairs
         assert numbers(ledger.appends[-1][1][0]) == [2]
-        await ledger.commit([False])
+        await ledger.commit([AppendResult.STALE])
         assert live.lost
         if closing is not None:
             await closing

@@ -14,7 +14,7 @@ from outlive.core.numbering import number
 from outlive.engine.delivery.live import TAIL_BYTES, LiveResponse, LiveResponses
 from outlive.engine.delivery.reader import PAGE_BYTES, Cursor, Pour, Reader, StreamInterrupted
 from outlive.ports.journal import Batch
-from outlive.ports.ledger import Closing, Lease
+from outlive.ports.ledger import AppendResult, Closing, Lease
 from outlive.storage.memory.journal import MemoryJournal
 from outlive.storage.memory.ledger import MemoryLedger
 from tests.core.journals import fold_of, frames_of, opening
@@ -62,7 +62,7 @@ class Stage:
         assert self.live is not None
         self.live.emit(list(drafts))
         entry, taken = self.live.take(1.0)
-        assert await self.ledger.append([entry]) == [True]
+        assert await self.ledger.append([entry]) == [AppendResult.WRITTEN]
         self.live.advance(entry, taken)
         self.drafts += drafts
 

@@ -33,17 +33,17 @@ class Shelf:
         self.items = list(items)
         self.reads: list[Position] = []
 
-    async def before(self, place: Position) -> list[Json]:
-        self.reads.append(place)
+    async def before(self, position: Position) -> list[Json]:
+        self.reads.append(position)
         return self.items
 
     async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
         raise NotImplementedError
 
 
-def past_of(shelf: Shelf, memory: Memory | None = None, place: Position = HERE, **fields: Any) -> ContextLoader:
+def past_of(shelf: Shelf, memory: Memory | None = None, position: Position = HERE, **fields: Any) -> ContextLoader:
     request = CreateResponse(model="m", input=[said("now")], **fields)
-    claim = Claim(Lease("resp_1", 1, 1), "ann", request, place, 1, NO_CHECKPOINT, False, memory=memory)
+    claim = Claim(Lease("resp_1", 1, 1), "ann", request, position, 1, NO_CHECKPOINT, False, memory=memory)
     return ContextLoader(claim, shelf, None, FixedClock())
 
 
@@ -66,7 +66,7 @@ def test_what_begins_nothing_reads_nothing() -> None:
     async def main() -> None:
         shelf = Shelf(said("other"))
         assert texts(await past_of(shelf).context()) == ["msg_now"]
-        assert texts(await past_of(shelf, place=Position(1, 0), conversation="conv_1").context()) == ["msg_now"]
+        assert texts(await past_of(shelf, position=Position(1, 0), conversation="conv_1").context()) == ["msg_now"]
         assert shelf.reads == []
 
     asyncio.run(main())

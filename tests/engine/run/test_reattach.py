@@ -119,12 +119,12 @@ def test_nothing_is_shown_before_the_runs_id_is_noted(tmp_path: Path) -> None:
     runs = Runs(told(*HELLO))
 
     async def scene(rig: Rig) -> None:
-        reached = rig.ledger.hold("mark")
+        reached = rig.ledger.hold("save_checkpoint")
         accepted = await rig.create()
         await reached.wait()
         await asyncio.sleep(0.02)
         assert await rig.types(accepted.response_id) == ["created", "in_progress"]
-        rig.ledger.let_go("mark")
+        rig.ledger.let_go("save_checkpoint")
         assert_whole(await rig.end(accepted.response_id))
 
     run(tmp_path, runs, scene)

@@ -17,7 +17,7 @@ from outlive.core.toolcalls.calls import INTERRUPTED, ToolCall, ToolOutcome
 from outlive.engine.delivery import live
 from outlive.engine.delivery.committer import ENDINGS, Committer
 from outlive.ports.backend import Ending, ModelCall
-from outlive.ports.ledger import Closing, Entry, Kept
+from outlive.ports.ledger import AppendResults, Closing, Entry
 from outlive.storage.memory.journal import MemoryJournal
 from outlive.testing import Script, call_chunk, finish_chunk, reasoning_chunk, text_chunk, usage_chunk
 from tests.dialects.upstream import serve
@@ -109,8 +109,8 @@ class HeldLedger(NotingLedger):
         super().__init__(journal)
         self.free = asyncio.Event()
 
-    def append(self, entries: list[Entry]) -> asyncio.Future[list[Kept]]:
-        async def go() -> list[Kept]:
+    def append(self, entries: list[Entry]) -> asyncio.Future[AppendResults]:
+        async def go() -> AppendResults:
             await self.free.wait()
             return await super(HeldLedger, self).append(entries)
 

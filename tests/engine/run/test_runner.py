@@ -381,7 +381,7 @@ def test_a_run_that_lost_its_lease_stops_its_upstream_call_and_writes_nothing(tm
     async def scene(rig: Rig) -> None:
         accepted = await rig.create()
         await gate.reached.wait()
-        claim = await rig.ledger.seize(accepted.response_id, "another")
+        claim = await rig.ledger.take_over(accepted.response_id, "another")
         assert claim is not None
         before = await rig.frames(accepted.response_id)
         gate.open()

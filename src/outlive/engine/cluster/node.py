@@ -117,7 +117,7 @@ class Node:
         self._rounds += 1
         self._folds.drop_old()
         await self._worker.confirm()
-        if freed := await self._ledger.free():
+        if freed := await self._ledger.free_dead_leases():
             log.warning("a node has died or is cut off: what it ran (%d responses) is taken over", freed)
             self._bell.ring(Ring("waits"))
         self._worker.find_work()

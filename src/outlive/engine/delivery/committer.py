@@ -12,7 +12,7 @@ from outlive.core.errors import Behind, StaleFence, StorageUnavailable
 from outlive.core.events import AnyDraft, Json
 from outlive.engine.delivery.live import LiveResponse
 from outlive.ports.clock import Clock
-from outlive.ports.ledger import Closing, Entry, Kept, RunLedger
+from outlive.ports.ledger import AppendResult, AppendResults, Closing, Entry, RunLedger
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Committer:
         self._loop = asyncio.get_running_loop()
         self._dirty: list[LiveResponse] = []
         self._timer: asyncio.Handle | None = None
-        self._flight: asyncio.Future[list[Kept]] | None = None
+        self._flight: asyncio.Future[AppendResults] | None = None
         self._next_at = 0.0
         self._failures = 0
         self.ending = asyncio.Semaphore(ENDINGS)  # to be held while an end is made and first tried
@@ -139,7 +139,7 @@ class Committer:
             self._flight = self._ledger.append([entry for _, entry, _ in taken])
             self._flight.add_done_callback(partial(self._committed, taken))
 
-    def _committed(self, taken: Taken, flight: asyncio.Future[list[Kept]]) -> None:
+    def _committed(self, taken: Taken, flight: asyncio.Future[AppendResults]) -> None:
         self._flight = None
         if flight.cancelled():
             return
@@ -152,19 +152,19 @@ class Committer:
         if self._dirty:
             self._schedule(urgent)
 
-    def _advance(self, taken: Taken, kept: list[Kept]) -> None:
+    def _advance(self, taken: Taken, results: AppendResults) -> None:
         self._failures = 0
         count = 0
-        for (live, entry, drafts), ok in zip(taken, kept, strict=True):
+        for (live, entry, drafts), result in zip(taken, results, strict=True):
             live.in_flight = False
             count += entry.count
             try:
-                if ok is True:
+                if result is AppendResult.WRITTEN:
                     live.advance(entry, drafts)
-                elif ok is False:
+                elif result is AppendResult.STALE:
                     live.lose()
                 else:
-                    self._repair(live, ok.last, partial(self._return, live, entry, drafts))
+                    self._repair(live, result.last, partial(self._return, live, entry, drafts))
             except Exception:
                 # A mistake of ours in one response must not hold up the others of its commit.
                 log.exception("showing events of %s failed", entry.lease.response_id)
@@ -202,11 +202,11 @@ class Committer:
         repair = self._ledger.append([Entry(live.lease, lost.first, count, self._clock.now(), lost.frames)])
         repair.add_done_callback(partial(self._repaired, live, then))
 
-    def _repaired(self, live: LiveResponse, then: Callable[[], None], repair: asyncio.Future[list[Kept]]) -> None:
+    def _repaired(self, live: LiveResponse, then: Callable[[], None], repair: asyncio.Future[AppendResults]) -> None:
         live.in_flight = live.dirty = False
         if repair.cancelled():
             return
-        if repair.exception() is None and repair.result() == [False]:
+        if repair.exception() is None and repair.result() == [AppendResult.STALE]:
             live.lose()
             return
         then()  # if this did not help, whatever is tried next will say so

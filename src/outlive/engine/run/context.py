@@ -61,9 +61,9 @@ class ContextLoader:
         return assemble(history, given, names)
 
     async def _read(self) -> list[Json]:
-        request, place, memory = self._claim.request, self._claim.place, self._claim.memory
+        request, place, memory = self._claim.request, self._claim.position, self._claim.memory
         if memory is not None:
-            stored = await self._history.before(memory.place) if memory.place is not None else []
+            stored = await self._history.before(memory.position) if memory.position is not None else []
             return stored + memory.items
         has_history = request.previous_response_id is not None or (request.conversation is not None and place.first > 0)
         return await self._history.before(place) if has_history else []

@@ -54,9 +54,9 @@ class Run:
         self.live = live
         self.clock = runner.clock
         self.committer = runner.committer
-        self.notes = claim.notes
-        if claim.notes.upstream is not None:
-            live.upstream = claim.notes.upstream
+        self.notes = claim.checkpoint
+        if claim.checkpoint.upstream is not None:
+            live.upstream = claim.checkpoint.upstream
         self._attempts = max(claim.attempts, 1)
         self._asked = 0  # in this step
         self._again = 0  # in all steps, how often for the second time and more
@@ -185,7 +185,7 @@ class Run:
         self.notes = msgspec.structs.replace(self.notes, **changes)
         while not self.live.lost:
             try:
-                await self.runner.ledger.mark(self.live.lease, self.notes)
+                await self.runner.ledger.save_checkpoint(self.live.lease, self.notes)
                 return
             except StorageUnavailable:
                 await self.clock.sleep(STORAGE_PAUSE)

@@ -63,21 +63,21 @@ class Admissions:
 
     def _arguments(self, asked: list[Asked]) -> tuple[Any, ...]:
         admissions, quota = [admission for admission, _ in asked], self._quota
-        limited = quota.waiting < UNLIMITED
+        limited = quota.queued < UNLIMITED
         locks: set[int] = set()
         for admission in admissions:
             if admission.idempotency is not None:
                 locks.add(lock_of("response", admission.owner, admission.idempotency.key))
             if admission.worker is not None and quota.running_per_owner:
                 locks.add(lock_of("running", admission.owner))
-            if admission.worker is None and (limited or quota.waiting_per_owner):
+            if admission.worker is None and (limited or quota.queued_per_owner):
                 locks.add(lock_of("waiting"))
         return (
             [_as_row(admission, self._until(admission, at)) for admission, at in asked],
             sorted(locks),
             [as_text(a.request.conversation) for a in admissions if a.request.conversation is not None],
             [as_text(a.request.previous_response_id) for a in admissions if a.request.previous_response_id is not None],
-            [quota.running_per_owner, quota.waiting if limited else None, quota.waiting_per_owner],
+            [quota.running_per_owner, quota.queued if limited else None, quota.queued_per_owner],
         )
 
     def _until(self, admission: Admission, at: float) -> float | None:
@@ -131,9 +131,9 @@ def _outcome(admission: Admission, row: Any, quota: Quota) -> Outcome:
     if refusal == "late":
         return StorageUnavailable("admit", "it took too long to get there")
     if refusal == "too many":
-        return TooMany.waiting(quota.waiting)
+        return TooMany.waiting(quota.queued)
     if refusal == "too many of yours":
-        return TooMany.waiting_of_owner(quota.waiting_per_owner)
+        return TooMany.waiting_of_owner(quota.queued_per_owner)
     request = admission.request
     return refuse(refusal, detail, conversation=request.conversation, parent=request.previous_response_id)
 

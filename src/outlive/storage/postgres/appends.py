@@ -9,7 +9,7 @@ import asyncpg
 
 from outlive.core.errors import Behind
 from outlive.core.events import split_frames
-from outlive.ports.ledger import Entry, Kept
+from outlive.ports.ledger import AppendResult, AppendResults, Entry
 from outlive.storage.postgres.connection import Connection, Database
 from outlive.storage.postgres.threads import SQL
 
@@ -26,13 +26,17 @@ class Appends:
         self._generation = 0
         self._seen: set[int] = set()
 
-    async def write(self, entries: list[Entry]) -> list[Kept]:
+    async def write(self, entries: list[Entry]) -> AppendResults:
         behind: dict[int, Behind] = {}
         if self._database.generation:
             behind = await self._find_behind(entries)
         rows = [row for entry in entries if entry.lease.key not in behind for row in _rows(entry)]
         stale = await self._write_rows(rows) if rows else set()
-        return [behind.get(entry.lease.key) or (entry.lease.key, entry.lease.fence) not in stale for entry in entries]
+        return [
+            behind.get(entry.lease.key)
+            or (AppendResult.STALE if (entry.lease.key, entry.lease.fence) in stale else AppendResult.WRITTEN)
+            for entry in entries
+        ]
 
     async def _write_rows(self, rows: list[Row]) -> set[tuple[int, int]]:
         """Append; the leases that were stale."""

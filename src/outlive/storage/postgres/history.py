@@ -12,8 +12,10 @@ class PostgresHistory:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def before(self, place: Position) -> list[Json]:
-        rows = await self._database.read("history", lambda db: db.fetch(SQL["read_history"], place.thread, place.first))
+    async def before(self, position: Position) -> list[Json]:
+        rows = await self._database.read(
+            "history", lambda db: db.fetch(SQL["read_history"], position.thread, position.first)
+        )
         return await load_all(rows)
 
     async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:

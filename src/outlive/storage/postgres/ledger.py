@@ -11,17 +11,28 @@ import msgspec
 
 from outlive.core.errors import Behind, NotFound, OutliveError, StaleFence
 from outlive.core.requests.create import unpack
-from outlive.ports.ledger import Admission, Admitted, Checkpoint, Claim, Closing, Entry, Kept, Lease, Position, Quota
+from outlive.ports.ledger import (
+    Admission,
+    Admitted,
+    AppendResults,
+    Checkpoint,
+    Claim,
+    Closing,
+    Entry,
+    Lease,
+    Position,
+    Quota,
+)
 from outlive.storage.postgres import admissions, appends
 from outlive.storage.postgres.connection import Connection, Database, InDoubt, as_text
 from outlive.storage.postgres.locks import lock_of
 from outlive.storage.postgres.threads import SQL, encode, ids_of, load_all
 from outlive.storage.postgres.writer import Writer
 
-NO_QUOTA = Quota(waiting=admissions.UNLIMITED)
+NO_QUOTA = Quota(queued=admissions.UNLIMITED)
 LAST_SECONDS = 2.0
 
-_decode_notes = msgspec.json.Decoder(Checkpoint).decode
+_decode_checkpoint = msgspec.json.Decoder(Checkpoint).decode
 
 
 class PostgresLedger:
@@ -51,21 +62,21 @@ class PostgresLedger:
             return self._loop.create_task(self._admissions.write_large(asked))
         return self._admitting.submit(asked)
 
-    async def answered(self, response_id: str) -> None:
+    async def mark_answered(self, response_id: str) -> None:
         await self._answering.submit(response_id)
 
     async def _answer_all(self, response_ids: list[str]) -> list[OutliveError | None]:
-        await self._database.write("answered", lambda db: db.execute(SQL["drop_unanswered"], response_ids))
+        await self._database.write("mark answered", lambda db: db.execute(SQL["drop_unanswered"], response_ids))
         return [None] * len(response_ids)
 
     # -- running
 
-    def append(self, entries: list[Entry]) -> asyncio.Future[list[Kept]]:
+    def append(self, entries: list[Entry]) -> asyncio.Future[AppendResults]:
         return self._loop.create_task(self._appends.write(entries))
 
-    async def mark(self, lease: Lease, notes: Checkpoint) -> None:
-        row = (encode(notes).decode(), lease.key, lease.fence, self._worker)
-        await self._database.write("mark", lambda db: db.execute(SQL["mark_lease"], *row))
+    async def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
+        row = (encode(checkpoint).decode(), lease.key, lease.fence, self._worker)
+        await self._database.write("save checkpoint", lambda db: db.execute(SQL["mark_lease"], *row))
 
     async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
         async def work(db: Connection) -> list[Claim]:
@@ -88,12 +99,12 @@ class PostgresLedger:
                 keys.append(key)
         return keys
 
-    async def seize(self, response_id: str, worker: str) -> Claim | None:
+    async def take_over(self, response_id: str, worker: str) -> Claim | None:
         async def work(db: Connection) -> list[Claim]:
             row = await db.fetchrow(SQL["find_running"], as_text(response_id))
-            return await _take(db, [row[0]], worker, attempts=0, waited=row[1]) if row is not None else []
+            return await _take(db, [row[0]], worker, attempts=0, was_queued=row[1]) if row is not None else []
 
-        claims = await self._take_surely("seize", worker, work)
+        claims = await self._take_surely("take over", worker, work)
         return claims[0] if claims else None
 
     async def _take_surely(self, name: str, worker: str, work: Any) -> list[Claim]:
@@ -117,20 +128,20 @@ class PostgresLedger:
         count = await self._database.insist("claim", lambda db: db.fetchval(SQL["find_taken"], worker, ids, fences))
         return bool(count)
 
-    async def hand_back(self, leases: list[Lease]) -> None:
+    async def release_leases(self, leases: list[Lease]) -> None:
         rows = ([lease.key for lease in leases], [lease.fence for lease in leases])
-        await self._database.write("hand back", lambda db: db.execute(SQL["hand_back"], *rows, self._worker))
+        await self._database.write("release leases", lambda db: db.execute(SQL["hand_back"], *rows, self._worker))
 
-    async def confirm(self, worker: str, leases: list[Lease]) -> list[bool]:
+    async def confirm_leases(self, worker: str, leases: list[Lease]) -> list[bool]:
         rows = ([lease.key for lease in leases], [lease.fence for lease in leases])
         held = await self._database.write("confirm", lambda db: db.fetch(SQL["confirm_leases"], worker, *rows))
         keys = {row[0] for row in held}
         return [lease.key in keys for lease in leases]
 
-    async def free(self) -> int:
-        return len(await self._database.write("free", lambda db: db.fetch(SQL["free_leases"])))
+    async def free_dead_leases(self) -> int:
+        return len(await self._database.write("free dead leases", lambda db: db.fetch(SQL["free_leases"])))
 
-    async def waiting(self) -> dict[str, int]:
+    async def count_queued(self) -> dict[str, int]:
         rows = await self._database.read("count", lambda db: db.fetch(SQL["count_waiting"]))
         return {row[0]: row[1] for row in rows}
 
@@ -149,7 +160,7 @@ class PostgresLedger:
             self._appends.forget(key)
         return [_end(row[0]) for row in results]
 
-    async def hide(self, owner: str, response_id: str) -> None:
+    async def delete(self, owner: str, response_id: str) -> None:
         async def work(db: Connection) -> None:
             row = await db.fetchrow(SQL["lock_hideable"], as_text(response_id), owner)
             if row is None:
@@ -163,7 +174,7 @@ class PostgresLedger:
         await self._database.transact("delete", work)
 
 
-async def _take(db: Connection, keys: list[int], worker: str, attempts: int, waited: bool = False) -> list[Claim]:
+async def _take(db: Connection, keys: list[int], worker: str, attempts: int, was_queued: bool = False) -> list[Claim]:
     claims = []
     for row in await db.fetch(SQL["take_leases"], worker, attempts, keys):
         response_id, key, fence, owner, request, thread, first, input_end, made, notes, background, sealed = row
@@ -173,11 +184,11 @@ async def _take(db: Connection, keys: list[int], worker: str, attempts: int, wai
                 lease=Lease(response_id, key, fence),
                 owner=owner,
                 request=unpack(request, items),
-                place=Position(thread, first),
+                position=Position(thread, first),
                 attempts=made,
-                notes=_decode_notes(notes),
+                checkpoint=_decode_checkpoint(notes),
                 background=background,
-                waited=waited,
+                was_queued=was_queued,
                 sealed=sealed,
             )
         )

@@ -12,10 +12,10 @@ class SqliteHistory:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def before(self, place: Position) -> list[Json]:
-        return await self._database.read("history", lambda db: threads.read_before(db, place))
+    async def before(self, position: Position) -> list[Json]:
+        return await self._database.read("history", lambda db: threads.read_before(db, position))
 
     async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
         return await self._database.read(
-            "locate", lambda db: threads.locate(db, owner, conversation, parent, locking=False).place
+            "locate", lambda db: threads.locate(db, owner, conversation, parent, locking=False).position
         )

@@ -12,7 +12,18 @@ import msgspec
 from outlive.core.errors import Conflict, NotFound, StaleFence
 from outlive.core.events import split_frames
 from outlive.core.requests.create import pack, unpack
-from outlive.ports.ledger import Admission, Admitted, Checkpoint, Claim, Closing, Entry, Kept, Lease, Position
+from outlive.ports.ledger import (
+    Admission,
+    Admitted,
+    AppendResult,
+    AppendResults,
+    Checkpoint,
+    Claim,
+    Closing,
+    Entry,
+    Lease,
+    Position,
+)
 from outlive.storage.sqlite import staging, threads
 from outlive.storage.sqlite.connection import Database
 from outlive.storage.sqlite.staging import Stash
@@ -20,7 +31,7 @@ from outlive.storage.sqlite.threads import SQL, InsertionPoint, encode
 
 ROW_BYTES = 64 * 1024
 
-_decode_notes = msgspec.json.Decoder(Checkpoint).decode
+_decode_checkpoint = msgspec.json.Decoder(Checkpoint).decode
 
 
 class SqliteLedger:
@@ -41,44 +52,44 @@ class SqliteLedger:
 
         return await self._database.write("claim", work, heavy=True)
 
-    async def seize(self, response_id: str, worker: str) -> Claim | None:
+    async def take_over(self, response_id: str, worker: str) -> Claim | None:
         def work(db: sqlite3.Connection) -> Claim | None:
             row = db.execute(SQL["find_running"], (response_id,)).fetchone()
-            return _take(db, row[0], worker, attempts=0, waited=bool(row[1])) if row else None
+            return _take(db, row[0], worker, attempts=0, was_queued=bool(row[1])) if row else None
 
-        return await self._database.write("seize", work, heavy=True)
+        return await self._database.write("take over", work, heavy=True)
 
-    def append(self, entries: list[Entry]) -> asyncio.Future[list[Kept]]:
+    def append(self, entries: list[Entry]) -> asyncio.Future[AppendResults]:
         return self._database.write("append", lambda db: _append_all(db, entries))
 
     def close(self, closing: Closing) -> asyncio.Future[None]:
         return self._database.write("close", lambda db: _close(db, closing))
 
-    async def mark(self, lease: Lease, notes: Checkpoint) -> None:
-        row = (encode(notes).decode(), lease.key, lease.fence)
-        await self._database.write("mark", lambda db: db.execute(SQL["mark_lease"], row))
+    async def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
+        row = (encode(checkpoint).decode(), lease.key, lease.fence)
+        await self._database.write("save checkpoint", lambda db: db.execute(SQL["mark_lease"], row))
 
-    async def hand_back(self, leases: list[Lease]) -> None:
+    async def release_leases(self, leases: list[Lease]) -> None:
         rows = [(lease.key, lease.fence) for lease in leases]
-        await self._database.write("hand back", lambda db: db.executemany(SQL["hand_back"], rows))
+        await self._database.write("release leases", lambda db: db.executemany(SQL["hand_back"], rows))
 
-    async def answered(self, response_id: str) -> None:
-        await self._database.write("answered", lambda db: db.execute(SQL["drop_unanswered"], (response_id,)))
+    async def mark_answered(self, response_id: str) -> None:
+        await self._database.write("mark answered", lambda db: db.execute(SQL["drop_unanswered"], (response_id,)))
 
-    async def confirm(self, worker: str, leases: list[Lease]) -> list[bool]:
+    async def confirm_leases(self, worker: str, leases: list[Lease]) -> list[bool]:
         rows = [(worker, lease.key, lease.fence) for lease in leases]
         return await self._database.write(
             "confirm", lambda db: [db.execute(SQL["confirm_lease"], row).rowcount == 1 for row in rows], heavy=True
         )
 
-    async def free(self) -> int:
+    async def free_dead_leases(self) -> int:
         """Take the leases of whoever ran on this file before; the file's lock says that nobody does now."""
-        return await self._database.write("free", _free, heavy=True)
+        return await self._database.write("free dead leases", _free, heavy=True)
 
-    async def waiting(self) -> dict[str, int]:
+    async def count_queued(self) -> dict[str, int]:
         return await self._database.read("count", lambda db: dict(db.execute(SQL["count_waiting"]).fetchall()))
 
-    async def hide(self, owner: str, response_id: str) -> None:
+    async def delete(self, owner: str, response_id: str) -> None:
         await self._database.write("delete", lambda db: _hide(db, owner, response_id))
 
 
@@ -95,7 +106,7 @@ def _admit(admission: Admission, db: sqlite3.Connection, stashed: Stash | None =
         return Admitted(attached=attached)
     request = admission.request
     spot = threads.locate(db, admission.owner, request.conversation, request.previous_response_id, locking=True)
-    items = threads.without_repeats(db, request.input, spot.place) if request.given_ids else request.input
+    items = threads.without_repeats(db, request.input, spot.position) if request.given_ids else request.input
     if not items:
         spot = spot.aside()
     thread = _make_room(db, spot, len(items), admission.at)
@@ -160,7 +171,7 @@ def _add_response(db: sqlite3.Connection, admission: Admission, thread: int, fir
 # -- running
 
 
-def _take(db: sqlite3.Connection, key: int, worker: str, attempts: int, waited: bool = False) -> Claim:
+def _take(db: sqlite3.Connection, key: int, worker: str, attempts: int, was_queued: bool = False) -> Claim:
     db.execute(SQL["take_lease"], (worker, attempts, key))
     db.execute(SQL["start_response"], (key,))
     row = db.execute(SQL["find_claim"], (key,)).fetchone()
@@ -170,24 +181,28 @@ def _take(db: sqlite3.Connection, key: int, worker: str, attempts: int, waited: 
         lease=Lease(response_id, key, fence),
         owner=owner,
         request=unpack(request, staging.load_all(db, input_items)),
-        place=Position(thread, first),
+        position=Position(thread, first),
         attempts=made,
-        notes=_decode_notes(notes),
+        checkpoint=_decode_checkpoint(notes),
         background=bool(background),
-        waited=waited,
+        was_queued=was_queued,
         sealed=sealed,
     )
 
 
-def _append_all(db: sqlite3.Connection, entries: list[Entry]) -> list[Kept]:
+def _append_all(db: sqlite3.Connection, entries: list[Entry]) -> AppendResults:
     """In one go where nothing is out of the ordinary; otherwise one by one, to tell who was stale."""
     if any(len(entry.frames) > ROW_BYTES for entry in entries):
-        return [_append(db, entry) for entry in entries]
+        return [_result(_append(db, entry)) for entry in entries]
     rows = [(e.lease.key, e.first, e.count, e.at, e.frames, e.lease.fence) for e in entries]
     if db.executemany(SQL["append_events"], rows).rowcount == len(rows):
-        return [True] * len(rows)
+        return [AppendResult.WRITTEN] * len(rows)
     held = [db.execute(SQL["holds_lease"], (e.lease.key, e.lease.fence)).fetchone() for e in entries]
-    return [row is not None for row in held]
+    return [_result(row is not None) for row in held]
+
+
+def _result(written: bool) -> AppendResult:
+    return AppendResult.WRITTEN if written else AppendResult.STALE
 
 
 def _append(db: sqlite3.Connection, entry: Entry) -> bool:

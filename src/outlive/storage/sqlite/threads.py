@@ -31,7 +31,7 @@ class InsertionPoint(msgspec.Struct, frozen=True):
     conversation: int | None = None  # its database key
 
     @property
-    def place(self) -> Position | None:
+    def position(self) -> Position | None:
         """Where the history of a response at this spot ends; None when there is none."""
         if self.thread is not None:
             return Position(self.thread, self.first)
@@ -63,24 +63,24 @@ def segments(db: sqlite3.Connection, thread: int | None, upto: int) -> Iterator[
         thread, upto = parent, fork
 
 
-def read_before(db: sqlite3.Connection, place: Position) -> list[Json]:
+def read_before(db: sqlite3.Connection, position: Position) -> list[Json]:
     parts = [
         staging.load_all(db, db.execute(SQL["read_items"], (thread, upto)))
-        for thread, upto, _ in segments(db, place.thread, place.first)
+        for thread, upto, _ in segments(db, position.thread, position.first)
     ]
     return [item for part in reversed(parts) for item in part]
 
 
 def add_items(
     db: sqlite3.Connection,
-    place: Position,
+    position: Position,
     items: list[Json],
     response: int | None = None,
     stashed: Stash | None = None,
 ) -> None:
     bodies = stashed.bodies if stashed is not None else {}
     rows = [
-        (place.thread, place.first + i, item["id"], response, bodies.get(item["id"]) or encode(item))
+        (position.thread, position.first + i, item["id"], response, bodies.get(item["id"]) or encode(item))
         for i, item in enumerate(items)
     ]
     db.executemany(SQL["add_item"], rows)
@@ -88,11 +88,11 @@ def add_items(
         staging.keep(db, stashed)
 
 
-def without_repeats(db: sqlite3.Connection, items: list[Json], place: Position | None) -> list[Json]:
+def without_repeats(db: sqlite3.Connection, items: list[Json], position: Position | None) -> list[Json]:
     """Leave out the items that the line holds already: sending one again is a no-op (D24)."""
-    if place is None:
+    if position is None:
         return items
-    line = list(segments(db, place.thread, place.first))
+    line = list(segments(db, position.thread, position.first))
     return [
         item
         for item in items
