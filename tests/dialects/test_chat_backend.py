@@ -215,8 +215,8 @@ def test_a_refused_key_is_this_servers_matter(status: int) -> None:
 
 
 def test_secrets_are_never_in_messages() -> None:
-    secrets = {"key": KEY, "headers": {"X-Token": "header-secret"}, "query": {"code": "query-secret"}}
-    text = f"You sent {KEY}, header-secret and query-secret."
+    secrets = {"key": KEY, "headers": {"X-Token": 'header"secret'}, "query": {"code": "q1!z"}}
+    text = f'You sent {KEY}, header"secret and q1!z.'
     fault = fault_of(whole({"error": {"message": text}}, 400), **secrets)
     assert fault.message.endswith("You sent ***, *** and ***.")
 

@@ -13,6 +13,7 @@ import msgspec
 from outlive.cli.wire import Broken, decode, exchange
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
+from outlive.core.redactor import Redactor
 from outlive.ports.backend import Upstream
 
 MOST_TOKENS = 16
@@ -89,10 +90,8 @@ class Questioner:
 
     def hide(self, text: str) -> str:
         """A sentence of the upstream's without our secrets, which some servers repeat."""
-        for secret in (self.upstream.key, *self.upstream.headers.values(), *self.upstream.query.values()):
-            if secret and len(secret) > 3:
-                text = text.replace(secret, "***")
-        return " ".join(text.split())[:300]
+        secrets = (self.upstream.key, *self.upstream.headers.values(), *self.upstream.query.values())
+        return " ".join(Redactor(secrets).redact(text).split())[:300]
 
     @contextmanager
     def _exchange(self, method: str, url: str, body: bytes | None) -> Iterator[http.client.HTTPResponse]:

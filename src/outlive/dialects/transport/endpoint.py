@@ -16,6 +16,7 @@ import msgspec
 from outlive import __version__
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
+from outlive.core.redactor import Redactor
 from outlive.dialects.transport.errors import read_refusal
 from outlive.dialects.transport.http1 import BadUrl, Connection, Pool, Unreachable
 from outlive.ports.backend import Upstream
@@ -74,7 +75,7 @@ class Endpoint:
         """`headers` are those of the dialect; what the settings say wins over them."""
         self.name = upstream.name
         self.upstream = upstream
-        self.secrets = (upstream.key or "", *upstream.headers.values(), *upstream.query.values())
+        self._redactor = Redactor([upstream.key, *upstream.headers.values(), *upstream.query.values()])
         self._pool = pool
         self._headers = _make_headers(upstream, headers or {})
         self._draining: set[asyncio.Task[None]] = set()
@@ -116,7 +117,7 @@ class Endpoint:
 
     async def refusal(self, answer: Connection) -> UpstreamFault:
         """The fault that an answer with a status other than 200 tells of."""
-        return await read_refusal(answer, self.secrets)
+        return await read_refusal(answer, self._redactor)
 
     async def pass_through(self, body: Json) -> RelayedAnswer:
         """Send a Chat Completions request as it is, and hand back the answer as it comes, errors included (D12)."""

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 
 from outlive.core.errors import InvalidRequest, UpstreamFault
+from outlive.core.redactor import Redactor
 from outlive.core.requests.body import decode_body
 from outlive.dialects.faults import read_fault
 from outlive.dialects.transport.http1 import Connection
 
 _MOST_BYTES = 64 * 1024  # of an error's body
 _MOST_SECONDS = 10.0  # to wait for it
-_SHORTEST_SECRET = 6  # anything shorter may well be an ordinary word
 
 
-async def read_refusal(response: Connection, secrets: Iterable[str]) -> UpstreamFault:
+async def read_refusal(response: Connection, redactor: Redactor) -> UpstreamFault:
     """The fault that an answer with a status other than 200 tells of."""
     status = response.status
     if status in (401, 403):
@@ -28,7 +27,7 @@ async def read_refusal(response: Connection, secrets: Iterable[str]) -> Upstream
         return UpstreamFault(
             f"The model's server answered {status} instead of a stream; is its URL right?", retryable=False
         )
-    envelope = _open_envelope(_hide(await _read_some(response), secrets), response)
+    envelope = redactor.redact(_open_envelope(await _read_some(response), response))
     return read_fault(envelope, status, read_retry_after(response.headers))
 
 
@@ -55,13 +54,6 @@ async def _read_some(response: Connection) -> bytes:
             return await response.read_whole(_MOST_BYTES)
     except OSError:
         return b""  # the status says enough
-
-
-def _hide(raw: bytes, secrets: Iterable[str]) -> bytes:
-    for secret in secrets:
-        if len(secret) >= _SHORTEST_SECRET:
-            raw = raw.replace(secret.encode(), b"***")
-    return raw
 
 
 def _phrase(status: int) -> str:

@@ -18,11 +18,11 @@ from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, Implementation, Tool
 
 from outlive import __version__
 from outlive.core.events import Json
+from outlive.core.redactor import Redactor
 from outlive.core.toolcalls.calls import ToolOutcome
 from outlive.ports.toolbox import Invocation, ToolProgress, ToolServer
 from outlive.tooling.mcp.content import read_result
 from outlive.tooling.mcp.guard import MAX_BYTES, Guard
-from outlive.tooling.mcp.redactor import Redactor
 
 CONNECT_SECONDS = 15.0
 LIST_SECONDS = 20.0
@@ -72,7 +72,7 @@ class Line:
         self._left = asyncio.Event()
         self._client: asyncio.Future[Client] | None = None
         self._guard = Guard(private=private)
-        self._hide = Redactor([server.authorization or "", *server.headers.values()])
+        self._redact = Redactor([server.authorization, *server.headers.values()]).redact
 
     async def try_list(self) -> tuple[list[Json], str | None]:
         """The server's tools as an `mcp_list_tools` item shows them, or why there are none."""
@@ -83,7 +83,7 @@ class Line:
                 return [], f"The server's list of tools has more than {MAX_LIST} bytes."
             return tools, None
         except (MCPError, Unreachable) as error:
-            return [], self._hide(_explain(error).message)
+            return [], self._redact(_explain(error).message)
 
     async def call(self, name: str, invocation: Invocation, may_repeat: bool) -> ToolOutcome:
         try:
@@ -94,20 +94,21 @@ class Line:
                     raise
                 return await self._call(name, invocation, invocation.repeated or not lost.unheard)
         except MCPError as error:
-            message = self._hide(error.message)
+            message = self._redact(error.message)
             return ToolOutcome(error={"type": "mcp_protocol_error", "code": error.code, "message": message})
         except Unreachable as error:
-            message = self._hide(error.message)
+            message = self._redact(error.message)
             return ToolOutcome(error={"type": "http_error", "code": error.status or 0, "message": message})
 
     async def _call(self, name: str, invocation: Invocation, repeated: bool) -> ToolOutcome:
         async def tell(progress: float, total: float | None, message: str | None) -> None:
-            invocation.report(ToolProgress(progress, total, message and self._hide(message)))
+            invocation.report(ToolProgress(progress, total, message and self._redact(message)))
 
         meta: Any = {KEY: invocation.key, REPEATED: repeated}
         async with self._talk() as client:
             result = await client.call_tool(name, invocation.arguments, progress_callback=tell, meta=meta)
-        return self._hide.from_outcome(read_result(result))
+        outcome = read_result(result)
+        return ToolOutcome(self._redact(outcome.output), self._redact(outcome.error))
 
     async def close(self) -> None:
         task, self._task, self._client = self._task, None, None
