@@ -37,7 +37,7 @@ def describe(error: OutliveError) -> tuple[int, Json, dict[str, str]]:
     param, code = error.param, error.code
     if isinstance(error, UpstreamFault):
         status = status_of_fault(error)
-        type_ = "invalid_request_error" if 400 <= status < 500 and status != 429 else type_
+        type_ = type_of_fault(status)
         param, code = name_of_fault(error)
     headers: dict[str, str] = {}
     retry_after = getattr(error, "retry_after", None)
@@ -69,6 +69,13 @@ def status_of_fault(fault: UpstreamFault) -> int:
     if fault.status is not None and fault.status >= 400:
         return fault.status
     return 504 if fault.timed_out else 502
+
+
+def type_of_fault(status: int) -> str:
+    """The `type` of an upstream's failure, by the HTTP status that the caller gets."""
+    if status == 429:
+        return "rate_limit_error"
+    return "invalid_request_error" if status < 500 else "server_error"
 
 
 def encode(body: object) -> bytes:

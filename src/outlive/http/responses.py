@@ -13,7 +13,7 @@ from outlive.engine.admission import Accepted, Submission
 from outlive.engine.delivery.reader import Reader, StreamInterrupted
 from outlive.engine.engine import Engine
 from outlive.http import sse
-from outlive.http.errors import STATUS_OF_CODE, encode, envelope, name_of_fault, status_of_fault
+from outlive.http.errors import STATUS_OF_CODE, encode, envelope, name_of_fault, status_of_fault, type_of_fault
 from outlive.http.queue import find_places
 from outlive.http.request import (
     Call,
@@ -205,9 +205,8 @@ def _conclude(response_id: str, final: bytes, cause: UpstreamFault | None) -> Re
     status = status_of_fault(cause) if cause is not None else STATUS_OF_CODE.get(code or "", 502)
     if cause is not None and cause.retry_after is not None:
         headers["retry-after"] = str(max(1, round(cause.retry_after)))
-    type_ = "rate_limit_error" if status == 429 else "invalid_request_error" if status < 500 else "server_error"
     message = f"{error.get('message') or 'The response failed.'} (response {response_id})"
-    return Reply(encode(envelope(message, type_, param, code)), status, headers)
+    return Reply(encode(envelope(message, type_of_fault(status), param, code)), status, headers)
 
 
 def _unfinished(accepted: Accepted) -> ShuttingDown:
