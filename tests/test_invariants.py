@@ -19,7 +19,6 @@ from outlive.engine.delivery.live import LiveResponse, LiveResponses
 from outlive.engine.delivery.reader import Cursor
 from outlive.ports.ledger import AppendResult, Checkpoint, Closing, Entry, Lease
 from outlive.testing import (
-    Gate,
     Script,
     answer,
     call_chunk,
@@ -33,6 +32,7 @@ from outlive.testing import (
 from tests.conformance.scenes import frames as some_frames
 from tests.engine.rig import Rig, answer_of, play
 from tests.engine.virtual import turn
+from tests.support.scripting import Gate
 
 BROKEN = UpstreamFault("The model's server went away.")
 # Everything a stream can hold, and characters that would break a careless frame.

@@ -9,8 +9,9 @@ import pytest
 
 from outlive.core.errors import UpstreamFault
 from outlive.ports.backend import Backend
-from outlive.testing import Gate, ScriptedBackend, answer, finish_chunk, text_chunk
+from outlive.testing import ScriptedBackend, answer, finish_chunk, text_chunk
 from tests.dialects.playback import make_call
+from tests.support.scripting import Gate
 
 
 def test_it_plays_one_script_per_call_and_then_the_last_again() -> None:

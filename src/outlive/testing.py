@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from outlive.clock import RandomIds
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests.create import CreateResponse
@@ -16,35 +17,15 @@ from outlive.dialects.chat.translator import ChatTranslator
 from outlive.ports.backend import BackgroundRuns, ContinuationMode, ModelCall, OnChunks
 
 
-class Gate:
-    """A point in a script where the model waits until the test lets it go on."""
+class Waitable(Protocol):
+    """A point in a script where the model waits, such as an `asyncio.Event`."""
 
-    def __init__(self) -> None:
-        self.reached = asyncio.Event()
-        self._opened = asyncio.Event()
-
-    def open(self) -> None:
-        self._opened.set()
-
-    async def wait(self) -> None:
-        self.reached.set()
-        await self._opened.wait()
+    async def wait(self) -> object: ...
 
 
-# A text, a chunk, several chunks of one read, a point to wait at, or something to raise.
-Step: TypeAlias = str | bytes | list[bytes] | Gate | asyncio.Event | BaseException
+# A text, a chunk, several chunks of one read, a pause in seconds, a point to wait at, or an error to raise.
+Step: TypeAlias = str | bytes | list[bytes] | float | Waitable | BaseException
 Script: TypeAlias = Sequence[Step]
-
-
-class CountingIds:
-    """Identifiers that count: `msg_1`, `fc_2`, ..."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def new(self, prefix: str) -> str:
-        self._count += 1
-        return f"{prefix}_{self._count}"
 
 
 class ScriptedPassed:
@@ -87,7 +68,7 @@ class ScriptedBackend:
         self.context_window: int | None = None
         self.counter: Callable[[ModelCall], int] | None = None  # None: it cannot count
         self.left = 0  # streams that were closed before their script was over
-        self._ids: IdSource = ids if ids is not None else CountingIds()
+        self._ids: IdSource = ids if ids is not None else RandomIds()
 
     def check(self, request: CreateResponse) -> None:
         """A script answers whatever is asked."""
@@ -123,10 +104,12 @@ class ScriptedBackend:
                 if isinstance(step, BaseException):
                     over = True
                     raise step
-                if isinstance(step, Gate | asyncio.Event):
-                    await step.wait()
-                else:
+                if isinstance(step, str | bytes | list):
                     yield _chunks(step)
+                elif isinstance(step, int | float):
+                    await asyncio.sleep(step)
+                else:
+                    await step.wait()
             over = True
         finally:
             self.left += not over

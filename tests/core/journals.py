@@ -20,16 +20,9 @@ from outlive.core.numbering import number
 from outlive.core.requests.create import CreateResponse, header
 from outlive.dialects.chat.translator import ChatTranslator
 from outlive.ports.backend import ModelCall
-from outlive.testing import (
-    CountingIds,
-    call_chunk,
-    finish_chunk,
-    reasoning_chunk,
-    refusal_chunk,
-    text_chunk,
-    usage_chunk,
-)
+from outlive.testing import call_chunk, finish_chunk, reasoning_chunk, refusal_chunk, text_chunk, usage_chunk
 from tests.dialects.playback import official
+from tests.support.scripting import CountingIds
 
 SHELL: Json = {"type": "custom", "name": "shell"}
 WEATHER: Json = {"type": "function", "name": "weather", "parameters": {"type": "object"}}

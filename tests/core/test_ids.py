@@ -6,7 +6,7 @@ import pytest
 
 from outlive.clock import RandomIds
 from outlive.core.ids import ITEM_PREFIXES, IdSource, is_well_formed, item_prefix
-from outlive.testing import CountingIds
+from tests.support.scripting import CountingIds
 
 
 @pytest.mark.parametrize(("type_", "prefix"), sorted(ITEM_PREFIXES.items()))

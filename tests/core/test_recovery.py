@@ -12,8 +12,9 @@ from outlive.core.recovery import CONTINUABLE, MAX_ATTEMPTS, Action, Decision, O
 from outlive.core.status import check
 from outlive.dialects.chat.translator import ChatTranslator
 from outlive.ports.backend import ModelCall
-from outlive.testing import CountingIds, call_chunk, reasoning_chunk, refusal_chunk, text_chunk
+from outlive.testing import call_chunk, reasoning_chunk, refusal_chunk, text_chunk
 from tests.core.journals import REQUEST, chunks, fold_of, frames_of, opening, run, runs, texts
+from tests.support.scripting import CountingIds
 
 
 def decided(

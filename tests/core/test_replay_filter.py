@@ -13,10 +13,10 @@ from outlive.core.events import AnyDraft
 from outlive.core.fold import Fold
 from outlive.core.replay_filter import ReplayFilter
 from outlive.dialects.responses.translator import ResponsesTranslator
-from outlive.testing import CountingIds
 from tests.dialects.playback import make_call
 from tests.support import responses_events as theirs
 from tests.support.responses_events import answer, call, chunks, message, reasoning
+from tests.support.scripting import CountingIds
 
 EVENTS = answer(reasoning("Hm.", "Well."), theirs.WEB_SEARCH, message("Hel", "lo", "!"), call('{"a"', ":1}"))
 

@@ -18,8 +18,8 @@ from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse, header
 from outlive.dialects.chat.translator import ChatTranslator
 from outlive.ports.backend import Ending, ModelCall, Translator
-from outlive.testing import CountingIds
 from tests.support import nesting
+from tests.support.scripting import CountingIds
 
 Make = Callable[[ModelCall, IdSource], Translator]
 

@@ -15,10 +15,10 @@ from outlive.core.recovery import OpenText
 from outlive.dialects.anthropic.translator import AnthropicTranslator
 from outlive.dialects.anthropic.whole_answer import to_events
 from outlive.ports.backend import Ending, ModelCall, Translator
-from outlive.testing import CountingIds
 from tests.dialects.playback import make_call, output, translate, types
 from tests.dialects.playback import play as play_any
 from tests.support.anthropic_upstream import PING, end, event, payload, redacted, say, start, text, thought, use
+from tests.support.scripting import CountingIds
 from tests.support.upstream import Step
 
 SHELL = {"type": "custom", "name": "shell"}

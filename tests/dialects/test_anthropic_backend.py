@@ -16,9 +16,9 @@ from outlive.core.recovery import OpenText
 from outlive.dialects.anthropic.backend import AnthropicBackend
 from outlive.dialects.transport.http1 import Pool
 from outlive.ports.backend import Backend, Ending, ModelCall, Upstream
-from outlive.testing import CountingIds
 from tests.dialects.playback import make_call
 from tests.support.anthropic_upstream import PING, AnthropicUpstream, end, event, say, start, text
+from tests.support.scripting import CountingIds
 from tests.support.upstream import CUT, HANG, Gate, Pause, Refuse, Step, Whole
 
 HELLO: Json = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]}

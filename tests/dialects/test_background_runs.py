@@ -16,9 +16,9 @@ from outlive.dialects.responses import background_runs
 from outlive.dialects.responses.backend import ResponsesBackend
 from outlive.dialects.transport.http1 import Pool
 from outlive.ports.backend import BackgroundRuns, ModelCall, Upstream
-from outlive.testing import CountingIds
 from tests.dialects.playback import make_call
 from tests.support.responses_upstream import ResponsesUpstream, say, tell
+from tests.support.scripting import CountingIds
 from tests.support.upstream import CUT, HANG, Gate, Pause, Refuse, Whole
 
 HELLO: Json = {"id": "msg_1", "type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}

@@ -20,9 +20,10 @@ from outlive.core.requests.create import CreateResponse
 from outlive.dialects.chat.backend import ChatBackend
 from outlive.dialects.transport.http1 import Pool
 from outlive.ports.backend import Backend, ModelCall, Upstream
-from outlive.testing import CountingIds, answer, call_chunk, error_chunk, finish_chunk, text_chunk, usage_chunk
+from outlive.testing import answer, call_chunk, error_chunk, finish_chunk, text_chunk, usage_chunk
 from tests.dialects.playback import assert_sound, make_call, output, wrap
 from tests.dialects.upstream import Answer, cut, hang, serve, streaming, whole
+from tests.support.scripting import CountingIds
 
 KEY = "sk-very-secret-key"
 HELLO = {"type": "message", "role": "user", "content": "Hi"}

@@ -17,7 +17,6 @@ from outlive.core.recovery import OpenText
 from outlive.dialects.chat.translator import ChatTranslator
 from outlive.ports.backend import Translator
 from outlive.testing import (
-    CountingIds,
     answer,
     call_chunk,
     chunk,
@@ -30,6 +29,7 @@ from outlive.testing import (
     usage_chunk,
 )
 from tests.dialects.playback import make_call, output, play, translate, types
+from tests.support.scripting import CountingIds
 
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 SHELL = {"type": "custom", "name": "shell"}

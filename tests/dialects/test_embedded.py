@@ -19,7 +19,7 @@ from outlive.dialects.embedded import backend
 from outlive.dialects.embedded.backend import LocalModel, Say
 from outlive.dialects.transport.http1 import Pool
 from outlive.ports.backend import ModelCall, Upstream
-from outlive.testing import CountingIds
+from tests.support.scripting import CountingIds
 
 QUESTION = {"role": "user", "content": "Tell me a story about an otter."}
 

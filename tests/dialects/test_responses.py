@@ -17,10 +17,10 @@ from outlive.core.recovery import OpenText
 from outlive.dialects.responses.endings import to_event
 from outlive.dialects.responses.translator import ResponsesTranslator
 from outlive.ports.backend import Ending, ModelCall
-from outlive.testing import CountingIds
 from tests.dialects.playback import make_call, output, play, translate, types
 from tests.support import responses_events as theirs
 from tests.support.responses_events import RUN, USAGE, Item, answer, call, chunks, custom_call, message, reasoning
+from tests.support.scripting import CountingIds
 
 CITATION = {"type": "url_citation", "url": "https://example.org", "title": "t", "start_index": 0, "end_index": 5}
 

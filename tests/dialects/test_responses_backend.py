@@ -18,11 +18,11 @@ from outlive.dialects.embedded.backend import LocalModel
 from outlive.dialects.responses.backend import ResponsesBackend
 from outlive.dialects.transport.http1 import Pool
 from outlive.ports.backend import ModelCall, Upstream
-from outlive.testing import CountingIds
 from tests.dialects.playback import assert_sound, make_call, output, wrap
 from tests.support import responses_events as theirs
 from tests.support.responses_events import answer, frames, message, reasoning
 from tests.support.responses_upstream import ResponsesUpstream, say, steps
+from tests.support.scripting import CountingIds
 from tests.support.upstream import CUT, HANG, Gate, Refuse, Step, Whole
 
 KEY = "sk-very-secret-key"

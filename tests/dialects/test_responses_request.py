@@ -12,8 +12,8 @@ from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse, Limits, parse_create
 from outlive.dialects.responses.request import render
 from outlive.ports.backend import ModelCall, Upstream
-from outlive.testing import CountingIds
 from tests.support import responses_events as theirs
+from tests.support.scripting import CountingIds
 
 USER: Json = {
     "id": "msg_1", "type": "message", "role": "user", "status": "completed",

@@ -13,7 +13,7 @@ from outlive.core.events import Json
 from outlive.dialects.chat.backend import ChatBackend
 from outlive.dialects.transport.http1 import Pool
 from outlive.ports.backend import Upstream
-from outlive.testing import CountingIds
+from tests.support.scripting import CountingIds
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

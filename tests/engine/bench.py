@@ -24,9 +24,10 @@ from outlive.ports.toolbox import Invocation, SessionRequest, Tool, Tools, ToolS
 from outlive.storage.memory.journal import MemoryJournal
 from outlive.storage.memory.ledger import MemoryLedger
 from outlive.storage.seal import SecretSeal
-from outlive.testing import CountingIds, Script, ScriptedBackend, call_chunk, finish_chunk, text_chunk, usage_chunk
+from outlive.testing import Script, ScriptedBackend, call_chunk, finish_chunk, text_chunk, usage_chunk
 from tests.core.journals import assert_official_event, opening
 from tests.engine.virtual import VirtualClock
+from tests.support.scripting import CountingIds
 
 OURS = {"type": "mcp", "server_label": "outlive"}
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from outlive.storage.sqlite.connection import Database
-from outlive.testing import CountingIds, Script
+from outlive.testing import Script
 from tests.engine.bus import Bus
 from tests.engine.rig import PATIENCE, Rig
+from tests.support.scripting import CountingIds
 
 NodesScene = Callable[[list[Rig]], Awaitable[None]]
 

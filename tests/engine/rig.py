@@ -45,9 +45,10 @@ from outlive.storage.sqlite.history import SqliteHistory
 from outlive.storage.sqlite.journal import SqliteJournal
 from outlive.storage.sqlite.ledger import SqliteLedger
 from outlive.storage.sqlite.retention import SqliteRetention
-from outlive.testing import CountingIds, Script, ScriptedBackend
+from outlive.testing import Script, ScriptedBackend
 from tests.core.journals import assert_official_event
 from tests.engine.bus import Bus, CountingHeart
+from tests.support.scripting import CountingIds
 
 PATIENCE = 60.0  # seconds; only a hang should ever meet it, not a busy machine
 

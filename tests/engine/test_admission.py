@@ -25,11 +25,12 @@ from outlive.engine.admission import RETRY_AGE_SECONDS, RETRY_PATIENCE_SECONDS, 
 from outlive.engine.slots import Capacity
 from outlive.ports.catalog import Paging
 from outlive.storage.seal import SecretSeal
-from outlive.testing import Gate, Script, answer, finish_chunk
+from outlive.testing import Script, answer, finish_chunk
 from outlive.tooling.registry import ToolRegistry
 from tests.engine.bench import StubToolbox
 from tests.engine.rig import Rig, answer_of, play, text_of
 from tests.engine.virtual import turn
+from tests.support.scripting import Gate
 
 DONE: Script = [answer("Hello")]
 FAILS: Script = [UpstreamFault("No.", retryable=False)]

@@ -9,10 +9,11 @@ import pytest
 
 from outlive.core.errors import ShuttingDown
 from outlive.engine.delivery.reader import StreamInterrupted
-from outlive.testing import Gate, finish_chunk, reasoning_chunk
+from outlive.testing import finish_chunk, reasoning_chunk
 from tests.engine.rig import Rig, answer_of, play
 from tests.engine.test_worker import DONE, gated, is_idle, is_shown
 from tests.engine.virtual import turn
+from tests.support.scripting import Gate
 
 
 def test_what_showed_nothing_is_handed_back_at_once_and_counts_no_attempt(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 
 from outlive.core.errors import NotFound
 from outlive.core.events import KEEP_ALIVE_FRAME, read_frame, split_frames
-from outlive.testing import Gate, Script, answer
+from outlive.testing import Script, answer
 from tests.engine.rig import Rig, play
+from tests.support.scripting import Gate
 
 DONE: Script = [answer("Hello")]
 

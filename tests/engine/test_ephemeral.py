@@ -14,9 +14,10 @@ from outlive.core.events import read_frame, split_frames
 from outlive.engine.admission import Submission
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Memory
-from outlive.testing import Gate, Script, answer
+from outlive.testing import Script, answer
 from tests.engine.rig import Rig, answer_of, play, text_of
 from tests.engine.virtual import turn
+from tests.support.scripting import Gate
 
 DONE: Script = [answer("Hello")]
 

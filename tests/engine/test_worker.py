@@ -12,9 +12,10 @@ import pytest
 from outlive.core.errors import StorageUnavailable, TooMany
 from outlive.engine.slots import Capacity
 from outlive.ports.catalog import Paging
-from outlive.testing import Gate, Script, answer, finish_chunk, role_chunk
+from outlive.testing import Script, answer, finish_chunk, role_chunk
 from tests.engine.rig import Rig, answer_of, play
 from tests.engine.virtual import turn
+from tests.support.scripting import Gate
 
 DONE: Script = [answer("Hello")]
 

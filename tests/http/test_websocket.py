@@ -9,8 +9,9 @@ from typing import Any
 
 from outlive.http.request import Call, Message
 from outlive.http.websocket.socket import Socket
-from outlive.testing import Gate, answer
+from outlive.testing import answer
 from tests.engine.rig import Rig, play
+from tests.support.scripting import Gate
 
 
 class Client:

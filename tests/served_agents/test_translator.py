@@ -12,8 +12,8 @@ from outlive.core.requests.limits import Limits
 from outlive.ports.backend import Ending, ModelCall
 from outlive.served_agents import translator
 from outlive.served_agents.translator import AgentTranslator
-from outlive.testing import CountingIds
 from tests.core.journals import assert_official_event, opening
+from tests.support.scripting import CountingIds
 
 TOLD = [
     translator.thought("Let me see. "),

@@ -20,7 +20,7 @@ from outlive.storage.sqlite.history import SqliteHistory
 from outlive.storage.sqlite.ledger import SqliteLedger
 from outlive.storage.sqlite.retention import SqliteRetention
 from outlive.storage.sqlite.staging import PIECE_BYTES
-from outlive.testing import CountingIds
+from tests.support.scripting import CountingIds
 
 IDS = CountingIds()
 CANARY = "canary-in-the-stash"

@@ -14,8 +14,8 @@ from outlive.core.errors import SettingsError
 from outlive.core.requests.create import CreateResponse
 from outlive.storage.key_file import KeyFileSeal, make_seal
 from outlive.storage.seal import SecretSeal
-from outlive.testing import CountingIds
 from outlive.tooling.build import build_tools, read_tools
+from tests.support.scripting import CountingIds
 
 GOOD = '''
 """Tools for a test."""

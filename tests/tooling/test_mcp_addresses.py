@@ -9,10 +9,10 @@ import pytest
 
 from outlive.core.errors import InvalidRequest
 from outlive.ports.toolbox import ToolServer
-from outlive.testing import CountingIds
 from outlive.tooling.mcp.addresses import is_private, names_private
 from outlive.tooling.mcp.guard import Forbidden, Guard
 from outlive.tooling.mcp.servers import McpServers
+from tests.support.scripting import CountingIds
 
 PRIVATE = [
     "127.0.0.1",

@@ -6,7 +6,7 @@ from outlive.core.events import Json
 from outlive.core.requests.create import header, pack, parse_create, unpack
 from outlive.core.requests.limits import Limits
 from outlive.core.requests.secrets import pack_secrets, purpose_of, split_secrets, unpack_secrets
-from outlive.testing import CountingIds
+from tests.support.scripting import CountingIds
 
 FUNCTION: Json = {"type": "function", "name": "f", "parameters": {}}
 SERVER: Json = {

@@ -11,9 +11,10 @@ from outlive.core.toolcalls.buffer import RequestedCall, ToolCallBuffer
 from outlive.dialects.chat.translator import ChatTranslator
 from outlive.dialects.open_items import GrowingText
 from outlive.ports.backend import ModelCall
-from outlive.testing import CountingIds, call_chunk, finish_chunk, reasoning_chunk, text_chunk
+from outlive.testing import call_chunk, finish_chunk, reasoning_chunk, text_chunk
 from tests.core.journals import REQUEST, opening
 from tests.core.journals import chunks as any_chunks
+from tests.support.scripting import CountingIds
 
 OURS = {"weather"}
 

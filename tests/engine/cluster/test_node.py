@@ -14,9 +14,10 @@ from outlive.core.events import split_frames
 from outlive.engine.slots import Capacity
 from outlive.ports.bell import Ring
 from outlive.ports.ledger import Admission, Admitted, AppendResults, Closing, Entry
-from outlive.testing import Gate, Script, answer, finish_chunk, usage_chunk
+from outlive.testing import Script, answer, finish_chunk, usage_chunk
 from tests.engine.neighbours import go_round, play_nodes
 from tests.engine.rig import Rig, answer_of
+from tests.support.scripting import Gate
 
 DONE: list[Script] = [[answer("Hello")]]
 

@@ -16,6 +16,7 @@ from outlive.engine.run.compactor import HALVINGS, NO_SUMMARY, RETRIES, Compacto
 from outlive.storage.seal import SecretSeal
 from outlive.testing import Script, ScriptedBackend, answer, finish_chunk, reasoning_chunk
 from tests.engine.rig import FixedClock, text_of
+from tests.support.scripting import CountingIds
 
 TOO_LONG = UpstreamFault("It is too long.", status=400, retryable=False, too_long=True)
 BROKEN = UpstreamFault("It broke.")
@@ -26,7 +27,7 @@ def say(role: str, text: str) -> Json:
 
 
 def make(secret: bytes = b"secret") -> Compactor:
-    return Compactor(SecretSeal([secret]), ScriptedBackend("m", [])._ids, FixedClock())
+    return Compactor(SecretSeal([secret]), CountingIds(), FixedClock())
 
 
 def summarise(*scripts: Script, told: list[Json] | None = None, **fields: Any) -> tuple[Summary, ScriptedBackend]:

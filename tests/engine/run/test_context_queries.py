@@ -15,8 +15,9 @@ from outlive.core.requests.create import CreateResponse, parse_create
 from outlive.core.requests.limits import Limits
 from outlive.engine.slots import Capacity
 from outlive.ports.catalog import Paging
-from outlive.testing import Gate, Script, answer, finish_chunk, text_chunk, usage_chunk
+from outlive.testing import Script, answer, finish_chunk, text_chunk, usage_chunk
 from tests.engine.rig import Rig, play, text_of
+from tests.support.scripting import Gate
 
 DONE: Script = [answer("Hello")]
 SUMMARY: Script = [[text_chunk("THE SUMMARY"), finish_chunk(), usage_chunk(100, 10)]]

@@ -14,9 +14,10 @@ from outlive.core.events import Json
 from outlive.engine.run.fitting import ANSWER_TOKENS
 from outlive.ports.backend import ModelCall
 from outlive.ports.catalog import Paging
-from outlive.testing import Gate, Script, finish_chunk, text_chunk, usage_chunk
+from outlive.testing import Script, finish_chunk, text_chunk, usage_chunk
 from tests.engine.rig import Rig, answer_of, play, text_of
 from tests.engine.test_ephemeral import read_all
+from tests.support.scripting import Gate
 
 LONG = "word " * 400  # 500 tokens
 MANAGED: Json = {"context_management": [{"type": "compaction", "compact_threshold": 1000}]}

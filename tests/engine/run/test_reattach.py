@@ -16,9 +16,9 @@ from outlive.core.recovery import MAX_ATTEMPTS
 from outlive.dialects.derived_ids import DerivedIds
 from outlive.dialects.responses.translator import ResponsesTranslator
 from outlive.ports.backend import ModelCall
-from outlive.testing import Gate
 from tests.engine.rig import Rig, Scene, answer_of, play
 from tests.support.responses_events import Item, answer, call, message, reasoning
+from tests.support.scripting import Gate
 
 BROKEN = UpstreamFault("The connection broke.")
 Step = Json | Gate | UpstreamFault

@@ -16,7 +16,6 @@ from outlive.engine.run.run import CUT_OFF, RESTARTED, RETRIES, TOO_OFTEN
 from outlive.engine.run.runner import TOO_LONG
 from outlive.ports.backend import ModelCall
 from outlive.testing import (
-    Gate,
     Script,
     answer,
     call_chunk,
@@ -28,6 +27,7 @@ from outlive.testing import (
 )
 from tests.engine.rig import Rig, answer_of, play, text_of
 from tests.engine.virtual import turn
+from tests.support.scripting import Gate
 
 BROKEN = UpstreamFault("The model's server went away.")
 BUSY = UpstreamFault("Too many requests.", code="rate_limit_exceeded", status=429)

@@ -16,9 +16,10 @@ from outlive.engine.run.tool_loop import MAX_REPEATS, OTHER_SEAL, OVER_LIMIT
 from outlive.engine.run.tool_runner import NO_TOOL
 from outlive.ports.toolbox import Invocation, SessionRequest
 from outlive.storage.seal import SecretSeal
-from outlive.testing import Gate, Script, call_chunk, finish_chunk, text_chunk, usage_chunk
+from outlive.testing import Script, call_chunk, finish_chunk, text_chunk, usage_chunk
 from tests.engine.bench import Desk, StubTool, StubToolbox, kinds, texts, told, wants
 from tests.engine.virtual import run_virtually, turn
+from tests.support.scripting import Gate
 
 PARIS = ("weather", '{"city":"Paris"}')
 ROME = ("weather", '{"city":"Rome"}')
