@@ -15,10 +15,10 @@ import pytest
 import typer
 
 from outlive.cli import app
-from outlive.config.options import NEVER, OPTIONS, flag_name, variable_name
+from outlive.config.load import load
+from outlive.config.options import LIMITS, NEVER
 from outlive.config.presets import PRESETS
-from outlive.config.settings import Settings, load
-from outlive.config.sources import OTHERS
+from outlive.config.settings import FIELDS, OPTIONS, Settings
 from outlive.config.upstreams import KEYS
 from outlive.core import status
 from outlive.core.events import TERMINAL_EVENTS
@@ -66,13 +66,16 @@ def rows(text: str) -> dict[str, list[str]]:
 # -- the reference is complete
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+SCALARS = [name for name, option in FIELDS.items() if option.is_plain and option.type != list[str]]
+
+
+@pytest.mark.parametrize("name", SCALARS)
 def test_every_setting_stands_in_the_reference_with_its_names_and_default(name: str) -> None:
     cells = rows(reference("settings"))[name]
     defaults = Settings()
     default: Any = getattr(defaults, name) if hasattr(defaults, name) else getattr(defaults.limits, name)
-    assert f"`{flag_name(name)}`" in cells[1]
-    assert f"`{variable_name(name)}`" in cells[2]
+    assert f"`{OPTIONS[name].flag}`" in cells[1]
+    assert f"`{OPTIONS[name].variable}`" in cells[2]
     shown = cells[3].strip("`").replace(",", "")
     if default is None:
         assert shown == NEVER
@@ -86,14 +89,14 @@ def test_every_setting_stands_in_the_reference_with_its_names_and_default(name: 
 
 def test_limits_stand_where_the_toml_file_wants_them() -> None:
     before, _, after = reference("settings").partition("## Limits")
-    for name, option in OPTIONS.items():
-        assert f"| `{name}` |" in (after if option.limit else before)
+    for name in SCALARS:
+        assert f"| `{name}` |" in (after if OPTIONS[name].table == LIMITS else before)
 
 
 def test_every_other_setting_stands_in_the_reference() -> None:
     text = reference("settings")
-    for flag, variable, key in OTHERS.values():
-        for name in (flag, variable, key):
+    for option in OPTIONS.values():
+        for name in (option.flag, option.variable, None if option.table is None else option.name):
             assert name is None or name in text
     for field in Settings.__struct_fields__:
         assert f"`{field}`" in text or f"[{field}]" in text
@@ -135,8 +138,8 @@ def flags_of(command: Any) -> set[str]:
 def test_every_command_and_its_flags_stand_in_the_reference(words: str) -> None:
     text = reference("commands")
     assert f"`outlive {words}" in text
-    settings = {flag_name(name) for name in OPTIONS} | {flag for flag, _, _ in OTHERS.values() if flag}
-    settings |= {"--config", "--help"} | {f"--no-{flag_name(name)[2:]}" for name in OPTIONS}
+    flags = {option.flag for option in OPTIONS.values() if option.flag}
+    settings = flags | {"--help"} | {f"--no-{flag[2:]}" for flag in flags}
     for flag in flags_of(COMMANDS[words]) - settings:
         assert not flag.startswith("--") or flag in text
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from outlive.config.settings import Settings, load
+from outlive.config.load import load
+from outlive.config.settings import Settings
 from outlive.core.errors import SettingsError
 from outlive.ports.toolbox import ToolServer
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from outlive.config.load import load
 from outlive.config.presets import PRESETS, recognise
-from outlive.config.settings import load
 from outlive.core.errors import SettingsError
 from outlive.ports.backend import Upstream
 

@@ -7,14 +7,16 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from msgspec import UNSET
 from rich.text import Text
 
 from outlive import __version__
 from outlive.cli.terminal import console
 from outlive.config import database_url
-from outlive.config.options import NEVER, OPTIONS, Option, flag_name
+from outlive.config.load import load
+from outlive.config.options import LIMITS, NEVER, Option
 from outlive.config.presets import PRESETS
-from outlive.config.settings import Settings, load
+from outlive.config.settings import OPTIONS, Settings
 
 
 def serve(**flags: Any) -> None:
@@ -99,35 +101,35 @@ def _days(days: float | None) -> str:
 
 
 def take_settings(*more: inspect.Parameter) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command one flag per setting, from the one table that also feeds the TOML file and the environment."""
+    """Give a command a flag per setting, besides the flags in `more`."""
 
     def give(command: Callable[..., None]) -> Callable[..., None]:
-        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [*_FLAGS, *(_setting(name, option) for name, option in OPTIONS.items()), *more]
-        )
+        flags = [_make_flag(option, option.flag) for option in OPTIONS.values() if option.flag]
+        command.__signature__ = inspect.Signature([*flags, *more])  # type: ignore[attr-defined]
         return command
 
     return give
 
 
-def _setting(name: str, option: Option) -> inspect.Parameter:
-    defaults = Settings()
-    default = getattr(defaults, name) if hasattr(defaults, name) else getattr(defaults.limits, name)
-    shown = NEVER if default is None else f"{default:g}" if isinstance(default, float) else str(default)
-    flag = flag_name(name)
-    if option.kind == "switch":
-        return parameter(name, bool, f"{flag}/--no-{flag[2:]}", option.help)
-    return parameter(name, str, flag, f"{option.help} Default: {shown}.", _metavar(option), option.limit)
+def _make_flag(option: Option, flag: str) -> inspect.Parameter:
+    if option.type is bool:
+        return parameter(option.name, bool, f"{flag}/--no-{flag[2:]}", option.help)
+    if option.default is UNSET:
+        return parameter(option.name, list[str], flag, option.help, option.metavar)
+    text = option.help
+    if option.never or option.default is not None:
+        text += f" Default: {_show_default(option.default)}."
+    return parameter(option.name, str, flag, text, option.metavar, option.table == LIMITS)
 
 
-def _metavar(option: Option) -> str:
-    return "|".join(option.choices) or ("TEXT" if option.kind == "text" else "NUMBER")
+def _show_default(value: object) -> str:
+    return NEVER if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def parameter(
     name: str, kind: Any, flag: str, text: str, metavar: str | None = None, limit: bool = False
 ) -> inspect.Parameter:
-    """One flag. All are read as text: `outlive.config.options` checks them, with the same sentences as everywhere."""
+    """Return one flag. All are read as text, which `outlive.config` checks as it checks every source."""
     option = typer.Option(
         flag, help=text, metavar=metavar, show_default=False, rich_help_panel="Limits" if limit else None
     )
@@ -135,17 +137,5 @@ def parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
     )
 
-
-_FLAGS = [
-    parameter("config", str, "--config", "The TOML file with settings.", "FILE"),
-    parameter("upstream", str, "--upstream", "Base URL of any OpenAI-compatible server, or a preset's name.", "URL"),
-    parameter("upstream_dialect", str, "--upstream-dialect", "What it speaks: chat, responses or anthropic.", "NAME"),
-    parameter("upstream_key_file", str, "--upstream-key-file", "The file that holds the upstream's key.", "FILE"),
-    parameter("keys", list[str], "--api-key", "Who may use the server; NAME=env:VARIABLE hides the key.", "NAME=KEY"),
-    parameter("cors_origins", list[str], "--cors-origin", "Web pages that may call the server.", "ORIGIN"),
-    parameter("seal_key_file", str, "--seal-key-file", "The file that holds the key for tools' secrets.", "FILE"),
-    parameter("agents", list[str], "--agent", "An agent to serve as a model.", "MODULE:NAME"),
-    parameter("tools", list[str], "--tools", "A module whose functions the server offers as tools.", "MODULE"),
-]
 
 take_settings()(serve)

@@ -10,7 +10,7 @@ import typer
 from outlive.cli.serve import take_settings
 from outlive.cli.terminal import console
 from outlive.config import database_url
-from outlive.config.settings import load
+from outlive.config.load import load
 from outlive.core.errors import SettingsError
 
 

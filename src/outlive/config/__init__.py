@@ -1,1 +1,1 @@
-"""Configuration: settings, where they come from, and what they name."""
+"""Configuration: the settings, their sources, and what they refer to."""

@@ -1,4 +1,4 @@
-"""What the setting `database` may be, and how it may be shown."""
+"""The setting `database`: check it, and show it without its password."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _PASSWORD_FIELD = re.compile(r"([?&](?:password|sslpassword)=)[^&]*")
 
 
 def is_shared(url: str) -> bool:
-    """Whether several nodes may be at work on it."""
+    """Return True if several nodes can share the database."""
     return url.startswith(POSTGRES)
 
 
 def path_of(url: str) -> Path:
-    """The file behind `sqlite:///FILE`."""
+    """Return the file of `sqlite:///FILE`."""
     return Path(url.removeprefix(SQLITE))
 
 
 def show(url: str) -> str:
-    """The file, or the URL without its password."""
+    """Return the file, or the URL without its password."""
     if not is_shared(url):
         return str(path_of(url).absolute())
     return _PASSWORD_FIELD.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
 
 
 def check(url: str) -> None:
-    """Raise SettingsError for what cannot be a database; whether it can be reached, opening it will show."""
+    """Raise SettingsError for a malformed URL or a file that cannot be one. Nothing is opened."""
     scheme, separator, rest = url.partition("://")
     if separator and scheme.split("+")[0] in ("postgres", "postgresql"):
         if "+" in scheme:

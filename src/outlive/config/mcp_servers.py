@@ -1,4 +1,4 @@
-"""From what was written about MCP servers, [mcp.LABEL] in the TOML file, to the servers themselves."""
+"""Read the MCP servers of the settings, [mcp.LABEL] in the TOML file."""
 
 from __future__ import annotations
 
@@ -6,83 +6,49 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
-from outlive.config.options import Given, Option, convert
-from outlive.config.sources import Sources, resolve, unknown
+from outlive.config.options import Given, convert, read_options
+from outlive.config.sources import Sources, read_tables, resolve, resolve_all, unknown
 from outlive.core.errors import SettingsError
 from outlive.ports.toolbox import ToolServer
 
-# The scalar keys of [mcp.LABEL], and the fields they are of.
-SCALARS: dict[str, tuple[str, Option]] = {
-    "url": ("url", Option("text", "Its address.")),
-    "transport": ("transport", Option("text", "How it is spoken to.", choices=("auto", "http", "sse"))),
-    "require_approval": (
-        "approval",
-        Option(
-            "text",
-            "Whether a person is asked before a call, where a request does not say.",
-            choices=("always", "never"),
-        ),
-    ),
-    "seconds": ("seconds", Option("number", "How long a call may take.", above=0)),
+# Key of [mcp.LABEL] -> field of ToolServer.
+_FIELDS = {
+    "url": "url",
+    "transport": "transport",
+    "require_approval": "approval",
+    "seconds": "seconds",
+    "allowed_tools": "allowed",
+    "idempotent_tools": "idempotent",
 }
-LISTS = {"allowed_tools": "allowed", "idempotent_tools": "idempotent"}
-KEYS = (*SCALARS, *LISTS, "headers", "authorization")
+_KEYS = [*_FIELDS, "headers", "authorization"]
+_OPTIONS = read_options(ToolServer)
 
 _LABEL = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-_RESERVED = "outlive"
+_RESERVED = "outlive"  # the label of the server's own tools
 
 
 def read_tool_servers(sources: Sources, seconds: float) -> list[ToolServer]:
-    """All servers that requests may name by their label alone."""
-    given = sources.given.get("mcp")
-    if given is None:
-        return []
-    if not isinstance(given.value, dict) or not all(isinstance(table, dict) for table in given.value.values()):
-        raise SettingsError(f"{given.where} must be tables: [mcp.LABEL].")
-    return [_read(label, table, seconds, sources.environ) for label, table in given.value.items()]
+    """Return the servers that requests may name by their labels; `seconds` is the default time limit of a call."""
+    tables = read_tables(sources, "mcp", "LABEL")
+    return [_read_server(label, table, seconds, sources.environ) for label, table in tables.items()]
 
 
-def _read(label: str, table: dict[str, Any], seconds: float, environ: Mapping[str, str]) -> ToolServer:
+def _read_server(label: str, table: dict[str, Any], seconds: float, environ: Mapping[str, str]) -> ToolServer:
+    where = f"in [mcp.{label}]"
     if not _LABEL.match(label) or label == _RESERVED:
         allowed = f"may hold only letters, digits, '_' and '-', and not be {_RESERVED!r}"
         raise SettingsError(f"The label {label!r} of an MCP server {allowed}.")
     for key in table:
-        if key not in KEYS:
-            raise unknown(f"{key} in [mcp.{label}]", key, list(KEYS))
+        if key not in _KEYS:
+            raise unknown(f"{key} {where}", key, _KEYS)
     if "url" not in table:
         raise SettingsError(f"[mcp.{label}] has no url.")
     fields: dict[str, Any] = {"seconds": seconds}
-    for key, (field, option) in SCALARS.items():
+    for key, field in _FIELDS.items():
         if key in table:
-            fields[field] = convert(option, Given(table[key], f"{key} in [mcp.{label}]"))
+            fields[field] = convert(_OPTIONS[field], Given(table[key], f"{key} {where}"))
     if not fields["url"].startswith(("http://", "https://")):
-        raise SettingsError(f"url in [mcp.{label}] must be a URL such as https://example.com/mcp.")
-    for key, field in LISTS.items():
-        if key in table:
-            fields[field] = _read_names(table[key], f"{key} in [mcp.{label}]")
+        raise SettingsError(f"url {where} must be a URL such as https://example.com/mcp.")
     if "authorization" in table:
-        fields["authorization"] = resolve(table["authorization"], f"authorization in [mcp.{label}]", environ)
-    return ToolServer(label=label, headers=_read_headers(label, table.get("headers", {}), environ), **fields)
-
-
-def hide_secrets(server: ToolServer) -> ToolServer:
-    """The same, fit to be shown."""
-    return msgspec.structs.replace(
-        server,
-        headers=dict.fromkeys(server.headers, "***"),
-        authorization=None if server.authorization is None else "***",
-    )
-
-
-def _read_names(value: object, where: str) -> list[str]:
-    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
-        raise SettingsError(f'{where} must be a list of names such as ["search"].')
-    return value
-
-
-def _read_headers(label: str, value: object, environ: Mapping[str, str]) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise SettingsError(f'headers in [mcp.{label}] must be a table such as {{ name = "value" }}.')
-    return {name: resolve(text, f"{name} of headers in [mcp.{label}]", environ) for name, text in value.items()}
+        fields["authorization"] = resolve(table["authorization"], f"authorization {where}", environ)
+    return ToolServer(label=label, headers=resolve_all(table.get("headers", {}), f"headers {where}", environ), **fields)

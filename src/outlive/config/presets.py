@@ -1,4 +1,4 @@
-"""Upstreams that are known by name: where they are reached, and the quirks of their servers."""
+"""Presets: upstreams known by name, with their addresses and the quirks of their servers."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from urllib.parse import urlsplit
 
 
 class Preset(NamedTuple):
-    """What is known of one kind of server before anybody says more."""
+    """The defaults for one kind of server."""
 
     title: str
-    url: str | None  # None: every user has an address of his own
-    key_variable: str | None  # where the key usually lies; None: the server needs none
+    url: str | None  # None: each user has another address
+    key_variable: str | None  # the environment variable of the key; None: needs no key
     quirks: dict[str, Any]  # fields of Upstream
     hosts: tuple[str, ...] = ()  # addresses (".x" = any host below x) by which it is recognised
-    note: str = ""  # what a person must do first
+    note: str = ""  # what is missing, for the error message about a missing url
 
 
-# The dialect nearly every server understands. `max_completion_tokens` is often ignored without a word, which lets an
-# answer run on without end, and many chat templates drop `developer` messages.
+# The fields that nearly every server understands. Many ignore `max_completion_tokens`, so that an answer has no limit,
+# and many chat templates drop `developer` messages.
 _PLAIN: dict[str, Any] = {"max_tokens_field": "max_tokens", "developer_role": False}
 _LOCAL = _PLAIN | {"reasoning_input": "plain"}
 _NEWEST: dict[str, Any] = {"max_tokens_field": "max_completion_tokens", "developer_role": True}
 
 PRESETS: dict[str, Preset] = {
-    # Its hosted tools, and reasoning that goes on from turn to turn, are in the Responses API alone. Accounts may keep
+    # Its hosted tools, and reasoning carried from turn to turn, are in the Responses API only. An account may store
     # Chat Completions by default, so those that are passed through get `store: false` too.
     "openai": Preset(
         "OpenAI",
@@ -33,7 +33,7 @@ PRESETS: dict[str, Preset] = {
         _NEWEST | {"dialect": "responses", "reasoning_input": "encrypted", "sends_store": True},
         ("api.openai.com",),
     ),
-    # Azure keeps completions only when asked to, and older API versions refuse fields they do not know: no `store`.
+    # Azure stores completions only on request, and older API versions refuse unknown fields: no `store`.
     "azure": Preset(
         "Azure OpenAI",
         None,
@@ -46,7 +46,7 @@ PRESETS: dict[str, Preset] = {
         "Anthropic",
         "https://api.anthropic.com/v1",
         "ANTHROPIC_API_KEY",
-        # Its newest models refuse a prefill. `max_tokens_field` is for whoever sets `dialect` to "chat".
+        # Its newest models refuse a prefill. `max_tokens_field` is for `dialect = "chat"`.
         {
             "dialect": "anthropic",
             "prompt_cache": True,
@@ -69,7 +69,7 @@ PRESETS: dict[str, Preset] = {
         _PLAIN,
         ("openrouter.ai",),
     ),
-    # Ignores max_completion_tokens. Whether it continues a trailing message depends on the model: the doctor says.
+    # Ignores max_completion_tokens. Continuing a trailing message depends on the model; `outlive doctor` tests it.
     "ollama": Preset("Ollama", "http://localhost:11434/v1", None, _LOCAL),
     "vllm": Preset(
         "vLLM",
@@ -100,7 +100,7 @@ PRESETS: dict[str, Preset] = {
 
 
 def recognise(url: str) -> str:
-    """The preset that an address belongs to; `generic` when it could be anybody's."""
+    """Return the name of the preset that has this address, else `generic`."""
     host = (urlsplit(url).hostname or "").lower()
     for name, preset in PRESETS.items():
         if any(host == known or (known.startswith(".") and host.endswith(known)) for known in preset.hosts):

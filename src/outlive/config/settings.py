@@ -1,79 +1,117 @@
-"""Settings: what the server is told, and how defaults, TOML file, environment and flags become one value."""
+"""Settings: one declaration each, from which flags, variables, TOML keys, help texts and error messages are made."""
 
 from __future__ import annotations
 
-import ipaddress
-import os
-import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
-from urllib.parse import urlsplit
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from outlive.config import database_url
-from outlive.config.mcp_servers import hide_secrets as hide_server_secrets
-from outlive.config.mcp_servers import read_tool_servers
-from outlive.config.options import OPTIONS, Given, convert
-from outlive.config.sources import Sources, gather, read_key_lines, resolve
-from outlive.config.upstreams import hide_secrets, read_upstreams
-from outlive.core.errors import SettingsError
+from outlive.config.options import read_options
 from outlive.core.naming import EventNames
 from outlive.core.requests.limits import Limits
-from outlive.ports.backend import Upstream
+from outlive.ports.backend import Dialect, Upstream
 from outlive.ports.toolbox import ToolServer
 
-LogLevel = Literal["debug", "info", "warning", "error"]
-Role = Literal["all", "api", "worker"]
+Seconds = Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=0)]
+PositiveCount = Annotated[int, Meta(ge=1)]
 
-MIN_SEAL_KEY = 32
-_OWNER = re.compile(r"[A-Za-z0-9_.@-]{1,64}\Z")
+# Names of settings that cannot be written in every source.
+_FILE_ONLY = {"flag": None, "variable": None}
+_NOT_IN_FILE = {"table": None}
+
+
+class Shorthands(msgspec.Struct):
+    """Settings without a field of their own: `load` makes `upstreams` and `seal_keys` of them."""
+
+    config: Annotated[str | None, "The TOML file with settings.", _NOT_IN_FILE | {"metavar": "FILE"}] = None
+    upstream: Annotated[
+        str | None, "Base URL of any OpenAI-compatible server, or a preset's name.", _NOT_IN_FILE | {"metavar": "URL"}
+    ] = None
+    upstream_dialect: Annotated[Dialect | None, "The upstream's API.", _NOT_IN_FILE] = None
+    upstream_key: Annotated[str | None, {"flag": None, "table": None}] = None
+    upstream_key_file: Annotated[
+        str | None, "A file that contains the upstream's key.", _NOT_IN_FILE | {"metavar": "FILE"}
+    ] = None
+    seal_key: Annotated[str | None, {"flag": None}] = None
+    seal_key_file: Annotated[
+        str | None, "A file with the keys that seal the secrets of tools.", {"metavar": "FILE"}
+    ] = None
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the server is told. `load` makes a checked one from what people wrote."""
+    """All settings of a server. `load` makes a checked one."""
 
-    host: str = "127.0.0.1"
-    port: int = 7878
-    database: str = "sqlite:///outlive.db"
-    upstreams: list[Upstream] = []  # empty = the embedded model; the first takes names that no other claims
-    keys: dict[str, list[str]] = {}  # owner -> keys; empty = everything belongs to "local"
-    cors_origins: list[str] = []
-    tools: list[str] = []  # modules, or MODULE:FUNCTION, whose functions are the server's own tools
-    agents: list[str] = []  # MODULE:NAME or MODEL=MODULE:NAME of agents that are served as models
-    seal_keys: list[str] = []  # the first seals the secrets of tools, each opens; empty = a file beside the database
-    offer_tools: bool = False  # to every request, whether it asks for them or not
-    tool_seconds: float = 60.0
-    mcp: list[ToolServer] = []  # MCP servers that requests may name by their label
-    mcp_private: bool = False  # True: requests may name MCP servers on private addresses
-    max_tool_output: int = 256 * 1024
-    max_steps: int = 100
-    role: Role = "all"
-    lease_seconds: float = 10.0  # how long a node that is not heard of keeps its responses
-    commit_ms: float = 5.0
-    keep_alive_seconds: float = 15.0
-    websocket_seconds: float = 3600.0
-    grace_seconds: float = 20.0
-    max_running: int = 2000
-    max_waiting: int = 10_000
-    max_running_per_owner: int = 0  # 0 = no limit of its own
-    max_waiting_per_owner: int = 0
-    max_body_bytes: int = 64 * 1024 * 1024
+    host: Annotated[str, "Address to listen on."] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535), "Port to listen on; 0 chooses a free one."] = 7878
+    database: Annotated[str, "sqlite:///FILE or postgresql://USER@HOST/NAME."] = "sqlite:///outlive.db"
+    # Empty: the embedded model. The first gets the model names that no other claims.
+    upstreams: Annotated[list[Upstream], _FILE_ONLY] = []
+    # Owner -> keys. Empty: everything belongs to the owner "local".
+    keys: Annotated[
+        dict[str, list[str]],
+        "An owner and its key; NAME=env:VARIABLE hides the key.",
+        {"flag": "--api-key", "variable": "OUTLIVE_API_KEYS", "metavar": "NAME=KEY"},
+    ] = {}
+    cors_origins: Annotated[
+        list[str],
+        "Origin of web pages that may call the server.",
+        {"flag": "--cors-origin", "metavar": "ORIGIN", "wanted": 'a list such as ["https://app.example.com"]'},
+    ] = []
+    agents: Annotated[
+        list[str],
+        "An agent to serve as a model; MODEL=MODULE:NAME sets the model's name.",
+        {"flag": "--agent", "metavar": "MODULE:NAME", "wanted": 'a list of agents, such as ["my_module:agent"]'},
+    ] = []
+    tools: Annotated[
+        list[str],
+        "A module whose functions the server offers as tools, or MODULE:FUNCTION.",
+        {"metavar": "MODULE", "wanted": 'a list of modules, such as ["my_tools"]'},
+    ] = []
+    # The first seals the secrets of tools, each unseals. Empty: a file next to the database holds the key.
+    seal_keys: Annotated[list[str], _FILE_ONLY | _NOT_IN_FILE] = []
+    offer_tools: Annotated[bool, "Offer the server's tools to every request, not only to those that ask."] = False
+    tool_seconds: Annotated[Seconds, "Time limit of a tool call, in seconds, for tools that set none."] = 60.0
+    mcp: Annotated[list[ToolServer], _FILE_ONLY] = []  # MCP servers that requests may name by their labels
+    mcp_private: Annotated[bool, "Allow requests to name MCP servers on private addresses."] = False
+    max_tool_output: Annotated[PositiveCount, "Characters in the output of one tool call."] = 256 * 1024
+    max_steps: Annotated[PositiveCount, "Steps of one response that may call the server's tools."] = 100
+    role: Annotated[Literal["all", "api", "worker"], "The node's role on a shared database."] = "all"
+    lease_seconds: Annotated[float, Meta(ge=1), "Seconds without a heartbeat after which a node counts as dead."] = 10.0
+    commit_ms: Annotated[float, Meta(ge=0, le=1000), "Longest delay of a group commit, in milliseconds."] = 5.0
+    keep_alive_seconds: Annotated[Seconds, "Seconds after which an idle stream gets a keep-alive comment."] = 15.0
+    websocket_seconds: Annotated[Seconds, "Longest duration of a WebSocket connection."] = 3600.0
+    grace_seconds: Annotated[float, Meta(ge=0), "Seconds that runs may continue after SIGTERM."] = 20.0
+    max_running: Annotated[PositiveCount, "Responses running at once."] = 2000
+    max_waiting: Annotated[Count, "Responses in the queue."] = 10_000
+    max_running_per_owner: Annotated[Count, "Running responses of one owner; 0: no limit per owner."] = 0
+    max_waiting_per_owner: Annotated[Count, "Queued responses of one owner; 0: no limit per owner."] = 0
+    max_body_bytes: Annotated[PositiveCount, "Largest request body, in bytes."] = 64 * 1024 * 1024
     limits: Limits = Limits()
-    response_days: float | None = 30.0  # None = for ever
-    conversation_days: float | None = None
-    abandon_after: float | None = None  # seconds; None = never
-    run_seconds: float | None = None  # wall clock of one run; None = no limit
-    silence_seconds: float = 1800.0
-    lenient_chat: bool = False
-    event_names: EventNames = "openai"
-    sweep_seconds: float = 60.0
-    log_level: LogLevel = "info"
+    response_days: Annotated[
+        float | None, Meta(gt=0), "Days after its last use until a response is deleted, or never."
+    ] = 30.0
+    conversation_days: Annotated[
+        float | None, Meta(gt=0), "Days after its last use until a conversation is deleted, or never."
+    ] = None
+    abandon_after: Annotated[
+        float | None, Meta(gt=0), "Seconds after which a foreground run without a reader is cancelled, or never."
+    ] = None
+    run_seconds: Annotated[float | None, Meta(gt=0), "Time limit of one run, in seconds, or never."] = None
+    silence_seconds: Annotated[Seconds, "Seconds without a byte after which an upstream request counts as failed."] = (
+        1800.0
+    )
+    lenient_chat: Annotated[bool, "Ignore state fields on /v1/chat/completions instead of refusing them."] = False
+    event_names: Annotated[EventNames, "The event names to use where OpenAI and Open Responses differ."] = "openai"
+    sweep_seconds: Annotated[Seconds, "Seconds between two searches for expired data."] = 60.0
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], "The least severe level to log."] = "info"
 
     @property
     def database_path(self) -> Path:
-        """The file behind `sqlite:///FILE`."""
+        """Return the file of `sqlite:///FILE`."""
         return database_url.path_of(self.database)
 
     def __repr__(self) -> str:
@@ -81,150 +119,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         shown["database"] = database_url.show(self.database)
         shown["keys"] = dict.fromkeys(self.keys, "***")
         shown["seal_keys"] = ["***" for _ in self.seal_keys]
-        shown["mcp"] = [hide_server_secrets(server) for server in self.mcp]
-        shown["upstreams"] = [hide_secrets(upstream) for upstream in self.upstreams]
+        shown["mcp"] = [_mask(server, "authorization", "headers") for server in self.mcp]
+        shown["upstreams"] = [_mask(upstream, "key", "headers", "query") for upstream in self.upstreams]
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
-def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
-    """The settings of this process: defaults < TOML file < OUTLIVE_* < flags. Raises SettingsError.
-
-    `flags` are named as the settings, besides `config`, `upstream`, `upstream_key_file`, `keys` (a list of NAME=KEY)
-    and `cors_origins`; None counts as not given.
-    """
-    sources = gather(flags or {}, os.environ if environ is None else environ)
-    values = {name: convert(OPTIONS[name], given) for name, given in sources.given.items() if name in OPTIONS}
-    limits = Limits(**{name: values.pop(name) for name in Limits.__struct_fields__ if name in values})  # type: ignore[arg-type]
-    settings = msgspec.structs.replace(
-        Settings(limits=limits),
-        **values,
-        keys=_read_keys(sources),
-        cors_origins=_read_origins(sources.given.get("cors_origins")),
-        tools=_read_names(sources.given.get("tools"), "modules", "my_tools"),
-        agents=_read_names(sources.given.get("agents"), "agents", "my_module:agent"),
-        seal_keys=_read_seal_keys(sources),
-    )
-    database_url.check(settings.database)
-    _check_role(settings)
-    settings = msgspec.structs.replace(settings, host=settings.host.removeprefix("[").removesuffix("]"))
-    _check_exposure(settings)
-    return msgspec.structs.replace(
-        settings,
-        upstreams=read_upstreams(sources, settings.silence_seconds),
-        mcp=read_tool_servers(sources, settings.tool_seconds),
-    )
+def _mask(struct: msgspec.Struct, *secrets: str) -> msgspec.Struct:
+    """Return a copy whose secret fields show only that they are set."""
+    hidden = {}
+    for name in secrets:
+        value = getattr(struct, name)
+        hidden[name] = dict.fromkeys(value, "***") if isinstance(value, dict) else value and "***"
+    return msgspec.structs.replace(struct, **hidden)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
-def _read_keys(sources: Sources) -> dict[str, list[str]]:
-    given = sources.given.get("keys")
-    if given is None:
-        return {}
-    owners: dict[str, list[str]] = {}
-    holders: dict[str, str] = {}
-    for owner, value in _pairs(given):
-        if not _OWNER.match(owner):
-            raise SettingsError(f"The owner's name in {given.where} may hold only letters, digits, '_', '.', '@', '-'.")
-        key = resolve(value, f"The key of {owner} ({given.where})", sources.environ)
-        if " " in key:
-            raise SettingsError(f"The key of {owner} ({given.where}) must not hold a space.")
-        if holders.setdefault(key, owner) != owner:
-            raise SettingsError(f"{holders[key]} and {owner} have the same key; every owner needs a key of his own.")
-        if key not in owners.setdefault(owner, []):
-            owners[owner].append(key)
-    return owners
-
-
-def _pairs(given: Given) -> list[tuple[str, object]]:
-    """Owner and key of every key, however they were written: [keys], NAME=KEY,NAME=KEY or a list of NAME=KEY."""
-    if isinstance(given.value, dict):
-        return [
-            (owner, key) for owner, keys in given.value.items() for key in (keys if isinstance(keys, list) else [keys])
-        ]
-    if not given.lax:
-        raise SettingsError(f'{given.where} must be a table: [keys] with lines such as alice = "env:ALICE_KEY".')
-    texts = given.value.split(",") if isinstance(given.value, str) else [str(text) for text in list(given.value)]  # type: ignore[call-overload]
-    pairs: list[tuple[str, object]] = []
-    for text in texts:
-        owner, equals, key = text.strip().partition("=")
-        if not equals:
-            # What was written may be a bare key, so it is not repeated.
-            raise SettingsError(f"{given.where} must be written NAME=KEY, such as alice=env:ALICE_KEY.")
-        pairs.append((owner, key))
-    return pairs
-
-
-def _read_origins(given: Given | None) -> list[str]:
-    if given is None:
-        return []
-    value = given.value
-    if isinstance(value, str) and given.lax:
-        value = [part.strip() for part in value.split(",")]
-    if not isinstance(value, list):
-        raise SettingsError(f'{given.where} must be a list such as ["https://app.example.com"].')
-    return [_check_origin(origin, given.where) for origin in value]
-
-
-def _read_names(given: Given | None, what: str, example: str) -> list[str]:
-    value = [] if given is None else given.value
-    if given is not None and isinstance(value, str) and given.lax:
-        value = [part.strip() for part in value.split(",")]
-    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
-        where = what if given is None else given.where
-        raise SettingsError(f'{where} must be a list of {what}, such as ["{example}"].')
-    return value
-
-
-def _read_seal_keys(sources: Sources) -> list[str]:
-    """The key itself, or the lines of a file: the first seals, the others only open what they sealed before."""
-    key, file = sources.given.get("seal_key"), sources.given.get("seal_key_file")
-    if file is not None and (key is None or file.where.startswith("--")):
-        lines = read_key_lines(str(file.value), file.where)
-    elif key is not None:
-        lines = [resolve(key.value, key.where, sources.environ)]
-    else:
-        return []
-    if any(len(line) < MIN_SEAL_KEY for line in lines):
-        raise SettingsError(f"A seal key must have {MIN_SEAL_KEY} characters at least; draw it at random.")
-    return lines
-
-
-def _check_origin(origin: object, where: str) -> str:
-    if origin == "*":
-        return "*"
-    if isinstance(origin, str):
-        origin = origin.rstrip("/")
-        parts = urlsplit(origin)
-        if parts.scheme and parts.hostname and origin == f"{parts.scheme}://{parts.netloc}" and "@" not in origin:
-            return origin.lower()
-    raise SettingsError(f"{where} must be an origin such as https://app.example.com, or *; not {origin!r}.")
-
-
-def _check_role(settings: Settings) -> None:
-    if settings.role != "all" and not database_url.is_shared(settings.database):
-        raise SettingsError(
-            f"The role {settings.role} needs a database that nodes can share; give --database postgresql://USER@HOST/NAME."
-        )
-
-
-def _check_exposure(settings: Settings) -> None:
-    """Without keys nobody but this machine, and no web page, may drive the server."""
-    if settings.keys or settings.role == "worker":  # a worker answers health checks, and nothing else
-        return
-    if not is_loopback(settings.host):
-        raise SettingsError(
-            f"Without keys the server listens on this machine only, not on {settings.host}; "
-            "give --api-key NAME=KEY to let others in."
-        )
-    if "*" in settings.cors_origins:
-        raise SettingsError(
-            "Without keys the CORS origin * would let any web page drive the server; "
-            "name the origins, or give --api-key NAME=KEY."
-        )
+FIELDS = read_options(Settings)
+OPTIONS = read_options(Shorthands) | FIELDS

@@ -1,4 +1,4 @@
-"""Where settings are written: the TOML file, the environment and the flags, read into one shape, the stronger last."""
+"""Sources of settings: the TOML file, the environment and the flags, each read into the same shape."""
 
 from __future__ import annotations
 
@@ -8,83 +8,56 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from outlive.config.options import OPTIONS, Given, flag_name, variable_name
+from outlive.config.options import LIMITS, Given
+from outlive.config.settings import OPTIONS
 from outlive.core.errors import SettingsError
 
-# Settings that are not one scalar, and the names they go by: flag, variable, TOML key.
-OTHERS = {
-    "upstream": ("--upstream", "OUTLIVE_UPSTREAM", None),
-    "upstream_dialect": ("--upstream-dialect", "OUTLIVE_UPSTREAM_DIALECT", None),
-    "upstream_key": (None, "OUTLIVE_UPSTREAM_KEY", None),
-    "upstream_key_file": ("--upstream-key-file", "OUTLIVE_UPSTREAM_KEY_FILE", None),
-    "keys": ("--api-key", "OUTLIVE_API_KEYS", "keys"),
-    "cors_origins": ("--cors-origin", "OUTLIVE_CORS_ORIGINS", "cors_origins"),
-    "tools": ("--tools", "OUTLIVE_TOOLS", "tools"),
-    "agents": ("--agent", "OUTLIVE_AGENTS", "agents"),
-    "seal_key": (None, "OUTLIVE_SEAL_KEY", "seal_key"),
-    "seal_key_file": ("--seal-key-file", "OUTLIVE_SEAL_KEY_FILE", "seal_key_file"),
-    "upstreams": (None, None, "upstreams"),
-    "mcp": (None, None, "mcp"),
-}
-TABLES = [key for _flag, _variable, key in OTHERS.values() if key]
-# Variables that are no settings of the server: what the command line client reads.
-_CLIENT_VARIABLES = {"OUTLIVE_CONFIG", "OUTLIVE_SERVER", "OUTLIVE_KEY"}
-
-Layer = dict[str, Given]
+# Variables of the command line client, which are no settings of the server.
+_CLIENT_VARIABLES = {"OUTLIVE_SERVER", "OUTLIVE_KEY"}
 
 
 class Sources(NamedTuple):
-    """Everything that was written, the strongest word for each setting; and the environment, for `env:NAME`."""
+    """Each setting as the strongest source gives it, and the environment, for secrets written as `env:NAME`."""
 
-    given: Layer
+    given: dict[str, Given]
     environ: Mapping[str, str]
 
 
 def gather(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Sources:
-    """Defaults < TOML file < environment < flags, setting by setting."""
-    layer: Layer = {}
+    """Read all sources. A flag wins over a variable, and a variable over the TOML file, setting by setting."""
     path = flags.get("config") or environ.get("OUTLIVE_CONFIG")
-    if path:
-        layer |= read_file(Path(path))
-    return Sources(layer | read_environment(environ) | read_flags(flags), environ)
+    given = _read_file(Path(path)) if path else {}
+    return Sources(given | _read_environment(environ) | _read_flags(flags), environ)
 
 
-def read_file(path: Path) -> Layer:
+def _read_file(path: Path) -> dict[str, Given]:
     try:
         table = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise SettingsError(f"The settings file {path} cannot be read: {error.strerror or error}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"The settings file {path} is not valid TOML: {error}.") from error
-    layer: Layer = {}
-    for key, value in table.items():
-        if key == "limits":
-            layer |= _read_limits(value, path)
-            continue
-        known = [name for name, option in OPTIONS.items() if not option.limit] + TABLES
-        if key in OPTIONS and OPTIONS[key].limit:
-            raise SettingsError(f"{key} in {path} belongs in the table [limits].")
-        if key not in known:
-            raise unknown(f"{key} in {path}", key, [*known, "limits"])
-        layer[key] = Given(value, f"{key} in {path}")
-    return layer
+    limits = table.pop(LIMITS, {})
+    if not isinstance(limits, dict):
+        raise SettingsError(f"{LIMITS} in {path} must be a table: [{LIMITS}].")
+    for key in table:
+        if key in OPTIONS and OPTIONS[key].table == LIMITS:
+            raise SettingsError(f"{key} in {path} belongs in the table [{LIMITS}].")
+    return _read_table(table, "", str(path)) | _read_table(limits, LIMITS, f"[{LIMITS}] of {path}")
 
 
-def _read_limits(table: object, path: Path) -> Layer:
-    if not isinstance(table, dict):
-        raise SettingsError(f"limits in {path} must be a table: [limits].")
-    known = [name for name, option in OPTIONS.items() if option.limit]
+def _read_table(table: dict[str, Any], name: str, where: str) -> dict[str, Given]:
+    known = [option.name for option in OPTIONS.values() if option.table == name]
     for key in table:
         if key not in known:
-            raise unknown(f"{key} in [limits] of {path}", key, known)
-    return {key: Given(value, f"{key} in [limits] of {path}") for key, value in table.items()}
+            raise unknown(f"{key} in {where}", key, known if name else [*known, LIMITS])
+    return {key: Given(value, f"{key} in {where}") for key, value in table.items()}
 
 
-def read_environment(environ: Mapping[str, str]) -> Layer:
-    """The OUTLIVE_* variables. An empty one counts as not set, as container tools write them so."""
-    known = {variable_name(name): name for name in OPTIONS}
-    known |= {variable: name for name, (_, variable, _key) in OTHERS.items() if variable}
-    layer: Layer = {}
+def _read_environment(environ: Mapping[str, str]) -> dict[str, Given]:
+    """Read the OUTLIVE_* variables. An empty one counts as not set, because container tools write unset ones so."""
+    known = {option.variable: option.name for option in OPTIONS.values() if option.variable}
+    given: dict[str, Given] = {}
     for variable, value in environ.items():
         if not variable.startswith("OUTLIVE_") or not value.strip():
             continue
@@ -92,27 +65,32 @@ def read_environment(environ: Mapping[str, str]) -> Layer:
         if variable == "OUTLIVE_PORT" and value.startswith("tcp://"):
             continue
         if variable in known:
-            layer[known[variable]] = Given(value.strip(), variable, lax=True)
-        elif variable not in _CLIENT_VARIABLES and _close(variable, list(known)):
+            given[known[variable]] = Given(value.strip(), variable, lax=True)
+        elif variable not in _CLIENT_VARIABLES and _find_close(variable, list(known)):
             raise unknown(variable, variable, list(known))
-    return layer
+    return given
 
 
-def read_flags(flags: Mapping[str, Any]) -> Layer:
-    """What the command line gave; None and empty lists were not given."""
-    layer: Layer = {}
-    for name, value in flags.items():
-        if name == "config" or value is None or value == []:
-            continue
-        flag = flag_name(name) if name in OPTIONS else OTHERS[name][0] or name
-        layer[name] = Given(value, flag, lax=True)
-    return layer
+def _read_flags(flags: Mapping[str, Any]) -> dict[str, Given]:
+    """Read the flags; None and an empty list count as not given."""
+    present = {name: value for name, value in flags.items() if value is not None and value != []}
+    return {name: Given(value, OPTIONS[name].flag or name, lax=True) for name, value in present.items()}
+
+
+def read_tables(sources: Sources, name: str, placeholder: str) -> dict[str, dict[str, Any]]:
+    """Return copies of the tables of `[NAME.*]` in the TOML file, by their own names."""
+    given = sources.given.get(name)
+    if given is None:
+        return {}
+    if not isinstance(given.value, dict) or not all(isinstance(table, dict) for table in given.value.values()):
+        raise SettingsError(f"{given.where} must be tables: [{name}.{placeholder}].")
+    return {label: dict(table) for label, table in given.value.items()}
 
 
 def resolve(value: object, where: str, environ: Mapping[str, str]) -> str:
-    """A value that may be secret: as it is, or the name of the variable that holds it (`env:NAME`, `{env = "NAME"}`).
+    """Return a secret written as it is, or as the variable that contains it: `env:NAME` or `{env = "NAME"}`.
 
-    No message repeats the value itself.
+    No error message repeats the value itself.
     """
     if isinstance(value, dict) and list(value) == ["env"] and isinstance(value["env"], str):
         value = "env:" + value["env"]
@@ -123,45 +101,50 @@ def resolve(value: object, where: str, environ: Mapping[str, str]) -> str:
         value = environ.get(name, "").strip()
         if not value:
             raise SettingsError(f"{where} names the environment variable {name}, which is not set.")
-    return _sendable(value, where)
+    return _check_sendable(value, where)
+
+
+def resolve_all(table: object, where: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """Resolve every value of a table of secrets."""
+    if not isinstance(table, dict):
+        raise SettingsError(f'{where} must be a table such as {{ name = "value" }}.')
+    return {name: resolve(value, f"{name} of {where}", environ) for name, value in table.items()}
 
 
 def read_key_file(path: str, where: str) -> str:
-    """The secret in a file, without the newline at its end."""
-    try:
-        text = Path(path).expanduser().read_text("utf-8").strip()
-    except (OSError, RuntimeError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "its path or its text is malformed"
-        raise SettingsError(f"The key file {path} ({where}) cannot be read: {reason}.") from error
-    return _sendable(text, f"The key file {path} ({where})")
+    """Return the secret in a file, without the newline at its end."""
+    return _check_sendable(_read_secret(path, where).strip(), f"The key file {path} ({where})")
 
 
 def read_key_lines(path: str, where: str) -> list[str]:
-    """The secrets in a file, one per line."""
-    try:
-        lines = Path(path).expanduser().read_text("utf-8").split()
-    except (OSError, RuntimeError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "its path or its text is malformed"
-        raise SettingsError(f"The key file {path} ({where}) cannot be read: {reason}.") from error
+    """Return the secrets in a file, one per line."""
+    lines = _read_secret(path, where).split()
     if not lines:
         raise SettingsError(f"The key file {path} ({where}) is empty.")
     return lines
 
 
-def _sendable(value: str, where: str) -> str:
+def _read_secret(path: str, where: str) -> str:
+    try:
+        return Path(path).expanduser().read_text("utf-8")
+    except (OSError, RuntimeError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "its path or its text is malformed"
+        raise SettingsError(f"The key file {path} ({where}) cannot be read: {reason}.") from error
+
+
+def _check_sendable(value: str, where: str) -> str:
     if not value or not value.isprintable() or not value.isascii():
         raise SettingsError(f"{where} is empty or holds characters that cannot be sent in an HTTP header.")
     return value
 
 
 def unknown(subject: str, name: str, known: list[str]) -> SettingsError:
-    """The complaint about a name that is no setting, with the one that was probably meant."""
-    close = _close(name, known)
-    if close:
+    """Return the error for an unknown name, which suggests the most similar setting."""
+    if close := _find_close(name, known):
         return SettingsError(f"{subject} is not a setting; did you mean {close[0]}?")
     return SettingsError(f"{subject} is not a setting; there are {', '.join(sorted(known))}.")
 
 
-def _close(name: str, known: list[str]) -> list[str]:
-    stem = {other.removeprefix("OUTLIVE_"): other for other in known}
-    return [stem[match] for match in difflib.get_close_matches(name.removeprefix("OUTLIVE_"), list(stem), 1, 0.75)]
+def _find_close(name: str, known: list[str]) -> list[str]:
+    stems = {other.removeprefix("OUTLIVE_"): other for other in known}
+    return [stems[match] for match in difflib.get_close_matches(name.removeprefix("OUTLIVE_"), list(stems), 1, 0.75)]

@@ -1,39 +1,24 @@
-"""From what was written about upstreams to the upstreams themselves."""
+"""Read the upstreams of the settings: [upstreams.NAME] in the TOML file, or --upstream and its relatives."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
-import msgspec
-
-from outlive.config.options import Given, Option, convert
+from outlive.config.options import Given, convert, read_options
 from outlive.config.presets import PRESETS, recognise
-from outlive.config.sources import Sources, read_key_file, resolve, unknown
+from outlive.config.sources import Sources, read_key_file, read_tables, resolve, resolve_all, unknown
 from outlive.core.errors import SettingsError
-from outlive.ports.backend import ContinuationMode, Dialect, ReasoningInput, Thinking, Tokenizer, Upstream
+from outlive.ports.backend import Upstream
 
-# The scalar keys of [upstreams.NAME] that are fields of Upstream.
-QUIRKS: dict[str, Option] = {
-    "dialect": Option("text", "The API that its server speaks.", choices=get_args(Dialect)),
-    "continuation": Option("text", "How an interrupted answer goes on.", choices=get_args(ContinuationMode)),
-    "max_tokens_field": Option("text", "The limit's name.", choices=("max_completion_tokens", "max_tokens")),
-    "key_header": Option("text", "The header that carries the key.", choices=("authorization", "api-key", "x-api-key")),
-    "developer_role": Option("switch", "False: `developer` messages are sent as `system`."),
-    "stream_options": Option("switch", "False: the server refuses `stream_options`."),
-    "sends_store": Option("switch", "True: the server knows `store`, and gets `store: false`."),
-    "default_max_tokens": Option("whole", "The limit where the caller gives none, if the API wants one.", least=1),
-    "thinking": Option("text", "How a model is told how much to think.", choices=get_args(Thinking)),
-    "prompt_cache": Option("switch", "True: prompts are cached without being asked."),
-    "reattach": Option("switch", "True: runs go on in its background, and are taken up again after a crash."),
-    "reasoning_input": Option("text", "The reasoning that it takes back.", choices=get_args(ReasoningInput)),
-    "silence_seconds": Option("number", "Seconds without a byte after which it counts as broken.", above=0),
-    "context_window": Option("whole", "Tokens that its models can hold.", least=1),
-    "tokenizer": Option("text", "How its server counts tokens.", choices=get_args(Tokenizer)),
-}
-KEYS = ("preset", "url", "key", "key_file", "headers", "query", "models", "default", *QUIRKS)
+_OPTIONS = read_options(Upstream)
+# The keys of [upstreams.NAME] that are fields of Upstream with one value.
+_QUIRKS = [
+    name for name, option in _OPTIONS.items() if option.is_plain and name not in ("name", "url", "key", "any_model")
+]
+KEYS = ("preset", "url", "key", "key_file", "headers", "query", "models", "default", *_QUIRKS)
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
@@ -41,34 +26,30 @@ _AUTH_HEADERS = frozenset({"authorization", "api-key", "x-api-key", "x-goog-api-
 
 
 def read_upstreams(sources: Sources, silence_seconds: float) -> list[Upstream]:
-    """All upstreams, the one that takes unclaimed model names first; none at all means the embedded model."""
-    tables = _tables(sources)
+    """Return all upstreams, first the one that gets unclaimed model names. Empty: use the embedded model."""
+    tables = _read_named_tables(sources)
     chosen = sources.given.get("upstream")
     if chosen is not None:
         tables = _choose(chosen, tables)
-    _give_key(tables, sources)
-    _give_dialect(tables, sources)
-    built = [_Reader(name, table, sources.environ).build(silence_seconds) for name, table in tables.items()]
+    _set_key(tables, sources)
+    _set_dialect(tables, sources)
+    built = [_TableReader(name, table, sources.environ).build(silence_seconds) for name, table in tables.items()]
     defaults = [name for name, table in tables.items() if table.get("default") is True]
     if len(defaults) > 1:
         raise SettingsError(f"Only one upstream can be the default, not {' and '.join(defaults)}.")
     return sorted(built, key=lambda upstream: upstream.name not in defaults)
 
 
-def _tables(sources: Sources) -> dict[str, dict[str, Any]]:
-    given = sources.given.get("upstreams")
-    if given is None:
-        return {}
-    if not isinstance(given.value, dict) or not all(isinstance(table, dict) for table in given.value.values()):
-        raise SettingsError(f"{given.where} must be tables: [upstreams.NAME].")
-    for name in given.value:
+def _read_named_tables(sources: Sources) -> dict[str, dict[str, Any]]:
+    tables = read_tables(sources, "upstreams", "NAME")
+    for name in tables:
         if not _NAME.match(name):
             raise SettingsError(f"The upstream name {name!r} may hold only letters, digits, '_', '.' and '-'.")
-    return {name: dict(table) for name, table in given.value.items()}
+    return tables
 
 
 def _choose(chosen: Given, tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The one upstream that --upstream means: an upstream of the file, a preset, or a URL."""
+    """Return the one table that --upstream selects: a table of the file, a preset, or a URL."""
     value = str(chosen.value)
     if value in tables:
         return {value: tables[value]}
@@ -82,8 +63,8 @@ def _choose(chosen: Given, tables: dict[str, dict[str, Any]]) -> dict[str, dict[
     )
 
 
-def _give_key(tables: dict[str, dict[str, Any]], sources: Sources) -> None:
-    """Put the key of --upstream-key-file or OUTLIVE_UPSTREAM_KEY where it belongs, instead of the file's."""
+def _set_key(tables: dict[str, dict[str, Any]], sources: Sources) -> None:
+    """Set the key of --upstream-key-file or OUTLIVE_UPSTREAM_KEY, which wins over the TOML file's."""
     file, key = sources.given.get("upstream_key_file"), sources.given.get("upstream_key")
     given = file if file is not None and (key is None or file.where.startswith("--")) else key
     if given is None:
@@ -100,8 +81,8 @@ def _give_key(tables: dict[str, dict[str, Any]], sources: Sources) -> None:
     table["key"] = read_key_file(value, given.where) if given is file else resolve(value, given.where, sources.environ)
 
 
-def _give_dialect(tables: dict[str, dict[str, Any]], sources: Sources) -> None:
-    """The dialect of --upstream-dialect or OUTLIVE_UPSTREAM_DIALECT, instead of the file's or the preset's."""
+def _set_dialect(tables: dict[str, dict[str, Any]], sources: Sources) -> None:
+    """Set the dialect of --upstream-dialect or OUTLIVE_UPSTREAM_DIALECT, which wins over the TOML file's."""
     given = sources.given.get("upstream_dialect")
     if given is None:
         return
@@ -111,11 +92,11 @@ def _give_dialect(tables: dict[str, dict[str, Any]], sources: Sources) -> None:
             "[upstreams.NAME]."
         )
     (table,) = tables.values()
-    table["dialect"] = convert(QUIRKS["dialect"], given)
+    table["dialect"] = convert(_OPTIONS["dialect"], given)
 
 
-class _Reader:
-    """Reads one [upstreams.NAME] table."""
+class _TableReader:
+    """Makes an Upstream of one table [upstreams.NAME]."""
 
     def __init__(self, name: str, table: dict[str, Any], environ: Mapping[str, str]) -> None:
         self.name = name
@@ -131,10 +112,10 @@ class _Reader:
     def build(self, silence_seconds: float) -> Upstream:
         preset_name, url, query = self.address()
         fields: dict[str, Any] = {"silence_seconds": silence_seconds} | PRESETS[preset_name].quirks
-        for key, option in QUIRKS.items():
+        for key in _QUIRKS:
             if key in self.table:
-                fields[key] = convert(option, Given(self.table[key], self.place(key)))
-        self.suit_dialect(fields)
+                fields[key] = convert(_OPTIONS[key], Given(self.table[key], self.place(key)))
+        self.adjust_to_dialect(fields)
         headers = self.mapping("headers")
         return Upstream(
             name=self.name,
@@ -146,8 +127,8 @@ class _Reader:
             **fields,
         )
 
-    def suit_dialect(self, fields: dict[str, Any]) -> None:
-        """Look after settings that mean something else, or nothing, in the dialect."""
+    def adjust_to_dialect(self, fields: dict[str, Any]) -> None:
+        """Adjust the settings that a dialect does not have, or has another default for."""
         dialect = fields.get("dialect", "chat")
         if dialect == "anthropic":
             fields.setdefault("key_header", "x-api-key")
@@ -156,10 +137,10 @@ class _Reader:
         if dialect != "chat" and fields.get("continuation", "none") not in ("none", "prefill"):
             if "continuation" in self.table:
                 raise SettingsError(f"{self.place('continuation')} can only be none or prefill in this dialect.")
-            fields["continuation"] = "prefill"  # what the preset says is about Chat Completions
+            fields["continuation"] = "prefill"  # the preset's value is for Chat Completions
 
     def address(self) -> tuple[str, str, dict[str, str]]:
-        """The preset's name, the base URL, and the query that was written behind it."""
+        """Return the preset's name, the base URL, and the query of the URL."""
         named = self.table.get("preset", self.name if self.name in PRESETS else None)
         if named is not None and named not in PRESETS:
             raise SettingsError(f"{self.place('preset')} must be one of {', '.join(PRESETS)}, not {named!r}.")
@@ -176,10 +157,10 @@ class _Reader:
         if "key" in self.table:
             return resolve(self.table["key"], self.place("key"), self.environ)
         if "key_file" in self.table:
-            convert(Option("text", ""), Given(self.table["key_file"], self.place("key_file")))
+            convert(_OPTIONS["key"], Given(self.table["key_file"], self.place("key_file")))
             return read_key_file(self.table["key_file"], self.place("key_file"))
         variable = PRESETS[preset_name].key_variable
-        # A key from the environment goes only to the vendor it was made for, never to another address.
+        # A vendor's key from the environment is sent to that vendor's address only.
         if variable is None or recognise(url) != preset_name or _AUTH_HEADERS & {name.lower() for name in headers}:
             return None
         if not self.environ.get(variable, "").strip():
@@ -190,31 +171,30 @@ class _Reader:
         return resolve(f"env:{variable}", f"The key of {self.name}", self.environ)
 
     def mapping(self, key: str) -> dict[str, str]:
-        """`headers`, `query` or `models`: names to text, where the first two may hold secrets."""
+        """Return `headers`, `query` or `models`: names to text, secret in the first two."""
         table = self.table.get(key, {})
-        if not isinstance(table, dict):
-            raise SettingsError(f'{self.place(key)} must be a table such as {{ name = "value" }}.')
-        if key == "models":
-            if not all(isinstance(value, str) and value for value in table.values()):
-                raise SettingsError(f'{self.place(key)} must be a table of aliases such as {{ fast = "gpt-4o-mini" }}.')
-            return dict(table)
-        for name in table:
-            if key == "headers" and not _HEADER.match(name):
-                raise SettingsError(f"{name!r} in {self.place(key)} is not a header's name.")
-        return {name: resolve(value, f"{name} of {self.place(key)}", self.environ) for name, value in table.items()}
+        if key == "headers" and isinstance(table, dict):
+            for name in table:
+                if not _HEADER.match(name):
+                    raise SettingsError(f"{name!r} in {self.place(key)} is not a header's name.")
+        if key != "models":
+            return resolve_all(table, self.place(key), self.environ)
+        if not isinstance(table, dict) or not all(isinstance(value, str) and value for value in table.values()):
+            raise SettingsError(f'{self.place(key)} must be a table of aliases such as {{ fast = "gpt-4o-mini" }}.')
+        return dict(table)
 
 
 def check_url(value: object, where: str) -> tuple[str, dict[str, str]]:
-    """A base URL without its last slash, and its query. Raises SettingsError; secrets in it are not repeated."""
+    """Return a base URL without its last slash, and its query. Raise SettingsError, which repeats no secret."""
     wanted = f"{where} must be a URL such as http://localhost:8000/v1"
     if not isinstance(value, str):
         raise SettingsError(f"{wanted}.")
     try:
         parts = urlsplit(value.strip())
-        port_is_right = parts.port is None or parts.port > 0
+        port_is_valid = parts.port is None or parts.port > 0
     except ValueError:
         raise SettingsError(f"{wanted}.") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_right or parts.fragment:
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_valid or parts.fragment:
         raise SettingsError(f"{wanted}.")
     if parts.username is not None or parts.password is not None:
         raise SettingsError(f"{where} holds a user name or password; give it as key or headers instead.")
@@ -223,13 +203,3 @@ def check_url(value: object, where: str) -> tuple[str, dict[str, str]]:
         if path.endswith(endpoint):
             raise SettingsError(f"{where} must be the base URL, without {endpoint}.")
     return urlunsplit((parts.scheme, parts.netloc, path, "", "")), dict(parse_qsl(parts.query, keep_blank_values=True))
-
-
-def hide_secrets(upstream: Upstream) -> Upstream:
-    """The same upstream, fit to be shown."""
-    return msgspec.structs.replace(
-        upstream,
-        key=None if upstream.key is None else "***",
-        headers=dict.fromkeys(upstream.headers, "***"),
-        query=dict.fromkeys(upstream.query, "***"),
-    )

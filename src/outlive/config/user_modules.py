@@ -1,4 +1,4 @@
-"""Users' own code: modules named in the settings, found from the folder the server is started in."""
+"""Import users' modules named in the settings, also from the folder that the server is started in."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outlive.core.errors import SettingsError
 
 
 def load_module(name: str, where: str) -> ModuleType:
-    """The module, imported. Raises SettingsError, with one sentence, when that cannot be."""
+    """Import a module. Raise SettingsError with one sentence if that fails."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -26,14 +26,14 @@ def load_module(name: str, where: str) -> ModuleType:
         raise SettingsError(
             f"The module {name} ({where}) needs the module {error.name}, which is not there."
         ) from error
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # a user's module may raise anything while it is imported
         raise SettingsError(
             f"The module {name} ({where}) cannot be imported: {type(error).__name__}: {error}."
         ) from error
 
 
 def load_object(reference: str, where: str) -> tuple[ModuleType, Any]:
-    """The module and the object in it that `module:name` means."""
+    """Return the module and the object that `module:name` refers to."""
     name, colon, attribute = reference.partition(":")
     if not colon or not name or not attribute:
         raise SettingsError(f"{where} must be written MODULE:NAME, not {reference!r}.")

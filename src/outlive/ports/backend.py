@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from outlive.core.events import AnyDraft, Json
 from outlive.core.recovery import OpenText
@@ -36,14 +37,14 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     developer_role: bool = True  # False: `developer` messages are sent as `system`
     stream_options: bool = True  # False: the server refuses `stream_options`
     sends_store: bool = False  # True: the server knows `store`, and gets `store: false`
-    default_max_tokens: int = 32_000  # for servers that want a limit where the caller gave none (Anthropic)
+    default_max_tokens: Annotated[int, Meta(ge=1)] = 32_000  # if the API wants a limit and the caller gives none
     thinking: Thinking = "auto"  # how a model is told how much to think (Anthropic)
     reattach: bool = False  # True: runs go on in its background, and are taken up again (Responses)
     prompt_cache: bool = False  # True: prompts are cached without being asked (Anthropic)
     reasoning_input: ReasoningInput = "any"  # which reasoning the server takes back (Responses)
     any_model: bool = False  # True: every model name is answered by the one model there is (the embedded one)
-    silence_seconds: float = 1800.0
-    context_window: int | None = None  # tokens; None: what the server itself says
+    silence_seconds: Annotated[float, Meta(gt=0)] = 1800.0
+    context_window: Annotated[int | None, Meta(ge=1)] = None  # tokens; None: what the server itself says
     tokenizer: Tokenizer = "none"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import msgspec
 
@@ -44,7 +44,7 @@ class ToolServer(msgspec.Struct, frozen=True, kw_only=True):
     allowed: list[str] | None = None  # None: all of its tools
     approval: Literal["always", "never"] = "never"  # where a request does not say
     idempotent: list[str] = []  # tools whose calls may be made again, besides those that the server itself marks so
-    seconds: float = 60.0
+    seconds: Annotated[float, msgspec.Meta(gt=0)] = 60.0
 
 
 class Tool(Protocol):

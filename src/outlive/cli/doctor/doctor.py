@@ -21,7 +21,8 @@ from outlive.cli.doctor.probe import probe
 from outlive.cli.serve import base_url, parameter, take_settings
 from outlive.cli.terminal import print_json
 from outlive.config.database_url import is_shared
-from outlive.config.settings import Settings, load
+from outlive.config.load import load
+from outlive.config.settings import Settings
 from outlive.core.errors import SettingsError
 from outlive.core.routing import route
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from outlive.cli.doctor.findings import Section
 from outlive.cli.doctor.questions import MOST_TOKENS, Answer, Questioner
-from outlive.config.settings import is_loopback
+from outlive.config.load import is_loopback
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
 from outlive.ports.backend import ContinuationMode, Upstream

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 
 class Limits(msgspec.Struct, frozen=True):
     """What a request may hold at most; whatever is over is refused before anything is stored."""
 
-    max_items: int = 10_000
-    max_depth: int = 100
-    max_text: int = 10_485_760  # characters in one string
-    max_tools: int = 512
+    max_items: Annotated[int, Meta(ge=1), "Items in one request."] = 10_000
+    max_depth: Annotated[int, Meta(ge=1), "Nesting of a request's JSON."] = 100
+    max_text: Annotated[int, Meta(ge=1), "Characters in one string."] = 10_485_760
+    max_tools: Annotated[int, Meta(ge=0), "Tools in one request."] = 512

@@ -1,0 +1,142 @@
+"""Load the settings of a process from all their sources, and check them together."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from outlive.config import database_url
+from outlive.config.mcp_servers import read_tool_servers
+from outlive.config.options import Given, convert
+from outlive.config.settings import FIELDS, Settings
+from outlive.config.sources import Sources, gather, read_key_lines, resolve
+from outlive.config.upstreams import read_upstreams
+from outlive.core.errors import SettingsError
+from outlive.core.requests.limits import Limits
+
+MIN_SEAL_KEY = 32
+_OWNER = re.compile(r"[A-Za-z0-9_.@-]{1,64}\Z")
+
+
+def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Return the settings of this process: defaults < TOML file < OUTLIVE_* < flags. Raise SettingsError.
+
+    `flags` have the names of the options; None counts as not given.
+    """
+    sources = gather(flags or {}, os.environ if environ is None else environ)
+    plain = {name: given for name, given in sources.given.items() if name in FIELDS and FIELDS[name].is_plain}
+    values = {name: convert(FIELDS[name], given) for name, given in plain.items()}
+    limits = Limits(**{name: values.pop(name) for name in Limits.__struct_fields__ if name in values})
+    settings = Settings(limits=limits, keys=_read_keys(sources), seal_keys=_read_seal_keys(sources), **values)
+    if settings.cors_origins:
+        where = sources.given["cors_origins"].where
+        origins = [_check_origin(origin, where) for origin in settings.cors_origins]
+        settings = msgspec.structs.replace(settings, cors_origins=origins)
+    database_url.check(settings.database)
+    _check_role(settings)
+    settings = msgspec.structs.replace(settings, host=settings.host.removeprefix("[").removesuffix("]"))
+    _check_exposure(settings)
+    return msgspec.structs.replace(
+        settings,
+        upstreams=read_upstreams(sources, settings.silence_seconds),
+        mcp=read_tool_servers(sources, settings.tool_seconds),
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _read_keys(sources: Sources) -> dict[str, list[str]]:
+    given = sources.given.get("keys")
+    if given is None:
+        return {}
+    owners: dict[str, list[str]] = {}
+    owner_of: dict[str, str] = {}
+    for owner, value in _split_pairs(given):
+        if not _OWNER.match(owner):
+            raise SettingsError(f"The owner's name in {given.where} may hold only letters, digits, '_', '.', '@', '-'.")
+        key = resolve(value, f"The key of {owner} ({given.where})", sources.environ)
+        if " " in key:
+            raise SettingsError(f"The key of {owner} ({given.where}) must not hold a space.")
+        if owner_of.setdefault(key, owner) != owner:
+            raise SettingsError(f"{owner_of[key]} and {owner} have the same key; every owner needs a key of his own.")
+        if key not in owners.setdefault(owner, []):
+            owners[owner].append(key)
+    return owners
+
+
+def _split_pairs(given: Given) -> list[tuple[str, object]]:
+    """Return owner and key of every key, from [keys], from NAME=KEY,NAME=KEY or from a list of NAME=KEY."""
+    if isinstance(given.value, dict):
+        return [
+            (owner, key) for owner, keys in given.value.items() for key in (keys if isinstance(keys, list) else [keys])
+        ]
+    if not given.lax:
+        raise SettingsError(f'{given.where} must be a table: [keys] with lines such as alice = "env:ALICE_KEY".')
+    texts = given.value.split(",") if isinstance(given.value, str) else [str(text) for text in list(given.value)]  # type: ignore[call-overload]
+    pairs: list[tuple[str, object]] = []
+    for text in texts:
+        owner, equals, key = text.strip().partition("=")
+        if not equals:
+            # The text may be a bare key, so it is not repeated.
+            raise SettingsError(f"{given.where} must be written NAME=KEY, such as alice=env:ALICE_KEY.")
+        pairs.append((owner, key))
+    return pairs
+
+
+def _read_seal_keys(sources: Sources) -> list[str]:
+    """Return the key itself, or the lines of a file: the first seals, the others are earlier keys that unseal."""
+    key, file = sources.given.get("seal_key"), sources.given.get("seal_key_file")
+    if file is not None and (key is None or file.where.startswith("--")):
+        lines = read_key_lines(str(file.value), file.where)
+    elif key is not None:
+        lines = [resolve(key.value, key.where, sources.environ)]
+    else:
+        return []
+    if any(len(line) < MIN_SEAL_KEY for line in lines):
+        raise SettingsError(f"A seal key must have {MIN_SEAL_KEY} characters at least; draw it at random.")
+    return lines
+
+
+def _check_origin(origin: str, where: str) -> str:
+    stripped = origin.rstrip("/")
+    parts = urlsplit(stripped)
+    if parts.scheme and parts.hostname and stripped == f"{parts.scheme}://{parts.netloc}" and "@" not in stripped:
+        return stripped.lower()
+    if origin == "*":
+        return origin
+    raise SettingsError(f"{where} must be an origin such as https://app.example.com, or *; not {origin!r}.")
+
+
+def _check_role(settings: Settings) -> None:
+    if settings.role != "all" and not database_url.is_shared(settings.database):
+        raise SettingsError(
+            f"The role {settings.role} needs a database that nodes can share; give --database postgresql://USER@HOST/NAME."
+        )
+
+
+def _check_exposure(settings: Settings) -> None:
+    """Without keys, refuse an address that other machines can reach, and access from every web page."""
+    if settings.keys or settings.role == "worker":  # a worker serves health checks only
+        return
+    if not is_loopback(settings.host):
+        raise SettingsError(
+            f"Without keys the server listens on this machine only, not on {settings.host}; "
+            "give --api-key NAME=KEY to let others in."
+        )
+    if "*" in settings.cors_origins:
+        raise SettingsError(
+            "Without keys the CORS origin * would let any web page drive the server; "
+            "name the origins, or give --api-key NAME=KEY."
+        )
