@@ -1,5 +1,5 @@
-"""For modules of tools: the decorator, the context that a tool may take, and the error that speaks to the model."""
+"""The public interface for modules of tools: the decorator, the context of a call, and the error for the model."""
 
-from outlive.tooling.functions import Context, ToolError, tool
+from outlive.tooling.functions import ToolContext, ToolError, tool
 
-__all__ = ["Context", "ToolError", "tool"]
+__all__ = ["ToolContext", "ToolError", "tool"]

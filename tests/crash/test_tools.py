@@ -26,7 +26,7 @@ import os
 import time
 from pathlib import Path
 
-from outlive.tools import Context, tool
+from outlive.tools import ToolContext, tool
 
 
 def _note(line: str) -> None:
@@ -36,7 +36,7 @@ def _note(line: str) -> None:
         os.fsync(file.fileno())
 
 
-def _act(name: str, context: Context) -> str:
+def _act(name: str, context: ToolContext) -> str:
     _note(f"{name} begins {context.key} {context.repeated}")
     context.report("on it", progress=1, total=2)
     while Path(f"hold-{name}").exists():
@@ -46,13 +46,13 @@ def _act(name: str, context: Context) -> str:
 
 
 @tool
-def pay(amount: int, context: Context) -> str:
+def pay(amount: int, context: ToolContext) -> str:
     """Pays, which must not happen twice."""
     return _act("pay", context)
 
 
 @tool(idempotent=True)
-def look(city: str, context: Context) -> str:
+def look(city: str, context: ToolContext) -> str:
     """Looks, which may happen any number of times."""
     return _act("look", context)
 '''

@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from outlive.agent import CallFailed, Context, Reasoning, Request
-from outlive.tools import Context as ToolContext
-from outlive.tools import tool
+from outlive.tools import ToolContext, tool
 
 
 def _is_held(word: str) -> bool:

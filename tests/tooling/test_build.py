@@ -1,4 +1,4 @@
-"""Tools as the settings name them: modules are found, and what is wrong with one ends the start with a sentence."""
+"""Loading of the tools that the settings name, and the error for each module that cannot be used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from outlive.core.errors import SettingsError
 from outlive.core.requests.create import CreateResponse
 from outlive.storage.key_file import KeyFileSeal, make_seal
 from outlive.storage.seal import SecretSeal
-from outlive.tooling.build import build_tools, read_tools
+from outlive.tooling.build import build_tools
+from outlive.tooling.functions import load_tools
 from tests.support.scripting import CountingIds
 
 GOOD = '''
@@ -32,7 +33,7 @@ def news(topic: str) -> str:
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Modules are looked for where the server is started, and a test's are forgotten after it."""
+    """Run each test in a folder of its own, where modules are searched, and unload its modules afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
@@ -45,78 +46,78 @@ def write(name: str, text: str) -> None:
     Path(f"{name}.py").write_text(text)
 
 
-def complaint(*tools: str) -> str:
+def error_of(*tools: str) -> str:
     with pytest.raises(SettingsError) as caught:
-        read_tools(Settings(tools=list(tools)))
+        load_tools(tools, 60)
     assert "\n" not in caught.value.message
     return caught.value.message
 
 
-def test_a_module_or_one_function_of_it_can_be_named() -> None:
+def test_a_module_or_one_of_its_functions_is_loaded() -> None:
     write("good_tools", GOOD)
-    assert [tool.spec.name for tool in read_tools(Settings(tools=["good_tools"]))] == ["weather", "news"]
-    assert [tool.spec.name for tool in read_tools(Settings(tools=["good_tools:news"], tool_seconds=7))] == ["news"]
-    assert read_tools(Settings(tools=["good_tools"], tool_seconds=7))[0].seconds == 7
+    assert [tool.spec.name for tool in load_tools(["good_tools"], 60)] == ["weather", "news"]
+    assert [tool.spec.name for tool in load_tools(["good_tools:news"], 7)] == ["news"]
+    assert load_tools(["good_tools"], 7)[0].seconds == 7
 
 
-def test_what_is_wrong_with_a_module_is_said_in_one_sentence() -> None:
+def test_a_module_that_cannot_be_used_is_refused_with_one_sentence() -> None:
     write("good_tools", GOOD)
     write("needy", "import nothing_of_the_sort")
     write("broken", "1 / 0")
     write("leaving", "raise SystemExit(2)")
     write("garbled", "def (")
     write("empty", "x = 5")
-    assert complaint("nowhere_at_all").startswith("--tools names the module nowhere_at_all, which is not there;")
-    assert complaint("nowhere.at.all").startswith("--tools names the module nowhere.at.all, which is not there;")
-    assert "needs the module nothing_of_the_sort, which is not there." in complaint("needy")
-    assert complaint("broken") == (
+    assert error_of("nowhere_at_all").startswith("--tools names the module nowhere_at_all, which is not there;")
+    assert error_of("nowhere.at.all").startswith("--tools names the module nowhere.at.all, which is not there;")
+    assert "needs the module nothing_of_the_sort, which is not there." in error_of("needy")
+    assert error_of("broken") == (
         "The module broken (--tools) cannot be imported: ZeroDivisionError: division by zero."
     )
-    assert "SystemExit" in complaint("leaving")
-    assert "SyntaxError" in complaint("garbled")
-    assert complaint("empty") == "The module empty has no function that could be a tool."
-    assert complaint("good_tools:rain") == "The module good_tools (--tools) has nothing named rain."
-    assert complaint("empty:x") == "empty:x is no function, so it cannot be a tool."
-    assert complaint("good_tools:") == "--tools must be written MODULE:NAME, not 'good_tools:'."
-    assert complaint("good_tools", "good_tools:news") == (
+    assert "SystemExit" in error_of("leaving")
+    assert "SyntaxError" in error_of("garbled")
+    assert error_of("empty") == "The module empty has no function that could be a tool."
+    assert error_of("good_tools:rain") == "The module good_tools (--tools) has nothing named rain."
+    assert error_of("empty:x") == "empty:x is no function, so it cannot be a tool."
+    assert error_of("good_tools:") == "--tools must be written MODULE:NAME, not 'good_tools:'."
+    assert error_of("good_tools", "good_tools:news") == (
         "There are two tools named news, one of them in good_tools:news."
     )
 
 
-def test_an_object_can_be_named_by_its_path() -> None:
+def test_an_object_is_loaded_by_its_dotted_path() -> None:
     write("things", "class A:\n    b = 5\n")
     assert load_object("things:A.b", "--agent")[1] == 5
     assert load_module("things", "--agent").A.b == 5
 
 
-def test_tools_are_offered_to_those_who_ask_or_to_all() -> None:
+def test_tools_are_offered_to_requests_that_name_them_or_to_all() -> None:
     write("good_tools", GOOD)
     plain = CreateResponse(model="m", input=[])
     asks = CreateResponse(model="m", input=[], tools=[{"type": "mcp", "server_label": "outlive"}])
-    shy = build_tools(Settings(tools=["good_tools"]), CountingIds(), None)
-    assert (shy.toolbox.serves(plain), shy.toolbox.serves(asks)) == (False, True)
-    open_handed = build_tools(Settings(tools=["good_tools"], offer_tools=True), CountingIds(), None)
-    assert open_handed.toolbox.serves(plain)
+    on_request = build_tools(Settings(tools=["good_tools"]), CountingIds(), None)
+    assert (on_request.toolbox.serves(plain), on_request.toolbox.serves(asks)) == (False, True)
+    always = build_tools(Settings(tools=["good_tools"], offer_tools=True), CountingIds(), None)
+    assert always.toolbox.serves(plain)
     assert not build_tools(Settings(offer_tools=True), CountingIds(), None).toolbox.serves(plain)
 
 
-def test_the_limits_of_the_settings_hold() -> None:
+def test_the_limits_come_from_the_settings() -> None:
     tools = build_tools(Settings(max_steps=5, max_tool_output=9), CountingIds(), None)
     assert (tools.max_steps, tools.max_output) == (5, 9)
 
 
-def test_secrets_are_sealed_with_the_key_that_was_given_or_one_beside_the_file() -> None:
+def test_secrets_are_sealed_with_the_configured_key_or_one_beside_the_database() -> None:
     given = make_seal(Settings(seal_keys=["k" * 32]))
     assert isinstance(given, SecretSeal)
     assert isinstance(make_seal(Settings()), KeyFileSeal)
     assert make_seal(Settings(database="postgresql://db/outlive")) is None
 
 
-def test_the_module_of_the_page_works_as_it_stands() -> None:
+def test_the_module_on_the_documentation_page_loads_unchanged() -> None:
     page = Path(__file__).parents[2] / "docs" / "how-to" / "write-tools.md"
     text = page.read_text().partition("```python\n")[2].partition("```")[0]
     write("till", text)
-    price, order = read_tools(Settings(tools=["till"]))
+    price, order = load_tools(["till"], 60)
     assert (price.spec.name, price.idempotent, price.read_only) == ("price", True, True)
     assert price.spec.parameters["properties"]["article"]["description"] == "The article's number."
     assert (order.seconds, order.idempotent) == (120, False)

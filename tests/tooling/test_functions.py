@@ -16,9 +16,8 @@ import pytest
 from outlive.core.errors import InvalidRequest, SettingsError
 from outlive.core.toolcalls.calls import ToolOutcome
 from outlive.ports.toolbox import Invocation, ToolProgress
-from outlive.tooling.functions import SECONDS, Functions, FunctionTool, read_function, read_module
-from outlive.tooling.threads import Threads
-from outlive.tools import Context, ToolError, tool
+from outlive.tooling.functions import FunctionSource, PythonTool, Threads, find_functions
+from outlive.tools import ToolContext, ToolError, tool
 
 
 class Unit(Enum):
@@ -53,15 +52,15 @@ def weather(
     return {"city": city, "days": days, "unit": unit, "places": [f"{at.name} {at.country}" for at in places or []]}
 
 
-def make(function: Any, **options: Any) -> FunctionTool:
-    return FunctionTool(function, options.get("seconds", SECONDS), Threads())
+def make(function: Any, seconds: float = 60.0) -> PythonTool:
+    return PythonTool(function, seconds, Threads())
 
 
 def call(
     function: Any, arguments: dict[str, Any] | None = None, reports: list[ToolProgress] | None = None
 ) -> ToolOutcome:
     async def go() -> ToolOutcome:
-        calling = Invocation(
+        invocation = Invocation(
             arguments=arguments or {},
             key="resp_1/mcp_1",
             response_id="resp_1",
@@ -69,7 +68,7 @@ def call(
             repeated=False,
             report=([] if reports is None else reports).append,
         )
-        outcome = await make(function).call(calling)
+        outcome = await make(function).call(invocation)
         await asyncio.sleep(0)
         return outcome
 
@@ -128,7 +127,7 @@ def test_the_decorator_overrides_and_adds() -> None:
 
     assert (make(f).spec.name, make(f).spec.description) == ("now", "The time.")
     assert (make(f).idempotent, make(f).read_only, make(f).seconds) == (True, False, 5)
-    assert (make(g).idempotent, make(g).read_only, make(g).seconds) == (True, True, SECONDS)
+    assert (make(g).idempotent, make(g).read_only, make(g).seconds) == (True, True, 60.0)
     assert (make(h).idempotent, make(h, seconds=7).seconds) == (False, 7)
     assert make(f).spec.parameters == {
         "type": "object",
@@ -139,7 +138,7 @@ def test_the_decorator_overrides_and_adds() -> None:
 
 
 def test_the_context_is_no_parameter_of_the_models() -> None:
-    def f(city: str, context: Context) -> None: ...
+    def f(city: str, context: ToolContext) -> None: ...
 
     assert list(make(f).spec.parameters["properties"]) == ["city"]
 
@@ -167,7 +166,7 @@ def test_a_function_that_cannot_be_a_tool_is_refused_in_one_sentence(function: A
     assert "\n" not in str(refused.value)
 
 
-# -- calling it
+# -- invocation it
 
 
 def test_arguments_become_what_the_function_expects() -> None:
@@ -247,7 +246,7 @@ def test_an_error_is_told_in_bounded_length() -> None:
 
 
 def test_the_context_knows_the_call() -> None:
-    async def f(context: Context) -> str:
+    async def f(context: ToolContext) -> str:
         return f"{context.key} {context.response_id} {context.owner} {context.repeated}"
 
     assert call(f).output == "resp_1/mcp_1 resp_1 ann False"
@@ -255,10 +254,10 @@ def test_the_context_knows_the_call() -> None:
 
 @pytest.mark.parametrize("threaded", [True, False])
 def test_progress_can_be_reported_from_any_thread(threaded: bool) -> None:
-    def blocking(context: Context) -> None:
+    def blocking(context: ToolContext) -> None:
         context.report("half", progress=1, total=2)
 
-    async def waiting(context: Context) -> None:
+    async def waiting(context: ToolContext) -> None:
         context.report("half", progress=1, total=2)
 
     reports: list[ToolProgress] = []
@@ -299,7 +298,7 @@ def test_so_many_threads_run_at_once() -> None:
             running -= 1
 
     async def go() -> None:
-        threads = Threads(at_once=2)
+        threads = Threads(limit=2)
         await asyncio.gather(*(threads.run(block) for _ in range(6)))
 
     asyncio.run(go())
@@ -310,7 +309,7 @@ def test_a_thread_that_nobody_waits_for_any_more_keeps_its_place_until_it_ends()
     release = threading.Event()
 
     async def go() -> None:
-        threads = Threads(at_once=1)
+        threads = Threads(limit=1)
         first = asyncio.create_task(threads.run(lambda: release.wait(10)))
         await asyncio.sleep(0)
         first.cancel()
@@ -342,20 +341,18 @@ def test_all_public_functions_of_a_module_are_tools_unless_some_are_marked() -> 
 
     module = module_of(one=one, two=two, _three=_three)
     setattr(module, "elsewhere", weather)  # noqa: B010 - imported, not its own
-    assert [each.spec.name for each in read_module(module, 9, Threads())] == ["one", "two"]
+    assert [each.__name__ for each in find_functions(module)] == ["one", "two"]
     tool(two)
-    assert [each.spec.name for each in read_module(module, 9, Threads())] == ["two"]
+    assert [each.__name__ for each in find_functions(module)] == ["two"]
 
 
 def test_what_is_no_function_cannot_be_a_tool() -> None:
     with pytest.raises(SettingsError, match="has no function that could be a tool"):
-        read_module(ModuleType("empty"), 9, Threads())
-    with pytest.raises(SettingsError, match="my_tools:five is no function"):
-        read_function(5, "my_tools:five", 9, Threads())
+        find_functions(ModuleType("empty"))
 
 
 def test_requests_name_the_servers_own_tools_by_its_label() -> None:
-    functions = Functions([make(weather)])
+    functions = FunctionSource([make(weather)])
     assert functions.owns({"type": "mcp", "server_label": "outlive"})
     assert not functions.owns({"type": "mcp", "server_label": "docs"})
     assert not functions.owns({"type": "mcp", "server_label": "outlive", "server_url": "https://x"})

@@ -10,8 +10,8 @@ import pytest
 from outlive.core.errors import InvalidRequest
 from outlive.ports.toolbox import ToolServer
 from outlive.tooling.mcp.addresses import is_private, names_private
-from outlive.tooling.mcp.guard import Forbidden, Guard
-from outlive.tooling.mcp.servers import McpServers
+from outlive.tooling.mcp.guard import GuardedTransport, PrivateAddress
+from outlive.tooling.mcp.servers import McpSource
 from tests.support.scripting import CountingIds
 
 PRIVATE = [
@@ -50,19 +50,17 @@ def test_some_hosts_are_private_by_their_looks(host: str) -> None:
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000/mcp", "http://localhost/mcp", "https://[::1]/mcp"])
 def test_a_private_address_is_refused_at_once(url: str) -> None:
-    servers = McpServers([], CountingIds(), private=False, seconds=1)
+    servers = McpSource([], CountingIds(), private=False, seconds=1)
     with pytest.raises(InvalidRequest) as refused:
         servers.check({"type": "mcp", "server_label": "x", "server_url": url}, "tools[0]")
     assert refused.value.param == "tools[0].server_url"
-    McpServers([], CountingIds(), private=True, seconds=1).check(
+    McpSource([], CountingIds(), private=True, seconds=1).check(
         {"type": "mcp", "server_label": "x", "server_url": url}, "tools[0]"
     )
 
 
 def test_a_registered_server_may_have_a_private_address() -> None:
-    servers = McpServers(
-        [ToolServer(label="desk", url="http://127.0.0.1/mcp")], CountingIds(), private=False, seconds=1
-    )
+    servers = McpSource([ToolServer(label="desk", url="http://127.0.0.1/mcp")], CountingIds(), private=False, seconds=1)
     entry = {"type": "mcp", "server_label": "desk"}
     assert servers.owns(entry)
     servers.check(entry, "tools[0]")
@@ -71,9 +69,9 @@ def test_a_registered_server_may_have_a_private_address() -> None:
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "0x7f000001", "2130706433", "127.1"])
 def test_a_name_that_turns_out_to_be_private_is_not_connected_to(host: str) -> None:
     async def ask() -> None:
-        async with httpx2.AsyncClient(transport=Guard(private=False)) as client:
+        async with httpx2.AsyncClient(transport=GuardedTransport(private=False)) as client:
             await client.get(f"http://{host}:9/")
 
-    with pytest.raises((Forbidden, httpx2.ConnectError, httpx2.InvalidURL)) as refused:
+    with pytest.raises((PrivateAddress, httpx2.ConnectError, httpx2.InvalidURL)) as refused:
         asyncio.run(ask())
     assert "refused" not in str(refused.value).lower()  # nobody was asked at all

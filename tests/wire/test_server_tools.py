@@ -20,7 +20,7 @@ MODULE = '''
 import asyncio
 import time
 
-from outlive.tools import Context, ToolError, tool
+from outlive.tools import ToolContext, ToolError, tool
 
 
 @tool(read_only=True)
@@ -43,7 +43,7 @@ async def nap(seconds: float) -> str:
 
 
 @tool
-def count(to: int, context: Context) -> str:
+def count(to: int, context: ToolContext) -> str:
     """Counts."""
     for n in range(to):
         context.report(f"at {n}", progress=n, total=to)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import inspect
 import logging
 import threading
@@ -13,54 +14,55 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
+from outlive.config.user_modules import load_module, load_object
 from outlive.core.errors import SettingsError
 from outlive.core.events import Json
 from outlive.core.requests.checks import refuse
 from outlive.core.toolcalls.calls import ToolOutcome, ToolSpec, fail
 from outlive.ports.toolbox import Invocation, SessionRequest, ToolProgress
-from outlive.tooling.registry import Opened
+from outlive.tooling.registry import OpenedSource
 from outlive.tooling.signatures import read_signature
-from outlive.tooling.threads import Threads
 
 log = logging.getLogger(__name__)
 
 # The label under which requests name the tools of this server's own.
 LABEL = "outlive"
-SECONDS = 60.0
 MAX_ERROR = 1000
+MAX_THREADS = 32
 
 F = TypeVar("F", bound=Callable[..., Any])
+_SETTING = "--tools"
 _MARK = "__outlive_tool__"
 
 
 class ToolError(Exception):
-    """Raised by a tool: its message is what the model is told."""
+    """Raised by a tool: the model gets its message."""
 
 
-class Context:
-    """What a tool may know of the call it serves: take a parameter of this type, and it is given."""
+class ToolContext:
+    """The call that a tool serves. A tool receives it by a parameter of this type."""
 
     def __init__(self, invocation: Invocation) -> None:
         self.key = invocation.key  # the same for the same call, however often it is made
         self.response_id = invocation.response_id
         self.owner = invocation.owner
-        self.repeated = invocation.repeated  # it was begun before, and nobody knows how far it came
+        self.repeated = invocation.repeated  # it was begun before, and how far it came is unknown
         self._report = invocation.report
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
     def report(self, message: str | None = None, *, progress: float | None = None, total: float | None = None) -> None:
-        """Say how far the call has come: it shows in the response's stream. May be called from any thread."""
-        told = ToolProgress(progress, total, message)
+        """Report progress, which shows in the response's stream. May be called from any thread."""
+        reported = ToolProgress(progress, total, message)
         if threading.get_ident() == self._thread:
-            self._report(told)
+            self._report(reported)
             return
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has left
-            self._loop.call_soon_threadsafe(self._report, told)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has stopped
+            self._loop.call_soon_threadsafe(self._report, reported)
 
 
-class Marks(msgspec.Struct, frozen=True, kw_only=True):
-    """What the decorator says of a function."""
+class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options given to the decorator."""
 
     name: str | None = None
     description: str | None = None
@@ -80,7 +82,7 @@ def tool(
     read_only: bool = False,
     seconds: float | None = None,
 ) -> Callable[[F], F]: ...
-def tool(function: Any = None, /, **marks: Any) -> Any:
+def tool(function: Any = None, /, **options: Any) -> Any:
     """Mark a function as a tool. In a module with marked functions only these are tools, else all public ones.
 
     `idempotent`: a call that a crash interrupted may simply be made again. `read_only`: it changes nothing, which makes
@@ -88,25 +90,63 @@ def tool(function: Any = None, /, **marks: Any) -> Any:
     """
 
     def mark(function: F) -> F:
-        setattr(function, _MARK, Marks(**marks))
+        setattr(function, _MARK, ToolOptions(**options))
         return function
 
     return mark if function is None else mark(function)
 
 
-class FunctionTool:
+class Threads:
+    """Runs blocking functions, each in a daemon thread: one that hangs delays neither other work nor the exit."""
+
+    def __init__(self, limit: int = MAX_THREADS) -> None:
+        self._slots = asyncio.Semaphore(limit)
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        """Return what the work returns, raise what it raises. A thread cannot be stopped: a cancelled caller leaves it
+        behind, and it holds its slot until it ends."""
+        await self._slots.acquire()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        context = contextvars.copy_context()
+
+        def settle(result: Any, error: Exception | None) -> None:
+            self._slots.release()
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        def act() -> None:
+            result, error = None, None
+            try:
+                result = context.run(work)
+            except BaseException as raised:  # a user's code raises anything; sys.exit() ends the call, not the server
+                error = raised if isinstance(raised, Exception) else RuntimeError(f"{type(raised).__name__}: {raised}")
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the server has stopped
+                loop.call_soon_threadsafe(settle, result, error)
+
+        threading.Thread(target=act, daemon=True, name="tool").start()
+        return await future
+
+
+class PythonTool:
     """One function as a tool. Raises SettingsError when it cannot be one."""
 
+    needs_approval = False
+
     def __init__(self, function: Callable[..., Any], seconds: float, threads: Threads) -> None:
-        marks: Marks = getattr(function, _MARK, Marks())
-        self._signature = read_signature(function, Context)
+        options: ToolOptions = getattr(function, _MARK, ToolOptions())
+        self._signature = read_signature(function, ToolContext)
         self._function = function
         self._threads = threads
-        self.idempotent = marks.idempotent or marks.read_only
-        self.read_only = marks.read_only
-        self.seconds = seconds if marks.seconds is None else marks.seconds
-        name = marks.name or function.__name__
-        self.spec = ToolSpec(LABEL, name, marks.description or self._signature.about, self._signature.schema)
+        self.idempotent = options.idempotent or options.read_only
+        self.read_only = options.read_only
+        self.seconds = seconds if options.seconds is None else options.seconds
+        name = options.name or function.__name__
+        self.spec = ToolSpec(LABEL, name, options.description or self._signature.about, self._signature.schema)
 
     async def call(self, invocation: Invocation) -> ToolOutcome:
         signature = self._signature
@@ -116,12 +156,12 @@ class FunctionTool:
             return fail(f"The arguments are wrong: {error}")
         values = {name: getattr(given, name) for name in signature.arguments.__struct_fields__}
         if signature.context is not None:
-            values[signature.context] = Context(invocation)
+            values[signature.context] = ToolContext(invocation)
         try:
             return ToolOutcome(_render(await self._run(values)))
         except ToolError as error:
             return fail(str(error)[:MAX_ERROR])
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # a user's function may raise anything, which fails only its call
             log.warning("the tool %s failed", self.spec.name, exc_info=error)
             return fail(f"{type(error).__name__}: {error}"[:MAX_ERROR])
 
@@ -131,10 +171,10 @@ class FunctionTool:
         return await self._threads.run(lambda: self._function(**values))
 
 
-class Functions:
+class FunctionSource:
     """All registered functions, under one label."""
 
-    def __init__(self, tools: Sequence[FunctionTool]) -> None:
+    def __init__(self, tools: Sequence[PythonTool]) -> None:
         self._tools = tools
 
     def owns(self, entry: Json) -> bool:
@@ -149,27 +189,42 @@ class Functions:
                 refuse(f"This server has no tool '{name}'.", f"{param}.allowed_tools")
 
     def default_approval(self, entry: Json) -> str:
-        return "never"  # whoever registered it has agreed to its use
+        return "never"  # the operator who registered it has agreed to its use
 
-    async def open(self, entry: Json, session_request: SessionRequest) -> Opened:
-        return Opened(self._tools)
+    async def open(self, entry: Json, session_request: SessionRequest) -> OpenedSource:
+        return OpenedSource(self._tools)
 
 
-def read_module(module: ModuleType, seconds: float, threads: Threads) -> list[FunctionTool]:
-    """The tools in a module. Raises SettingsError naming what is wrong with it."""
+def load_tools(references: Sequence[str], seconds: float) -> list[PythonTool]:
+    """Load the modules and functions that the settings name. Raises SettingsError, with one sentence."""
+    tools: dict[str, PythonTool] = {}
+    threads = Threads()
+    for reference in references:
+        for function in _load_functions(reference):
+            loaded = PythonTool(function, seconds, threads)
+            if loaded.spec.name in tools:
+                raise SettingsError(f"There are two tools named {loaded.spec.name}, one of them in {reference}.")
+            tools[loaded.spec.name] = loaded
+    return list(tools.values())
+
+
+def _load_functions(reference: str) -> list[Callable[..., Any]]:
+    if ":" not in reference:
+        return find_functions(load_module(reference, _SETTING))
+    function = load_object(reference, _SETTING)[1]
+    if not inspect.isfunction(function):
+        raise SettingsError(f"{reference} is no function, so it cannot be a tool.")
+    return [function]
+
+
+def find_functions(module: ModuleType) -> list[Callable[..., Any]]:
+    """Return the functions of a module that are tools. Raises SettingsError when there is none."""
     found = [each for each in vars(module).values() if inspect.isfunction(each)]
     marked = [function for function in found if hasattr(function, _MARK)]
     own = [each for each in found if each.__module__ == module.__name__ and not each.__name__.startswith("_")]
-    chosen = marked or own
-    if not chosen:
+    if not (marked or own):
         raise SettingsError(f"The module {module.__name__} has no function that could be a tool.")
-    return [FunctionTool(function, seconds, threads) for function in chosen]
-
-
-def read_function(function: object, name: str, seconds: float, threads: Threads) -> FunctionTool:
-    if not inspect.isfunction(function):
-        raise SettingsError(f"{name} is no function, so it cannot be a tool.")
-    return FunctionTool(function, seconds, threads)
+    return list(marked or own)
 
 
 def _render(result: object) -> str:

@@ -1,4 +1,4 @@
-"""What a function's signature and docstring say of it as a tool: arguments, their schema, and descriptions."""
+"""Reads a tool's arguments, their JSON schema and the descriptions from a function's signature and docstring."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ _ARGUMENT_SECTIONS = frozenset({"Args", "Arguments", "Parameters", "Params"})
 
 
 class Signature(msgspec.Struct, frozen=True):
+    """A function's parameters as the arguments of a tool."""
+
     arguments: type[msgspec.Struct]
     context: str | None  # the parameter that takes the context
     schema: Json
-    about: str  # what the function does
+    about: str  # the description of the tool
 
 
 def read_signature(function: Callable[..., Any], context_type: type) -> Signature:
-    """Raises SettingsError, with one sentence, for a function that cannot be a tool."""
+    """Read a function. Raises SettingsError, with one sentence, for one that cannot be a tool."""
     name = f"{function.__module__}.{function.__qualname__}"
     try:
         hints = get_type_hints(function, include_extras=True)
-    except Exception as error:
+    except (NameError, AttributeError, TypeError, ValueError, SyntaxError) as error:
         raise SettingsError(f"The types of the tool {name} cannot be read: {error}.") from error
     fields: list[Any] = []
     context: str | None = None
@@ -47,7 +49,7 @@ def read_signature(function: Callable[..., Any], context_type: type) -> Signatur
     try:
         arguments = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
         return Signature(arguments, context, _make_schema(arguments, described), about)
-    except Exception as error:
+    except (TypeError, ValueError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise SettingsError(
             f"The parameters of the tool {name} have a type without a JSON schema: {reason}."
@@ -55,7 +57,7 @@ def read_signature(function: Callable[..., Any], context_type: type) -> Signatur
 
 
 def read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """What the tool does, and what its parameters mean: the `Args:` section, or `:param name:` lines."""
+    """Return the tool's description, and those of its parameters: the `Args:` section, or `:param name:` lines."""
     about: list[str] = []
     described: dict[str, str] = {}
     section = ""
@@ -71,7 +73,7 @@ def read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
 
 
 def _describe(hint: Any) -> Any:
-    """`Annotated[str, "what it is"]` describes a parameter, too."""
+    """Turn `Annotated[str, "a description"]` into a type whose schema has the description."""
     if get_origin(hint) is not Annotated:
         return hint
     inner, *notes = get_args(hint)

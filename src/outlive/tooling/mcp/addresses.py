@@ -1,15 +1,15 @@
-"""Which addresses are private: known to this machine or its network alone."""
+"""Recognition of private addresses: those that only this machine or its network can reach."""
 
 from __future__ import annotations
 
 import ipaddress
 
-# Carriers translate these to other addresses, so what they mean is what they hold.
+# Carriers translate these (NAT64) to the IPv4 address inside, which therefore decides.
 _MAPPED = ipaddress.ip_network("64:ff9b::/96")
 
 
 def is_private(address: str) -> bool:
-    """Whether an IP address is one that only this machine or its network knows."""
+    """Return True if an IP address belongs to this machine or its network alone."""
     known = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(known, ipaddress.IPv6Address):
         inner = known.ipv4_mapped or known.sixtofour
@@ -21,7 +21,7 @@ def is_private(address: str) -> bool:
 
 
 def names_private(host: str) -> bool:
-    """Whether a host is private by its looks, without asking anybody for its address."""
+    """Return True if a host is private by its spelling alone, without a lookup."""
     try:
         return is_private(host.strip("[]"))
     except ValueError:

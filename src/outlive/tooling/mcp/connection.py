@@ -1,11 +1,11 @@
-"""One line to an MCP server: connected when it is first needed, and kept by a task of its own until it is left."""
+"""A connection to an MCP server: opened when it is first needed, and held by a task of its own until it is closed."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,15 +14,14 @@ import msgspec
 from mcp import Client, MCPError
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, Implementation, Tool
+from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, CallToolResult, Implementation, TextContent, Tool
 
 from outlive import __version__
 from outlive.core.events import Json
 from outlive.core.redactor import Redactor
 from outlive.core.toolcalls.calls import ToolOutcome
 from outlive.ports.toolbox import Invocation, ToolProgress, ToolServer
-from outlive.tooling.mcp.content import read_result
-from outlive.tooling.mcp.guard import MAX_BYTES, Guard
+from outlive.tooling.mcp.guard import MAX_BYTES, GuardedTransport
 
 CONNECT_SECONDS = 15.0
 LIST_SECONDS = 20.0
@@ -32,150 +31,150 @@ SLACK_SECONDS = 300.0
 MAX_PAGES = 50
 MAX_TOOLS = 1000
 MAX_LIST = 1024 * 1024  # bytes
+MAX_DATA = 128 * 1024  # of an image or a sound, in characters of its base64
 
-# These ("client" is the SDK's, too) say what was sent and where: content and secrets, which no log may hold.
+# These loggers ("client" is the SDK's, too) write what was sent and where: content and secrets, which no log may hold.
 for _name in ("mcp", "client", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.CRITICAL)
     logging.getLogger(_name).addHandler(logging.NullHandler())
     logging.getLogger(_name).propagate = False
 
-# Under these names a server finds out which call it is asked for, and whether it may have been asked before.
+# The names under which a server finds the key of a call, and whether the call may have been made before.
 KEY = "outlive/call-key"
 REPEATED = "outlive/repeated"
 
 
-class Unreachable(Exception):
-    """The server could not be talked to."""
+class McpUnreachable(Exception):
+    """The server gave no usable answer. The message holds neither an address nor a header."""
 
-    def __init__(self, message: str, status: int | None = None) -> None:
+    def __init__(self, message: str, status: int | None = None, *, absent: bool = False) -> None:
         super().__init__(message)
         self.message = message
         self.status = status
+        self.absent = absent  # no server is there, whichever transport is tried
 
 
-class Lost(Unreachable):
-    """The connection broke, or the server was started anew, in the middle of it."""
+class McpConnectionLost(McpUnreachable):
+    """The connection broke, or the server was restarted, during a call."""
 
-    def __init__(self, unheard: bool) -> None:
+    def __init__(self, processed: bool) -> None:
         super().__init__("The connection to the server was lost. The call may or may not have taken effect.")
-        self.unheard = unheard  # the request is known not to have been looked at
+        self.processed = processed  # False: the server is known not to have looked at the request
 
 
-class Line:
-    """The SDK wants a connection to be closed by the task that opened it; this is that task's keeper."""
+class McpConnection:
+    """Owns the task that holds the connection: the SDK requires the task that opens a connection to close it."""
 
     def __init__(self, server: ToolServer, *, private: bool) -> None:
         self._server = server
         self._private = private
         self._seconds = server.seconds
         self._task: asyncio.Task[None] | None = None
-        self._left = asyncio.Event()
+        self._closing = asyncio.Event()
         self._client: asyncio.Future[Client] | None = None
-        self._guard = Guard(private=private)
+        self._transport = GuardedTransport(private=private)
         self._redact = Redactor([server.authorization, *server.headers.values()]).redact
 
     async def try_list(self) -> tuple[list[Json], str | None]:
-        """The server's tools as an `mcp_list_tools` item shows them, or why there are none."""
+        """Return the server's tools as an `mcp_list_tools` item shows them, or the reason why there are none."""
         try:
-            async with self._talk() as client, asyncio.timeout(min(LIST_SECONDS, self._seconds)):
-                tools = [_show(tool) for tool in await _list(client)]
+            async with self._connected() as client, asyncio.timeout(min(LIST_SECONDS, self._seconds)):
+                tools = [_show_tool(tool) for tool in await _list(client)]
             if len(msgspec.json.encode(tools)) > MAX_LIST:
                 return [], f"The server's list of tools has more than {MAX_LIST} bytes."
             return tools, None
-        except (MCPError, Unreachable) as error:
+        except (MCPError, McpUnreachable) as error:
             return [], self._redact(_explain(error).message)
 
     async def call(self, name: str, invocation: Invocation, may_repeat: bool) -> ToolOutcome:
         try:
             try:
                 return await self._call(name, invocation, invocation.repeated)
-            except Lost as lost:
-                if not (may_repeat or lost.unheard):
+            except McpConnectionLost as lost:
+                if lost.processed and not may_repeat:
                     raise
-                return await self._call(name, invocation, invocation.repeated or not lost.unheard)
+                return await self._call(name, invocation, invocation.repeated or lost.processed)
         except MCPError as error:
             message = self._redact(error.message)
             return ToolOutcome(error={"type": "mcp_protocol_error", "code": error.code, "message": message})
-        except Unreachable as error:
+        except McpUnreachable as error:
             message = self._redact(error.message)
             return ToolOutcome(error={"type": "http_error", "code": error.status or 0, "message": message})
 
     async def _call(self, name: str, invocation: Invocation, repeated: bool) -> ToolOutcome:
-        async def tell(progress: float, total: float | None, message: str | None) -> None:
-            invocation.report(ToolProgress(progress, total, message and self._redact(message)))
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            invocation.report(ToolProgress(progress, total, self._redact(message)))
 
         meta: Any = {KEY: invocation.key, REPEATED: repeated}
-        async with self._talk() as client:
-            result = await client.call_tool(name, invocation.arguments, progress_callback=tell, meta=meta)
-        outcome = read_result(result)
+        async with self._connected() as client:
+            result = await client.call_tool(name, invocation.arguments, progress_callback=report, meta=meta)
+        outcome = _read_result(result)
         return ToolOutcome(self._redact(outcome.output), self._redact(outcome.error))
 
     async def close(self) -> None:
         task, self._task, self._client = self._task, None, None
         if task is None:
             return
-        self._left.set()
-        self._left = asyncio.Event()
-        # A server may be slow to see us off; what is left is cut off.
+        self._closing.set()
+        self._closing = asyncio.Event()
+        # A server may be slow to end its session; after a second the connection is dropped.
         await asyncio.wait([task], timeout=CLOSE_SECONDS)
         task.cancel()
         await asyncio.wait([task], timeout=CLOSE_SECONDS)
 
     @contextlib.asynccontextmanager
-    async def _talk(self) -> AsyncIterator[Client]:
-        """Raises MCPError for an error that the server answers with, Unreachable where there is no answer."""
-        kept: asyncio.Future[Client] | None = None
+    async def _connected(self) -> AsyncIterator[Client]:
+        """Give the SDK's client. Raises MCPError for the server's own errors, McpUnreachable without an answer."""
+        used: asyncio.Future[Client] | None = None
         try:
-            kept = self._connect()
-            yield await asyncio.shield(kept)
+            with _explained():
+                used = self._connect()
+                yield await asyncio.shield(used)
         except MCPError as error:
-            # What the SDK says when the server has forgotten the session: then it did not look at the request either.
+            # The SDK's error when the server has forgotten the session: then it did not look at the request either.
             forgotten = error.code == INVALID_REQUEST and error.message == "Session terminated"
-            if not forgotten and not _is_about_the_line(error):
-                if (
-                    error.message == "Server returned an error response"
-                    and (refusal := self._find_refusal()) is not None
-                ):
+            if not forgotten and not _is_about_the_connection(error):
+                refusal = self._find_refusal() if error.message == "Server returned an error response" else None
+                if refusal is not None:
                     raise refusal from error
                 raise
-            if self._client is kept:  # else another call, made at the same time, has found out before
-                await self.close()  # whoever is next begins anew
-            raise Lost(forgotten) from error
-        except Unreachable:
-            raise
-        except Exception as error:
-            raise _explain(error) from error
+            if self._client is used:  # else a concurrent call has closed it already
+                await self.close()  # the next call connects anew
+            raise McpConnectionLost(not forgotten) from error
 
     def _connect(self) -> asyncio.Future[Client]:
         if self._client is None or (self._task is not None and self._task.done()):
             self._client = asyncio.get_running_loop().create_future()
-            self._task = asyncio.create_task(self._keep(self._client, self._left))
-            self._client.add_done_callback(_look_at)
+            self._task = asyncio.create_task(self._keep(self._client, self._closing))
+            # The caller may be gone by then: marks a failure as seen, or asyncio would log it.
+            self._client.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         return self._client
 
-    async def _keep(self, ready: asyncio.Future[Client], left: asyncio.Event) -> None:
-        """Try each transport that the server may speak; stay until the line is left."""
-        cause: Unreachable | None = None
+    async def _keep(self, ready: asyncio.Future[Client], closing: asyncio.Event) -> None:
+        """Try each transport that the server may use; hold the connection until it is closed."""
+        cause: McpUnreachable | None = None
         try:
             for transport in _transports(self._server):
                 try:
-                    await self._hold(transport, ready, left)
+                    with _explained():
+                        await self._hold(transport, ready, closing)
                     return
-                except Exception as error:
-                    cause = cause or self._find_refusal() or _explain(error)
-                    # Broken later: whoever uses it next finds that out. Or not there at all, whatever is spoken to it.
-                    if ready.done() or cause.status is not None or not _may_speak_otherwise(error):
+                except (MCPError, McpUnreachable) as error:
+                    explained = _explain(error)
+                    cause = cause or self._find_refusal() or explained
+                    # A connection that breaks later is noticed by the next call.
+                    if ready.done() or cause.status is not None or explained.absent:
                         return
         finally:
             if not ready.done():
-                ready.set_exception(cause or Unreachable("The line to the server was closed."))
+                ready.set_exception(cause or McpUnreachable("The connection to the server was closed."))
 
-    def _find_refusal(self) -> Unreachable | None:
-        """The SDK does not tell the status of an answer; a wrong token should show as what it is."""
-        status = self._guard.refused
-        return None if status is None else Unreachable(f"The server answered with status {status}.", status)
+    def _find_refusal(self) -> McpUnreachable | None:
+        """Explain a refusal by its HTTP status, which the SDK keeps to itself: a wrong token should show as one."""
+        status = self._transport.refused
+        return None if status is None else McpUnreachable(f"The server answered with status {status}.", status)
 
-    async def _hold(self, transport: str, ready: asyncio.Future[Client], left: asyncio.Event) -> None:
+    async def _hold(self, transport: str, ready: asyncio.Future[Client], closing: asyncio.Event) -> None:
         async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(min(CONNECT_SECONDS, self._seconds)):
                 streams = self._open_sse() if transport == "sse" else await self._open_http(stack)
@@ -184,7 +183,7 @@ class Line:
                 client = await stack.enter_async_context(Client(streams, client_info=about, mode=mode, cache=None))
             if not ready.cancelled():
                 ready.set_result(client)
-            await left.wait()
+            await closing.wait()
 
     async def _open_http(self, stack: contextlib.AsyncExitStack) -> Any:
         http = await stack.enter_async_context(self._make_http())
@@ -201,11 +200,11 @@ class Line:
         headers = httpx2.Headers(self._server.headers)
         if self._server.authorization is not None:
             headers["Authorization"] = f"Bearer {self._server.authorization}"
-        self._guard = Guard(private=self._private)
+        self._transport = GuardedTransport(private=self._private)
         return httpx2.AsyncClient(
             headers=headers,
             timeout=httpx2.Timeout(CONNECT_SECONDS, read=self._seconds + SLACK_SECONDS),
-            transport=self._guard,
+            transport=self._transport,
             trust_env=False,
         )
 
@@ -223,52 +222,55 @@ async def _list(client: Client) -> list[Tool]:
 
 
 def _transports(server: ToolServer) -> list[str]:
-    """Which to try, the likelier first. Servers before streamable HTTP have their stream at an address of its own."""
+    """Return the transports to try, the likelier first. Servers before streamable HTTP stream at an address ending in
+    /sse."""
     if server.transport != "auto":
         return [server.transport]
     return ["sse", "http"] if urlsplit(server.url).path.rstrip("/").endswith("/sse") else ["http", "sse"]
 
 
-def _look_at(ready: asyncio.Future[Client]) -> None:
-    """Nobody may be waiting for it any more, and that is no error of its own."""
-    if not ready.cancelled():
-        ready.exception()
+# -- errors
 
 
-def _is_about_the_line(error: MCPError) -> bool:
-    """Whether these are words of the SDK's own: servers use the same number for whatever they like."""
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Raise McpUnreachable in place of all errors but the server's own."""
+    try:
+        yield
+    except (MCPError, McpUnreachable):
+        raise
+    except Exception as error:  # an answer that the SDK does not expect makes it raise anything
+        raise _explain(error) from error
+
+
+def _explain(error: BaseException) -> McpUnreachable:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, McpUnreachable):
+        return error
+    if isinstance(error, httpx2.HTTPStatusError):
+        status = error.response.status_code
+        return McpUnreachable(f"The server answered with status {status}.", status)
+    if isinstance(error, TimeoutError | httpx2.TimeoutException):
+        return McpUnreachable("The server did not answer in time.", absent=True)
+    if isinstance(error, MCPError):
+        first_line = error.message.partition("\n")[0]
+        return McpUnreachable(f"The server answered with an error: {first_line}"[:500])
+    if isinstance(error, httpx2.HTTPError):
+        absent = isinstance(error, httpx2.TransportError)
+        return McpUnreachable(f"The server could not be reached ({type(error).__name__}).", absent=absent)
+    return McpUnreachable(f"What the server answered makes no sense ({type(error).__name__}).")
+
+
+def _is_about_the_connection(error: MCPError) -> bool:
+    """Return True for the SDK's own words: servers use the same code for errors of their own."""
     return error.code == CONNECTION_CLOSED and error.message.startswith(("Connection", "SSE stream", "Transport"))
 
 
-def _unwrap(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+# -- tools and results as they are shown
 
 
-def _may_speak_otherwise(error: BaseException) -> bool:
-    """Whether a server that could not be talked to may understand the other transport."""
-    return not isinstance(_unwrap(error), TimeoutError | httpx2.TransportError)
-
-
-def _explain(error: BaseException) -> Unreachable:
-    """What went wrong, without an address or a header in it."""
-    error = _unwrap(error)
-    if isinstance(error, Unreachable):
-        return error
-    if isinstance(error, httpx2.HTTPStatusError):
-        return Unreachable(f"The server answered with status {error.response.status_code}.", error.response.status_code)
-    if isinstance(error, TimeoutError | httpx2.TimeoutException):
-        return Unreachable("The server did not answer in time.")
-    if isinstance(error, MCPError):
-        first_line = error.message.partition("\n")[0]
-        return Unreachable(f"The server answered with an error: {first_line}"[:500])
-    if isinstance(error, httpx2.HTTPError):
-        return Unreachable(f"The server could not be reached ({type(error).__name__}).")
-    return Unreachable(f"What the server answered makes no sense ({type(error).__name__}).")
-
-
-def _show(tool: Tool) -> Json:
+def _show_tool(tool: Tool) -> Json:
     hints = tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations is not None else None
     return {
         "name": tool.name,
@@ -276,3 +278,26 @@ def _show(tool: Tool) -> Json:
         "input_schema": tool.input_schema,
         "annotations": hints,
     }
+
+
+def _read_result(result: CallToolResult) -> ToolOutcome:
+    """Make one text of a result: texts as they are, anything else as JSON, block by block."""
+    blocks = result.content
+    if result.is_error:
+        return ToolOutcome(
+            error={"type": "mcp_tool_execution_error", "content": [_show_block(each) for each in blocks]}
+        )
+    if all(isinstance(block, TextContent) for block in blocks) and (blocks or result.structured_content is None):
+        return ToolOutcome("\n".join(block.text for block in blocks if isinstance(block, TextContent)))
+    whole = [_show_block(block) for block in blocks] if blocks else result.structured_content
+    return ToolOutcome(msgspec.json.encode(whole).decode())
+
+
+def _show_block(block: Any) -> Json:
+    shown: Json = block.model_dump(mode="json", by_alias=True, exclude_none=True)
+    resource = shown.get("resource") or {}
+    length = len(shown.get("data") or resource.get("blob") or "")
+    if length <= MAX_DATA:
+        return shown
+    kind = shown.get("mimeType") or resource.get("mimeType") or "binary"
+    return {"type": "text", "text": f"[{kind}, {length * 3 // 4} bytes: too long to be kept]"}

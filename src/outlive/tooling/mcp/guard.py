@@ -1,4 +1,4 @@
-"""Requests to addresses that strangers name: never to a private one, and never for an answer without an end."""
+"""HTTP to addresses that callers name: never to a private one, and never for an answer without an end."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ import httpx2
 
 from outlive.tooling.mcp.addresses import is_private
 
-# What one answer may be long, or one event of a stream.
+# The limit of one answer, or of one event of a stream.
 MAX_BYTES = 4 * 1024 * 1024
 # So many of a host's addresses are tried.
 MAX_ADDRESSES = 3
 
 
-class Forbidden(httpx2.TransportError):
+class PrivateAddress(httpx2.TransportError):
     """The address is private, and this server may not be sent there."""
 
 
-class TooLong(httpx2.TransportError):
-    """The answer is longer than any that is waited for."""
+class AnswerTooLong(httpx2.TransportError):
+    """The answer is longer than the limit."""
 
 
-class Guard(httpx2.AsyncBaseTransport):
-    """Looks the host up itself and connects to what it found, so that no second look can find something else."""
+class GuardedTransport(httpx2.AsyncBaseTransport):
+    """Resolves the host itself and connects to the address it has checked: a second lookup might find another."""
 
     def __init__(self, *, private: bool, max_bytes: int = MAX_BYTES) -> None:
         self._private = private
         self._max_bytes = max_bytes
-        # No proxy of the environment's: it would reach what this server may not.
+        # Without the environment's proxy: it would reach what this server may not.
         self._inner = httpx2.AsyncHTTPTransport(trust_env=False)
         self.refused: int | None = None  # the status of the last answer that was a refusal
 
@@ -44,13 +44,13 @@ class Guard(httpx2.AsyncBaseTransport):
             self.refused = answer.status_code
         assert isinstance(answer.stream, httpx2.AsyncByteStream)
         by_event = answer.headers.get("content-type", "").startswith("text/event-stream")
-        answer.stream = _Bounded(answer.stream, self._max_bytes, by_event)
+        answer.stream = _BoundedStream(answer.stream, self._max_bytes, by_event)
         return answer
 
     async def _ask_public(self, request: httpx2.Request) -> httpx2.Response:
-        """Ask at the first of the host's addresses that answers."""
+        """Send the request to the first of the host's addresses that accepts a connection."""
         host, url = request.url.host, request.url
-        *others, last = await _find_public(host, url.port or (443 if url.scheme == "https" else 80))
+        *others, last = await _resolve_public(host, url.port or (443 if url.scheme == "https" else 80))
         request.extensions = {**request.extensions, "sni_hostname": host}
         for address in others:
             request.url = url.copy_with(host=address)  # the Host header names the host as before
@@ -63,12 +63,12 @@ class Guard(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
-class _Bounded(httpx2.AsyncByteStream):
-    """Ends an answer that is too long; a stream of events may go on, as long as each of them ends."""
+class _BoundedStream(httpx2.AsyncByteStream):
+    """Breaks off an answer that is too long. A stream of events may go on, as long as each of them ends."""
 
-    def __init__(self, inner: httpx2.AsyncByteStream, most: int, by_event: bool) -> None:
+    def __init__(self, inner: httpx2.AsyncByteStream, max_bytes: int, by_event: bool) -> None:
         self._inner = inner
-        self._most = most
+        self._max_bytes = max_bytes
         self._by_event = by_event
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -77,20 +77,20 @@ class _Bounded(httpx2.AsyncByteStream):
             length += len(piece)
             if self._by_event and (b"\n\n" in piece or b"\r\n\r\n" in piece):
                 length = 0
-            if length > self._most:
-                raise TooLong(f"The answer has more than {self._most} bytes.")
+            if length > self._max_bytes:
+                raise AnswerTooLong(f"The answer has more than {self._max_bytes} bytes.")
             yield piece
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
 
-async def _find_public(host: str, port: int) -> list[str]:
+async def _resolve_public(host: str, port: int) -> list[str]:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise httpx2.ConnectError("The host is not known.") from error
     addresses = [str(entry[4][0]) for entry in found]
     if not addresses or any(is_private(address) for address in addresses):
-        raise Forbidden("The host has a private address.")
+        raise PrivateAddress("The host has a private address.")
     return addresses[:MAX_ADDRESSES]
