@@ -119,7 +119,9 @@ def test_a_base_url_without_v1_is_noticed() -> None:
 
 def test_an_upstream_that_fails_is_said_in_its_own_words() -> None:
     section = examine(FakeUpstream(broken="Out of memory with key s3cret-key"), key="s3cret-key")
-    assert section.findings[-1].detail == "tiny does not answer (status 500): Out of memory with key ***"
+    assert section.findings[-1].detail == (
+        "tiny does not answer. The model's server answered 500: Out of memory with key ***"
+    )
 
 
 def test_an_upstream_that_is_not_there_is_said() -> None:

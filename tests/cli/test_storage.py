@@ -217,7 +217,7 @@ def test_the_doctor_says_what_cannot_be_reached(run: Run) -> None:
 
 
 def test_the_doctor_knows_a_database_that_is_not_prepared_yet(run: Run, empty: str) -> None:
-    assert "nothing yet" in findings(run, empty)["schema"][1]
+    assert "not created yet" in findings(run, empty)["schema"][1]
 
 
 def test_a_careful_postgres_with_a_synchronous_standby_has_no_risks() -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from outlive.cli.client import Server, Unreachable
+from outlive.cli.client import ApiClient, ServerUnreachable
 from outlive.cli.tail import follow
 from tests.cli.conftest import Run
 from tests.cli.servers import FakeOutlive, event, story
@@ -49,15 +49,15 @@ def test_an_unknown_response_is_not_waited_for(run: Run, server: str) -> None:
 
 def test_patience_ends(server: str, fake: FakeOutlive) -> None:
     fake.cuts = [2] * 100
-    events = follow(Server(server), "resp_1", None, -1.0, lambda *_: None)
-    with pytest.raises(Unreachable):
+    events = follow(ApiClient(server), "resp_1", None, -1.0, lambda *_: None)
+    with pytest.raises(ServerUnreachable):
         list(events)
 
 
 def test_waiting_grows_and_begins_anew_after_progress(server: str, fake: FakeOutlive) -> None:
     fake.cuts = [0, 0, 0, 2, 0]
     pauses: list[float] = []
-    list(follow(Server(server), "resp_1", None, 60.0, lambda *_: None, sleep=pauses.append))
+    list(follow(ApiClient(server), "resp_1", None, 60.0, lambda *_: None, sleep=pauses.append))
     assert pauses == [0.1, 0.2, 0.4, 0.1, 0.2]
 
 

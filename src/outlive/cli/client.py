@@ -1,128 +1,126 @@
-"""A running server, as the commands talk to it."""
+"""Requests of the commands to a running server: JSON, pages of a list, and event streams."""
 
 from __future__ import annotations
 
 import http.client
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
+import msgspec
 import typer
 
-from outlive.cli.wire import Broken, decode, exchange
 from outlive.config.sources import resolve
 from outlive.config.upstreams import check_url
 from outlive.core.errors import OutliveError, SettingsError
 from outlive.core.events import Json
+from outlive.dialects.transport.event_stream import EventStream
 
 DEFAULT_SERVER = "http://127.0.0.1:7878"
 # A server sends a keep-alive comment every 15 seconds; after four missed ones the connection is dead.
 SILENCE_SECONDS = 60.0
 
-ServerOption = Annotated[str, typer.Option("--server", envvar="OUTLIVE_SERVER", help="The server to ask.")]
+ServerOption = Annotated[str, typer.Option("--server", envvar="OUTLIVE_SERVER", help="The server's address.")]
 KeyOption = Annotated[
     str | None,
-    typer.Option("--key", envvar="OUTLIVE_KEY", help="Your key, or env:NAME for the variable that holds it."),
+    typer.Option("--key", envvar="OUTLIVE_KEY", help="Your key, or env:NAME for the variable that contains it."),
 ]
 Query = Sequence[tuple[str, str]]
 
 
-class Refused(OutliveError):
-    """The server said no."""
+class RequestRefused(OutliveError):
+    """The server answered with an error status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
 
 
-class Unreachable(OutliveError):
-    """Nobody answered, or the connection was cut."""
+class ServerUnreachable(OutliveError):
+    """No server answered, or the connection broke."""
 
 
-class Server:
-    """One server and the key to it."""
+class ApiClient:
+    """Sends requests to one server, with a key."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
         self.url = check_url(url, "--server")[0].removesuffix("/v1")
-        self._headers = {"accept": "application/json", "content-type": "application/json"}
+        self._headers = {"accept": "application/json", "content-type": "application/json", "connection": "close"}
         if key:
             self._headers["authorization"] = f"Bearer {resolve(key, '--key', os.environ)}"
 
     def call(self, method: str, path: str, query: Query = (), timeout: float = SILENCE_SECONDS) -> Json:
-        """The JSON that the server answers with; {} for an answer without a body."""
-        try:
-            with exchange(method, self._at(path, query), self._headers, timeout=timeout) as response:
-                body, status = response.read(), response.status
-        except Broken as error:
-            raise self._unreachable(error) from error
-        value = decode(body) if body else {}
-        if status >= 400:
-            raise _refusal(status, value)
+        """Return the JSON that the server answers with; {} for an answer without a body."""
+        with self._send(method, path, query, timeout) as response:
+            body = response.read()
+        value = _decode(body) if body else {}
         if not isinstance(value, dict):
-            raise Refused(f"{self.url} does not answer like an Outlive server.", status)
+            raise RequestRefused(f"{self.url} does not answer like an Outlive server.", response.status)
         return value
 
     def events(self, path: str, query: Query = ()) -> Iterator[Json]:
-        """The events of a stream, until it ends. Raises Unreachable when it is cut in the middle."""
+        """Yield the events of a stream until it ends. Raise ServerUnreachable if it breaks."""
+        stream = EventStream()
+        with self._send("GET", path, query, SILENCE_SECONDS) as response:
+            while not stream.done and (piece := response.read1()):
+                yield from (event for payload in stream.feed(piece) if isinstance(event := _decode(payload), dict))
+
+    def pages(self, path: str, query: Query, limit: int) -> Json:
+        """Return a list of up to `limit` elements as one list envelope, fetched in as many pages as it takes."""
+        data: list[Any] = []
+        after: Query = ()
+        while True:
+            size = ("limit", str(min(100, limit - len(data))))
+            envelope = self.call("GET", path, [*query, size, *after])
+            data += envelope.get("data", [])
+            if not envelope.get("has_more") or not envelope.get("data") or len(data) >= limit:
+                ids = {"first_id": data[0].get("id"), "last_id": data[-1].get("id")} if data else {}
+                return {**envelope, **ids, "data": data}
+            query = [(name, value) for name, value in query if name != "after"]
+            after = [("after", envelope.get("last_id") or data[-1]["id"])]
+
+    @contextmanager
+    def _send(self, method: str, path: str, query: Query, timeout: float) -> Iterator[http.client.HTTPResponse]:
+        """Send a request and read its answer in the block. Raise RequestRefused or ServerUnreachable."""
+        parts = urlsplit(self.url + path + ("?" + urlencode(query) if query else ""))
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(parts.hostname or "", parts.port, timeout=timeout)
         try:
-            with exchange("GET", self._at(path, query), self._headers, timeout=SILENCE_SECONDS) as response:
+            connection.request(method, parts.path + (f"?{parts.query}" if parts.query else ""), None, self._headers)
+            with connection.getresponse() as response:
                 if response.status >= 400:
-                    raise _refusal(response.status, decode(response.read()))
-                yield from _read_events(response)
-        except Broken as error:
-            raise self._unreachable(error) from error
-
-    def _at(self, path: str, query: Query) -> str:
-        return self.url + path + ("?" + urlencode(query) if query else "")
-
-    def _unreachable(self, error: Broken) -> Unreachable:
-        if error.nobody_there:
-            return Unreachable(
+                    raise _refusal(response.status, _decode(response.read()))
+                yield response
+        except ConnectionRefusedError as error:
+            raise ServerUnreachable(
                 f"No server answers at {self.url}; start one with `outlive serve`, or give --server URL."
-            )
-        return Unreachable(f"The connection to {self.url} failed: {error}.")
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            reason = str(error) or type(error).__name__
+            raise ServerUnreachable(f"The connection to {self.url} failed: {reason}.") from error
+        finally:
+            connection.close()
 
 
 def segment(identifier: str) -> str:
-    """An id as part of a path."""
+    """Quote an id as part of a path."""
     if not identifier:
         raise SettingsError("The id is empty.")
     return quote(identifier, safe="")
 
 
-def page(server: Server, path: str, query: Query, limit: int) -> Json:
-    """A list of up to `limit` elements, fetched in as many pages as it takes, as one list envelope."""
-    data: list[Any] = []
-    after: Query = ()
-    while True:
-        size = ("limit", str(min(100, limit - len(data))))
-        envelope = server.call("GET", path, [*query, size, *after])
-        data += envelope.get("data", [])
-        if not envelope.get("has_more") or not envelope.get("data") or len(data) >= limit:
-            ids = {"first_id": data[0].get("id"), "last_id": data[-1].get("id")} if data else {}
-            return {**envelope, **ids, "data": data}
-        query = [(name, value) for name, value in query if name != "after"]
-        after = [("after", envelope.get("last_id") or data[-1]["id"])]
+def _decode(body: bytes) -> object:
+    """Return the JSON in a body, or None."""
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return None
 
 
-def _read_events(response: http.client.HTTPResponse) -> Iterator[Json]:
-    data: list[bytes] = []
-    while line := response.readline():
-        text = line.rstrip(b"\r\n")
-        if text.startswith(b"data:"):
-            data.append(text.removeprefix(b"data:").removeprefix(b" "))
-        elif not text and data:
-            payload, data = b"\n".join(data), []
-            if payload == b"[DONE]":
-                return
-            event = decode(payload)
-            if isinstance(event, dict):
-                yield event
-
-
-def _refusal(status: int, value: object) -> Refused:
-    """The sentence of the error envelope, or at least the status."""
+def _refusal(status: int, value: object) -> RequestRefused:
+    """Return the error with the envelope's message, or at least the status."""
     error = value.get("error") if isinstance(value, dict) else None
     message = error.get("message") if isinstance(error, dict) else None
-    return Refused(str(message) if message else f"The server answered with status {status}.", status)
+    return RequestRefused(str(message) if message else f"The server answered with status {status}.", status)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outlive.cli.client import DEFAULT_SERVER, KeyOption, Server, ServerOption, page, segment
+from outlive.cli.client import DEFAULT_SERVER, ApiClient, KeyOption, ServerOption, segment
 from outlive.cli.terminal import JsonFlag, clean, console, item_line, print_field, print_json, print_rows, show_time
 from outlive.core.events import Json
 
@@ -26,7 +26,7 @@ def list_conversations(
 ) -> None:
     """List conversations, newest first."""
     query = [(name, value) for name, value in [("after", after), ("order", order)] if value]
-    found = page(Server(server, key), "/v1/conversations", query, limit)
+    found = ApiClient(server, key).pages("/v1/conversations", query, limit)
     if as_json:
         print_json(found)
         return
@@ -43,11 +43,11 @@ def show(
     key: KeyOption = None,
 ) -> None:
     """Show a conversation and what was said in it, oldest first."""
-    asked = Server(server, key)
+    asked = ApiClient(server, key)
     path = f"/v1/conversations/{segment(conversation_id)}"
     conversation = asked.call("GET", path)
     # The newest are fetched, as a long conversation's beginning is seldom what one looks for.
-    found = page(asked, f"{path}/items", [("order", "desc")], limit)
+    found = asked.pages(f"{path}/items", [("order", "desc")], limit)
     items = list(reversed(found["data"]))
     if as_json:
         print_json({**conversation, "items": items, "has_more": bool(found.get("has_more"))})
@@ -69,7 +69,7 @@ def delete(
     key: KeyOption = None,
 ) -> None:
     """Delete a conversation; its responses stay."""
-    answer = Server(server, key).call("DELETE", f"/v1/conversations/{segment(conversation_id)}")
+    answer = ApiClient(server, key).call("DELETE", f"/v1/conversations/{segment(conversation_id)}")
     if as_json:
         print_json(answer or {"id": conversation_id, "object": "conversation.deleted", "deleted": True})
         return

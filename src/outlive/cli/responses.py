@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from outlive.cli.client import DEFAULT_SERVER, KeyOption, Server, ServerOption, page, segment
+from outlive.cli.client import DEFAULT_SERVER, ApiClient, KeyOption, ServerOption, segment
 from outlive.cli.tail import tail
 from outlive.cli.terminal import (
     STATUS_STYLES,
@@ -45,7 +45,7 @@ def list_responses(
     query += [
         (name, value) for name, value in [("conversation", conversation), ("after", after), ("order", order)] if value
     ]
-    found = page(Server(server, key), "/v1/responses", query, limit)
+    found = ApiClient(server, key).pages("/v1/responses", query, limit)
     if as_json:
         print_json(found)
         return
@@ -58,7 +58,7 @@ def show(
     response_id: ResponseId, as_json: JsonFlag = False, server: ServerOption = DEFAULT_SERVER, key: KeyOption = None
 ) -> None:
     """Show one response; of a running one, what there is so far."""
-    response = Server(server, key).call("GET", f"/v1/responses/{segment(response_id)}")
+    response = ApiClient(server, key).call("GET", f"/v1/responses/{segment(response_id)}")
     if as_json:
         print_json(response)
         return
@@ -70,7 +70,7 @@ def cancel(
     response_id: ResponseId, as_json: JsonFlag = False, server: ServerOption = DEFAULT_SERVER, key: KeyOption = None
 ) -> None:
     """Cancel a running response; what it has said so far is kept."""
-    response = Server(server, key).call("POST", f"/v1/responses/{segment(response_id)}/cancel")
+    response = ApiClient(server, key).call("POST", f"/v1/responses/{segment(response_id)}/cancel")
     if as_json:
         print_json(response)
         return
@@ -83,7 +83,7 @@ def delete(
     response_id: ResponseId, as_json: JsonFlag = False, server: ServerOption = DEFAULT_SERVER, key: KeyOption = None
 ) -> None:
     """Delete a response; a running one is cancelled first."""
-    answer = Server(server, key).call("DELETE", f"/v1/responses/{segment(response_id)}")
+    answer = ApiClient(server, key).call("DELETE", f"/v1/responses/{segment(response_id)}")
     if as_json:
         print_json(answer or {"id": response_id, "object": "response", "deleted": True})
         return

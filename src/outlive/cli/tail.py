@@ -11,7 +11,15 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from outlive.cli.client import DEFAULT_SERVER, KeyOption, Refused, Server, ServerOption, Unreachable, segment
+from outlive.cli.client import (
+    DEFAULT_SERVER,
+    ApiClient,
+    KeyOption,
+    RequestRefused,
+    ServerOption,
+    ServerUnreachable,
+    segment,
+)
 from outlive.cli.terminal import STATUS_STYLES, JsonFlag, clean, item_line, person_looks, print_json
 from outlive.core.events import TERMINAL_EVENTS, Json
 
@@ -38,14 +46,14 @@ def tail(
     """Follow a response: its text as it grows, to its end. Ends with 1 if it failed or was cancelled."""
     view = _Lines() if as_json else _Screen() if person_looks() else _Plain()
     with view:
-        for event in follow(Server(server, key), response_id, after, patience, view.cut):
+        for event in follow(ApiClient(server, key), response_id, after, patience, view.cut):
             view.show(event)
     if view.status in ("failed", "cancelled"):
         raise typer.Exit(1)
 
 
 def follow(
-    server: Server,
+    server: ApiClient,
     response_id: str,
     after: int | None,
     patience: float,
@@ -65,13 +73,13 @@ def follow(
                 yield event
                 if event.get("type") in TERMINAL_EVENTS:
                     return
-            fault = Unreachable("The stream ended before the response did.")
-        except Unreachable as error:
+            fault = ServerUnreachable("The stream ended before the response did.")
+        except ServerUnreachable as error:
             fault = error
-        except Refused as error:
+        except RequestRefused as error:
             if error.status not in _PASSING:
                 raise
-            fault = Unreachable(error.message)
+            fault = ServerUnreachable(error.message)
         if time.monotonic() - alive > patience:
             raise fault
         on_cut(last, fault.message)

@@ -1,4 +1,4 @@
-"""What the doctor finds: one line each, and what to set."""
+"""Findings of the doctor: one line each, and the settings to change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     state: State
     name: str
@@ -23,11 +23,11 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Section(msgspec.Struct):
-    """The findings about one thing, and the TOML keys that would change them."""
+    """The findings about one subject, and the TOML keys to set."""
 
     title: str
     findings: list[Finding] = []
-    set: Json = {}  # key of [upstreams.NAME] -> what it should be
+    set: Json = {}  # key -> the value it should have
     table: str = ""  # the TOML table that `set` belongs in
 
     def add(self, state: State, name: str, detail: str) -> None:

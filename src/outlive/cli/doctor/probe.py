@@ -1,192 +1,380 @@
-"""Finds out which quirks an upstream really has, by asking it a few tiny questions."""
+"""Probe an upstream: put a few tiny questions to it through its dialect's backend, and report its quirks."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
-from outlive.cli.doctor.findings import Section
-from outlive.cli.doctor.questions import MOST_TOKENS, Answer, Questioner
+import msgspec
+from msgspec.structs import replace
+
+from outlive.cli.doctor.findings import Section, State
+from outlive.clock import RandomIds
 from outlive.config.load import is_loopback
 from outlive.core.errors import UpstreamFault
-from outlive.core.events import Json
-from outlive.ports.backend import ContinuationMode, Upstream
+from outlive.core.events import AnyDraft, Delta, Draft, Json
+from outlive.core.recovery import OpenText
+from outlive.core.redactor import Redactor
+from outlive.core.requests.create import CreateResponse
+from outlive.dialects.anthropic.backend import VERSION
+from outlive.dialects.build import make_backend
+from outlive.dialects.transport.endpoint import Endpoint
+from outlive.dialects.transport.errors import read_error
+from outlive.dialects.transport.http1 import Pool
+from outlive.ports.backend import Backend, ContinuationMode, ModelCall, Upstream
 
-_COUNT = [{"role": "user", "content": "Count from 1 to 100 in digits, separated by spaces, and say nothing else."}]
+MOST_TOKENS = 16
+# A longer answer ignored the limit of MOST_TOKENS; reading on would only cost.
+_TOO_MANY_PIECES, _TOO_MANY_CHARACTERS, _TOO_MANY_TOKENS = 40, 200, MOST_TOKENS + 8
+
 _WORD = "tangerine"
 _HINT = f"The secret word is {_WORD}. When asked for it, reply with that one word."
-_ASK = {"role": "user", "content": "What is the secret word?"}
-# Only an answer that really goes on begins with the comma; a new one would begin with a word.
-_CUT_ASK = {"role": "user", "content": "Count from one to ten in English words, separated by commas."}
+_ASK = "What is the secret word?"
+_COUNT = "Count from 1 to 100 in digits, separated by spaces, and say nothing else."
+# Only an answer that is really continued begins with the comma; a new one would begin with a word.
+_COUNT_WORDS = "Count from one to ten in English words, separated by commas."
 _CUT, _REST = "one, two, three, four", ","
 
-# Lists hold models that do not chat; the first that may is asked.
+# Models in lists that do not chat; the first of the others is asked.
 _NO_CHAT = re.compile(
     r"embed|whisper|tts|dall-e|image|audio|realtime|moderation|transcribe|rerank|sora|imagen|veo|babbage|davinci"
 )
 
 
 def probe(upstream: Upstream, model: str | None, timeout: float) -> Section:
-    """Ask one upstream everything. The section never holds a secret."""
+    """Put all questions to one upstream. The section never contains a secret."""
     section = Section(f"Upstream {upstream.name} ({upstream.url})", table=f"upstreams.{upstream.name}")
     parts = urlsplit(upstream.url)
     if upstream.key and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
-        section.add("warn", "transport", "The key travels unencrypted; use https if the way is not your own.")
-    try:
-        if upstream.dialect == "anthropic":
-            # Every other command starts faster without this import.
-            from outlive.cli.doctor.messages_probe import examine
-
-            examine(upstream, model, timeout, section)
-            return section
-        if upstream.dialect == "responses":
-            from outlive.cli.doctor.responses_probe import examine
-
-            examine(upstream, model, timeout, section)
-            return section
-        examination = _Examination(upstream, section, timeout)
-        model = examination.find_model(model)
-        if model is not None:
-            examination.ask_everything(model)
-    except UpstreamFault as error:
-        section.add("fail", "connection", f"{error.message}.")
+        section.add("warn", "transport", "The key is sent unencrypted; use https unless the network is your own.")
+    asyncio.run(_probe(Prober(replace(upstream, silence_seconds=timeout), section), model))
     return section
 
 
-class _Examination:
-    """The questions, in the order in which they build on each other."""
+async def _probe(prober: Prober, wanted: str | None) -> None:
+    try:
+        if (model := await _find_model(prober, wanted)) is not None:
+            prober.model = model
+            if await _check_answer(prober):
+                for question in prober.expected.questions:
+                    await question(prober)
+    except UpstreamFault as fault:
+        prober.section.add("fail", "connection", fault.message)
+    finally:
+        prober.pool.close()
 
-    def __init__(self, upstream: Upstream, section: Section, timeout: float) -> None:
-        self._upstream = upstream
-        self._section = section
-        self._questioner = Questioner(upstream, timeout)
-        self._body: Json = {}  # what every question holds: the model, and a limit that works
 
-    def find_model(self, wanted: str | None) -> str | None:
-        """Which model to ask: the one that was named, an alias' target, or the first listed that may chat."""
-        listed = self._questioner.models()
-        if isinstance(listed, list):
-            self._section.add("ok", "models", f"{len(listed)} listed")
-        elif listed.status in (401, 403):
-            self._section.add("fail", "key", f"It refuses the key (status {listed.status}): {listed.error}")
+class ProbeAnswer(msgspec.Struct):
+    """The answer to one question."""
+
+    text: str = ""
+    pieces: int = 0
+    characters: int = 0  # of text and reasoning
+    usage: Json | None = None
+    fault: UpstreamFault | None = None
+
+    async def read(self, backend: Backend, stream: AsyncGenerator[list[bytes], None], call: ModelCall) -> None:
+        """Read a stream to its end, or until it is longer than it may be. Raise UpstreamFault."""
+        translator = backend.translator(call)
+        resumed = call.resume.text if call.resume is not None else ""
+        async with aclosing(stream):
+            async for chunks in stream:
+                for chunk in chunks:
+                    self._add(translator.feed(chunk), resumed)
+                if self.is_too_long:
+                    return
+        drafts, ending = translator.end()
+        self._add(drafts, resumed)
+        self.usage = ending.usage
+
+    def _add(self, drafts: list[AnyDraft], resumed: str) -> None:
+        for draft in drafts:
+            if draft.type.endswith(".delta"):
+                delta = draft.text if isinstance(draft, Delta) else str(draft.fields.get("delta"))
+                self.pieces += 1
+                self.characters += len(delta)
+                self.text += delta if draft.type == "response.output_text.delta" else ""
+            elif isinstance(draft, Draft) and draft.type == "response.output_text.done" and not self.text:
+                self.text = str(draft.fields["text"]).removeprefix(resumed)
+
+    @property
+    def is_too_long(self) -> bool:
+        """Return True if the limit was ignored."""
+        tokens = (self.usage or {}).get("output_tokens") or 0
+        too_many = self.pieces > _TOO_MANY_PIECES or self.characters > _TOO_MANY_CHARACTERS
+        return too_many or tokens > _TOO_MANY_TOKENS
+
+
+class Prober:
+    """Puts questions to one upstream, each to a backend of its own, whose upstream may differ from the settings."""
+
+    def __init__(self, upstream: Upstream, section: Section) -> None:
+        self.upstream = upstream
+        self.expected = _EXPECTED[upstream.dialect]
+        self.section = section
+        self.pool = Pool()
+        self.model = ""
+        # The upstream as it is asked: without `stream_options`, which only one question is about.
+        self.asked = replace(upstream, stream_options=False)
+
+    async def ask(
+        self, *items: Json, resume: OpenText | None = None, reasoning: Json | None = None, **fields: Any
+    ) -> ProbeAnswer:
+        """Put one question, with these fields of the upstream replaced."""
+        call, answer = self.make_call(*items, resume=resume, reasoning=reasoning), ProbeAnswer()
+        async with self.open_backend(**fields) as backend:
+            try:
+                await answer.read(backend, backend.stream(call), call)
+            except UpstreamFault as fault:
+                answer.fault = fault
+        return answer
+
+    def make_call(self, *items: Json, resume: OpenText | None = None, reasoning: Json | None = None) -> ModelCall:
+        given = list(items)
+        request = CreateResponse(model=self.model, input=given, max_output_tokens=MOST_TOKENS, reasoning=reasoning)
+        return ModelCall(self.model, request, given, resume, response_id=RandomIds().new("resp"))
+
+    @asynccontextmanager
+    async def open_backend(self, **fields: Any) -> AsyncIterator[Backend]:
+        backend = make_backend(replace(self.asked, **fields), self.pool, RandomIds())
+        try:
+            yield backend
+        finally:
+            await backend.close()
+
+    def advise(self, key: str, value: object, detail: str, *, name: str = "", state: State = "warn") -> None:
+        """Report a setting that should have another value."""
+        self.section.add(state, name or key, detail)
+        self.section.set[key] = value
+
+
+async def _find_model(prober: Prober, wanted: str | None) -> str | None:
+    """Return the model to ask: the one given, an alias' target, or the first listed that may chat."""
+    upstream, section = prober.upstream, prober.section
+    listed = await _list_models(prober, upstream)
+    if isinstance(listed, UpstreamFault):
+        if listed.status in (401, 403):
+            section.add("fail", "key", f"It refuses the key. {listed.message}")
             return None
-        elif not self._misses_v1():
-            self._section.add("warn", "models", f"It lists none (status {listed.status}): {listed.error}")
-        else:
+        if await _lacks_v1(prober):
             return None
-        names = listed if isinstance(listed, list) else []
-        chatting = [name for name in names if not _NO_CHAT.search(name.lower())]
-        chosen = wanted or next(iter([*self._upstream.models.values(), *chatting]), None)
-        if chosen is None:
-            self._section.add("skip", "chat", "There is no model to ask; give --model NAME.")
-        return chosen
+        section.add("warn", "models", f"It lists none. {listed.message}")
+        listed = []
+    else:
+        section.add("ok" if listed else "warn", "models", f"{len(listed)} listed")
+    names = [name for name in listed if not _NO_CHAT.search(name.lower())]
+    chosen = wanted or next(iter([*upstream.models.values(), *names]), None)
+    if chosen is None:
+        section.add("skip", prober.expected.answer, "There is no model to ask; give --model NAME.")
+    return chosen
 
-    def _misses_v1(self) -> bool:
-        """Whether the base URL was given without its last part, the commonest slip."""
-        base = self._upstream.url + "/v1"
-        if self._upstream.url.endswith("/v1") or not isinstance(self._questioner.models(base), list):
-            return False
-        self._section.add("fail", "url", f"There is nothing at {self._upstream.url}, but there is at {base}.")
-        self._section.set["url"] = base
+
+async def _list_models(prober: Prober, upstream: Upstream) -> list[str] | UpstreamFault:
+    """Return the listed names, or the refusal, which the backend's own list would leave out."""
+    endpoint = Endpoint(upstream, prober.pool, prober.expected.headers)
+    answer = await endpoint.ask("GET", endpoint.url("models", **prober.expected.page))
+    try:
+        if answer.status != 200:
+            secrets = (upstream.key, *upstream.headers.values(), *upstream.query.values())
+            return await read_error(answer, Redactor(secrets))
+        value: Any = msgspec.json.decode(await answer.read_whole())
+    except msgspec.DecodeError:
+        value = None
+    except OSError as error:
+        raise endpoint.broken(error) from error
+    finally:
+        answer.leave()
+    data = value.get("data") if isinstance(value, dict) else value
+    if not isinstance(data, list):
+        return UpstreamFault("It answers, but not with a list of models.")
+    return [model["id"] for model in data if isinstance(model, dict) and isinstance(model.get("id"), str)]
+
+
+async def _lacks_v1(prober: Prober) -> bool:
+    """Return True if the base URL was given without /v1, the commonest mistake."""
+    url = prober.upstream.url
+    longer = replace(prober.upstream, url=f"{url}/v1")
+    if url.endswith("/v1") or not isinstance(await _list_models(prober, longer), list):
+        return False
+    prober.advise("url", longer.url, f"There is nothing at {url}, but there is at {longer.url}.", state="fail")
+    return True
+
+
+# -- questions, in the order in which they build on each other
+
+
+async def _check_answer(prober: Prober) -> bool:
+    """Find the name of the token limit that is honoured. Return False if there is no answer under any."""
+    configured = prober.upstream.max_tokens_field
+    answers: list[ProbeAnswer] = []
+    for field in sorted(prober.expected.limits, key=lambda field: field != configured) or [configured]:
+        answer = await prober.ask(_say("user", _COUNT), max_tokens_field=field)
+        answers.append(answer)
+        if answer.fault is None and not answer.is_too_long:
+            prober.asked = replace(prober.asked, max_tokens_field=field)
+            honours = f", and honours {field}" if prober.expected.limits else ""
+            prober.section.add("ok", prober.expected.answer, f"{prober.model} answers{honours}")
+            if field != configured:
+                fault = "refuses" if answers[0].fault else "ignores"
+                prober.advise("max_tokens_field", field, f"It {fault} {configured}.")
+            return True
+    faults = [answer.fault for answer in answers if answer.fault]
+    if len(faults) < len(answers):
+        detail = "It honours no limit: max_output_tokens will have no effect."
+        prober.section.add("warn", "max_tokens_field", detail)
         return True
+    prober.section.add("fail", prober.expected.answer, f"{prober.model} does not answer. {faults[0].message}")
+    if prober.upstream.dialect == "responses" and faults[0].status in (404, 405):
+        prober.section.set["dialect"] = "chat"
+    return False
 
-    def ask_everything(self, model: str) -> None:
-        self._body = {"model": model}
-        if self._ask_limit(model):
-            self._ask_developer()
-            self._ask_usage()
-            self._ask_continuation()
-            self._ask_responses(model)
 
-    def _ask(self, messages: list[Json], **more: object) -> Answer:
-        return self._questioner.ask(self._body | {"messages": messages} | more)
+async def _ask_developer(prober: Prober) -> None:
+    """Find out if the role `developer` is refused, or accepted and then ignored."""
+    items = [_say("developer", _HINT), _say("user", _ASK)]
+    answer = await prober.ask(*items, developer_role=True)
+    heard = _WORD in answer.text.lower()
+    fault = "" if answer.fault is None else f"refused. {answer.fault.message}"
+    if not fault and not heard:
+        # A weak model, or one that only reasoned, may not answer in any role; then nothing is known.
+        system = await prober.ask(*items, developer_role=False)
+        fault = "accepted, but ignored." if _WORD in system.text.lower() else ""
+    if fault and prober.upstream.developer_role:
+        prober.advise("developer_role", False, f"It is {fault}", name="developer role")
+    else:
+        detail = f"It is not used. It is {fault}" if fault else "understood" if heard else "accepted"
+        prober.section.add("ok", "developer role", detail)
 
-    def _ask_limit(self, model: str) -> bool:
-        """Which name of the token limit is honoured; the configured one is asked first."""
-        configured = self._upstream.max_tokens_field
-        other = "max_tokens" if configured == "max_completion_tokens" else "max_completion_tokens"
-        answers: dict[str, Answer] = {}
-        for field in (configured, other):
-            answer = answers[field] = self._ask(_COUNT, **{field: MOST_TOKENS})
-            if not answer.refused and not answer.endless:
-                self._body[field] = MOST_TOKENS
-                self._section.add("ok", "chat", f"{model} answers, and honours {field}")
-                if field != configured:
-                    why = "refuses" if answers[configured].refused else "ignores"
-                    self._section.add("warn", "max_tokens_field", f"It {why} {configured}.")
-                    self._section.set["max_tokens_field"] = field
-                return True
-        if all(answer.refused for answer in answers.values()):
-            first = answers[configured]
-            self._section.add("fail", "chat", f"{model} does not answer (status {first.status}): {first.error}")
-            return False
-        self._section.add("warn", "max_tokens_field", "It honours no limit: max_output_tokens will have no effect.")
-        return True
 
-    def _ask_developer(self) -> None:
-        answer = self._ask([{"role": "developer", "content": _HINT}, _ASK])
-        heard = _WORD in answer.text.lower()
-        if not answer.refused and not heard:
-            # A weak model, or one that only thought, may not say it in any role; then nothing is known.
-            system = self._ask([{"role": "system", "content": _HINT}, _ASK])
-            dropped = _WORD in system.text.lower()
-        else:
-            dropped = False
-        if not answer.refused and not dropped:
-            self._section.add("ok", "developer role", "understood" if heard else "accepted")
+async def _ask_usage(prober: Prober) -> None:
+    answer = await prober.ask(_say("user", _ASK), stream_options=True)
+    if answer.fault is None and answer.usage is None:
+        detail = "They are accepted, but no usage is sent: tokens are not counted."
+        prober.section.add("warn", "stream_options", detail)
+        return
+    detail = "Usage is sent." if answer.fault is None else f"It refuses them. {answer.fault.message}"
+    if prober.upstream.stream_options != (answer.fault is None):
+        prober.advise("stream_options", answer.fault is None, detail)
+    else:
+        prober.section.add("ok", "stream_options", detail)
+
+
+async def _ask_continuation(prober: Prober) -> None:
+    """Find the mode, if any, in which an interrupted answer is continued."""
+    configured = prober.upstream.continuation
+    works: ContinuationMode = "none"
+    for mode in sorted(prober.expected.continuations, key=lambda mode: mode != configured):
+        resume = OpenText("msg_1", 0, 0, _CUT, 0)
+        answer = await prober.ask(_say("user", _COUNT_WORDS), resume=resume, continuation=mode)
+        if answer.fault is None and answer.text.startswith(_REST):
+            works = mode
+            break
+    if works != configured:
+        found = "no interrupted answer was continued" if works == "none" else f"{works} works"
+        prober.advise("continuation", works, f"It is set to {configured}, but {found}.")
+    else:
+        detail = "cannot be continued." if works == "none" else f"are continued ({works})."
+        prober.section.add("ok", "continuation", f"Interrupted answers {detail}")
+
+
+async def _ask_responses(prober: Prober) -> None:
+    """Find out if a chat upstream speaks Responses too; that it does not is no finding."""
+    if (await prober.ask(_say("user", _ASK), dialect="responses")).fault is None:
+        detail = 'It speaks the Responses API too: dialect = "responses" would use its own tools and reasoning.'
+        prober.section.add("ok", "responses", detail)
+
+
+async def _ask_reasoning(prober: Prober) -> None:
+    """Find out if reasoning in plain text, as open models have it, may be sent back."""
+    if prober.upstream.reasoning_input != "any":
+        prober.section.add("ok", "reasoning", f"sent back only where it is {prober.upstream.reasoning_input}")
+        return
+    text = [{"type": "reasoning_text", "text": "The user greets me."}]
+    thought: Json = {"id": "rs_1", "type": "reasoning", "summary": [], "content": text}
+    turn = (_say("user", "Hello"), thought, _say("assistant", "Hello!"))
+    if fault := (await prober.ask(*turn, _say("user", _ASK))).fault:
+        detail = f"It may not be sent back in plain text. {fault.message}"
+        prober.advise("reasoning_input", "encrypted", detail, name="reasoning")
+    else:
+        prober.section.add("ok", "reasoning", "It may be sent back in plain text.")
+
+
+async def _ask_thinking(prober: Prober) -> None:
+    """Find out if an effort level is understood. A budget, the other way, would cost a thousand tokens to try."""
+    if prober.upstream.thinking == "budget":
+        prober.section.add("skip", "thinking", "It is set to budget, which costs too much to try.")
+    elif fault := (await prober.ask(_say("user", _ASK), reasoning={"effort": "low"})).fault:
+        prober.advise("thinking", "budget", f"It does not understand reasoning.effort. {fault.message}")
+    else:
+        prober.section.add("ok", "thinking", "reasoning.effort is understood.")
+
+
+async def _ask_count(prober: Prober) -> None:
+    async with prober.open_backend() as backend:
+        counted = await backend.count(prober.make_call(_say("user", _ASK)))
+    detail = "It counts tokens." if counted else "It does not count tokens: they are estimated."
+    prober.section.add("ok" if counted else "warn", prober.expected.count, detail)
+
+
+async def _ask_reattach(prober: Prober) -> None:
+    """Submit a background run, disconnect, and follow it again. The upstream's copy of it is deleted."""
+    async with prober.open_backend() as backend:
+        if (runs := backend.background_runs) is None:
             return
-        fault = "refused" if answer.refused else "accepted, but not heeded"
-        if self._upstream.developer_role:
-            self._section.add("warn", "developer role", f"It is {fault}.")
-            self._section.set["developer_role"] = False
-        else:
-            self._section.add("ok", "developer role", f"{fault}, and not used")
+        call, run_id = prober.make_call(_say("user", _ASK)), None
+        try:
+            async with aclosing(runs.submit(call)) as stream:
+                async for chunks in stream:
+                    if (run_id := runs.read_id(chunks)) is not None:
+                        break
+            if run_id is None:
+                raise UpstreamFault("It names no run.")
+            await ProbeAnswer().read(backend, runs.follow(run_id), call)
+            prober.section.add("ok", "reattach", "A run was followed again after a disconnect.")
+        except UpstreamFault as fault:
+            prober.advise("reattach", False, f"A run cannot be followed again. {fault.message}", state="fail")
+        if run_id is not None:
+            runs.dismiss(run_id, running=False)
 
-    def _ask_usage(self) -> None:
-        answer = self._ask([_ASK], stream_options={"include_usage": True})
-        if answer.refused:
-            self._report("stream_options", False, f"It refuses them: {answer.error}")
-        elif answer.usage is None:
-            self._section.add(
-                "warn", "stream_options", "They are accepted, but no usage is sent: tokens are not counted."
-            )
-        else:
-            self._report("stream_options", True, "Usage is sent.")
 
-    def _ask_responses(self, model: str) -> None:
-        """Whether it speaks the other dialect too; that it does not is no news."""
-        if self._questioner.responds({"model": model, "input": "Hello", "max_output_tokens": MOST_TOKENS}):
-            detail = 'It speaks the Responses API too: dialect = "responses" would use its own tools and reasoning.'
-            self._section.add("ok", "responses", detail)
+def _say(role: str, text: str) -> Json:
+    kind = "output_text" if role == "assistant" else "input_text"
+    return {"type": "message", "role": role, "status": "completed", "content": [{"type": kind, "text": text}]}
 
-    def _report(self, key: str, found: bool, detail: str) -> None:
-        """A switch that should be as it was found."""
-        if getattr(self._upstream, key) == found:
-            self._section.add("ok", key, detail if found else detail + " They are not used.")
-        else:
-            self._section.add("warn", key, detail)
-            self._section.set[key] = found
 
-    def _ask_continuation(self) -> None:
-        """Whether an interrupted answer can go on, and by which of the dialects."""
-        configured = self._upstream.continuation
-        modes: list[ContinuationMode] = ["prefill", "continue_final_message", "prefix"]
-        modes.sort(key=lambda mode: mode != configured)
-        works = next((mode for mode in modes if self._continues(mode)), "none")
-        if works == configured:
-            detail = "Interrupted answers cannot go on." if works == "none" else f"Interrupted answers go on ({works})."
-            self._section.add("ok", "continuation", detail)
-            return
-        found = "no answer went on where it was cut" if works == "none" else f"{works} works"
-        self._section.add("warn", "continuation", f"It is set to {configured}, but {found}.")
-        self._section.set["continuation"] = works
+class Expectations(msgspec.Struct, frozen=True):
+    """The questions to upstreams of one dialect, and the names of their findings."""
 
-    def _continues(self, mode: ContinuationMode) -> bool:
-        cut: Json = {"role": "assistant", "content": _CUT}
-        more: Json = {}
-        if mode == "prefix":
-            cut["prefix"] = True
-        elif mode == "continue_final_message":
-            more = {"continue_final_message": True, "add_generation_prompt": False}
-        answer = self._ask([_CUT_ASK, cut], **more)
-        return not answer.refused and answer.text.startswith(_REST)
+    answer: str
+    questions: tuple[Callable[[Prober], Awaitable[None]], ...]
+    limits: tuple[str, ...] = ()  # names that the token limit may have
+    continuations: tuple[ContinuationMode, ...] = ("prefill",)
+    count: str = ""
+    headers: dict[str, str] = {}
+    page: dict[str, str] = {}  # the query that lists all models
+
+
+_EXPECTED = {
+    "chat": Expectations(
+        "chat",
+        (_ask_developer, _ask_usage, _ask_continuation, _ask_responses),
+        limits=("max_completion_tokens", "max_tokens"),
+        continuations=("prefill", "continue_final_message", "prefix"),
+    ),
+    "responses": Expectations(
+        "responses",
+        (_ask_developer, _ask_reasoning, _ask_continuation, _ask_count, _ask_reattach),
+        count="input_tokens",
+    ),
+    "anthropic": Expectations(
+        "messages",
+        (_ask_thinking, _ask_continuation, _ask_count),
+        count="count_tokens",
+        headers=VERSION,
+        page={"limit": "1000"},
+    ),
+}

@@ -27,8 +27,13 @@ async def read_refusal(response: Connection, redactor: Redactor) -> UpstreamFaul
         return UpstreamFault(
             f"The model's server answered {status} instead of a stream; is its URL right?", retryable=False
         )
+    return await read_error(response, redactor)
+
+
+async def read_error(response: Connection, redactor: Redactor) -> UpstreamFault:
+    """Return the fault in an error's body, in the upstream's own words without secrets."""
     envelope = redactor.redact(_open_envelope(await _read_some(response), response))
-    return read_fault(envelope, status, read_retry_after(response.headers))
+    return read_fault(envelope, response.status, read_retry_after(response.headers))
 
 
 def read_retry_after(headers: dict[str, str]) -> float | None:
