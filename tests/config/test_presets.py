@@ -147,6 +147,6 @@ def test_what_does_not_go_together_is_said(tmp_path: Path, lines: list[str], wor
         load(write(tmp_path, *lines), {})
 
 
-def test_a_dialect_for_nobody_in_particular_is_refused() -> None:
-    with pytest.raises(SettingsError, match="--upstream-dialect does not say which upstream"):
+def test_a_dialect_without_an_upstream_is_refused() -> None:
+    with pytest.raises(SettingsError, match="--upstream-dialect does not say what it is for; choose with --upstream"):
         load({"upstream_dialect": "responses"}, {})

@@ -1,4 +1,4 @@
-"""The command `outlive`: serve, look at what a server holds, and find out what is wrong."""
+"""The command `outlive`: run a server, inspect its responses and conversations, diagnose problems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from outlive.core.errors import OutliveError, SettingsError
 
 
 class _Commands(TyperGroup):
-    """The one place where a fault becomes a sentence and an exit code: 2 for settings, 1 for all else."""
+    """Prints an error as one sentence and sets the exit code: 2 for settings, 1 for all else."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -55,12 +55,12 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and go.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     pass
 
 
 def main() -> None:
-    """Run the command that was typed."""
+    """Run the command of the command line."""
     app(prog_name="outlive")

@@ -42,11 +42,11 @@ def show(
     server: ServerOption = DEFAULT_SERVER,
     key: KeyOption = None,
 ) -> None:
-    """Show a conversation and what was said in it, oldest first."""
+    """Show a conversation and its items, oldest first."""
     asked = ApiClient(server, key)
     path = f"/v1/conversations/{segment(conversation_id)}"
     conversation = asked.call("GET", path)
-    # The newest are fetched, as a long conversation's beginning is seldom what one looks for.
+    # The newest are fetched: the beginning of a long conversation is seldom needed.
     found = asked.pages(f"{path}/items", [("order", "desc")], limit)
     items = list(reversed(found["data"]))
     if as_json:

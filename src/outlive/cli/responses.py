@@ -14,6 +14,7 @@ from outlive.cli.terminal import (
     JsonFlag,
     clean,
     console,
+    describe_fault,
     item_line,
     print_field,
     print_json,
@@ -41,10 +42,8 @@ def list_responses(
     key: KeyOption = None,
 ) -> None:
     """List responses, newest first."""
-    query = [("status", value) for value in status or []]
-    query += [
-        (name, value) for name, value in [("conversation", conversation), ("after", after), ("order", order)] if value
-    ]
+    given = [("conversation", conversation), ("after", after), ("order", order)]
+    query = [("status", value) for value in status or []] + [(name, value) for name, value in given if value]
     found = ApiClient(server, key).pages("/v1/responses", query, limit)
     if as_json:
         print_json(found)
@@ -57,7 +56,7 @@ def list_responses(
 def show(
     response_id: ResponseId, as_json: JsonFlag = False, server: ServerOption = DEFAULT_SERVER, key: KeyOption = None
 ) -> None:
-    """Show one response; of a running one, what there is so far."""
+    """Show one response; a running one with its output so far."""
     response = ApiClient(server, key).call("GET", f"/v1/responses/{segment(response_id)}")
     if as_json:
         print_json(response)
@@ -69,7 +68,7 @@ def show(
 def cancel(
     response_id: ResponseId, as_json: JsonFlag = False, server: ServerOption = DEFAULT_SERVER, key: KeyOption = None
 ) -> None:
-    """Cancel a running response; what it has said so far is kept."""
+    """Cancel a running response; its output so far is kept."""
     response = ApiClient(server, key).call("POST", f"/v1/responses/{segment(response_id)}/cancel")
     if as_json:
         print_json(response)
@@ -97,7 +96,7 @@ def print_response(response: Json) -> None:
     status = str(response.get("status", ""))
     print_field("id", response.get("id"))
     print_field("status", status, STATUS_STYLES.get(status, ""))
-    print_field("why", _why(response))
+    print_field("why", describe_fault(response))
     print_field("waiting", _waiting(response))
     print_field("model", response.get("model"))
     print_field("created", show_time(response.get("created_at")))
@@ -121,7 +120,7 @@ def _row(response: Json) -> tuple[str, ...]:
 
 
 def _waiting(response: Json) -> str:
-    """Of a response that waits for a worker: its place in the queue, and for how long it has waited."""
+    """Return the place in the queue of a response that waits for a worker, and for how long it has waited."""
     queue = (response.get("outlive") or {}).get("queue")
     return f"no. {queue.get('place')}, for {queue.get('seconds')} s" if isinstance(queue, dict) else ""
 
@@ -129,13 +128,3 @@ def _waiting(response: Json) -> str:
 def _tokens(response: Json) -> str:
     usage = response.get("usage")
     return f"{usage.get('input_tokens', 0)} in, {usage.get('output_tokens', 0)} out" if isinstance(usage, dict) else ""
-
-
-def _why(response: Json) -> str:
-    """What kept the response from completing."""
-    error, details = response.get("error"), response.get("incomplete_details")
-    if isinstance(error, dict):
-        return str(error.get("message", ""))
-    if isinstance(details, dict):
-        return ": ".join(str(details[name]) for name in ("reason", "message") if details.get(name))
-    return ""

@@ -1,4 +1,4 @@
-"""`outlive serve`: take the settings, say what will be served, and serve."""
+"""`outlive serve`: load the settings, print a summary, and serve."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ def serve(**flags: Any) -> None:
     """Serve Responses and Conversations; without --upstream, with the embedded demo model."""
     settings = load(flags)
     announce(settings)
-    # The whole server is behind this import; the other commands start faster without it.
+    # This imports the whole server; the other commands start faster without it.
     from outlive.app import serve as run
 
     run(settings)
 
 
 def announce(settings: Settings) -> None:
-    """Say what is served, where it is stored and how to try it; never a key."""
+    """Print the address, models, storage and an example request; never a key."""
     out = console()
     out.print(Text(f"Outlive {__version__}", style="bold"))
-    # The port that 0 will turn into is not known yet; the log names it.
+    # With port 0 the real port is not known yet; the log names it.
     example = [("try", _curl(settings))] if settings.port and settings.role != "worker" else []
-    for name, value in _places(settings) + example:
+    for name, value in _summarise(settings) + example:
         out.print(Text(f"  {name:<9}", style="dim") + Text(value))
 
 
-def _places(settings: Settings) -> list[tuple[str, str]]:
+def _summarise(settings: Settings) -> list[tuple[str, str]]:
     who = f"with the keys of {', '.join(settings.keys)}" if settings.keys else "without keys, for this machine only"
     lines = [("serving", f"{_where(settings)}, {who}")]
     if settings.role == "worker":
@@ -50,16 +50,12 @@ def _places(settings: Settings) -> list[tuple[str, str]]:
     for place, upstream in enumerate(settings.upstreams):
         names = [f"{upstream.name}/MODEL"] if several else []
         names += [] if several and place else ["every other model name" if several else "every model name"]
-        lines.append(
-            (
-                "upstream" if place == 0 else "",
-                f"{upstream.name}: {upstream.url} ({', '.join([*names, *upstream.models])})",
-            )
-        )
+        text = f"{upstream.name}: {upstream.url} ({', '.join([*names, *upstream.models])})"
+        lines.append(("upstream" if place == 0 else "", text))
     for place, agent in enumerate(settings.agents):
         lines.append(("agent" if place == 0 else "", agent))
     if not settings.upstreams and not settings.agents:
-        # Every other command starts faster without this import.
+        # The other commands start faster without this import.
         from outlive.dialects.embedded.backend import TITLE
 
         lines += [
@@ -80,7 +76,7 @@ def _where(settings: Settings) -> str:
 
 
 def base_url(settings: Settings) -> str:
-    """Where this machine reaches the server."""
+    """Return the URL under which this machine reaches the server."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - shown, not bound
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
 

@@ -1,4 +1,4 @@
-"""`outlive migrate` and `outlive copy`: bring a database up to date, and move everything to another."""
+"""`outlive migrate` and `outlive copy`: update a database's schema, and copy everything to another database."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from outlive.core.errors import SettingsError
 
 
 def migrate(**flags: Any) -> None:
-    """Bring the database's schema up to date. Servers do so themselves when they start; this does only that.
+    """Bring the database's schema up to date, as a server does when it starts.
 
-    Takes the settings of `outlive serve`, and looks at `database` alone.
+    Takes the settings of `outlive serve`, and uses only `database`.
     """
     url = load(flags).database
     before, after = asyncio.run(_migrate(url))
@@ -25,7 +25,7 @@ def migrate(**flags: Any) -> None:
     if before == after:
         console().print(f"{where} is up to date (schema {after}).")
     else:
-        console().print(f"{where} was brought from schema {before} to {after}.")
+        console().print(f"{where} was migrated from schema {before} to {after}.")
 
 
 async def _migrate(url: str) -> tuple[int, int]:
@@ -52,16 +52,16 @@ take_settings()(migrate)
 
 
 def copy(
-    source: Annotated[str, typer.Option("--from", help="What to copy: sqlite:///FILE or postgresql://...")],
-    target: Annotated[str, typer.Option("--to", help="Where to: an empty database, or one that is not there yet.")],
+    source: Annotated[str, typer.Option("--from", help="The database to copy: sqlite:///FILE or postgresql://...")],
+    target: Annotated[str, typer.Option("--to", help="The target: an empty database, or one that does not exist yet.")],
 ) -> None:
     """Copy everything from one database to another, and compare every response afterwards.
 
-    No server may run on either. Answers that were not finished are finished by the first server on the new one.
+    No server may run on either. Unfinished responses are continued by the first server on the new one.
     """
     if database_url.is_shared(source) or database_url.is_shared(target):
         need_postgres()
-    # Most commands do without it.
+    # The other commands start faster without this import.
     from outlive.storage import copy
 
     out = console()

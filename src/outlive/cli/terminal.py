@@ -1,4 +1,4 @@
-"""What a person sees: tables and colours on a terminal, plain lines in a pipe, JSON for scripts."""
+"""Output of the commands: tables and colours on a terminal, plain lines in a pipe, JSON for scripts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from outlive.core.events import Json
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
-# All control characters but newline and tab: a model's text must not drive the terminal that shows it.
+# All control characters but newline and tab: a model's text must not control the terminal that shows it.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 STATUS_STYLES = {
@@ -36,7 +36,7 @@ def person_looks() -> bool:
 
 
 def console() -> Console:
-    """Standard output. Text is wrapped by the terminal, never cut."""
+    """Return standard output, which leaves wrapping to the terminal and truncates nothing."""
     return Console(highlight=False, markup=False, soft_wrap=True)
 
 
@@ -49,12 +49,12 @@ def clean(text: str) -> str:
 
 
 def print_json(value: object) -> None:
-    """One JSON value on one line."""
+    """Print one JSON value on one line."""
     typer.echo(msgspec.json.encode(value).decode())
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> None:
-    """A table where a person looks; else lines with tabs, in which nothing is shortened."""
+    """Print a table on a terminal, else lines with tabs, in which nothing is shortened."""
     lines = [[clean(cell) for cell in row] for row in rows]
     if not person_looks():
         typer.echo("\n".join("\t".join(line) for line in [columns, *lines]))
@@ -75,14 +75,14 @@ def print_field(name: str, value: object, style: str = "") -> None:
 
 
 def show_time(seconds: object) -> str:
-    """A Unix time as the clock on the wall says it."""
+    """Return a Unix time as local date and time."""
     if not isinstance(seconds, int | float):
         return ""
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def item_line(item: Json) -> Text:
-    """One item as a person reads it: who, and what."""
+    """Return one item as a line: its author or kind, and its content."""
     kind = str(item.get("type", "message"))
     if kind == "message":
         who, what = str(item.get("role", "")), _content_text(item.get("content"))
@@ -102,10 +102,18 @@ def item_line(item: Json) -> Text:
     return Text(f"{clean(who)}: ", style="bold") + Text(clean(what)) + Text(clean(mark), style="yellow")
 
 
+def describe_fault(response: Json) -> str:
+    """Return the reason why a response did not complete."""
+    error, details = response.get("error"), response.get("incomplete_details")
+    if isinstance(error, dict):
+        return str(error.get("message", ""))
+    if isinstance(details, dict):
+        return ": ".join(str(details[name]) for name in ("reason", "message") if details.get(name))
+    return ""
+
+
 def _content_text(content: object) -> str:
     if isinstance(content, str):
         return content
-    if not isinstance(content, list):
-        return ""
-    parts = [part for part in content if isinstance(part, dict)]
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
     return "".join(str(part.get("text") or part.get("refusal") or f"[{part.get('type')}]") for part in parts)

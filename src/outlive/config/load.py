@@ -34,13 +34,12 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
     values = {name: convert(FIELDS[name], given) for name, given in plain.items()}
     limits = Limits(**{name: values.pop(name) for name in Limits.__struct_fields__ if name in values})
     settings = Settings(limits=limits, keys=_read_keys(sources), seal_keys=_read_seal_keys(sources), **values)
-    if settings.cors_origins:
-        where = sources.given["cors_origins"].where
-        origins = [_check_origin(origin, where) for origin in settings.cors_origins]
-        settings = msgspec.structs.replace(settings, cors_origins=origins)
-    database_url.check(settings.database)
-    _check_role(settings)
-    settings = msgspec.structs.replace(settings, host=settings.host.removeprefix("[").removesuffix("]"))
+    settings = msgspec.structs.replace(
+        settings,
+        host=settings.host.removeprefix("[").removesuffix("]"),
+        cors_origins=[_check_origin(origin, sources) for origin in settings.cors_origins],
+    )
+    _check_database(settings)
     _check_exposure(settings)
     return msgspec.structs.replace(
         settings,
@@ -109,17 +108,19 @@ def _read_seal_keys(sources: Sources) -> list[str]:
     return lines
 
 
-def _check_origin(origin: str, where: str) -> str:
+def _check_origin(origin: str, sources: Sources) -> str:
     stripped = origin.rstrip("/")
     parts = urlsplit(stripped)
     if parts.scheme and parts.hostname and stripped == f"{parts.scheme}://{parts.netloc}" and "@" not in stripped:
         return stripped.lower()
     if origin == "*":
         return origin
+    where = sources.given["cors_origins"].where
     raise SettingsError(f"{where} must be an origin such as https://app.example.com, or *; not {origin!r}.")
 
 
-def _check_role(settings: Settings) -> None:
+def _check_database(settings: Settings) -> None:
+    database_url.check(settings.database)
     if settings.role != "all" and not database_url.is_shared(settings.database):
         raise SettingsError(
             f"The role {settings.role} needs a database that nodes can share; give --database postgresql://USER@HOST/NAME."

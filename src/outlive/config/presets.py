@@ -9,7 +9,6 @@ from urllib.parse import urlsplit
 class Preset(NamedTuple):
     """The defaults for one kind of server."""
 
-    title: str
     url: str | None  # None: each user has another address
     key_variable: str | None  # the environment variable of the key; None: needs no key
     quirks: dict[str, Any]  # fields of Upstream
@@ -27,7 +26,6 @@ PRESETS: dict[str, Preset] = {
     # Its hosted tools, and reasoning carried from turn to turn, are in the Responses API only. An account may store
     # Chat Completions by default, so those that are passed through get `store: false` too.
     "openai": Preset(
-        "OpenAI",
         "https://api.openai.com/v1",
         "OPENAI_API_KEY",
         _NEWEST | {"dialect": "responses", "reasoning_input": "encrypted", "sends_store": True},
@@ -35,67 +33,39 @@ PRESETS: dict[str, Preset] = {
     ),
     # Azure stores completions only on request, and older API versions refuse unknown fields: no `store`.
     "azure": Preset(
-        "Azure OpenAI",
         None,
         "AZURE_OPENAI_API_KEY",
         _NEWEST | {"key_header": "api-key", "reasoning_input": "encrypted"},
         (".openai.azure.com", ".services.ai.azure.com", ".cognitiveservices.azure.com"),
         "give its url, https://NAME.openai.azure.com/openai/v1 (a dated API version goes in query.api-version)",
     ),
+    # Its newest models refuse a prefill. `max_tokens_field` is for `dialect = "chat"`.
     "anthropic": Preset(
-        "Anthropic",
         "https://api.anthropic.com/v1",
         "ANTHROPIC_API_KEY",
-        # Its newest models refuse a prefill. `max_tokens_field` is for `dialect = "chat"`.
-        {
-            "dialect": "anthropic",
-            "prompt_cache": True,
-            "max_tokens_field": "max_completion_tokens",
-            "developer_role": False,
-        },
+        _NEWEST | {"dialect": "anthropic", "prompt_cache": True, "developer_role": False},
         ("api.anthropic.com",),
     ),
     "gemini": Preset(
-        "Google Gemini",
         "https://generativelanguage.googleapis.com/v1beta/openai",
         "GEMINI_API_KEY",
         _PLAIN,
         ("generativelanguage.googleapis.com",),
     ),
-    "openrouter": Preset(
-        "OpenRouter",
-        "https://openrouter.ai/api/v1",
-        "OPENROUTER_API_KEY",
-        _PLAIN,
-        ("openrouter.ai",),
-    ),
+    "openrouter": Preset("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", _PLAIN, ("openrouter.ai",)),
     # Ignores max_completion_tokens. Continuing a trailing message depends on the model; `outlive doctor` tests it.
-    "ollama": Preset("Ollama", "http://localhost:11434/v1", None, _LOCAL),
+    "ollama": Preset("http://localhost:11434/v1", None, _LOCAL),
     "vllm": Preset(
-        "vLLM",
         "http://localhost:8000/v1",
         None,
-        {
-            "max_tokens_field": "max_completion_tokens",
-            "developer_role": False,
-            "continuation": "continue_final_message",
-            "tokenizer": "vllm",
-            "reasoning_input": "plain",
-        },
+        _LOCAL
+        | {"max_tokens_field": "max_completion_tokens", "continuation": "continue_final_message", "tokenizer": "vllm"},
     ),
     # Continues a trailing assistant message unless it was started with --no-prefill-assistant.
-    "llamacpp": Preset(
-        "llama.cpp", "http://localhost:8080/v1", None, _LOCAL | {"continuation": "prefill", "tokenizer": "llamacpp"}
-    ),
+    "llamacpp": Preset("http://localhost:8080/v1", None, _LOCAL | {"continuation": "prefill", "tokenizer": "llamacpp"}),
     # Refuses the `developer` role.
-    "lmstudio": Preset("LM Studio", "http://localhost:1234/v1", None, _LOCAL),
-    "generic": Preset(
-        "OpenAI-compatible server",
-        None,
-        None,
-        _PLAIN,
-        note="give its url, up to and including /v1",
-    ),
+    "lmstudio": Preset("http://localhost:1234/v1", None, _LOCAL),
+    "generic": Preset(None, None, _PLAIN, note="give its url, up to and including /v1"),
 }
 
 

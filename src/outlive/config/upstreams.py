@@ -31,8 +31,7 @@ def read_upstreams(sources: Sources, silence_seconds: float) -> list[Upstream]:
     chosen = sources.given.get("upstream")
     if chosen is not None:
         tables = _choose(chosen, tables)
-    _set_key(tables, sources)
-    _set_dialect(tables, sources)
+    _apply_flags(tables, sources)
     built = [_TableReader(name, table, sources.environ).build(silence_seconds) for name, table in tables.items()]
     defaults = [name for name, table in tables.items() if table.get("default") is True]
     if len(defaults) > 1:
@@ -63,36 +62,29 @@ def _choose(chosen: Given, tables: dict[str, dict[str, Any]]) -> dict[str, dict[
     )
 
 
-def _set_key(tables: dict[str, dict[str, Any]], sources: Sources) -> None:
-    """Set the key of --upstream-key-file or OUTLIVE_UPSTREAM_KEY, which wins over the TOML file's."""
-    file, key = sources.given.get("upstream_key_file"), sources.given.get("upstream_key")
-    given = file if file is not None and (key is None or file.where.startswith("--")) else key
-    if given is None:
-        return
-    if len(tables) != 1:
-        many = f"which of {', '.join(tables)} it is for" if tables else "what it is for"
-        raise SettingsError(
-            f"{given.where} does not say {many}; choose with --upstream URL, or set key in [upstreams.NAME]."
-        )
-    (table,) = tables.values()
-    for old in ("key", "key_file"):
-        table.pop(old, None)
-    value = str(given.value)
-    table["key"] = read_key_file(value, given.where) if given is file else resolve(value, given.where, sources.environ)
+def _apply_flags(tables: dict[str, dict[str, Any]], sources: Sources) -> None:
+    """Set the key and the dialect of flags and variables, which win over those of the TOML file."""
+    given = sources.given
+    file, key, dialect = given.get("upstream_key_file"), given.get("upstream_key"), given.get("upstream_dialect")
+    if file is not None and (key is None or file.where.startswith("--")):
+        _find_only(tables, file, "key").update(key=read_key_file(str(file.value), file.where))
+    elif key is not None:
+        _find_only(tables, key, "key").update(key=resolve(key.value, key.where, sources.environ))
+    if dialect is not None:
+        _find_only(tables, dialect, "dialect").update(dialect=convert(_OPTIONS["dialect"], dialect))
 
 
-def _set_dialect(tables: dict[str, dict[str, Any]], sources: Sources) -> None:
-    """Set the dialect of --upstream-dialect or OUTLIVE_UPSTREAM_DIALECT, which wins over the TOML file's."""
-    given = sources.given.get("upstream_dialect")
-    if given is None:
-        return
+def _find_only(tables: dict[str, dict[str, Any]], given: Given, key: str) -> dict[str, Any]:
+    """Return the only table, without what a flag replaces in it. Raise SettingsError if there are several, or none."""
     if len(tables) != 1:
+        subject = f"which of {', '.join(tables)} it is for" if tables else "what it is for"
         raise SettingsError(
-            f"{given.where} does not say which upstream it is for; choose with --upstream, or set dialect in "
-            "[upstreams.NAME]."
+            f"{given.where} does not say {subject}; choose with --upstream URL, or set {key} in [upstreams.NAME]."
         )
     (table,) = tables.values()
-    table["dialect"] = convert(_OPTIONS["dialect"], given)
+    if key == "key":
+        table.pop("key_file", None)
+    return table
 
 
 class _TableReader:

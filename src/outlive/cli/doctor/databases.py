@@ -94,25 +94,23 @@ async def _check_postgres(section: Section, url: str) -> None:
 
     connection = await postgres.connect_once(url)
     try:
-        _check_version(section, connection)
+        version = connection.get_settings().server_version.split(" ")[0]
+        if connection.get_server_version().major >= _OLDEST_POSTGRES:
+            section.add("ok", "Postgres", version)
+        else:
+            section.add("warn", "Postgres", f"{version}; Outlive is tested with {_OLDEST_POSTGRES} and newer.")
         section.add("ok", "database", database_url.show(url))
         await _check_schema(section, schema, connection)
         await _time_commits(section, connection)
-        await _count_connections(section, connection, postgres.NODE_CONNECTIONS)
+        most, used = await connection.fetchrow(_CONNECTIONS)
+        detail = f"{used} of {most} in use; a node takes up to {postgres.NODE_CONNECTIONS}."
+        section.add("ok" if most - used >= postgres.NODE_CONNECTIONS else "warn", "connections", detail)
         for risk in await durability.find_risks(connection):
             section.add("warn", risk.name, risk.sentence)
     except postgres.ERRORS as error:
         section.add("fail", "database", postgres.describe(error))
     finally:
         connection.terminate()
-
-
-def _check_version(section: Section, connection: Any) -> None:
-    version = connection.get_settings().server_version.split(" ")[0]
-    if connection.get_server_version().major >= _OLDEST_POSTGRES:
-        section.add("ok", "Postgres", version)
-    else:
-        section.add("warn", "Postgres", f"{version}; Outlive is tested with {_OLDEST_POSTGRES} and newer.")
 
 
 async def _check_schema(section: Section, schema: Any, connection: Any) -> None:
@@ -137,9 +135,3 @@ async def _time_commits(section: Section, connection: Any) -> None:
         await connection.execute(_COMMIT)
         times.append(time.perf_counter() - began)
     _report_times(section, "commit", times)
-
-
-async def _count_connections(section: Section, connection: Any, needed: int) -> None:
-    most, used = await connection.fetchrow(_CONNECTIONS)
-    detail = f"{used} of {most} in use; a node takes up to {needed}."
-    section.add("ok" if most - used >= needed else "warn", "connections", detail)
