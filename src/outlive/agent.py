@@ -1,8 +1,8 @@
-"""For those who serve an agent of their own: what an agent's function is given, and what it may yield."""
+"""The public interface for agents that are served as models: the request, the context, and what may be yielded."""
 
 from __future__ import annotations
 
 from outlive.served_agents.channel import AgentError
-from outlive.served_agents.function import CallFailed, Context, Reasoning, Request
+from outlive.served_agents.function import AgentContext, AgentRequest, CallFailed, ReasoningText
 
-__all__ = ["AgentError", "CallFailed", "Context", "Reasoning", "Request"]
+__all__ = ["AgentContext", "AgentError", "AgentRequest", "CallFailed", "ReasoningText"]

@@ -38,7 +38,7 @@ from outlive.engine.slots import Capacity, Slots
 from outlive.engine.sweeper import RetentionPolicy, Sweeper
 from outlive.engine.worker import Worker
 from outlive.ports.backend import Backend, Upstream
-from outlive.served_agents.load import load_agents
+from outlive.served_agents.backend import load_agents
 from outlive.server import leave_behind, listen, run_until_signal
 from outlive.storage.key_file import make_seal
 from outlive.storage.memory.journal import MemoryJournal

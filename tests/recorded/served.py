@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from outlive.agent import CallFailed, Context, Reasoning, Request
+from outlive.agent import AgentContext, AgentRequest, CallFailed, ReasoningText
 from outlive.tools import ToolContext, tool
 
 
@@ -45,9 +45,9 @@ async def look_up(word: str) -> str:
     return f"{word} is a word"
 
 
-async def clerk(request: Request, context: Context) -> AsyncIterator[str]:
+async def clerk(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
     """Think, look two words up, and speak of them."""
-    yield Reasoning("Two words.")
+    yield ReasoningText("Two words.")
     yield "Looking. "
     first = await context.call(look_up, word="first")
     yield f"First: {first}. "

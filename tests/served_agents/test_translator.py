@@ -1,4 +1,4 @@
-"""What an agent tells becomes events that are well formed and known to the official types."""
+"""An agent's chunks become events that are well formed and known to the official types."""
 
 from __future__ import annotations
 
@@ -10,34 +10,31 @@ from outlive.core.recovery import OpenText
 from outlive.core.requests.create import parse_create
 from outlive.core.requests.limits import Limits
 from outlive.ports.backend import Ending, ModelCall
-from outlive.served_agents import translator
-from outlive.served_agents.translator import AgentTranslator
+from outlive.served_agents.translator import AgentTranslator, encode
 from tests.core.journals import assert_official_event, opening
 from tests.support.scripting import CountingIds
 
-TOLD = [
-    translator.thought("Let me see. "),
-    translator.thought("Yes."),
-    translator.text("Looking. "),
-    translator.begin("mcp_a", "find", '{"q":1}'),
-    translator.begin("mcp_b", "find", ""),
-    translator.report("mcp_a", {"progress": 1, "total": 2, "message": None}),
-    translator.finish("mcp_b", "two"),
-    translator.finish("mcp_a", None, {"type": "mcp_tool_execution_error", "content": []}),
-    translator.report("mcp_a", {"progress": 2, "total": 2, "message": None}),
-    translator.text("One message."),
-    translator.pause(),
-    translator.text("Another."),
-    translator.use({"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}),
-    translator.use({"input_tokens": 10, "output_tokens": 20, "total_tokens": 30}),
+CHUNKS = [
+    encode("reasoning", "Let me see. "),
+    encode("reasoning", "Yes."),
+    encode("text", "Looking. "),
+    encode("begin_call", "mcp_a", "find", '{"q":1}'),
+    encode("begin_call", "mcp_b", "find", ""),
+    encode("finish_call", "mcp_b", "two", None),
+    encode("finish_call", "mcp_a", None, {"type": "mcp_tool_execution_error", "content": []}),
+    encode("text", "One message."),
+    encode("end_item"),
+    encode("text", "Another."),
+    encode("usage", {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}),
+    encode("usage", {"input_tokens": 10, "output_tokens": 20, "total_tokens": 30}),
 ]
 
 
-def translate(told: list[bytes], resume: OpenText | None = None, first: int = 0) -> tuple[list[Json], Fold, Ending]:
+def translate(chunks: list[bytes], resume: OpenText | None = None, first: int = 0) -> tuple[list[Json], Fold, Ending]:
     ids = CountingIds()
     request = parse_create({"model": "clerk", "input": "Hi"}, ids, Limits())
     translator = AgentTranslator(ModelCall("clerk", request, [], resume, first), ids, "clerk")
-    drafts: list[AnyDraft] = [draft for chunk in told for draft in translator.feed(chunk)]
+    drafts: list[AnyDraft] = [draft for chunk in chunks for draft in translator.feed(chunk)]
     last, ending = translator.end()
     drafts += last
     begun = opening(request=request)
@@ -47,8 +44,8 @@ def translate(told: list[bytes], resume: OpenText | None = None, first: int = 0)
     return events, fold, ending
 
 
-def test_all_that_is_told_is_well_formed() -> None:
-    events, fold, ending = translate(TOLD)
+def test_all_chunks_become_well_formed_events() -> None:
+    events, fold, ending = translate(CHUNKS)
     status.check(events, finished=False)
     for event in events:
         if not event["type"].startswith("outlive:"):
@@ -59,6 +56,6 @@ def test_all_that_is_told_is_well_formed() -> None:
     assert ending.usage == {"input_tokens": 11, "output_tokens": 22, "total_tokens": 33}
 
 
-def test_an_agent_that_says_nothing_gives_an_empty_answer() -> None:
+def test_an_agent_without_output_gives_an_empty_message() -> None:
     _, fold, _ = translate([])
     assert [item["type"] for item in fold.output] == ["message"]

@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from outlive.agent import AgentError, CallFailed, Context, Reasoning, Request
+from outlive.agent import AgentContext, AgentError, AgentRequest, CallFailed, ReasoningText
 
 UPSTREAM = os.environ.get("MODEL_URL", "http://127.0.0.1:9/v1")
 MODEL = os.environ.get("MODEL_NAME")  # of all agents that have a model; else each has its own
@@ -36,9 +36,9 @@ async def look_up(word: str) -> str:
     return f"{word} is a word"
 
 
-async def clerk(request: Request, context: Context) -> AsyncIterator[str]:
+async def clerk(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
     """A function as an agent: it thinks, looks two words up, and tells of them."""
-    yield Reasoning("Let me see.")
+    yield ReasoningText("Let me see.")
     yield "Looking. "
     first = await context.call(look_up, word=request.text)
     yield f"First: {first}. "
@@ -46,7 +46,7 @@ async def clerk(request: Request, context: Context) -> AsyncIterator[str]:
     yield f"Second: {second}."
 
 
-async def asker(request: Request, context: Context) -> AsyncIterator[str]:
+async def asker(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
     """Looks one word up, and takes it well when that comes to nothing."""
     yield "Looking. "
     try:
@@ -55,28 +55,28 @@ async def asker(request: Request, context: Context) -> AsyncIterator[str]:
         yield "It was interrupted."
 
 
-async def slow_reader(request: Request, context: Context) -> AsyncIterator[str]:
+async def slow_reader(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
     for n in range(40):
         yield f"line {n}\n"
         await asyncio.sleep(0.02)
 
 
-async def echo(request: Request, context: Context) -> str:
+async def echo(request: AgentRequest, context: AgentContext) -> str:
     """The smallest agent there is."""
     return f"You said: {request.text}"
 
 
-async def silent(request: Request, context: Context) -> AsyncIterator[str]:
+async def silent(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
     """Says nothing at all."""
     if request.text == "never":
         yield ""
 
 
-async def absent(request: Request, context: Context) -> None:
+async def absent(request: AgentRequest, context: AgentContext) -> None:
     """Returns nothing at all."""
 
 
-async def endless(request: Request, context: Context) -> AsyncIterator[str]:
+async def endless(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
     """Will not stop, even when it is told to."""
     yield "On "
     while True:
@@ -86,13 +86,13 @@ async def endless(request: Request, context: Context) -> AsyncIterator[str]:
             note("told-to-stop")
 
 
-async def two_at_once(request: Request, context: Context) -> AsyncIterator[str]:
+async def two_at_once(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
     """Makes two calls side by side."""
     outputs = await asyncio.gather(*(context.call(look_up, word=word) for word in ("cat", "dog")))
     yield "; ".join(outputs)
 
 
-async def fickle(request: Request, context: Context) -> AsyncIterator[str]:
+async def fickle(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
     """Goes another way after a crash."""
     if context.interrupted:
         await context.call(look_up, word="another")
@@ -102,12 +102,12 @@ async def fickle(request: Request, context: Context) -> AsyncIterator[str]:
         await context.call(look_up, word="stop")
 
 
-async def complaining(request: Request, context: Context) -> AsyncIterator[str]:
+async def complaining(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
     if request.text == "never":
         yield ""
     raise AgentError("Ask me tomorrow.")
 
 
-async def broken(request: Request, context: Context) -> AsyncIterator[str]:
+async def broken(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
     yield "So far "
     raise RuntimeError(SECRET)

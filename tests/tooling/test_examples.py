@@ -46,7 +46,7 @@ def test_a_server_that_uses_no_sdk_loads_none(tmp_path: Path) -> None:
         "import outlive.app, outlive.cli\n"
         "from outlive.clock import RandomIds\n"
         "from outlive.tooling.build import build_tools\n"
-        "from outlive.served_agents.load import load_agents\n"
+        "from outlive.served_agents.backend import load_agents\n"
         "settings = Settings()\n"
         "build_tools(settings, RandomIds(), None); load_agents(settings, RandomIds())\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])\n"

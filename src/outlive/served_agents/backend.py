@@ -1,25 +1,64 @@
-"""An agent in this process, served as a model."""
+"""Agents in this process, loaded from the settings and served as models."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
+import re
 from collections.abc import AsyncGenerator
 from typing import NoReturn
 
-from outlive.core.errors import InvalidRequest, UpstreamFault
+from outlive.config.settings import Settings
+from outlive.config.user_modules import load_object
+from outlive.core.errors import InvalidRequest, SettingsError, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests.create import CreateResponse
 from outlive.ports.backend import BackgroundRuns, ContinuationMode, ModelCall, OnChunks, PassedAnswer
 from outlive.served_agents.channel import AgentChannel, AgentError, AgentRunner
+from outlive.served_agents.function import FunctionAgent
 from outlive.served_agents.translator import AgentTranslator
 
 log = logging.getLogger(__name__)
 
-
-# How long an agent that is stopped may take to stop. One that will not is left alone: it can tell nobody anything.
+# The time that a cancelled agent has to stop. One that does not is left behind: its channel is not read any more.
 STOP_SECONDS = 1.0
+
+_UNSAFE = re.compile(r"[^\w.:-]+")
+
+
+def load_agents(settings: Settings, ids: IdSource) -> dict[str, AgentBackend]:
+    """Load the agents, each under its model's name. Raises SettingsError for what cannot be served."""
+    agents: dict[str, AgentBackend] = {}
+    for setting in settings.agents:
+        given, equals, reference = setting.rpartition("=")
+        own, runner = _detect(load_object(reference, "--agent")[1], reference)
+        # An agent's own name may be a sentence; a model's name is one word.
+        name = given if equals else _UNSAFE.sub("-", own or reference.rpartition(":")[2]).strip("-")
+        if not name or name in agents:
+            raise SettingsError(f"The agent {reference} needs a name of its own: --agent NAME={reference}.")
+        agents[name] = AgentBackend(name, runner, ids)
+    return agents
+
+
+def _detect(agent: object, reference: str) -> tuple[str | None, AgentRunner]:
+    """Return the agent's own name, if it has one, and its runner. Raises SettingsError for what is no agent."""
+    kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(agent).__mro__}
+    if "agents.Agent" in kinds:
+        from outlive.served_agents.openai_agents import OpenaiAgent
+
+        return agent.name, OpenaiAgent(agent)  # type: ignore[attr-defined, arg-type]
+    if "pydantic_ai.AbstractAgent" in kinds:
+        from outlive.served_agents.pydantic_agents import PydanticAgent
+
+        return agent.name, PydanticAgent(agent)  # type: ignore[attr-defined, arg-type]
+    if inspect.isasyncgenfunction(agent) or inspect.iscoroutinefunction(agent):
+        return agent.__name__, FunctionAgent(agent)
+    raise SettingsError(
+        f"{reference} is neither an Agent of openai-agents or pydantic-ai nor an async function, "
+        "so it cannot be served."
+    )
 
 
 class AgentBackend:
@@ -28,10 +67,10 @@ class AgentBackend:
     stepwise = True
     background_runs: BackgroundRuns | None = None
 
-    def __init__(self, name: str, player: AgentRunner, ids: IdSource) -> None:
+    def __init__(self, name: str, runner: AgentRunner, ids: IdSource) -> None:
         self.name = name
-        self.continuation: ContinuationMode = "prefill" if player.repeats_itself else "none"
-        self._player = player
+        self.continuation: ContinuationMode = "prefill" if runner.repeatable else "none"
+        self._runner = runner
         self._ids = ids
 
     def check(self, request: CreateResponse) -> None:
@@ -51,28 +90,28 @@ class AgentBackend:
         return AgentTranslator(call, self._ids, self.name)
 
     async def stream(self, call: ModelCall, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
-        teller = AgentChannel(self._ids)
-        task = asyncio.create_task(self._play(call, teller))
+        channel = AgentChannel(self._ids)
+        task = asyncio.create_task(self._run(call, channel))
         try:
-            async for chunks in teller.listen(call.settle):
+            async for chunks in channel.batches(call.settle):
                 yield chunks
             await task
         finally:
             await _stop(task)
 
-    async def _play(self, call: ModelCall, teller: AgentChannel) -> None:
+    async def _run(self, call: ModelCall, channel: AgentChannel) -> None:
         try:
-            await self._player.play(call, teller)
+            await self._runner.run(call, channel)
         except UpstreamFault:
             raise
         except AgentError as error:
             raise UpstreamFault(str(error), retryable=False) from error
-        except Exception as error:
-            # Its own words may hold anything, so they are for the log alone, which leaves them out, too.
+        except Exception as error:  # a user's agent may raise anything, which fails only its response
+            # The message may hold anything, so the caller gets the type alone; the log leaves the message out, too.
             log.warning("the agent %s failed", self.name, exc_info=error)
             raise UpstreamFault(f"The agent {self.name} failed ({type(error).__name__}).", retryable=False) from error
         finally:
-            teller.over()
+            channel.close()
 
     async def pass_through(self, body: Json) -> PassedAnswer:
         raise InvalidRequest(
@@ -96,4 +135,4 @@ async def _stop(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task], timeout=STOP_SECONDS)
     if task.done() and not task.cancelled():
-        task.exception()  # it was told of, or came too late
+        task.exception()  # raised already, or too late to matter: marks it as seen, or asyncio would log it

@@ -1,64 +1,99 @@
-"""How an agent tells what it does, as it does it; and what it may know of the response that it makes."""
+"""The channel from an agent to the run that journals its text, its reasoning and its calls."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from outlive import failpoints
 from outlive.core.ids import IdSource
 from outlive.core.toolcalls.calls import fail
 from outlive.ports.backend import ModelCall
-from outlive.served_agents import translator as chunks
+from outlive.served_agents.translator import encode
 
-# An agent that is faster than the storage waits once this much is on its way.
-MOST_WAITING = 256
+# An agent that is faster than the storage waits once this many chunks are queued.
+MAX_QUEUED = 256
+MAX_ERROR = 1000
 
-_Told = tuple[bytes, "asyncio.Future[None] | None"]
+_Entry = tuple[bytes, "asyncio.Future[None] | None"]
 
 
 class AgentError(Exception):
-    """Raised by an agent: its message is what the caller is told."""
+    """Raised by an agent: the caller gets its message."""
 
 
 class AgentChannel:
-    """A line from the agent's task to whoever journals."""
+    """Queue of chunks from the agent's task to the run that journals them."""
 
     def __init__(self, ids: IdSource) -> None:
         self._ids = ids
-        self._told: asyncio.Queue[_Told | None] = asyncio.Queue()
-        self._room = asyncio.Semaphore(MOST_WAITING)
+        self._queue: asyncio.Queue[_Entry | None] = asyncio.Queue()
+        self._slots = asyncio.Semaphore(MAX_QUEUED)
 
-    async def tell(self, chunk: bytes) -> None:
-        await self._room.acquire()
-        self._told.put_nowait((chunk, None))
+    async def text(self, piece: str) -> None:
+        await self._send(encode("text", piece))
 
-    async def begin(self, name: str, arguments: str) -> str:
-        """A call is about to be made: back, with its item's id, when that is in the journal."""
+    async def reasoning(self, piece: str) -> None:
+        await self._send(encode("reasoning", piece))
+
+    async def end_item(self) -> None:
+        """End a message or a reasoning item: the text that comes next begins another."""
+        await self._send(encode("end_item"))
+
+    async def usage(self, used: Any, *, cached: int | None, reasoning: int | None) -> None:
+        """Add the tokens that an SDK has counted, if any."""
+        if used.total_tokens:
+            usage = {
+                "input_tokens": used.input_tokens,
+                "input_tokens_details": {"cached_tokens": cached or 0},
+                "output_tokens": used.output_tokens,
+                "output_tokens_details": {"reasoning_tokens": reasoning or 0},
+                "total_tokens": used.total_tokens,
+            }
+            await self._send(encode("usage", usage))
+
+    async def begin_call(self, name: str, arguments: str) -> str:
+        """Journal a call that is about to be made. Returns its item's id once that is durable."""
         item_id = self._ids.new("mcp")
         failpoints.hit("before-call-journaled")
-        await self._tell_durably(chunks.begin(item_id, name, arguments))
+        await self._send_durably(encode("begin_call", item_id, name, arguments))
         failpoints.hit("after-call-journaled")
         return item_id
 
-    async def finish(self, item_id: str, output: str | None, error: str | None = None) -> None:
-        """A call is over: back when that is in the journal."""
+    async def finish_call(self, item_id: str, output: str) -> None:
+        """Journal a call's output. Returns once that is durable."""
+        await self._finish_call(item_id, output, None)
+
+    async def fail_call(self, item_id: str, error: Exception) -> str:
+        """Journal a call's failure. Returns the message once that is durable."""
+        message = f"{type(error).__name__}: {error}"[:MAX_ERROR]
+        await self._finish_call(item_id, None, message)
+        return message
+
+    async def _finish_call(self, item_id: str, output: str | None, error: str | None) -> None:
         failpoints.hit("before-output-journaled")
-        await self._tell_durably(chunks.finish(item_id, output, None if error is None else fail(error).error))
+        await self._send_durably(encode("finish_call", item_id, output, None if error is None else fail(error).error))
         failpoints.hit("after-output-journaled")
 
-    async def _tell_durably(self, chunk: bytes) -> None:
+    async def _send(self, chunk: bytes) -> None:
+        await self._slots.acquire()
+        self._queue.put_nowait((chunk, None))
+
+    async def _send_durably(self, chunk: bytes) -> None:
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._told.put_nowait((chunk, durable))
+        self._queue.put_nowait((chunk, durable))
         await durable
 
-    def over(self) -> None:
-        self._told.put_nowait(None)
+    def close(self) -> None:
+        self._queue.put_nowait(None)
 
-    async def listen(self, settle: Callable[[], Awaitable[None]] | None) -> AsyncGenerator[list[bytes], None]:
-        """What is told, as it comes. Whoever takes a batch and asks for the next has put it up for commit."""
-        while batch := await self._next():
+    async def batches(self, settle: Callable[[], Awaitable[None]] | None) -> AsyncGenerator[list[bytes], None]:
+        """Yield the queued chunks, batch by batch. A reader that asks for the next has submitted the last for commit;
+        `settle` waits until it is durable."""
+        while batch := await self._take():
             yield [chunk for chunk, _ in batch]
             waiting = [durable for _, durable in batch if durable is not None and not durable.done()]
             if waiting and settle is not None:
@@ -66,28 +101,39 @@ class AgentChannel:
             for durable in waiting:
                 durable.set_result(None)
 
-    async def _next(self) -> list[_Told]:
-        """All that waits, the first of it awaited; empty at the end."""
-        told = await self._told.get()
-        batch: list[_Told] = []
-        while told is not None:
-            batch.append(told)
-            if told[1] is None:
-                self._room.release()
-            if self._told.empty():
+    async def _take(self) -> list[_Entry]:
+        """Wait for a chunk, and return it with all others that are queued; an empty list at the end."""
+        entry = await self._queue.get()
+        batch: list[_Entry] = []
+        while entry is not None:
+            batch.append(entry)
+            if entry[1] is None:
+                self._slots.release()
+            if self._queue.empty():
                 return batch
-            told = self._told.get_nowait()
+            entry = self._queue.get_nowait()
         if batch:
-            self.over()  # to be found again, once this has been taken
+            self.close()  # so that the next call finds the end again
         return batch
 
 
 class AgentRunner(Protocol):
-    """An agent of some kind."""
+    """Runs an agent of one kind."""
 
-    # True: run again from its start, it says what it said before, so that an answer can go on in the middle of a text.
-    repeats_itself: bool
+    # True: run again from its start it produces the same text, so that it can resume in the middle of one.
+    repeatable: bool
 
-    async def play(self, call: ModelCall, teller: AgentChannel) -> None:
-        """Do the work. Whatever it raises is the agent's failure."""
+    async def run(self, call: ModelCall, channel: AgentChannel) -> None:
+        """Answer a call. An exception means that the agent failed."""
         ...
+
+
+def render(result: object) -> str:
+    """Return what a user's tool or agent returned as text: a text as it is, anything else as JSON."""
+    if result is None:
+        return ""
+    return result if isinstance(result, str) else msgspec.json.encode(result, enc_hook=_dump).decode()
+
+
+def _dump(value: Any) -> Any:
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else str(value)

@@ -1,4 +1,4 @@
-"""An async function as an agent: it is given the request and a context, and yields what it has to say."""
+"""An async function as an agent: it takes the request and a context, and yields its output."""
 
 from __future__ import annotations
 
@@ -9,29 +9,28 @@ from typing import Any
 
 import msgspec
 
+from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
+from outlive.core.toolcalls.calls import INTERRUPTED
 from outlive.ports.backend import ModelCall
-from outlive.served_agents import translator as chunks
-from outlive.served_agents.channel import AgentChannel
-from outlive.served_agents.rendering import render
-from outlive.served_agents.replay_guard import ReplayGuard
+from outlive.served_agents.channel import AgentChannel, render
 
-MAX_ERROR = 1000
+DIVERGED = "The agent went another way than before it was interrupted."
 
 
-class Reasoning(str):
-    """Yielded by an agent: a piece of what it thinks, not of what it says."""
+class ReasoningText(str):
+    """Yielded by an agent: a piece of its reasoning, not of its answer."""
 
 
 class CallFailed(Exception):
-    """A call that an agent made came to nothing; the message says why."""
+    """A call that an agent made has failed; the message is the reason."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent is asked."""
+class AgentRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The request that an agent answers."""
 
     model: str
-    items: Sequence[Json]  # the conversation so far, this turn's input, and what this response holds by now
+    items: Sequence[Json]  # the conversation so far, this turn's input, and this response's items so far
     instructions: str | None
     metadata: dict[str, str]
     temperature: float | None
@@ -39,7 +38,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """What the user said last."""
+        """Return the text of the user's last message."""
         for item in reversed(self.items):
             if item.get("role") == "user":
                 content = item.get("content")
@@ -50,82 +49,127 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
 
-class Context:
-    """What an agent knows of the response that it makes, and how its steps become part of it."""
+class ReplayGuard:
+    """The output of an interrupted run, skipped piece by piece as the agent produces it again."""
 
-    def __init__(self, call: ModelCall, teller: AgentChannel, recall: ReplayGuard) -> None:
+    def __init__(self, items: Sequence[Json], open_text: str | None) -> None:
+        self._steps: list[tuple[str, str] | Json] = []
+        for item in items:
+            self._steps += _read_steps(item)
+        if open_text is not None:
+            self._steps.append(("message", open_text))
+        self._must_match = open_text is not None
+
+    def skip_text(self, kind: str, piece: str) -> str:
+        """Return the new part of a piece. Raises UpstreamFault when it cannot follow a text that is half shown."""
+        while piece and self._steps:
+            step = self._steps[0]
+            if not isinstance(step, tuple) or step[0] != kind:
+                self._diverge()
+                break
+            shown = step[1]
+            shared = min(len(shown), len(piece))
+            if shown[:shared] != piece[:shared]:
+                self._diverge()
+                break
+            piece = piece[shared:]
+            self._steps[:1] = [(kind, shown[shared:])] if shown[shared:] else []
+        return piece
+
+    def skip_call(self, name: str, arguments: str, idempotent: bool) -> Json | None:
+        """Return the item of the same call, if it was made before and need not, or must not, be made again."""
+        if not self._steps:
+            return None
+        step = self._steps[0]
+        if isinstance(step, tuple) or (step["name"], step["arguments"]) != (name, arguments):
+            self._diverge()
+            return None
+        self._steps.pop(0)
+        return None if idempotent and _was_interrupted(step) else step
+
+    def _diverge(self) -> None:
+        """Skip nothing from here on: the agent does something else than before."""
+        if self._must_match:
+            raise UpstreamFault(DIVERGED, retryable=False)
+        self._steps = []
+
+
+class AgentContext:
+    """The response that an agent makes, and the calls that are steps of it."""
+
+    def __init__(self, call: ModelCall, channel: AgentChannel, guard: ReplayGuard) -> None:
         self.response_id = call.response_id
         self.owner = call.owner
         self.interrupted = bool(call.own) or call.resume is not None  # it has been begun before
-        self._teller = teller
-        self._recall = recall
+        self._channel = channel
+        self._guard = guard
         self._calls = 0
 
     @property
     def key(self) -> str:
-        """Of the next call: the same for the same call, however often it is made."""
+        """Return the key of the next call: the same for the same call, however often it is made."""
         return f"{self.response_id}/{self._calls + 1}"
 
     async def call(
         self, function: Callable[..., Any], /, *, name: str | None = None, idempotent: bool = False, **arguments: Any
     ) -> str:
-        """Make a call as a step of the response: it is in the journal before it is made, and its output before anything
-        that comes of it. One that was finished before a crash is not made again: its output is given back.
+        """Make a call as a step of the response: it is journaled before it is made, and its output before anything that
+        follows from it. A call that was finished before a crash is not made again: its output is returned.
 
         Raises CallFailed when the function raises; and, unless it is idempotent, when the call was interrupted.
         """
         self._calls += 1
         called = name or str(getattr(function, "__name__", "call"))
         written = msgspec.json.encode(arguments, enc_hook=str).decode()
-        made = self._recall.take_call(called, written, idempotent)
+        made = self._guard.skip_call(called, written, idempotent)
         if made is not None:
-            return _recall_output(made)
-        item_id = await self._teller.begin(called, written)
+            return _read_output(made)
+        item_id = await self._channel.begin_call(called, written)
         try:
             output = render(await _run(function, arguments))
-        except Exception as error:
-            message = f"{type(error).__name__}: {error}"[:MAX_ERROR]
-            await self._teller.finish(item_id, None, message)
-            raise CallFailed(message) from error
-        await self._teller.finish(item_id, output)
+        except Exception as error:  # a user's function may raise anything, and its call must end
+            raise CallFailed(await self._channel.fail_call(item_id, error)) from error
+        await self._channel.finish_call(item_id, output)
         return output
 
 
-AgentFunction = Callable[[Request, Context], AsyncIterator[str] | Awaitable[str | None]]
+AgentFunction = Callable[[AgentRequest, AgentContext], AsyncIterator[str] | Awaitable[str | None]]
 
 
 class FunctionAgent:
-    """Run again from its start after a crash; what it said and did before is passed over as it comes by."""
+    """Runs the function again from its start after a crash, and skips the output that the response already has."""
 
-    repeats_itself = True
+    repeatable = True
 
     def __init__(self, function: AgentFunction) -> None:
         self._function = function
 
-    async def play(self, call: ModelCall, teller: AgentChannel) -> None:
-        recall = ReplayGuard(call.own, call.resume.text if call.resume is not None else None)
-        request = call.request
-        asked = Request(
+    async def run(self, call: ModelCall, channel: AgentChannel) -> None:
+        guard = ReplayGuard(call.own, call.resume.text if call.resume is not None else None)
+        request = AgentRequest(
             model=call.model,
             items=call.items,
-            instructions=request.instructions,
-            metadata=request.metadata,
-            temperature=request.temperature,
-            max_output_tokens=request.max_output_tokens,
+            instructions=call.request.instructions,
+            metadata=call.request.metadata,
+            temperature=call.request.temperature,
+            max_output_tokens=call.request.max_output_tokens,
         )
-        answer = self._function(asked, Context(call, teller, recall))
+        answer = self._function(request, AgentContext(call, channel, guard))
         if inspect.isawaitable(answer):
-            await self._say(await answer or "", teller, recall)
+            await _send(await answer or "", channel, guard)
             return
         async for piece in answer:
-            await self._say(piece, teller, recall)
+            await _send(piece, channel, guard)
 
-    async def _say(self, piece: object, teller: AgentChannel, recall: ReplayGuard) -> None:
-        if not isinstance(piece, str):
-            raise TypeError(f"An agent yields text, not {type(piece).__name__}.")
-        thinks = isinstance(piece, Reasoning)
-        if rest := recall.take_text("reasoning" if thinks else "message", str(piece)):
-            await teller.tell(chunks.thought(rest) if thinks else chunks.text(rest))
+
+async def _send(piece: object, channel: AgentChannel, guard: ReplayGuard) -> None:
+    if not isinstance(piece, str):
+        raise TypeError(f"An agent yields text, not {type(piece).__name__}.")
+    if isinstance(piece, ReasoningText):
+        if rest := guard.skip_text("reasoning", str(piece)):
+            await channel.reasoning(rest)
+    elif rest := guard.skip_text("message", str(piece)):
+        await channel.text(rest)
 
 
 async def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> object:
@@ -135,7 +179,20 @@ async def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> objec
     return await result if inspect.isawaitable(result) else result
 
 
-def _recall_output(item: Json) -> str:
+def _read_steps(item: Json) -> list[tuple[str, str] | Json]:
+    kind = item.get("type")
+    if kind in ("message", "reasoning"):
+        text = "".join(part.get("text", "") for part in item.get("content") or [])
+        return [(kind, text)] if text else []
+    return [item] if kind == "mcp_call" else []
+
+
+def _was_interrupted(item: Json) -> bool:
+    error = item.get("error")
+    return isinstance(error, dict) and (error.get("content") or [{}])[0].get("text") == INTERRUPTED
+
+
+def _read_output(item: Json) -> str:
     error = item.get("error")
     if error is None:
         return str(item.get("output") or "")

@@ -1,4 +1,4 @@
-"""An Agent of pydantic-ai as a model: its text streams, and the calls of its tools are steps."""
+"""An Agent of pydantic-ai as a model: its text is streamed, and its tool calls are steps."""
 
 from __future__ import annotations
 
@@ -33,55 +33,51 @@ from pydantic_ai.tools import ToolDefinition
 
 from outlive.core.events import Json
 from outlive.ports.backend import ModelCall
-from outlive.served_agents import translator as chunks
-from outlive.served_agents.channel import AgentChannel, AgentError
-from outlive.served_agents.rendering import render
-
-MAX_ERROR = 1000
+from outlive.served_agents.channel import AgentChannel, AgentError, render
 
 
-class Journaling(AbstractCapability[Any]):
-    """Tells of each call before it is made, and of what came of it before anything else is done."""
+class JournalingCapability(AbstractCapability[Any]):
+    """Journals each call before it is made, and its output before the agent goes on."""
 
-    def __init__(self, teller: AgentChannel) -> None:
-        self._teller = teller
+    def __init__(self, channel: AgentChannel) -> None:
+        self._channel = channel
 
     async def wrap_tool_execute(
         self, ctx: RunContext[Any], *, call: ToolCallPart, tool_def: ToolDefinition, args: Any, handler: Any
     ) -> Any:
-        item_id = await self._teller.begin(call.tool_name, call.args_as_json_str())
+        item_id = await self._channel.begin_call(call.tool_name, call.args_as_json_str())
         try:
             result = await handler(args)
-        except Exception as error:
-            await self._teller.finish(item_id, None, f"{type(error).__name__}: {error}"[:MAX_ERROR])
+        except Exception as error:  # a user's tool may raise anything, and its call must end
+            await self._channel.fail_call(item_id, error)
             raise
-        await self._teller.finish(item_id, render(result))
+        await self._channel.finish_call(item_id, render(result))
         return result
 
 
 class PydanticAgent:
-    """After a crash it is given its history and the outputs of finished calls, and goes on from there."""
+    """Restarts the agent after a crash with its history and the outputs of finished calls."""
 
-    repeats_itself = False
+    repeatable = False
 
     def __init__(self, agent: Agent[Any, Any]) -> None:
         self._agent = agent
 
-    async def play(self, call: ModelCall, teller: AgentChannel) -> None:
-        asked = self._agent.run_stream_events(
+    async def run(self, call: ModelCall, channel: AgentChannel) -> None:
+        run = self._agent.run_stream_events(
             message_history=read_messages(call.items),
             instructions=call.request.instructions,
-            capabilities=[Journaling(teller)],
+            capabilities=[JournalingCapability(channel)],
             model_settings=_read_settings(call),
             infer_name=False,
         )
-        async with asked as events:
+        async with run as events:
             async for event in events:
-                await _tell(event, teller)
+                await _forward(event, channel)
 
 
 def _read_settings(call: ModelCall) -> ModelSettings:
-    """What the request says in place of the agent's own settings."""
+    """Return the request's settings, which replace the agent's own."""
     request = call.request
     settings = ModelSettings()
     if request.temperature is not None:
@@ -93,32 +89,31 @@ def _read_settings(call: ModelCall) -> ModelSettings:
     return settings
 
 
-async def _tell(event: Any, teller: AgentChannel) -> None:
+async def _forward(event: Any, channel: AgentChannel) -> None:
     if isinstance(event, PartStartEvent):
-        await _say(event.part, getattr(event.part, "content", None), teller)
+        await _send(event.part, getattr(event.part, "content", None), channel)
     elif isinstance(event, PartDeltaEvent):
-        await _say(event.delta, getattr(event.delta, "content_delta", None), teller)
+        await _send(event.delta, getattr(event.delta, "content_delta", None), channel)
     elif isinstance(event, PartEndEvent) and isinstance(event.part, TextPart | ThinkingPart):
-        await teller.tell(chunks.pause())
+        await channel.end_item()
     elif isinstance(event, AgentRunResultEvent):
         if not isinstance(event.result.output, str):  # a structured answer came as the call of a tool
-            await teller.tell(chunks.text(render(event.result.output)))
+            await channel.text(render(event.result.output))
         used = event.result.usage
-        if used.total_tokens:
-            await teller.tell(chunks.use(_show_usage(used)))
+        await channel.usage(used, cached=used.cache_read_tokens, reasoning=0)
 
 
-async def _say(piece: Any, text: str | None, teller: AgentChannel) -> None:
+async def _send(piece: Any, text: str | None, channel: AgentChannel) -> None:
     if not text:
         return
     if isinstance(piece, TextPart | TextPartDelta):
-        await teller.tell(chunks.text(text))
+        await channel.text(text)
     elif isinstance(piece, ThinkingPart | ThinkingPartDelta):
-        await teller.tell(chunks.thought(text))
+        await channel.reasoning(text)
 
 
 def read_messages(items: Sequence[Json]) -> list[ModelMessage]:
-    """The items as the messages that pydantic-ai keeps, one after the other."""
+    """Return the items as the messages of pydantic-ai: requests and responses in turn."""
     messages: list[ModelMessage] = []
     names: dict[str, str] = {}
     for item in items:
@@ -151,7 +146,7 @@ def _answer(messages: list[ModelMessage]) -> list[Any]:
 
 
 def _read_content(content: Any) -> str | list[UserContent]:
-    """What a user says, with the images and files in it."""
+    """Return a user message's text, or its parts if there are images or files among them."""
     if isinstance(content, str) or all(part.get("type") == "input_text" for part in content):
         return _text_of(content)
     return [_read_part(part) for part in content]
@@ -175,13 +170,3 @@ def _text_of(content: Any) -> str:
     if isinstance(content, str):
         return content
     return "".join(part.get("text", "") for part in content)
-
-
-def _show_usage(used: Any) -> Json:
-    return {
-        "input_tokens": used.input_tokens,
-        "input_tokens_details": {"cached_tokens": used.cache_read_tokens or 0},
-        "output_tokens": used.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": used.total_tokens,
-    }

@@ -1,4 +1,4 @@
-"""From what an agent tells as it works, to drafts: text, thoughts, and the calls that it makes by itself."""
+"""From an agent's chunks to drafts: text, reasoning, and the calls that the agent makes itself."""
 
 from __future__ import annotations
 
@@ -18,48 +18,22 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(tuple[str, list[Any]]).decode
 
 
-def text(piece: str) -> bytes:
-    return _encode(("text", [piece]))
-
-
-def thought(piece: str) -> bytes:
-    return _encode(("thought", [piece]))
-
-
-def pause() -> bytes:
-    """What was said is one message; what comes next is another."""
-    return _encode(("pause", []))
-
-
-def begin(item_id: str, name: str, arguments: str) -> bytes:
-    """A call is about to be made."""
-    return _encode(("begin", [item_id, name, arguments]))
-
-
-def finish(item_id: str, output: str | None, error: Json | None = None) -> bytes:
-    """A call is over."""
-    return _encode(("finish", [item_id, output, error]))
-
-
-def report(item_id: str, progress: Json) -> bytes:
-    return _encode(("report", [item_id, progress]))
-
-
-def use(usage: Json) -> bytes:
-    """What a step has used, in the shape of the Responses API."""
-    return _encode(("use", [usage]))
+def encode(kind: str, *values: object) -> bytes:
+    """Make a chunk, which `AgentTranslator.feed` gives to the method of its kind."""
+    return _encode((kind, values))
 
 
 class AgentTranslator:
-    """One text grows at a time; calls may run side by side."""
+    """Translates one attempt of an agent. One text grows at a time; calls may run in parallel."""
 
     def __init__(self, call: ModelCall, ids: IdSource, name: str) -> None:
         self._ids = ids
         self._name = name
         self._next_index = self._first = call.first
         self._text: GrowingText | None = None
-        self._paused = False  # that text is whole, and shown as such when something follows: so the end of the last one
-        # stands in the same commit as the end of the answer, and a journal with nothing open has more to come
+        # True: that text is complete, but closed only when something follows. So the last one's end is in the same
+        # commit as the end of the answer, and in a journal with nothing open there is more to come.
+        self._complete = False
         self._calls: dict[str, ToolCall] = {}
         self._usage: Json | None = None
         if call.resume is not None:
@@ -76,21 +50,21 @@ class AgentTranslator:
     def end(self) -> tuple[list[AnyDraft], Ending]:
         drafts: list[AnyDraft] = []
         if self._text is None and self._next_index == self._first:
-            drafts += self._open("message", "output_text")  # an answer without a word is still an answer
+            drafts += self._open("message", "output_text")  # an empty answer is still an answer
         drafts += self._close()
         return drafts, Ending("completed", usage=self._usage, model=self._name)
 
     def _feed_text(self, piece: str) -> list[AnyDraft]:
         return self._grow("message", "output_text", piece)
 
-    def _feed_thought(self, piece: str) -> list[AnyDraft]:
+    def _feed_reasoning(self, piece: str) -> list[AnyDraft]:
         return self._grow("reasoning", "reasoning_text", piece)
 
-    def _feed_pause(self) -> list[AnyDraft]:
-        self._paused = True
+    def _feed_end_item(self) -> list[AnyDraft]:
+        self._complete = True
         return []
 
-    def _feed_begin(self, item_id: str, name: str, arguments: str) -> list[AnyDraft]:
+    def _feed_begin_call(self, item_id: str, name: str, arguments: str) -> list[AnyDraft]:
         drafts = self._close()
         call = ToolCall(
             item_id=item_id, output_index=self._count(), label=self._name, name=name, arguments=arguments or "{}"
@@ -98,20 +72,16 @@ class AgentTranslator:
         self._calls[item_id] = call
         return [*drafts, *wire.announce(call), wire.begin(call)]
 
-    def _feed_finish(self, item_id: str, output: str | None, error: Json | None) -> list[AnyDraft]:
+    def _feed_finish_call(self, item_id: str, output: str | None, error: Json | None) -> list[AnyDraft]:
         return wire.finish(self._calls.pop(item_id), ToolOutcome(output, error))
 
-    def _feed_report(self, item_id: str, progress: Json) -> list[AnyDraft]:
-        call = self._calls.get(item_id)
-        return [] if call is None else [wire.report(call, progress)]
-
-    def _feed_use(self, usage: Json) -> list[AnyDraft]:
+    def _feed_usage(self, usage: Json) -> list[AnyDraft]:
         self._usage = add_usage(self._usage, usage)
         return []
 
     def _grow(self, type_: Literal["message", "reasoning"], kind: PartKind, piece: str) -> list[AnyDraft]:
         drafts: list[AnyDraft] = []
-        if self._text is not None and (self._paused or self._text.kind != kind):
+        if self._text is not None and (self._complete or self._text.kind != kind):
             drafts += self._close()
         if self._text is None:
             drafts += self._open(type_, kind)
@@ -124,7 +94,7 @@ class AgentTranslator:
         return [*self._text.open(), *self._text.open_part(kind)]
 
     def _close(self) -> list[AnyDraft]:
-        grown, self._text, self._paused = self._text, None, False
+        grown, self._text, self._complete = self._text, None, False
         return [] if grown is None else grown.close("completed")
 
     def _count(self) -> int:
