@@ -1,1 +1,1 @@
-"""The five reports that Outlive answers, acted out in the terminal against a real server process."""
+"""The demo: five public bug reports, reproduced in the terminal against a real server process."""

@@ -1,4 +1,4 @@
-"""Runs the demo: exits with 0 only when every claim held."""
+"""Run the demo; exit with 0 only if every claim held."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 
-from demo.chapters import CHAPTERS, Play
+from demo.chapters import CHAPTERS, Demo
 from demo.server import Server
 from demo.stage import Stage
 
 INTRODUCTION = """\
 [bold]Outlive[/]: responses that outlive the connection and the process.
-Five public bug reports, acted out against a real server process
+Five public bug reports, reproduced against a real server process
 with a real, very small model: it shows durability, not intelligence."""
 
 
-def perform(stage: Stage, server: Server) -> None:
+def run_chapters(stage: Stage, server: Server) -> None:
     with stage.console.status("Starting the server and loading the embedded model ..."):
         server.start()
     stage.console.print(f"Serving on http://127.0.0.1:{server.port}, storing in a file.", highlight=False)
-    play = Play(server, stage)
+    demo = Demo(server, stage)
     for chapter in CHAPTERS:
         try:
-            chapter(play)
+            chapter(demo)
         except (LookupError, OSError, RuntimeError, ValueError) as error:
-            # A chapter that cannot go on is a claim that does not hold; the others may still be shown.
+            # A chapter that fails is a claim that does not hold; the others may still be shown.
             stage.claim(f"{chapter.__name__} ran to its end", False, f"{type(error).__name__}: {error}")
 
 
@@ -46,7 +46,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="outlive-demo-") as folder:
         server = Server(Path(folder))
         try:
-            perform(stage, server)
+            run_chapters(stage, server)
         except RuntimeError as error:
             stage.claim("the server starts", False, error)
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The least a client needs: JSON in and out, and event streams that can be left in the middle."""
+"""A minimal client: JSON requests, and event streams that can be closed before their end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIMEOUT_SECONDS = 90
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server said to one request."""
+    """The answer to one request."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -24,7 +24,7 @@ class Answer:
 
 @dataclass
 class Stream:
-    """An open event stream, and what was seen of it so far."""
+    """An open event stream, and the events read so far."""
 
     connection: http.client.HTTPConnection
     response: http.client.HTTPResponse
@@ -32,7 +32,7 @@ class Stream:
     events: list[Json] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Json]:
-        """The events as they come, until the server ends the stream or is gone."""
+        """Yield events as they arrive, until the stream ends or breaks."""
         frame = b""
         while line := self._read_line():
             frame += line
@@ -75,7 +75,7 @@ class Stream:
 
 
 class Client:
-    """Speaks to one server."""
+    """Sends requests to one server."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -114,7 +114,7 @@ def is_text(event: Json) -> bool:
 
 
 def text_of(thing: Json) -> str:
-    """All text in a response or an item."""
+    """Return all text of a response or an item."""
     items = thing["output"] if thing.get("object") == "response" else [thing]
     parts = [part for item in items for part in item.get("content") or []]
     return "".join(part.get("text", "") for part in parts)

@@ -1,4 +1,4 @@
-"""A real server process, to be started, killed and searched."""
+"""A server process that can be started, killed, and searched for text on disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def find_free_port() -> int:
 
 
 class Server:
-    """`outlive serve` with the embedded model; everything it writes goes into one folder."""
+    """`outlive serve` with the embedded model, writing into one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,7 +40,7 @@ class Server:
         """Start it and wait until it is ready."""
         command = [str(Path(sys.executable).with_name("outlive")), "serve"]
         command += ["--port", str(self.port), "--database", f"sqlite:///{self.database}"]
-        # A setting of whoever watches must not change what is shown.
+        # Settings in the environment must not change the demo.
         environ = {name: value for name, value in os.environ.items() if not name.startswith("OUTLIVE_")}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self.folder, env=environ, stdout=log, stderr=log)
@@ -48,11 +48,11 @@ class Server:
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-15:])
-                raise RuntimeError(f"The server did not start. Its last words:\n{tail}")
+                raise RuntimeError(f"The server did not start. The end of its log:\n{tail}")
             time.sleep(0.1)
 
     def kill(self) -> None:
-        """End it as a power cut would: no warning, no last write."""
+        """Kill it without a warning, as a crash would."""
         assert self._process
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
@@ -67,7 +67,7 @@ class Server:
             self.kill()
 
     def files(self) -> list[Path]:
-        """Every file it could have written to: its folder, and whatever regular file it holds open."""
+        """Return every file it could have written to: those in its folder, and the regular files it has open."""
         found = {file.resolve() for file in self.folder.rglob("*") if file.is_file()}
         for link in Path(f"/proc/{self.pid}/fd").glob("*"):
             try:
@@ -79,7 +79,7 @@ class Server:
         return sorted(found)
 
     def find(self, words: str) -> list[Path]:
-        """The files in which `words` stand."""
+        """Return the files that contain `words`."""
         return [file for file in self.files() if words.encode() in file.read_bytes()]
 
     def _is_ready(self) -> bool:

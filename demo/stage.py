@@ -1,4 +1,4 @@
-"""What the audience sees: chapters, requests, the model's words as they come, and claims that hold or do not."""
+"""Output of the demo: chapters, requests, the model's text as it arrives, and claims that hold or do not."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rich.rule import Rule
 from demo.client import Json
 
 _LONG_ID = re.compile(r"\b(resp|conv)_\w{20,}(\w{6})\b")
-# The same in every request, so shown last, where a line is cut.
-_LESS_TELLING = ("max_output_tokens", "model")
+# The same in every request, so shown last, where a line is truncated.
+_SHOWN_LAST = ("max_output_tokens", "model")
 
 
 class Stage:
-    """Narrates, and keeps count of what did not hold."""
+    """Prints the demo, and counts the claims that hold and those that do not."""
 
     def __init__(self, console: Console, pauses: bool) -> None:
         self.console = console
@@ -33,25 +33,25 @@ class Stage:
         self.console.print(f"[italic dim]The report: {escape(complaint)}[/]")
         self.pause(1.5)
 
-    def tell(self, text: str) -> None:
+    def note(self, text: str) -> None:
         self.console.print(f"\n[cyan]>[/] {escape(text)}")
         self.pause(0.8)
 
     def request(self, method: str, path: str, body: Json | None = None) -> None:
         body = body or {}
-        shown = {name: body[name] for name in sorted(body, key=lambda name: name in _LESS_TELLING)}
+        shown = {name: body[name] for name in sorted(body, key=lambda name: name in _SHOWN_LAST)}
         line = shorten(f"{method} {path} {json.dumps(shown) if shown else ''}".strip())
-        room = self.console.width - 8
-        if len(line) > room:
-            line = line[:room] + " ..."
+        width = self.console.width - 8
+        if len(line) > width:
+            line = line[:width] + " ..."
         self.console.print(f"  [dim]{escape(line)}[/]", highlight=False)
 
-    def speak(self, delta: str, style: str = "white") -> None:
-        """The model's words, as they come."""
+    def show_text(self, delta: str, style: str = "white") -> None:
+        """Print the model's text as it arrives."""
         self.console.print(delta, end="", style=style, markup=False, highlight=False, soft_wrap=True)
 
-    def cut(self, what: str) -> None:
-        self.console.print(f" [bold red]<< {escape(what)}[/]", highlight=False)
+    def mark_break(self, label: str) -> None:
+        self.console.print(f" [bold red]<< {escape(label)}[/]", highlight=False)
         self.pause(0.8)
 
     def claim(self, text: str, holds: bool, why: object = "") -> None:
@@ -69,5 +69,5 @@ class Stage:
 
 
 def shorten(text: str) -> str:
-    """Ids are long, and they differ at the end."""
+    """Shorten long ids to their ends, which differ."""
     return _LONG_ID.sub(r"\1_…\2", text)

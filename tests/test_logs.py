@@ -1,4 +1,4 @@
-"""Logs say where something went wrong, and hold nothing of what a caller sent."""
+"""Logged errors have their place, and nothing that a caller sent."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def fail() -> None:
         raise ValueError(f"bad: {CANARY}") from error
 
 
-def said(message: str, error: BaseException) -> str:
+def format_error(message: str, error: BaseException) -> str:
     record = logging.LogRecord(
         "x", logging.ERROR, __file__, 1, message, None, (type(error), error, error.__traceback__)
     )
     return logs.Formatter("%(message)s").format(record)
 
 
-def test_a_logged_error_names_the_lines_and_the_kinds_but_not_the_words() -> None:
+def test_a_logged_error_has_its_lines_and_types_but_not_its_messages() -> None:
     with pytest.raises(ValueError, match=CANARY) as caught:
         fail()
-    line = said("it failed", caught.value)
+    line = format_error("it failed", caught.value)
     assert CANARY not in line
     assert "it failed" in line
     assert line.index("KeyError") < line.index("ValueError")
     assert "in fail" in line
 
 
-def test_an_error_that_nobody_waited_for_is_logged_without_its_words() -> None:
+def test_an_unhandled_error_of_a_task_is_logged_without_its_message() -> None:
     output = io.StringIO()
     handler = logging.StreamHandler(output)
     handler.setFormatter(logs.Formatter("%(message)s"))

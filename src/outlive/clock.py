@@ -1,4 +1,4 @@
-"""The real clock and the real source of ids."""
+"""The system clock and the random ids of a running server."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import os
 import time
 from collections.abc import Iterator
 
-BYTES = 18  # of randomness in an id
-DRAW = 128
+RANDOM_BYTES = 18  # in an id
+BATCH = 128  # ids per system call
 
 
 class SystemClock:
+    """Wall clock, monotonic clock and sleep of this machine."""
+
     def now(self) -> float:
         return time.time()
 
@@ -23,19 +25,21 @@ class SystemClock:
 
 
 class RandomIds:
-    """Prefix, milliseconds and randomness. What is made one after the other sorts that way, so the index of ids grows
-    at its end, and a commit touches few of its pages."""
+    """Ids of prefix, milliseconds and random digits.
+
+    They sort by their time, so the index of ids grows at its end, and a commit touches few of its pages.
+    """
 
     def __init__(self) -> None:
-        self._drawn: Iterator[str] = iter(())
+        self._batch: Iterator[str] = iter(())
 
     def new(self, prefix: str) -> str:
         return f"{prefix}_{int(time.time() * 1000):012x}{self._draw()}"
 
     def _draw(self) -> str:
-        # Many at a time: each draw from the system costs a system call.
-        for digits in self._drawn:
+        # In batches, because each read from the system is a system call.
+        for digits in self._batch:
             return digits
-        random = os.urandom(DRAW * BYTES).hex()
-        self._drawn = iter([random[at : at + 2 * BYTES] for at in range(0, len(random), 2 * BYTES)])
-        return next(self._drawn)
+        random = os.urandom(BATCH * RANDOM_BYTES).hex()
+        self._batch = iter([random[at : at + 2 * RANDOM_BYTES] for at in range(0, len(random), 2 * RANDOM_BYTES)])
+        return next(self._batch)

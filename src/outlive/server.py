@@ -1,4 +1,4 @@
-"""Serving: a built engine behind a socket, with its chores, until a signal says stop."""
+"""Serve an engine on a socket, with its background tasks, until a signal stops it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from outlive.http.protocol import Protocol
 
 log = logging.getLogger("outlive")
 
-# How often young garbage is collected, and after how many times all of it.
+# Seconds between two collections of young garbage; after this many of them, one of all garbage.
 COLLECT_SECONDS = 5.0
 FULL_EVERY = 60
-# How long a WebSocket's client may leave a ping without an answer: one that reads slowly is not gone.
+# Seconds that a WebSocket client may leave a ping unanswered: a slow reader is not disconnected.
 PONG_SECONDS = 120.0
-# How long what is still running may take to stop when the server leaves.
+# Seconds that cancelled tasks may take to stop when the server exits.
 STUBBORN_SECONDS = 1.0
 
 
 class Server(uvicorn.Server):
-    """uvicorn, without its own ideas about signals."""
+    """uvicorn without its signal handlers: `_stop_on_signal` installs those of Outlive."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -103,7 +103,7 @@ async def leave_behind() -> None:
 
 
 async def _collect_garbage() -> None:
-    """By the clock, not by the number of objects made: else many requests at once also pay for many collections."""
+    """Collect garbage by the clock, not by the number of objects: a burst of requests must not pay for it."""
     while True:
         for _ in range(FULL_EVERY):
             await asyncio.sleep(COLLECT_SECONDS)
@@ -144,7 +144,7 @@ def _stop_on_signal(server: Server, engine: Engine, application: Application, gr
 
 
 def listen(settings: Settings) -> socket.socket:
-    """Bind before anything else is opened, so that a port in use is the first thing one hears of."""
+    """Bind the socket. Called before anything else is opened, so that a port in use is the first error."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""What the tests of the commands share."""
+"""Fixtures of the command tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command as it was typed, in a folder and an environment that hold nothing."""
+    """Return a function that runs a command in an empty folder, without settings in the environment."""
     monkeypatch.chdir(tmp_path)
     for name in os.environ:
         if name.startswith("OUTLIVE_") or name.endswith("_API_KEY"):

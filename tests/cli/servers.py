@@ -1,4 +1,4 @@
-"""Real HTTP servers for the commands to talk to: an imitation of a running Outlive, and an upstream with quirks."""
+"""HTTP servers for the tests of commands: a fake Outlive, and a chat server with configurable quirks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 
-class Listening(ThreadingHTTPServer):
-    """A server on a free port whose behaviour is an object with a method per HTTP method."""
+class FakeServer(ThreadingHTTPServer):
+    """A server on a free port that passes every request to the method `answer` of an object."""
 
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up early is no news, and must not be printed among what a command prints."""
+        """Print nothing: a client that disconnects early is expected, and the output of commands is compared."""
 
     def __init__(self, behaviour: Any) -> None:
         super().__init__(("127.0.0.1", 0), Exchange)
@@ -29,10 +29,10 @@ class Listening(ThreadingHTTPServer):
 
 
 class Exchange(BaseHTTPRequestHandler):
-    """One request, handed to the behaviour."""
+    """One request."""
 
     protocol_version = "HTTP/1.1"
-    server: Listening
+    server: FakeServer
 
     def log_message(self, *_: object) -> None:
         pass
@@ -60,7 +60,7 @@ class Exchange(BaseHTTPRequestHandler):
         self.json(status, {"error": {"message": message, "type": "x", "param": None, "code": None}})
 
     def stream(self, frames: list[str], clean_end: bool = True) -> None:
-        """Frames as chunks; without a clean end the connection is simply closed."""
+        """Send frames as chunks; without a clean end, just close the connection."""
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
@@ -74,8 +74,8 @@ class Exchange(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(behaviour: Any) -> Iterator[str]:
-    """The base address of a server with this behaviour."""
-    server = Listening(behaviour)
+    """Run a server with this behaviour; return its base URL."""
+    server = FakeServer(behaviour)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
@@ -114,8 +114,8 @@ MESSAGE = {
 }
 
 
-def story(status: str = "completed", **fields: Any) -> list[str]:
-    """The journal of a response that says two words."""
+def make_frames(status: str = "completed", **fields: Any) -> list[str]:
+    """Return the events of a response with a text of two words."""
     ended = response(status=status, **fields)
     running = response(status="in_progress", usage=None)
     return [
@@ -130,15 +130,15 @@ def story(status: str = "completed", **fields: Any) -> list[str]:
 
 
 class FakeOutlive:
-    """Endpoints of a running server, and a memory of what was asked."""
+    """Endpoints of a running server, which record the requests."""
 
     def __init__(self, key: str | None = None) -> None:
         self.key = key
         self.asked: list[tuple[str, str, dict[str, list[str]]]] = []
-        self.cuts: list[int] = []  # how many frames each of the first streams sends before it is cut
+        self.cuts: list[int] = []  # frames that each of the first streams sends before it breaks
         self.refusals: list[int] = []  # statuses that the first streams are refused with
-        self.frames = story()
-        self.waiting: list[dict[str, Any]] = []  # what is listed behind the two that have ended
+        self.frames = make_frames()
+        self.waiting: list[dict[str, Any]] = []  # listed after the two ended responses
         self.items = [{**MESSAGE, "id": f"msg_{n}"} for n in range(250)]
 
     def answer(self, exchange: Exchange, method: str, path: str, query: dict[str, list[str]], body: Any) -> None:
@@ -197,8 +197,8 @@ def _envelope(data: list[dict[str, Any]], has_more: bool) -> dict[str, Any]:
     return {"object": "list", "data": data, "first_id": first, "last_id": last, "has_more": has_more}
 
 
-class FakeUpstream:
-    """A Chat Completions server whose quirks can be chosen."""
+class FakeChatServer:
+    """A Chat Completions server with configurable quirks."""
 
     def __init__(self, **quirks: Any) -> None:
         self.prefix: str = quirks.get("prefix", "/v1")
@@ -206,7 +206,7 @@ class FakeUpstream:
         self.models: list[str] | None = quirks.get("models", ["text-embedding-x", "tiny"])
         self.honours: set[str] = quirks.get("honours", {"max_tokens", "max_completion_tokens"})
         self.refuses: set[str] = quirks.get("refuses", set())  # fields, or "developer"
-        self.hears: set[str] = quirks.get("hears", {"developer", "system"})
+        self.heeds: set[str] = quirks.get("heeds", {"developer", "system"})
         self.continues: str = quirks.get("continues", "none")
         self.sends_usage: bool = quirks.get("sends_usage", True)
         self.responds: bool = quirks.get("responds", False)
@@ -270,6 +270,6 @@ class FakeUpstream:
             )
             return [", five", ", six"] if mode == self.continues else ["One", ", two"]
         if "secret" in last["content"]:
-            known = first["role"] in self.hears and "tangerine" in first["content"]
+            known = first["role"] in self.heeds and "tangerine" in first["content"]
             return ["tangerine"] if known else ["I", " do", " not", " know"]
         return [f"{n} " for n in range(1, 101)]

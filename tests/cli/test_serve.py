@@ -1,4 +1,4 @@
-"""`outlive serve`: the flags, the first lines, and the sentence for wrong settings."""
+"""`outlive serve`: flags, the printed summary, and errors about settings."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def test_every_setting_is_a_flag(run: Run) -> None:
         ),
     ],
 )
-def test_wrong_settings_end_at_once_with_one_sentence(run: Run, words: list[str], sentence: str) -> None:
+def test_wrong_settings_print_one_sentence_and_exit_with_2(run: Run, words: list[str], sentence: str) -> None:
     result = run("serve", *words)
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", sentence)
 
 
-def test_the_module_is_the_command(tmp_path: Path) -> None:
+def test_running_the_module_runs_the_command(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "outlive", "serve", "--host", "0.0.0.0"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 2
@@ -52,11 +52,11 @@ def test_the_module_is_the_command(tmp_path: Path) -> None:
     )
 
 
-def test_the_version_is_told(run: Run) -> None:
+def test_the_version_is_printed(run: Run) -> None:
     assert run("--version").stdout == f"outlive {__version__}\n"
 
 
-def test_the_embedded_model_is_called_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_embedded_model_is_announced_as_a_demo_model(capsys: pytest.CaptureFixture[str]) -> None:
     announce(Settings(database="sqlite:////data/o.db"))
     shown = capsys.readouterr().out
     assert "This is a demo model: it shows durability, not intelligence." in shown
@@ -89,7 +89,7 @@ def test_upstreams_are_announced_without_their_secrets(tmp_path: Path, capsys: p
     assert '"model": "fast"' in shown
 
 
-def test_one_upstream_takes_every_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_single_upstream_is_announced_for_every_model_name(capsys: pytest.CaptureFixture[str]) -> None:
     announce(load({"upstream": "ollama", "host": "::1", "port": "1", "response_days": "1"}, {}))
     shown = capsys.readouterr().out
     assert "ollama: http://localhost:11434/v1 (every model name)" in shown
@@ -97,7 +97,7 @@ def test_one_upstream_takes_every_name(capsys: pytest.CaptureFixture[str]) -> No
     assert "responses for 1 day," in shown
 
 
-def test_an_unknown_port_gives_no_line_to_try(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_example_is_printed_for_an_unknown_port(capsys: pytest.CaptureFixture[str]) -> None:
     announce(Settings(port=0))
     shown = capsys.readouterr().out
     assert "127.0.0.1, on a free port, without keys" in shown
@@ -111,7 +111,7 @@ def test_tools_are_announced(capsys: pytest.CaptureFixture[str]) -> None:
     assert "till, offered to every request" in capsys.readouterr().out
 
 
-def test_a_node_says_what_it_does_and_never_its_databases_password(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_node_announces_its_role_without_the_databases_password(capsys: pytest.CaptureFixture[str]) -> None:
     database = "postgresql://outlive:s3cret@db/outlive"
     announce(load({"database": database, "role": "worker", "upstream": "ollama"}, {}))
     shown = capsys.readouterr().out
@@ -124,7 +124,7 @@ def test_a_node_says_what_it_does_and_never_its_databases_password(capsys: pytes
     assert "curl" in shown
 
 
-def test_a_database_that_is_not_there_ends_the_start_with_one_sentence(run: Run) -> None:
+def test_an_unreachable_database_prints_one_sentence_and_exits_with_2(run: Run) -> None:
     result = run("serve", "--port", "0", "--upstream", "ollama", "--database", "postgresql://127.0.0.1:9/outlive")
     assert result.exit_code == 2
     assert result.stderr.startswith("outlive: The database cannot be reached: ")

@@ -1,4 +1,4 @@
-"""`outlive migrate`, `outlive copy`, and what the doctor says about a Postgres."""
+"""`outlive migrate`, `outlive copy`, and the doctor's checks of Postgres."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def empty() -> Iterator[str]:
 
 
 async def fill(book: Book) -> dict[str, Any]:
-    """A bit of everything that can be stored."""
+    """Store something of every kind."""
     conversation = await book.converse("before", key="conversation key")
     odd = message("msg_\x00odd", "Hi\x00\n\N{PILE OF POO}") | {"x_vendor": {"deep": [1, None]}}
     await book.answer(items=[odd], conversation=conversation)
@@ -53,7 +53,7 @@ async def fill(book: Book) -> dict[str, Any]:
 
 
 async def check(book: Book, made: dict[str, Any]) -> None:
-    """It goes on where it stopped."""
+    """Check that everything is there, and that the unfinished run continues."""
     assert await book.texts_of(made["conversation"]) == ["before", "Hi\x00\n\N{PILE OF POO}", "answer", "unfinished"]
     _, again = await book.admit(key="k")
     assert again.attached is not None
@@ -84,7 +84,7 @@ def run_on(home: Callable[[], Any], act: Callable[[Book], Awaitable[Any]], count
 
 
 @pytest.mark.parametrize("direction", ["to postgres", "to sqlite", "between postgres"])
-def test_everything_arrives_and_goes_on(run: Run, tmp_path: Path, empty: str, direction: str) -> None:
+def test_a_copy_has_everything_and_its_runs_continue(run: Run, tmp_path: Path, empty: str, direction: str) -> None:
     file, url = tmp_path / "outlive.db", f"sqlite:///{tmp_path / 'outlive.db'}"
     there = SHELF.database(f"{tmp_path}")
 
@@ -105,7 +105,7 @@ def test_everything_arrives_and_goes_on(run: Run, tmp_path: Path, empty: str, di
     run_on(lambda: at(target), lambda book: check(book, made), 1000)
 
 
-def test_what_is_not_empty_is_not_copied_to(run: Run, tmp_path: Path) -> None:
+def test_copying_to_a_database_that_is_not_empty_is_refused(run: Run, tmp_path: Path) -> None:
     url, target = f"sqlite:///{tmp_path / 'outlive.db'}", SHELF.database(f"{tmp_path}")
     run_on(lambda: open_sqlite(tmp_path / "outlive.db"), fill)
     run_on(lambda: open_postgres(target), lambda book: book.answer())
@@ -114,7 +114,7 @@ def test_what_is_not_empty_is_not_copied_to(run: Run, tmp_path: Path) -> None:
     assert "not empty" in done.output
 
 
-def test_nothing_is_copied_under_a_server_that_runs(run: Run, tmp_path: Path, empty: str) -> None:
+def test_copying_while_a_server_runs_is_refused(run: Run, tmp_path: Path, empty: str) -> None:
     async def go() -> Any:
         database = Database(str(tmp_path / "outlive.db"))
         try:
@@ -127,7 +127,7 @@ def test_nothing_is_copied_under_a_server_that_runs(run: Run, tmp_path: Path, em
     assert "already running" in done.output
 
 
-def test_nothing_is_copied_from_a_database_that_nodes_work_on(run: Run, tmp_path: Path) -> None:
+def test_copying_from_a_database_with_running_nodes_is_refused(run: Run, tmp_path: Path) -> None:
     source = SHELF.database(f"{tmp_path}")
     SHELF.cluster.sql(
         "INSERT INTO outlive.workers VALUES ('node-1', now(), now() + interval '1 minute')", source.rpartition("/")[2]
@@ -137,9 +137,7 @@ def test_nothing_is_copied_from_a_database_that_nodes_work_on(run: Run, tmp_path
     assert "1 nodes are at work" in done.output
 
 
-def test_a_copy_that_differs_is_found_out(
-    run: Run, tmp_path: Path, empty: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_that_differs_is_reported(run: Run, tmp_path: Path, empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run_on(lambda: open_sqlite(tmp_path / "outlive.db"), fill)
     move = copy._move
 
@@ -158,7 +156,7 @@ def test_a_copy_that_differs_is_found_out(
     assert "did not arrive" in done.output
 
 
-def test_copying_what_is_not_there_makes_nothing(run: Run, tmp_path: Path, empty: str) -> None:
+def test_copying_a_missing_database_creates_nothing(run: Run, tmp_path: Path, empty: str) -> None:
     done = run("copy", "--from", f"sqlite:///{tmp_path / 'none.db'}", "--to", empty)
     assert done.exit_code == 2
     assert not (tmp_path / "none.db").exists()
@@ -167,7 +165,7 @@ def test_copying_what_is_not_there_makes_nothing(run: Run, tmp_path: Path, empty
 # -- migrating
 
 
-def test_migrating_says_from_where_to_where(run: Run, tmp_path: Path, empty: str) -> None:
+def test_migrate_prints_the_old_and_the_new_schema(run: Run, tmp_path: Path, empty: str) -> None:
     for url in (f"sqlite:///{tmp_path / 'outlive.db'}", empty):
         assert f"from schema 0 to {SCHEMA_VERSION}" in run("migrate", "--database", url).output
         assert f"up to date (schema {SCHEMA_VERSION})" in run("migrate", "--database", url).output
@@ -193,34 +191,34 @@ def findings(run: Run, url: str) -> dict[str, tuple[str, str]]:
     return {finding["name"]: (finding["state"], finding["detail"]) for finding in section["findings"]}
 
 
-def test_the_doctor_looks_at_a_postgres(run: Run, tmp_path: Path) -> None:
+def test_the_doctor_checks_postgres(run: Run, tmp_path: Path) -> None:
     found = findings(run, SHELF.database(f"{tmp_path}"))
     for name in ("Postgres", "database", "schema", "nodes", "commit", "connections"):
         assert found[name][0] == "ok", found
-    # The server that tests run on is as fast as it can be, and as careless.
+    # The Postgres of the tests runs without durability, for speed.
     for name in ("fsync", "full_page_writes", "synchronous_commit"):
         state, detail = found[name]
         assert state == "warn"
         assert "is off" in detail
 
 
-def test_a_server_says_at_start_what_its_database_may_lose(tmp_path: Path) -> None:
+def test_a_server_logs_the_risks_of_its_database_at_start(tmp_path: Path) -> None:
     with OutliveServer(tmp_path, "http://127.0.0.1:1/v1", database_url=SHELF.lasting()) as server:
         for name in ("fsync", "full_page_writes", "synchronous_commit"):
             assert f"{name} is off: " in server.log
 
 
-def test_the_doctor_says_what_cannot_be_reached(run: Run) -> None:
+def test_the_doctor_reports_an_unreachable_database_without_its_password(run: Run) -> None:
     found = findings(run, "postgresql://nobody:secret@127.0.0.1:1/none")
     assert found["database"][0] == "fail"
     assert "secret" not in found["database"][1]
 
 
-def test_the_doctor_knows_a_database_that_is_not_prepared_yet(run: Run, empty: str) -> None:
+def test_the_doctor_reports_a_missing_schema(run: Run, empty: str) -> None:
     assert "not created yet" in findings(run, empty)["schema"][1]
 
 
-def test_a_careful_postgres_with_a_synchronous_standby_has_no_risks() -> None:
+def test_a_durable_postgres_with_a_synchronous_standby_has_no_risks() -> None:
     primary = Cluster(durable=True).create()
     standby: Cluster | None = None
     try:

@@ -1,4 +1,4 @@
-"""What a person sees, on a real pseudo-terminal, and how items read."""
+"""Output on a pseudo-terminal, and items as lines."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from outlive.cli.terminal import clean, item_line, show_time
 from tests.cli.servers import FakeOutlive
 
 
-def look(*words: str) -> str:
-    """What a command shows on a terminal of 200 columns, without colours."""
+def run_on_terminal(*words: str) -> str:
+    """Return the output of a command on a terminal of 200 columns, without colours."""
     master, slave = pty.openpty()
     environ = {**os.environ, "TERM": "xterm", "COLUMNS": "200", "LINES": "50"}
     with subprocess.Popen(
@@ -27,7 +27,7 @@ def look(*words: str) -> str:
         while True:
             try:
                 piece = os.read(master, 65536)
-            except OSError:  # how Linux says that the other end is closed
+            except OSError:  # on Linux: the other end is closed
                 break
             if not piece:
                 break
@@ -38,21 +38,21 @@ def look(*words: str) -> str:
 
 
 def test_a_terminal_gets_a_table(server: str) -> None:
-    lines = look("responses", "list", "--server", server).splitlines()
+    lines = run_on_terminal("responses", "list", "--server", server).splitlines()
     assert lines[0].split() == ["ID", "STATUS", "MODEL", "CREATED", "TOKENS", "CONVERSATION", "WAITING"]
     assert lines[1].split()[:3] == ["resp_1", "completed", "demo"]
     assert "\t" not in lines[1]
 
 
-def test_a_terminal_sees_the_text_grow_and_how_it_ended(server: str) -> None:
-    shown = look("responses", "tail", "resp_1", "--server", server)
+def test_a_terminal_shows_the_text_and_the_end(server: str) -> None:
+    shown = run_on_terminal("responses", "tail", "resp_1", "--server", server)
     assert "Once upon\n" in shown
     assert shown.rstrip().endswith("completed · 5 tokens")
 
 
-def test_a_cut_in_mid_sentence_keeps_the_text(server: str, fake: FakeOutlive) -> None:
+def test_a_break_in_mid_sentence_keeps_the_text(server: str, fake: FakeOutlive) -> None:
     fake.cuts = [4]
-    assert "Once  (cut, going on) upon\n" in look("responses", "tail", "resp_1", "--server", server)
+    assert "Once  (cut, going on) upon\n" in run_on_terminal("responses", "tail", "resp_1", "--server", server)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_cut_in_mid_sentence_keeps_the_text(server: str, fake: FakeOutlive) ->
         ({"type": "compaction"}, "compaction: "),
     ],
 )
-def test_every_item_reads_as_one_line(item: dict[str, Any], line: str) -> None:
+def test_every_item_is_one_line(item: dict[str, Any], line: str) -> None:
     assert item_line(item).plain == line
 
 
@@ -85,6 +85,6 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     assert clean("a\x1b]0;x\x07b\n\tc\x9bd") == "a]0;xb\n\tcd"
 
 
-def test_a_time_that_is_missing_is_empty() -> None:
+def test_a_missing_time_is_empty() -> None:
     assert show_time(None) == ""
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", show_time(1_700_000_000))

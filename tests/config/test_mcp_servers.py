@@ -1,4 +1,4 @@
-"""[mcp.LABEL] in the settings file becomes a server of tools, or one clear sentence."""
+"""Reading [mcp.LABEL] of the settings file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read(tmp_path: Path, text: str, **environ: str) -> Settings:
     return load({"config": str(path)}, environ)
 
 
-def test_a_table_becomes_a_server(tmp_path: Path) -> None:
+def test_a_table_is_read_as_a_tool_server(tmp_path: Path) -> None:
     settings = read(tmp_path, WHOLE, DESK_TOKEN="s3cret", DESK_TEAM="t3am")
     assert settings.mcp == [
         ToolServer(
@@ -60,13 +60,13 @@ def test_a_table_becomes_a_server(tmp_path: Path) -> None:
         ('[mcp.desk]\nurl = "https://x"\ntransport = "carrier pigeon"', "transport"),
         ('[mcp.desk]\nurl = "https://x"\nallowed_tools = "add"', "list of names"),
         ('[mcp.desk]\nurl = "https://x"\nauthorisation = "x"', "authorization"),
-        ('[mcp.desk]\nurl = "https://x"\nauthorization = "env:NOBODY"', "NOBODY"),
+        ('[mcp.desk]\nurl = "https://x"\nauthorization = "env:NOT_SET"', "NOT_SET"),
         ('[mcp.desk]\nurl = "https://x"\nheaders = "x"', "table"),
         ('[mcp.outlive]\nurl = "https://x"', "outlive"),
         ('[mcp."a b"]\nurl = "https://x"', "letters"),
     ],
 )
-def test_a_wrong_table_is_one_clear_sentence(tmp_path: Path, text: str, words: str) -> None:
+def test_a_wrong_table_raises_one_sentence(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(SettingsError) as refused:
         read(tmp_path, text)
     assert words in str(refused.value)

@@ -1,4 +1,4 @@
-"""Presets: the table, and what becomes of it."""
+"""Presets, and the upstreams made of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from outlive.ports.backend import Upstream
 KEYS = {preset.key_variable: "k" for preset in PRESETS.values() if preset.key_variable}
 
 
-def built(name: str) -> Upstream:
+def load_preset(name: str) -> Upstream:
     (upstream,) = load({"upstream": name}, KEYS).upstreams
     return upstream
 
@@ -33,17 +33,17 @@ def built(name: str) -> Upstream:
         ("lmstudio", "http://localhost:1234/v1", None, "max_tokens", False, False, "none"),
     ],
 )
-def test_a_preset_is_an_upstream_by_its_name(
+def test_a_presets_name_selects_its_upstream(
     name: str, url: str, key: str | None, limit: str, developer: bool, store: bool, continuation: str
 ) -> None:
-    upstream = built(name)
+    upstream = load_preset(name)
     assert (upstream.name, upstream.url, upstream.key) == (name, url, key)
     assert (upstream.max_tokens_field, upstream.developer_role, upstream.sends_store) == (limit, developer, store)
     header = "x-api-key" if name == "anthropic" else "authorization"
     assert (upstream.continuation, upstream.key_header) == (continuation, header)
 
 
-def test_azure_takes_its_address_and_sends_its_own_header() -> None:
+def test_azure_is_recognised_and_gets_its_key_header() -> None:
     (upstream,) = load({"upstream": "https://me.openai.azure.com/openai/v1?api-version=preview"}, KEYS).upstreams
     assert (upstream.url, upstream.query) == ("https://me.openai.azure.com/openai/v1", {"api-version": "preview"})
     assert (upstream.key, upstream.key_header, upstream.max_tokens_field) == ("k", "api-key", "max_completion_tokens")
@@ -69,7 +69,7 @@ def test_vendors_are_recognised_by_their_address(url: str, name: str) -> None:
     assert recognise(url) == name
 
 
-def test_an_unknown_server_gets_the_plain_dialect() -> None:
+def test_an_unknown_server_gets_the_generic_quirks() -> None:
     (upstream,) = load({"upstream": "http://somewhere:9/v1"}, {}).upstreams
     assert (upstream.max_tokens_field, upstream.developer_role, upstream.sends_store) == ("max_tokens", False, False)
 
@@ -81,18 +81,18 @@ def load_table(tmp_path: Any, text: str) -> Upstream:
     return upstream
 
 
-def test_a_key_of_the_environment_goes_to_its_vendor_alone(tmp_path: Any) -> None:
+def test_a_vendors_key_from_the_environment_is_sent_to_that_vendor_only(tmp_path: Any) -> None:
     assert load_table(tmp_path, "[upstreams.openai]").key == "k"
     assert load_table(tmp_path, '[upstreams.openai]\nurl = "https://proxy.example/v1"').key is None
     assert load_table(tmp_path, '[upstreams.x]\npreset = "azure"\nurl = "https://proxy.example/v1"').key is None
 
 
-def test_a_header_may_take_the_place_of_the_key(tmp_path: Any) -> None:
+def test_an_authorization_header_replaces_the_key(tmp_path: Any) -> None:
     text = '[upstreams.openai]\nheaders = { Authorization = "Bearer other" }'
     assert load_table(tmp_path, text).key is None
 
 
-def test_a_table_that_is_named_like_a_preset_has_its_quirks(tmp_path: Any) -> None:
+def test_a_table_with_a_presets_name_gets_its_quirks(tmp_path: Any) -> None:
     assert load_table(tmp_path, '[upstreams.vllm]\nurl = "http://gpu:8000/v1"').continuation == "continue_final_message"
     text = '[upstreams.vllm]\nurl = "http://gpu:8000/v1"\ncontinuation = "none"'
     assert load_table(tmp_path, text).continuation == "none"
@@ -106,18 +106,22 @@ def test_a_vendor_without_its_key_is_refused() -> None:
 # -- dialects
 
 
-def test_openai_speaks_responses_and_the_others_what_they_are_told() -> None:
-    assert (built("openai").dialect, built("openai").reasoning_input) == ("responses", "encrypted")
-    assert (built("anthropic").dialect, built("vllm").dialect, built("gemini").dialect) == ("anthropic", "chat", "chat")
-    assert {built(name).reasoning_input for name in ("vllm", "llamacpp", "ollama", "lmstudio")} == {"plain"}
+def test_presets_choose_dialect_and_reasoning_input() -> None:
+    assert (load_preset("openai").dialect, load_preset("openai").reasoning_input) == ("responses", "encrypted")
+    assert (load_preset("anthropic").dialect, load_preset("vllm").dialect, load_preset("gemini").dialect) == (
+        "anthropic",
+        "chat",
+        "chat",
+    )
+    assert {load_preset(name).reasoning_input for name in ("vllm", "llamacpp", "ollama", "lmstudio")} == {"plain"}
 
 
 @pytest.mark.parametrize(("name", "continuation"), [("vllm", "prefill"), ("llamacpp", "prefill"), ("ollama", "none")])
-def test_a_dialect_chosen_for_the_one_upstream_counts(name: str, continuation: str) -> None:
+def test_a_dialect_from_flag_or_variable_replaces_the_presets(name: str, continuation: str) -> None:
     (flagged,) = load({"upstream": name, "upstream_dialect": "responses"}, {}).upstreams
-    (told,) = load({"upstream": name}, {"OUTLIVE_UPSTREAM_DIALECT": "responses"}).upstreams
-    assert flagged == told
-    # What a preset says about continuation is about Chat Completions; in this dialect there is but one way.
+    (from_variable,) = load({"upstream": name}, {"OUTLIVE_UPSTREAM_DIALECT": "responses"}).upstreams
+    assert flagged == from_variable
+    # The continuation of a preset is for Chat Completions; this dialect has only `prefill`.
     assert (flagged.dialect, flagged.continuation) == ("responses", continuation)
 
 
@@ -127,10 +131,10 @@ def write(path: Path, *lines: str) -> dict[str, str]:
     return {"config": str(file)}
 
 
-def test_runs_last_where_that_is_wanted(tmp_path: Path) -> None:
+def test_reattach_is_on_only_where_it_is_set(tmp_path: Path) -> None:
     (upstream,) = load(write(tmp_path, 'dialect = "responses"', "reattach = true"), {}).upstreams
     assert upstream.reattach
-    assert not built("openai").reattach, "an upstream is asked to keep something only where somebody said so"
+    assert not load_preset("openai").reattach, "an upstream stores a run only if the settings ask for it"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +146,7 @@ def test_runs_last_where_that_is_wanted(tmp_path: Path) -> None:
         (['reasoning_input = "loud"'], "must be one of any, encrypted, plain"),
     ],
 )
-def test_what_does_not_go_together_is_said(tmp_path: Path, lines: list[str], words: str) -> None:
+def test_contradicting_upstream_keys_are_refused(tmp_path: Path, lines: list[str], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         load(write(tmp_path, *lines), {})
 

@@ -1,4 +1,4 @@
-"""Settings: where they come from, which of them wins, and the sentence for each that is wrong."""
+"""Settings: their sources, the order in which sources win, and errors."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ def load_toml(tmp_path: Path, text: str, environ: dict[str, str] | None = None, 
     return load({"config": str(file), **flags}, environ or {})
 
 
-def complaint(flags: dict[str, Any] | None = None, environ: dict[str, str] | None = None) -> str:
+def error_of(flags: dict[str, Any] | None = None, environ: dict[str, str] | None = None) -> str:
     with pytest.raises(SettingsError) as caught:
         load(flags or {}, environ or {})
     return caught.value.message
 
 
-def toml_complaint(tmp_path: Path, text: str, environ: dict[str, str] | None = None, **flags: Any) -> str:
+def toml_error_of(tmp_path: Path, text: str, environ: dict[str, str] | None = None, **flags: Any) -> str:
     with pytest.raises(SettingsError) as caught:
         load_toml(tmp_path, text, environ, **flags)
     return caught.value.message.replace(str(tmp_path / "outlive.toml"), "FILE")
 
 
-# -- where they come from
+# -- sources
 
 
-def test_nothing_given_is_the_defaults() -> None:
+def test_no_sources_give_the_defaults() -> None:
     assert load({}, {}) == Settings()
 
 
-def test_flags_beat_environment_beats_file_beats_defaults(tmp_path: Path) -> None:
+def test_flags_win_over_variables_over_the_file_over_defaults(tmp_path: Path) -> None:
     text = 'port = 1\nhost = "127.0.0.2"\ngrace_seconds = 1\n'
     settings = load_toml(tmp_path, text, {"OUTLIVE_PORT": "2", "OUTLIVE_HOST": "127.0.0.3"}, port="3")
     assert (settings.port, settings.host, settings.grace_seconds) == (3, "127.0.0.3", 1.0)
     assert settings.max_running == Settings().max_running
 
 
-def test_the_file_may_be_named_in_the_environment(tmp_path: Path) -> None:
+def test_a_variable_may_name_the_file(tmp_path: Path) -> None:
     file = tmp_path / "o.toml"
     file.write_text("port = 9")
     assert load({}, {"OUTLIVE_CONFIG": str(file)}).port == 9
@@ -91,7 +91,7 @@ def test_every_scalar_can_be_given_as_variable_and_as_flag(name: str) -> None:
         assert getattr(holder, name) == value
 
 
-def test_the_file_has_all_tables(tmp_path: Path) -> None:
+def test_all_tables_of_the_file_are_read(tmp_path: Path) -> None:
     settings = load_toml(
         tmp_path,
         """
@@ -122,7 +122,7 @@ def test_keys_can_be_given_in_the_environment() -> None:
     assert settings.keys == {"alice": ["a-1", "a-2=x"], "bob": ["b"]}
 
 
-def test_keys_on_the_command_line_take_the_place_of_those_in_the_file(tmp_path: Path) -> None:
+def test_keys_from_flags_replace_those_of_the_file(tmp_path: Path) -> None:
     settings = load_toml(tmp_path, '[keys]\nold = "x"', keys=["new=y", "new=y"], host="0.0.0.0")
     assert settings.keys == {"new": ["y"]}
 
@@ -138,7 +138,7 @@ def test_empty_variables_count_as_not_set() -> None:
     assert load({}, {"OUTLIVE_PORT": "", "OUTLIVE_API_KEYS": " "}) == Settings()
 
 
-def test_a_port_that_kubernetes_set_is_not_ours() -> None:
+def test_variables_that_kubernetes_sets_are_ignored() -> None:
     environ = {"OUTLIVE_PORT": "tcp://10.0.0.1:7878", "OUTLIVE_SERVICE_HOST": "10.0.0.1", "OUTLIVE_PORT_7878_TCP": "x"}
     assert load({}, environ) == Settings()
 
@@ -152,7 +152,7 @@ def test_the_database_path_is_the_file() -> None:
     assert Settings().database_path == Path("outlive.db")
 
 
-def test_shown_settings_hold_no_secret(tmp_path: Path) -> None:
+def test_the_repr_of_settings_contains_no_secret(tmp_path: Path) -> None:
     settings = load_toml(
         tmp_path,
         """
@@ -177,7 +177,7 @@ def test_loopback_is_recognised(host: str, answer: bool) -> None:
     assert not is_loopback("example.com")
 
 
-# -- what is wrong, in one sentence
+# -- errors
 
 CHOOSE = "choose with --upstream URL, or set key in [upstreams.NAME]."
 
@@ -285,8 +285,8 @@ CHOOSE = "choose with --upstream URL, or set key in [upstreams.NAME]."
         ),
     ],
 )
-def test_a_wrong_flag_is_one_sentence_without_secrets(flags: dict[str, Any], sentence: str) -> None:
-    assert complaint(flags) == sentence
+def test_a_wrong_flag_raises_one_sentence_without_secrets(flags: dict[str, Any], sentence: str) -> None:
+    assert error_of(flags) == sentence
     assert "s3cret" not in sentence
 
 
@@ -302,8 +302,8 @@ def test_a_wrong_flag_is_one_sentence_without_secrets(flags: dict[str, Any], sen
         ),
     ],
 )
-def test_a_wrong_variable_is_one_sentence(environ: dict[str, str], sentence: str) -> None:
-    assert complaint({}, environ) == sentence
+def test_a_wrong_variable_raises_one_sentence(environ: dict[str, str], sentence: str) -> None:
+    assert error_of({}, environ) == sentence
 
 
 @pytest.mark.parametrize(
@@ -376,16 +376,16 @@ def test_a_wrong_variable_is_one_sentence(environ: dict[str, str], sentence: str
         ),
     ],
 )
-def test_a_wrong_line_in_the_file_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
-    assert toml_complaint(tmp_path, text) == sentence
+def test_a_wrong_line_in_the_file_raises_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    assert toml_error_of(tmp_path, text) == sentence
 
 
-def test_a_file_that_is_not_toml_is_one_sentence(tmp_path: Path) -> None:
-    assert toml_complaint(tmp_path, "port =").startswith("The settings file FILE is not valid TOML: ")
+def test_a_file_that_is_not_toml_raises_one_sentence(tmp_path: Path) -> None:
+    assert toml_error_of(tmp_path, "port =").startswith("The settings file FILE is not valid TOML: ")
 
 
 def test_the_database_must_not_be_a_folder(tmp_path: Path) -> None:
-    sentence = complaint({"database": f"sqlite:///{tmp_path}"})
+    sentence = error_of({"database": f"sqlite:///{tmp_path}"})
     assert sentence == f"The database {tmp_path} is a folder; give the name of a file in it."
 
 
@@ -402,7 +402,7 @@ def test_a_url_is_the_only_upstream_and_gets_the_key_of_the_environment() -> Non
     )
 
 
-def test_the_key_file_of_the_command_line_beats_the_environment(tmp_path: Path) -> None:
+def test_a_key_file_from_a_flag_wins_over_a_variable(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("from-file\n")
     flags = {"upstream": "http://gpu/v1", "upstream_key_file": str(file)}
@@ -411,12 +411,12 @@ def test_the_key_file_of_the_command_line_beats_the_environment(tmp_path: Path) 
     assert load({"upstream": "http://gpu/v1"}, environ).upstreams[0].key == "from-variable"
 
 
-def test_upstream_picks_one_of_the_file_by_name_and_keeps_its_settings(tmp_path: Path) -> None:
+def test_the_upstream_flag_selects_a_table_of_the_file(tmp_path: Path) -> None:
     text = '[upstreams.a]\nurl = "http://a/v1"\n[upstreams.b]\nurl = "http://b/v1"\nmodels = { x = "y" }'
     (upstream,) = load_toml(tmp_path, text, upstream="b").upstreams
     assert (upstream.name, upstream.models) == ("b", {"x": "y"})
     assert [one.name for one in load_toml(tmp_path, text).upstreams] == ["a", "b"]
-    sentence = toml_complaint(tmp_path, text, {"OUTLIVE_UPSTREAM_KEY": "k"})
+    sentence = toml_error_of(tmp_path, text, {"OUTLIVE_UPSTREAM_KEY": "k"})
     assert sentence.startswith("OUTLIVE_UPSTREAM_KEY does not say which of a, b it is for;")
 
 
@@ -480,17 +480,17 @@ def test_every_quirk_can_be_set(tmp_path: Path) -> None:
     }
 
 
-def test_the_silence_of_all_holds_where_an_upstream_has_none_of_its_own(tmp_path: Path) -> None:
+def test_an_upstream_without_silence_seconds_gets_the_servers(tmp_path: Path) -> None:
     text = 'silence_seconds = 9\n[upstreams.a]\nurl = "http://a/v1"\n'
     assert load_toml(tmp_path, text).upstreams[0].silence_seconds == 9.0
 
 
-def test_the_anthropic_dialect_has_a_key_header_of_its_own_and_one_way_to_continue(tmp_path: Path) -> None:
+def test_the_anthropic_dialect_sets_its_key_header_and_limits_continuation(tmp_path: Path) -> None:
     text = '[upstreams.a]\nurl = "http://a/v1"\nkey = "k"\ndialect = "anthropic"\n'
     assert load_toml(tmp_path, text).upstreams[0].key_header == "x-api-key"
     assert load_toml(tmp_path, text + 'key_header = "authorization"').upstreams[0].key_header == "authorization"
     assert load_toml(tmp_path, text + 'continuation = "prefill"').upstreams[0].continuation == "prefill"
-    sentence = toml_complaint(tmp_path, text + 'continuation = "prefix"')
+    sentence = toml_error_of(tmp_path, text + 'continuation = "prefix"')
     assert sentence == "continuation in [upstreams.a] can only be none or prefill in this dialect."
 
 
@@ -522,18 +522,18 @@ def test_nodes_on_a_shared_database_may_have_a_role(role: str) -> None:
 # -- tools and their seal
 
 
-def test_modules_of_tools_can_be_given_everywhere(tmp_path: Path) -> None:
+def test_tool_modules_can_be_given_in_every_source(tmp_path: Path) -> None:
     assert load_toml(tmp_path, 'tools = ["one", "two:f"]').tools == ["one", "two:f"]
     assert load({}, {"OUTLIVE_TOOLS": "one, two:f"}).tools == ["one", "two:f"]
     assert load({"tools": ["one", "two:f"]}, {}).tools == ["one", "two:f"]
-    assert toml_complaint(tmp_path, "tools = 5") == 'tools in FILE must be a list of modules, such as ["my_tools"].'
-    assert toml_complaint(tmp_path, 'tools = [""]').endswith('such as ["my_tools"].')
+    assert toml_error_of(tmp_path, "tools = 5") == 'tools in FILE must be a list of modules, such as ["my_tools"].'
+    assert toml_error_of(tmp_path, 'tools = [""]').endswith('such as ["my_tools"].')
 
 
 KEY, OLD = "k" * 32, "o" * 32
 
 
-def test_a_seal_key_can_be_given_and_replaced(tmp_path: Path) -> None:
+def test_seal_keys_come_from_a_variable_or_a_file_of_several(tmp_path: Path) -> None:
     assert load({}, {}).seal_keys == []
     assert load({}, {"OUTLIVE_SEAL_KEY": KEY}).seal_keys == [KEY]
     assert load_toml(tmp_path, 'seal_key = "env:MINE"', {"MINE": KEY}).seal_keys == [KEY]
@@ -548,15 +548,15 @@ def test_a_seal_key_can_be_given_and_replaced(tmp_path: Path) -> None:
         assert KEY not in repr(settings)
 
 
-def test_a_seal_key_that_is_none_is_refused_and_not_repeated(tmp_path: Path) -> None:
-    short = complaint(environ={"OUTLIVE_SEAL_KEY": "canary"})
+def test_an_invalid_seal_key_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    short = error_of(environ={"OUTLIVE_SEAL_KEY": "canary"})
     assert short == "A seal key must have 32 characters at least; draw it at random."
-    assert "cannot be read" in complaint({"seal_key_file": str(tmp_path / "none")})
+    assert "cannot be read" in error_of({"seal_key_file": str(tmp_path / "none")})
     (tmp_path / "empty").write_text("\n")
-    assert "is empty" in complaint({"seal_key_file": str(tmp_path / "empty")})
+    assert "is empty" in error_of({"seal_key_file": str(tmp_path / "empty")})
 
 
-def test_a_worker_may_answer_health_checks_from_anywhere_without_keys() -> None:
+def test_a_worker_may_listen_on_every_address_without_keys() -> None:
     given = {"database": "postgresql://db/outlive", "host": "0.0.0.0"}
     assert load({**given, "role": "worker"}, {}).host == "0.0.0.0"
-    assert "Without keys" in complaint({**given, "role": "api"})
+    assert "Without keys" in error_of({**given, "role": "api"})

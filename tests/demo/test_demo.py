@@ -1,4 +1,4 @@
-"""The demo, as a newcomer runs it: the embedded model, a real server, a real kill -9."""
+"""The demo as `make demo` runs it, with the embedded model and a real kill -9."""
 
 import subprocess
 import sys

@@ -145,10 +145,10 @@ class Database:
         try:
             async with (self._hot if hot else self._writers).use() as link:
                 token = link.token
-                if failpoints.is_armed:
+                if failpoints.is_set:
                     _reach("before", name)
                 result = await work(link.connection)
-                if failpoints.is_armed:
+                if failpoints.is_set:
                     _reach("after", name)
                 self.healthy = True
                 return result

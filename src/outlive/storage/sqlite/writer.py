@@ -183,10 +183,10 @@ class Writer:
                 jobs[0].error = error
 
     def _end_transaction(self, jobs: list[Job[Any]]) -> None:
-        if failpoints.is_armed:
+        if failpoints.is_set:
             _reach("before-commit", jobs)
         self._connection.execute("COMMIT")
-        if failpoints.is_armed:
+        if failpoints.is_set:
             _reach("after-commit", jobs)
         self.healthy = True
 
