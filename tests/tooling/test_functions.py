@@ -1,4 +1,4 @@
-"""Plain typed functions as tools: what the model is told of them, and what their calls come to."""
+"""Plain typed functions as tools: their descriptions for the model, and the outcomes of their calls."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import msgspec
 import pytest
 
 from outlive.core.errors import InvalidRequest, SettingsError
+from outlive.core.requests.create import CreateResponse
 from outlive.core.toolcalls.calls import ToolOutcome
-from outlive.ports.toolbox import Invocation, ToolProgress
+from outlive.ports.toolbox import Invocation, SessionRequest, ToolProgress
 from outlive.tooling.functions import FunctionSource, PythonTool, Threads, find_functions
 from outlive.tools import ToolContext, ToolError, tool
 
@@ -80,7 +81,7 @@ def error_of(outcome: ToolOutcome) -> str:
     return str(outcome.error["content"][0]["text"])
 
 
-# -- what the model is told
+# -- descriptions
 
 
 def test_name_description_and_schema_come_from_the_function() -> None:
@@ -98,7 +99,7 @@ def test_name_description_and_schema_come_from_the_function() -> None:
     msgspec.json.encode(schema)
 
 
-def test_a_parameter_can_be_described_where_its_type_is() -> None:
+def test_a_parameter_is_described_in_its_type() -> None:
     def f(a: Annotated[str, "What it is."], b: Annotated[int, msgspec.Meta(ge=1, description="Many.")]) -> None:
         """F.
 
@@ -112,7 +113,7 @@ def test_a_parameter_can_be_described_where_its_type_is() -> None:
     assert make(f).spec.description == "F."
 
 
-def test_the_decorator_overrides_and_adds() -> None:
+def test_the_decorator_sets_name_description_and_options() -> None:
     @tool(name="now", description="The time.", idempotent=True, seconds=5)
     def f() -> str:
         return "12:00"
@@ -137,7 +138,7 @@ def test_the_decorator_overrides_and_adds() -> None:
     }
 
 
-def test_the_context_is_no_parameter_of_the_models() -> None:
+def test_the_context_is_not_in_the_schema() -> None:
     def f(city: str, context: ToolContext) -> None: ...
 
     assert list(make(f).spec.parameters["properties"]) == ["city"]
@@ -160,16 +161,16 @@ def unknown(thing: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: 
         (unknown, "The types of the tool .*unknown cannot be read: name 'Nowhere' is not defined."),
     ],
 )
-def test_a_function_that_cannot_be_a_tool_is_refused_in_one_sentence(function: Any, words: str) -> None:
+def test_a_function_that_cannot_be_a_tool_is_refused_with_one_sentence(function: Any, words: str) -> None:
     with pytest.raises(SettingsError, match=words) as refused:
         make(function)
     assert "\n" not in str(refused.value)
 
 
-# -- invocation it
+# -- calls
 
 
-def test_arguments_become_what_the_function_expects() -> None:
+def test_arguments_are_converted_to_the_types_of_the_parameters() -> None:
     arguments = {"city": "Paris", "days": "3", "unit": "fahrenheit", "places": [{"name": "Lyon"}]}
     output = call(weather, arguments).output
     assert msgspec.json.decode(output or "") == {
@@ -188,7 +189,7 @@ def test_arguments_become_what_the_function_expects() -> None:
         ({"city": "Paris", "town": "x"}, "unknown field `town`"),
     ],
 )
-def test_wrong_arguments_are_told_to_the_model(arguments: dict[str, Any], words: str) -> None:
+def test_wrong_arguments_fail_the_call_with_the_reason(arguments: dict[str, Any], words: str) -> None:
     assert words in error_of(call(weather, arguments))
 
 
@@ -212,40 +213,48 @@ def test_results_become_text() -> None:
         assert call(g).output == text
 
 
-def test_default_arguments_are_the_functions_own() -> None:
+def test_missing_arguments_have_the_defaults_of_the_function() -> None:
     def f(names: list[str] = ["a"], when: Place = Place("Lyon")) -> str:  # noqa: B006,B008
         return f"{names} {when.name}"
 
     assert call(f).output == "['a'] Lyon"
 
 
-def test_what_a_tool_raises_is_told_without_its_insides() -> None:
+def test_an_exception_fails_the_call_with_its_type_and_message() -> None:
     def broken() -> None:
         raise ValueError("no such city")
 
-    def speaking() -> None:
+    def refusing() -> None:
         raise ToolError("Ask for a city in France.")
 
-    async def leaving() -> None:
+    async def exiting() -> None:
         raise SystemExit(3)
 
-    def leaving_in_a_thread() -> None:
+    def exiting_in_a_thread() -> None:
         raise SystemExit(3)
+
+    def interrupting() -> None:
+        raise KeyboardInterrupt
+
+    def stopping() -> None:
+        raise StopIteration
 
     assert error_of(call(broken)) == "ValueError: no such city"
-    assert error_of(call(speaking)) == "Ask for a city in France."
-    assert error_of(call(leaving)) == "SystemExit: 3"
-    assert "SystemExit: 3" in error_of(call(leaving_in_a_thread))
+    assert error_of(call(refusing)) == "Ask for a city in France."
+    assert error_of(call(exiting)) == "SystemExit: 3"
+    assert error_of(call(exiting_in_a_thread)) == "RuntimeError: SystemExit: 3"
+    assert error_of(call(interrupting)) == "RuntimeError: KeyboardInterrupt: "
+    assert error_of(call(stopping)).startswith("RuntimeError")
 
 
-def test_an_error_is_told_in_bounded_length() -> None:
+def test_the_message_of_an_error_is_limited_in_length() -> None:
     def broken() -> None:
         raise ValueError("x" * 100_000)
 
     assert len(error_of(call(broken))) == 1000
 
 
-def test_the_context_knows_the_call() -> None:
+def test_the_context_holds_the_calls_key_response_and_owner() -> None:
     async def f(context: ToolContext) -> str:
         return f"{context.key} {context.response_id} {context.owner} {context.repeated}"
 
@@ -253,7 +262,7 @@ def test_the_context_knows_the_call() -> None:
 
 
 @pytest.mark.parametrize("threaded", [True, False])
-def test_progress_can_be_reported_from_any_thread(threaded: bool) -> None:
+def test_progress_is_reported_from_any_thread(threaded: bool) -> None:
     def blocking(context: ToolContext) -> None:
         context.report("half", progress=1, total=2)
 
@@ -268,7 +277,7 @@ def test_progress_can_be_reported_from_any_thread(threaded: bool) -> None:
 # -- threads
 
 
-def test_a_blocking_function_holds_up_nobody() -> None:
+def test_a_blocking_function_does_not_block_the_event_loop() -> None:
     release = threading.Event()
 
     def block() -> str:
@@ -285,7 +294,7 @@ def test_a_blocking_function_holds_up_nobody() -> None:
     asyncio.run(go())
 
 
-def test_so_many_threads_run_at_once() -> None:
+def test_no_more_threads_run_at_once_than_the_limit() -> None:
     running, most, lock = 0, 0, threading.Lock()
 
     def block() -> None:
@@ -305,7 +314,7 @@ def test_so_many_threads_run_at_once() -> None:
     assert most == 2
 
 
-def test_a_thread_that_nobody_waits_for_any_more_keeps_its_place_until_it_ends() -> None:
+def test_a_thread_left_behind_by_a_cancelled_call_holds_its_slot_until_it_ends() -> None:
     release = threading.Event()
 
     async def go() -> None:
@@ -346,12 +355,12 @@ def test_all_public_functions_of_a_module_are_tools_unless_some_are_marked() -> 
     assert [each.__name__ for each in find_functions(module)] == ["two"]
 
 
-def test_what_is_no_function_cannot_be_a_tool() -> None:
+def test_a_module_without_functions_is_refused() -> None:
     with pytest.raises(SettingsError, match="has no function that could be a tool"):
         find_functions(ModuleType("empty"))
 
 
-def test_requests_name_the_servers_own_tools_by_its_label() -> None:
+def test_requests_use_the_servers_own_tools_by_their_label() -> None:
     functions = FunctionSource([make(weather)])
     assert functions.owns({"type": "mcp", "server_label": "outlive"})
     assert not functions.owns({"type": "mcp", "server_label": "docs"})
@@ -360,4 +369,5 @@ def test_requests_name_the_servers_own_tools_by_its_label() -> None:
         functions.check({"allowed_tools": allowed}, "tools[0]")
     with pytest.raises(InvalidRequest, match="no tool 'wether'"):
         functions.check({"allowed_tools": ["wether"]}, "tools[0]")
-    assert functions.default_approval({}) == "never"
+    request = SessionRequest(response_id="r", owner="ann", request=CreateResponse(model="m", input=[]), items=[])
+    assert asyncio.run(functions.open({}, request)).approval == "never"

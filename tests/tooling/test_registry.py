@@ -27,8 +27,8 @@ class StubTool:
 
 
 class StubSource:
-    def __init__(self, label: str, *names: str, default: str = "never", listed: Json | None = None) -> None:
-        self.label, self.names, self.default, self.listed = label, names, default, listed
+    def __init__(self, label: str, *names: str, approval: str = "never", listed: Json | None = None) -> None:
+        self.label, self.names, self.approval, self.listed = label, names, approval, listed
         self.checked: list[str] = []
         self.closed = 0
         self.fails = False
@@ -39,15 +39,11 @@ class StubSource:
     def check(self, entry: Json, param: str) -> None:
         self.checked.append(param)
 
-    def default_approval(self, entry: Json) -> str:
-        return self.default
-
     async def open(self, entry: Json, session_request: SessionRequest) -> OpenedSource:
         if self.fails:
             raise UpstreamFault("down")
-        return OpenedSource(
-            [StubTool(self.label, name, name.startswith("read")) for name in self.names], self.listed, self.close
-        )
+        tools = [StubTool(self.label, name, name.startswith("read")) for name in self.names]
+        return OpenedSource(tools, self.approval, self.listed, self.close)
 
     async def close(self) -> None:
         self.closed += 1
@@ -91,7 +87,7 @@ def test_a_request_is_served_when_it_names_tools_or_the_server_always_offers_the
 
 
 def test_only_allowed_tools_are_offered_with_the_approval_that_the_request_asks_for() -> None:
-    registry = ToolRegistry([StubSource("docs", "read", "write", "drop", default="always")])
+    registry = ToolRegistry([StubSource("docs", "read", "write", "drop", approval="always")])
     session = open_session(
         registry, ask(entry("docs", allowed_tools=["read", "write"], require_approval={"never": {"read_only": True}}))
     )

@@ -107,29 +107,28 @@ class Threads:
         behind, and it holds its slot until it ends."""
         await self._slots.acquire()
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
         context = contextvars.copy_context()
+        done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
-        def settle(result: Any, error: Exception | None) -> None:
+        def settle(result: Any, error: BaseException | None) -> None:
             self._slots.release()
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+            if not done.done():
+                done.set_result((result, error))
 
         def act() -> None:
             result, error = None, None
             try:
                 result = context.run(work)
-            except BaseException as raised:  # a user's code raises anything; sys.exit() ends the call, not the server
-                error = raised if isinstance(raised, Exception) else RuntimeError(f"{type(raised).__name__}: {raised}")
+            except BaseException as raised:  # a user's function may raise anything; the thread must report it
+                error = raised
             with contextlib.suppress(RuntimeError):  # the loop is closed: the server has stopped
                 loop.call_soon_threadsafe(settle, result, error)
 
         threading.Thread(target=act, daemon=True, name="tool").start()
-        return await future
+        result, error = await done
+        if error is not None:  # sys.exit() or Ctrl-C in a tool ends the call, not the server
+            raise error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
+        return result
 
 
 class PythonTool:
@@ -188,11 +187,8 @@ class FunctionSource:
             if name not in known:
                 refuse(f"This server has no tool '{name}'.", f"{param}.allowed_tools")
 
-    def default_approval(self, entry: Json) -> str:
-        return "never"  # the operator who registered it has agreed to its use
-
     async def open(self, entry: Json, session_request: SessionRequest) -> OpenedSource:
-        return OpenedSource(self._tools)
+        return OpenedSource(self._tools, "never")  # the operator who registered them has agreed to their use
 
 
 def load_tools(references: Sequence[str], seconds: float) -> list[PythonTool]:

@@ -33,6 +33,7 @@ class OpenedSource(msgspec.Struct, frozen=True):
     """The tools that a source has for one entry of a request's tools."""
 
     tools: Sequence[SourceTool]
+    approval: str  # `always` or `never`: holds where the entry does not say
     listed: Json | None = None  # the `mcp_list_tools` item to show for it, with an id
     close: Callable[[], Awaitable[None]] | None = None
 
@@ -48,10 +49,6 @@ class ToolSource(Protocol):
         """Raise InvalidRequest for an entry that is for this source, but cannot be served."""
         ...
 
-    def default_approval(self, entry: Json) -> str:
-        """Return `always` or `never`: the approval that holds where the entry names none."""
-        ...
-
     async def open(self, entry: Json, session_request: SessionRequest) -> OpenedSource:
         """Open the tools of one entry. Raises UpstreamFault when the source cannot be reached."""
         ...
@@ -65,7 +62,7 @@ class OpenToolSession:
         self.lists: list[Json] = []
         self._opened: list[OpenedSource] = []
 
-    def add(self, opened: OpenedSource, entry: Json, default_approval: str, taken: set[str]) -> None:
+    def add(self, opened: OpenedSource, entry: Json, taken: set[str]) -> None:
         self._opened.append(opened)
         if opened.listed is not None:
             self.lists.append(opened.listed)
@@ -73,7 +70,7 @@ class OpenToolSession:
             name = tool.spec.name
             if allows(entry, name, tool.read_only):
                 offered = copy.copy(tool)
-                offered.needs_approval = needs_approval(entry, name, tool.read_only, default_approval)
+                offered.needs_approval = needs_approval(entry, name, tool.read_only, opened.approval)
                 alias = choose_alias(tool.spec, taken)
                 taken.add(alias)
                 self.tools[alias] = offered
@@ -122,8 +119,8 @@ class ToolRegistry:
         finally:
             if not opened:
                 await _abandon(opening)
-        for (entry, source), each in zip(found, opened, strict=True):
-            session.add(each, entry, source.default_approval(entry), taken)
+        for (entry, _), each in zip(found, opened, strict=True):
+            session.add(each, entry, taken)
         return session
 
     def _entries(self, request: CreateResponse) -> list[Json]:

@@ -68,10 +68,6 @@ class McpSource:
         if not self._private and names_private(host):
             refuse("This server may not be sent to a private address.", param)
 
-    def default_approval(self, entry: Json) -> str:
-        server = self._registered.get(entry["server_label"])
-        return "always" if server is None else server.approval
-
     async def open(self, entry: Json, session_request: SessionRequest) -> OpenedSource:
         server = self._resolve(entry, session_request.secrets.get(entry["server_label"], {}))
         # The SDK takes half a second to load, and most servers never need it.
@@ -85,7 +81,7 @@ class McpSource:
             stack.pop_all()  # from here on the session closes it
         offered = [tool for tool in listed["tools"] if _is_allowed(server, tool)]
         tools = [McpTool(connection, server, tool) for tool in offered]
-        return OpenedSource(tools, None if known else listed, connection.close)
+        return OpenedSource(tools, server.approval, None if known else listed, connection.close)
 
     def _resolve(self, entry: Json, secrets: Json) -> ToolServer:
         server = self._registered.get(entry["server_label"])
@@ -99,6 +95,7 @@ class McpSource:
         return ToolServer(
             label=entry["server_label"],
             url=entry["server_url"],
+            approval="always",
             headers=secrets.get("headers", {}),
             authorization=secrets.get("authorization"),
             seconds=self._seconds,
