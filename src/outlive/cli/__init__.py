@@ -22,12 +22,9 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except SettingsError as error:
-            complain(error.message)
-            raise typer.Exit(2) from None
         except OutliveError as error:
             complain(error.message)
-            raise typer.Exit(1) from None
+            raise typer.Exit(2 if isinstance(error, SettingsError) else 1) from None
 
 
 app = typer.Typer(

@@ -19,6 +19,45 @@ from outlive.config.presets import PRESETS
 from outlive.config.settings import OPTIONS, Settings
 
 
+def take_settings(*more: inspect.Parameter) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command a flag per setting, besides the flags in `more`."""
+
+    def give(command: Callable[..., None]) -> Callable[..., None]:
+        flags = [_make_flag(option, option.flag) for option in OPTIONS.values() if option.flag]
+        command.__signature__ = inspect.Signature([*flags, *more])  # type: ignore[attr-defined]
+        return command
+
+    return give
+
+
+def _make_flag(option: Option, flag: str) -> inspect.Parameter:
+    if option.type is bool:
+        return parameter(option.name, bool, f"{flag}/--no-{flag[2:]}", option.help)
+    if option.default is UNSET:
+        return parameter(option.name, list[str], flag, option.help, option.metavar)
+    text = option.help
+    if option.never or option.default is not None:
+        text += f" Default: {_show_default(option.default)}."
+    return parameter(option.name, str, flag, text, option.metavar, option.table == LIMITS)
+
+
+def _show_default(value: object) -> str:
+    return NEVER if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def parameter(
+    name: str, kind: Any, flag: str, text: str, metavar: str | None = None, limit: bool = False
+) -> inspect.Parameter:
+    """Return one flag. All are read as text, which `outlive.config` checks as it checks every source."""
+    option = typer.Option(
+        flag, help=text, metavar=metavar, show_default=False, rich_help_panel="Limits" if limit else None
+    )
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+    )
+
+
+@take_settings()
 def serve(**flags: Any) -> None:
     """Serve Responses and Conversations; without --upstream, with the embedded demo model."""
     settings = load(flags)
@@ -94,44 +133,3 @@ def _curl(settings: Settings) -> str:
 
 def _days(days: float | None) -> str:
     return "for ever" if days is None else f"for {days:g} day{'' if days == 1 else 's'}"
-
-
-def take_settings(*more: inspect.Parameter) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command a flag per setting, besides the flags in `more`."""
-
-    def give(command: Callable[..., None]) -> Callable[..., None]:
-        flags = [_make_flag(option, option.flag) for option in OPTIONS.values() if option.flag]
-        command.__signature__ = inspect.Signature([*flags, *more])  # type: ignore[attr-defined]
-        return command
-
-    return give
-
-
-def _make_flag(option: Option, flag: str) -> inspect.Parameter:
-    if option.type is bool:
-        return parameter(option.name, bool, f"{flag}/--no-{flag[2:]}", option.help)
-    if option.default is UNSET:
-        return parameter(option.name, list[str], flag, option.help, option.metavar)
-    text = option.help
-    if option.never or option.default is not None:
-        text += f" Default: {_show_default(option.default)}."
-    return parameter(option.name, str, flag, text, option.metavar, option.table == LIMITS)
-
-
-def _show_default(value: object) -> str:
-    return NEVER if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def parameter(
-    name: str, kind: Any, flag: str, text: str, metavar: str | None = None, limit: bool = False
-) -> inspect.Parameter:
-    """Return one flag. All are read as text, which `outlive.config` checks as it checks every source."""
-    option = typer.Option(
-        flag, help=text, metavar=metavar, show_default=False, rich_help_panel="Limits" if limit else None
-    )
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
-    )
-
-
-take_settings()(serve)

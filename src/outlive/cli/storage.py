@@ -14,6 +14,7 @@ from outlive.config.load import load
 from outlive.core.errors import SettingsError
 
 
+@take_settings()
 def migrate(**flags: Any) -> None:
     """Bring the database's schema up to date, as a server does when it starts.
 
@@ -46,9 +47,6 @@ def need_postgres() -> None:
         import asyncpg  # noqa: F401
     except ImportError as error:
         raise SettingsError("Postgres needs one package more: pip install 'outlive[postgres]'.") from error
-
-
-take_settings()(migrate)
 
 
 def copy(

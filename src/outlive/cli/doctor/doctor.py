@@ -18,6 +18,12 @@ from outlive.core.errors import SettingsError
 from outlive.core.routing import route
 
 
+@take_settings(
+    parameter("model", str, "--model", "The model to ask, instead of the first one that is listed.", "NAME"),
+    parameter("no_probe", bool, "--no-probe", "Ask the upstreams nothing."),
+    parameter("timeout", float, "--timeout", "Seconds to wait for an upstream's next byte. Default: 60.", "NUMBER"),
+    parameter("as_json", bool, "--json", "Print JSON, for scripts."),
+)
 def doctor(**flags: Any) -> None:
     """Check the settings, the database, the running server and every upstream, and report what to set.
 
@@ -89,11 +95,3 @@ def _check_embedded() -> Section:
     except SettingsError as error:
         section.add("fail", "model", error.message)
     return section
-
-
-take_settings(
-    parameter("model", str, "--model", "The model to ask, instead of the first one that is listed.", "NAME"),
-    parameter("no_probe", bool, "--no-probe", "Ask the upstreams nothing."),
-    parameter("timeout", float, "--timeout", "Seconds to wait for an upstream's next byte. Default: 60.", "NUMBER"),
-    parameter("as_json", bool, "--json", "Print JSON, for scripts."),
-)(doctor)

@@ -46,10 +46,7 @@ def print_section(section: Section) -> None:
         out.print(Text(f"  {sign} ", style=style) + Text(f"{finding.name}: ") + Text(clean(finding.detail)))
     if section.set:
         out.print(Text("  Set in the TOML file:", style="yellow"))
-        lines = [f"[{section.table}]", *(f"{key} = {_toml(value)}" for key, value in section.set.items())]
+        # JSON's true, false, numbers and strings are TOML's too.
+        values = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in section.set.items()]
+        lines = [f"[{section.table}]", *values]
         out.print("\n".join("    " + line for line in lines))
-
-
-def _toml(value: object) -> str:
-    # JSON's true, false, numbers and strings are TOML's too.
-    return msgspec.json.encode(value).decode()
