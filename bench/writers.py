@@ -17,7 +17,7 @@ from outlive.core.requests.create import parse_create
 from outlive.core.requests.limits import Limits
 from outlive.ports.bell import Ring
 from outlive.ports.ledger import Admission, Entry, Lease
-from outlive.storage.postgres import Database, PostgresBell, PostgresLedger
+from outlive.storage.postgres import PostgresBell, PostgresDatabase, PostgresLedger
 
 WRITERS = 8
 COMMITS = 200
@@ -30,7 +30,7 @@ request = parse_create({"model": "m", "input": "Hi"}, ids, Limits())
 
 @dataclass
 class Writer:
-    database: Database
+    database: PostgresDatabase
     ledger: PostgresLedger
     bell: PostgresBell
     lease: Lease
@@ -56,7 +56,7 @@ class Writer:
 
 async def hire(url: str) -> Writer:
     name = ids.new("writer")
-    database, bell = await Database.open(url), PostgresBell(url)
+    database, bell = await PostgresDatabase.open(url), PostgresBell(url)
     ledger = PostgresLedger(database, name)
     await bell.start()
     response_id = ids.new("resp")

@@ -24,7 +24,7 @@ from outlive.core import status
 from outlive.core.events import TERMINAL_EVENTS
 from outlive.engine.delivery import committer, live, reader
 from outlive.http.app import ROUTES
-from outlive.storage.sqlite import writer
+from outlive.storage import batching
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "outlive"
@@ -269,9 +269,9 @@ def test_the_architectures_numbers_are_the_codes() -> None:
         f"in pages of {reader.PAGE_BYTES // 1024} KB",
         f"pile up ({live.PENDING_BYTES // 1024**2} MB)",
         f"`commit_ms` ({Settings().commit_ms:g}) at most",
-        f"at most {writer.MAX_JOBS} jobs",
+        f"at most {batching.MAX_JOBS} jobs",
         f"Responses end {committer.ENDINGS} at a time",
-        f"waits {writer.PAUSE_PER_JOB * 1000:g} ms for each but the first, {writer.MAX_PAUSE * 1000:g} ms at most",
+        f"waits {batching.PAUSE_PER_JOB * 1000:g} ms for each but the first, {batching.MAX_PAUSE * 1000:g} ms at most",
     ):
         assert sentence in text
 

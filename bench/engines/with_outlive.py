@@ -18,7 +18,7 @@ from outlive.core.requests.limits import Limits
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse
 from outlive.ports.ledger import Admission, Claim, Closing, Entry
-from outlive.storage.postgres import Database, PostgresLedger
+from outlive.storage.postgres import PostgresDatabase, PostgresLedger
 
 WORKER = "bench"
 
@@ -97,7 +97,7 @@ async def measure_streams(ledger: PostgresLedger) -> Load:
 
 
 async def main() -> None:
-    database = await Database.open(sys.argv[1])
+    database = await PostgresDatabase.open(sys.argv[1])
     ledger = PostgresLedger(database, WORKER)
     runs, started = await measure_runs(ledger)
     streams = await measure_streams(ledger)

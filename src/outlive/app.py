@@ -38,12 +38,11 @@ from outlive.engine.slots import Capacity, Slots
 from outlive.engine.sweeper import RetentionPolicy, Sweeper
 from outlive.engine.worker import Worker
 from outlive.ports.backend import Backend, Upstream
+from outlive.ports.ledger import Quota
 from outlive.served_agents.backend import load_agents
 from outlive.server import leave_behind, listen, run_until_signal
-from outlive.storage.key_file import make_seal
-from outlive.storage.memory.journal import MemoryJournal
-from outlive.storage.memory.ledger import MemoryLedger
-from outlive.storage.seal import SecretSeal
+from outlive.storage.memory import MemoryJournal, MemoryLedger
+from outlive.storage.seal import SecretSeal, make_seal
 from outlive.storage.storage import Storage, open_storage
 from outlive.tooling.build import build_tools
 
@@ -66,7 +65,9 @@ async def _serve(settings: Settings) -> None:
     async with contextlib.AsyncExitStack() as stack:
         listening = stack.enter_context(listen(settings))
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"  # of this process, and of no other ever
-        home = await stack.enter_async_context(open_storage(settings, name))
+        home = await stack.enter_async_context(
+            open_storage(settings.database, name, settings.lease_seconds, _quota(settings))
+        )
         upstreams = settings.upstreams
         if not upstreams and not settings.agents:
             upstreams = [await stack.enter_async_context(_embedded())]
@@ -93,7 +94,7 @@ def build(
 ) -> tuple[Engine, tuple[LiveResponses, LiveResponses]]:
     """The engine on a database, with a second, fleeting home for what is not stored."""
     clock, ids = SystemClock(), RandomIds()
-    tool_seal = make_seal(settings)
+    tool_seal = make_seal(settings.database, settings.seal_keys)
     tools = build_tools(settings, ids, tool_seal)
     backends: dict[str, Backend] = {upstream.name: make_backend(upstream, pool, ids) for upstream in upstreams}
     agents = load_agents(settings, ids)
@@ -175,6 +176,14 @@ def build(
         abandon_after=settings.abandon_after,
     )
     return engine, (lives, fleeting_lives)
+
+
+def _quota(settings: Settings) -> Quota:
+    return Quota(
+        queued=settings.max_waiting,
+        running_per_owner=settings.max_running_per_owner,
+        queued_per_owner=settings.max_waiting_per_owner,
+    )
 
 
 def _make_node(

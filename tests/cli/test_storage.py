@@ -16,7 +16,8 @@ from outlive.core.events import Json
 from outlive.ports.ledger import Checkpoint, Idempotency
 from outlive.storage import copy
 from outlive.storage.postgres.durability import find_risks
-from outlive.storage.sqlite.connection import SCHEMA_VERSION, Database
+from outlive.storage.queries import SCHEMA_VERSION
+from outlive.storage.sqlite.connection import SqliteDatabase
 from tests.cli.conftest import Run
 from tests.conformance.scenes import WRITTEN, Book, entry, message
 from tests.conformance.storages import Storage, open_postgres, open_sqlite
@@ -116,7 +117,7 @@ def test_copying_to_a_database_that_is_not_empty_is_refused(run: Run, tmp_path: 
 
 def test_copying_while_a_server_runs_is_refused(run: Run, tmp_path: Path, empty: str) -> None:
     async def go() -> Any:
-        database = Database(str(tmp_path / "outlive.db"))
+        database = SqliteDatabase(str(tmp_path / "outlive.db"))
         try:
             return await asyncio.to_thread(run, "copy", "--from", f"sqlite:///{tmp_path / 'outlive.db'}", "--to", empty)
         finally:

@@ -19,24 +19,23 @@ from outlive.ports.history import History
 from outlive.ports.journal import Journal
 from outlive.ports.ledger import Admission, Lease, Ledger, Position, Quota, RunLedger
 from outlive.ports.retention import Retention
-from outlive.storage.memory.journal import MemoryJournal
-from outlive.storage.memory.ledger import MemoryLedger
+from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.postgres import connection as postgres
 from outlive.storage.postgres.catalog import PostgresCatalog
+from outlive.storage.postgres.connection import SQL
 from outlive.storage.postgres.conversations import PostgresConversations
-from outlive.storage.postgres.history import PostgresHistory
 from outlive.storage.postgres.journal import PostgresJournal
 from outlive.storage.postgres.ledger import PostgresLedger
 from outlive.storage.postgres.retention import PostgresRetention
-from outlive.storage.postgres.threads import SQL
+from outlive.storage.postgres.threads import PostgresHistory
 from outlive.storage.sqlite import threads
 from outlive.storage.sqlite.catalog import SqliteCatalog
-from outlive.storage.sqlite.connection import Database
+from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.conversations import SqliteConversations
-from outlive.storage.sqlite.history import SqliteHistory
 from outlive.storage.sqlite.journal import SqliteJournal
 from outlive.storage.sqlite.ledger import SqliteLedger
 from outlive.storage.sqlite.retention import SqliteRetention
+from outlive.storage.sqlite.threads import SqliteHistory
 
 
 class Inspector(Protocol):
@@ -92,7 +91,7 @@ RunOpener: TypeAlias = Callable[[], AbstractAsyncContextManager[RunHome]]
 
 @asynccontextmanager
 async def open_sqlite(path: Path) -> AsyncIterator[Storage]:
-    database = Database(str(path))
+    database = SqliteDatabase(str(path))
     try:
         yield Storage(
             SqliteLedger(database),
@@ -108,7 +107,7 @@ async def open_sqlite(path: Path) -> AsyncIterator[Storage]:
 
 
 class SqliteInspector:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: SqliteDatabase) -> None:
         self._database = database
 
     async def rows(self) -> dict[str, int]:
@@ -168,7 +167,7 @@ def _tables(db: sqlite3.Connection) -> list[str]:
 
 @asynccontextmanager
 async def open_postgres(url: str, quota: Quota | None = None) -> AsyncIterator[Storage]:
-    database = await postgres.Database.open(url)
+    database = await postgres.PostgresDatabase.open(url)
     try:
         yield Storage(
             PostgresLedger(database, None, quota),
@@ -184,7 +183,7 @@ async def open_postgres(url: str, quota: Quota | None = None) -> AsyncIterator[S
 
 
 class PostgresInspector:
-    def __init__(self, database: postgres.Database) -> None:
+    def __init__(self, database: postgres.PostgresDatabase) -> None:
         self.database = database
 
     async def rows(self) -> dict[str, int]:

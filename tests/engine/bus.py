@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from outlive.ports.bell import Heard, Ring
+from outlive.ports.bell import Listener, Ring
 
 
 class Bus:
@@ -26,7 +26,7 @@ class Bus:
 class BusBell:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._heard: Heard | None = None
+        self._heard: Listener | None = None
 
     def ring(self, ring: Ring) -> None:
         self._bus.rung.append(ring)
@@ -36,7 +36,7 @@ class BusBell:
             if other is not self:
                 asyncio.get_running_loop().call_soon(other.on_chunks, ring)
 
-    def listen(self, heard: Heard) -> None:
+    def listen(self, heard: Listener) -> None:
         self._heard = heard
 
     def on_chunks(self, ring: Ring) -> None:

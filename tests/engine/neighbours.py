@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from outlive.storage.sqlite.connection import Database
+from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.testing import Script
 from tests.engine.bus import Bus
 from tests.engine.rig import PATIENCE, Rig
@@ -20,7 +20,7 @@ NodesScene = Callable[[list[Rig]], Awaitable[None]]
 @asynccontextmanager
 async def open_nodes(path: Path, scripts: Sequence[Sequence[Script]], **options: Any) -> AsyncIterator[list[Rig]]:
     """One engine per list of scripts, all on one database and one bus (`rig.bus`), each hearing the others."""
-    database, bus, ids = Database(str(path / "outlive.db")), Bus(), CountingIds()
+    database, bus, ids = SqliteDatabase(str(path / "outlive.db")), Bus(), CountingIds()
     rigs = [
         Rig(database, each, name=f"node-{number}", bus=bus, ids=ids, **options) for number, each in enumerate(scripts)
     ]

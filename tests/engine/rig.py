@@ -31,20 +31,18 @@ from outlive.engine.slots import Capacity, Slots
 from outlive.engine.sweeper import RetentionPolicy, Sweeper
 from outlive.engine.worker import Worker
 from outlive.ports.backend import Backend, ContinuationMode
-from outlive.ports.bell import Bell
+from outlive.ports.bell import Bell, NoBell
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Admission, Admitted, AppendResults, Checkpoint, Claim, Closing, Entry, Lease
-from outlive.storage.memory.journal import MemoryJournal
-from outlive.storage.memory.ledger import MemoryLedger
+from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.seal import SecretSeal
-from outlive.storage.sqlite.bell import NoBell
 from outlive.storage.sqlite.catalog import SqliteCatalog
-from outlive.storage.sqlite.connection import Database
+from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.conversations import SqliteConversations
-from outlive.storage.sqlite.history import SqliteHistory
 from outlive.storage.sqlite.journal import SqliteJournal
 from outlive.storage.sqlite.ledger import SqliteLedger
 from outlive.storage.sqlite.retention import SqliteRetention
+from outlive.storage.sqlite.threads import SqliteHistory
 from outlive.testing import Script, ScriptedBackend
 from tests.core.journals import assert_official_event
 from tests.engine.bus import Bus, CountingHeart
@@ -76,7 +74,7 @@ class FixedClock:
 class FaultyLedger(SqliteLedger):
     """The real ledger, with points where a test may hold it or have its storage fail."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: SqliteDatabase) -> None:
         super().__init__(database)
         self.failing: dict[str, int] = {}  # how many of the next calls of a method fail
         self.held: dict[str, asyncio.Event] = {}  # methods that wait before they do anything
@@ -186,7 +184,7 @@ class Rig:
 
     def __init__(
         self,
-        database: Database,
+        database: SqliteDatabase,
         scripts: Sequence[Script],
         *,
         continuation: ContinuationMode = "none",
@@ -361,7 +359,7 @@ Scene = Callable[[Rig], Awaitable[None]]
 
 @asynccontextmanager
 async def open_rig(path: Path, *scripts: Script, **options: Any) -> AsyncIterator[Rig]:
-    database = Database(str(path / "outlive.db"))
+    database = SqliteDatabase(str(path / "outlive.db"))
     try:
         yield Rig(database, scripts, **options)
     finally:

@@ -14,8 +14,7 @@ from outlive.engine.delivery.reader import Cursor, Reader
 from outlive.ports.bell import Ring
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import AppendResult, Closing
-from outlive.storage.memory.journal import MemoryJournal
-from outlive.storage.memory.ledger import MemoryLedger
+from outlive.storage.memory import MemoryJournal, MemoryLedger
 from tests.core.journals import fold_of, frames_of, opening
 from tests.engine.bus import Bus
 from tests.engine.virtual import VirtualClock

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outlive.core.errors import BrokenSeal, StorageUnavailable
-from outlive.storage.key_file import KeyFileSeal, read_or_make
+from outlive.storage.seal import KeyFileSeal, read_or_make
 
 
 def test_nothing_is_written_before_there_is_something_to_seal(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from outlive.storage.queries import SCHEMA_VERSION
 from outlive.storage.sqlite import connection
-from outlive.storage.sqlite.threads import SQL
+from outlive.storage.sqlite.connection import SQL
 
 FOLDER = resources.files("outlive.storage.sqlite").joinpath("migrations")
 
@@ -30,12 +31,12 @@ def test_the_joints_of_runs_under_way_become_notes(tmp_path: Path, resumed_at: s
     db.execute("INSERT INTO leases VALUES (1, 'ann', 0, NULL, 1, 1, ?)", (resumed_at,))
     connection._migrate(db, "old.db")
     assert db.execute("SELECT notes FROM leases").fetchall() == [(notes,)]
-    assert db.execute("PRAGMA user_version").fetchone() == (connection.SCHEMA_VERSION,)
+    assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
     db.close()
 
 
 def test_the_schema_version_is_the_number_of_the_last_migration() -> None:
-    assert max(int(file.name[:4]) for file in FOLDER.iterdir()) == connection.SCHEMA_VERSION
+    assert max(int(file.name[:4]) for file in FOLDER.iterdir()) == SCHEMA_VERSION
 
 
 def test_items_of_an_older_file_are_found_by_their_ids_alone(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Entry, Lease, Quota
 from outlive.storage.postgres import connection as postgres
 from outlive.storage.postgres.admissions import LATE_SECONDS
+from outlive.storage.postgres.connection import SQL
 from outlive.storage.postgres.ledger import PostgresLedger
-from outlive.storage.postgres.threads import SQL
 from tests.conformance.scenes import STALE, WRITTEN, Book, entry, frames, message
 from tests.conformance.storages import Storage, open_postgres
 from tests.support.line import Line
@@ -123,7 +123,7 @@ async def test_a_lease_that_another_holds_is_stale_even_with_the_same_fence(url:
     async with open_postgres(url) as home:
         book = Book(home)
         response_id, lease = await book.start(worker="w1")
-        database = await postgres.Database.open(url)
+        database = await postgres.PostgresDatabase.open(url)
         mine, theirs = PostgresLedger(database, "w1"), PostgresLedger(database, "w2")
         assert await theirs.append([entry(lease, 2)]) == [STALE]
         with pytest.raises(StaleFence):
@@ -316,7 +316,7 @@ async def test_of_many_at_once_no_more_wait_than_the_quota_says(url: str) -> Non
 # -- lost lines
 
 
-def lost(test: Callable[[Book, Line, postgres.Database], Awaitable[None]]) -> Callable[[], None]:
+def lost(test: Callable[[Book, Line, postgres.PostgresDatabase], Awaitable[None]]) -> Callable[[], None]:
     """A test whose book writes over a line that can be cut."""
 
     async def with_line(url: str) -> None:
@@ -334,7 +334,7 @@ def lost(test: Callable[[Book, Line, postgres.Database], Awaitable[None]]) -> Ca
 
 @lost
 async def test_an_admission_that_may_have_been_repeated_by_now_is_refused(
-    book: Book, line: Line, database: postgres.Database
+    book: Book, line: Line, database: postgres.PostgresDatabase
 ) -> None:
     async with asyncio.timeout(20):
         line.freeze()
@@ -354,10 +354,10 @@ async def test_an_admission_that_may_have_been_repeated_by_now_is_refused(
 
 @lost
 async def test_a_database_whose_clock_was_set_refuses_once_at_most(
-    book: Book, line: Line, database: postgres.Database
+    book: Book, line: Line, database: postgres.PostgresDatabase
 ) -> None:
-    assert database.ahead is not None
-    database.ahead -= 3600
+    assert database.clock_offset is not None
+    database.clock_offset -= 3600
     with pytest.raises(StorageUnavailable):
         await book.admit("Hi", retry_digest=b"body")
     await book.admit("Hi", retry_digest=b"body")
@@ -365,7 +365,7 @@ async def test_a_database_whose_clock_was_set_refuses_once_at_most(
 
 @lost
 async def test_an_admission_whose_answer_was_lost_is_found_again(
-    book: Book, line: Line, database: postgres.Database
+    book: Book, line: Line, database: postgres.PostgresDatabase
 ) -> None:
     line.swallow_answer()
     response_id, admitted = await book.admit("Hi")
@@ -377,7 +377,7 @@ async def test_an_admission_whose_answer_was_lost_is_found_again(
 
 @lost
 async def test_an_admission_that_was_cut_off_before_its_commit_was_not_made(
-    book: Book, line: Line, database: postgres.Database
+    book: Book, line: Line, database: postgres.PostgresDatabase
 ) -> None:
     """It is still waiting for a lock when its line is lost: it may not come through after we have looked."""
     before = await book.home.inspector.rows()
@@ -400,7 +400,7 @@ async def test_an_admission_that_was_cut_off_before_its_commit_was_not_made(
 
 @lost
 async def test_a_large_admission_whose_answer_was_lost_is_found_again(
-    book: Book, line: Line, database: postgres.Database
+    book: Book, line: Line, database: postgres.PostgresDatabase
 ) -> None:
     await book.admit("x" * 300_000, large=True)
     swallow_commit(line)
@@ -415,7 +415,7 @@ async def test_a_large_admission_whose_answer_was_lost_is_found_again(
 
 @lost
 async def test_a_claim_whose_answer_was_lost_is_found_again(
-    book: Book, line: Line, database: postgres.Database
+    book: Book, line: Line, database: postgres.PostgresDatabase
 ) -> None:
     for _ in range(3):
         await book.admit(worker=None)
@@ -430,7 +430,7 @@ async def test_a_claim_whose_answer_was_lost_is_found_again(
 
 @lost
 async def test_a_seizure_whose_answer_was_lost_is_found_again(
-    book: Book, line: Line, database: postgres.Database
+    book: Book, line: Line, database: postgres.PostgresDatabase
 ) -> None:
     first, _ = await book.start()
     await book.ledger.take_over(first, "w3")
@@ -444,7 +444,7 @@ async def test_a_seizure_whose_answer_was_lost_is_found_again(
 
 @lost
 async def test_items_whose_answer_was_lost_are_not_added_twice(
-    book: Book, line: Line, database: postgres.Database
+    book: Book, line: Line, database: postgres.PostgresDatabase
 ) -> None:
     swallow_commit(line)
     conversation = await book.converse("one")
@@ -485,7 +485,7 @@ def swallow_commit(line: Line) -> None:
 
 @lost
 async def test_an_append_whose_answer_was_lost_is_made_again_and_there_once(
-    book: Book, line: Line, database: postgres.Database
+    book: Book, line: Line, database: postgres.PostgresDatabase
 ) -> None:
     response_id, lease = await book.start()
     other_id, other = await book.start()
@@ -509,7 +509,7 @@ async def whole(book: Book, response_id: str, count: int) -> bytes:
 
 @lost
 async def test_a_long_append_whose_answer_was_lost_leaves_no_row_of_its_own(
-    book: Book, line: Line, database: postgres.Database
+    book: Book, line: Line, database: postgres.PostgresDatabase
 ) -> None:
     """Cut up differently the second time."""
     response_id, lease = await book.start()
@@ -523,7 +523,7 @@ async def test_a_long_append_whose_answer_was_lost_leaves_no_row_of_its_own(
 
 @lost
 async def test_an_append_whose_answer_was_lost_may_be_made_again_by_the_closing(
-    book: Book, line: Line, database: postgres.Database
+    book: Book, line: Line, database: postgres.PostgresDatabase
 ) -> None:
     response_id, lease = await book.start()
     await book.ledger.append([entry(lease, 2)])
@@ -536,7 +536,7 @@ async def test_an_append_whose_answer_was_lost_may_be_made_again_by_the_closing(
 
 @lost
 async def test_a_closing_whose_answer_was_lost_succeeds_when_it_is_tried_again(
-    book: Book, line: Line, database: postgres.Database
+    book: Book, line: Line, database: postgres.PostgresDatabase
 ) -> None:
     response_id, lease = await book.start()
     at, count = book.now, book._count
@@ -553,7 +553,7 @@ async def test_a_closing_whose_answer_was_lost_succeeds_when_it_is_tried_again(
 
 @lost
 async def test_what_is_down_is_unavailable_at_once_and_back_when_it_is_back(
-    book: Book, line: Line, database: postgres.Database
+    book: Book, line: Line, database: postgres.PostgresDatabase
 ) -> None:
     response_id, lease = await book.start()
     line.go_down()
@@ -575,7 +575,7 @@ async def test_what_is_down_is_unavailable_at_once_and_back_when_it_is_back(
 
 @lost
 async def test_a_journal_that_is_behind_is_told_from_one_that_is_whole(
-    book: Book, line: Line, database: postgres.Database
+    book: Book, line: Line, database: postgres.PostgresDatabase
 ) -> None:
     response_id, lease = await book.start()
     whole_id, other = await book.start()
@@ -596,7 +596,7 @@ async def test_a_journal_that_is_behind_is_told_from_one_that_is_whole(
 
 @lost
 async def test_a_response_that_was_lost_is_not_mistaken_for_the_one_that_has_its_key_now(
-    book: Book, line: Line, database: postgres.Database
+    book: Book, line: Line, database: postgres.PostgresDatabase
 ) -> None:
     lost_id, lease = await book.start()
     other_id, other = await book.start()
@@ -611,5 +611,5 @@ async def test_a_response_that_was_lost_is_not_mistaken_for_the_one_that_has_its
     assert len(split_frames(await book.events(other_id))) == 2
 
 
-async def forget(database: postgres.Database, statement: str, key: int) -> None:
+async def forget(database: postgres.PostgresDatabase, statement: str, key: int) -> None:
     await database.write("forget", lambda db: db.execute(statement, key))

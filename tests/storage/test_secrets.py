@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from outlive.storage.sqlite.connection import Database
-from outlive.storage.sqlite.secrets import BYTES, find_secret
+from outlive.storage.sqlite.connection import SECRET_BYTES, SqliteDatabase
 
 
 def test_a_secret_is_the_same_after_a_restart_and_others_are_others(tmp_path: Path) -> None:
     async def find(*names: str) -> list[bytes]:
-        database = Database(str(tmp_path / "outlive.db"))
+        database = SqliteDatabase(str(tmp_path / "outlive.db"))
         try:
-            return [await find_secret(database, name) for name in names]
+            return [await database.find_secret(name) for name in names]
         finally:
             await database.close()
 
     (first,) = asyncio.run(find("seal"))
     again, other = asyncio.run(find("seal", "other"))
     assert first == again != other
-    assert len(first) == BYTES
+    assert len(first) == SECRET_BYTES

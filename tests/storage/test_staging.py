@@ -14,12 +14,12 @@ from outlive.core.requests.create import Limits, parse_create, parse_items
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Admission, Admitted, Closing, Entry
 from outlive.storage.sqlite.catalog import SqliteCatalog
-from outlive.storage.sqlite.connection import Database
+from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.conversations import SqliteConversations
-from outlive.storage.sqlite.history import SqliteHistory
 from outlive.storage.sqlite.ledger import SqliteLedger
 from outlive.storage.sqlite.retention import SqliteRetention
 from outlive.storage.sqlite.staging import PIECE_BYTES
+from outlive.storage.sqlite.threads import SqliteHistory
 from tests.support.scripting import CountingIds
 
 IDS = CountingIds()
@@ -32,7 +32,9 @@ def large_input() -> list[Json]:
     return [{"role": "user", "content": text} for text in texts]
 
 
-async def admit(database: Database, response_id: str, conversation: str | None = None) -> tuple[Admitted, list[Json]]:
+async def admit(
+    database: SqliteDatabase, response_id: str, conversation: str | None = None
+) -> tuple[Admitted, list[Json]]:
     body = {"model": "m", "input": large_input(), "conversation": conversation}
     request = parse_create(body, IDS, Limits())
     admission = Admission(
@@ -49,20 +51,20 @@ async def admit(database: Database, response_id: str, conversation: str | None =
     return await SqliteLedger(database).admit(admission), request.input
 
 
-async def close(database: Database, admitted: Admitted) -> None:
+async def close(database: SqliteDatabase, admitted: Admitted) -> None:
     assert admitted.lease is not None
     entry = Entry(admitted.lease, 1, 1, 2.0, b"event: response.completed\ndata: {}\n\n")
     await SqliteLedger(database).close(Closing(entry, "completed", b"{}", [], True))
 
 
-async def count(database: Database, table: str) -> int:
+async def count(database: SqliteDatabase, table: str) -> int:
     rows: int = await database.read("count", lambda db: db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
     return rows
 
 
-def play(path: Path, scene: Callable[[Database], Awaitable[None]]) -> None:
+def play(path: Path, scene: Callable[[SqliteDatabase], Awaitable[None]]) -> None:
     async def go() -> None:
-        database = Database(str(path / "stash.db"))
+        database = SqliteDatabase(str(path / "stash.db"))
         try:
             await scene(database)
         finally:
@@ -76,7 +78,7 @@ def found_on_disk(path: Path) -> bool:
 
 
 def test_a_large_input_is_read_back_whole(tmp_path: Path) -> None:
-    async def scene(database: Database) -> None:
+    async def scene(database: SqliteDatabase) -> None:
         admitted, given = await admit(database, "resp_1")
         assert admitted.position is not None
         page = await SqliteCatalog(database).input_items("local", "resp_1", Paging(order="asc"))
@@ -88,7 +90,7 @@ def test_a_large_input_is_read_back_whole(tmp_path: Path) -> None:
 
 
 def test_a_refused_large_request_leaves_nothing_behind(tmp_path: Path) -> None:
-    async def scene(database: Database) -> None:
+    async def scene(database: SqliteDatabase) -> None:
         await SqliteConversations(database).create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
         await admit(database, "resp_1", "conv_1")
         pieces = await count(database, "stash")
@@ -100,7 +102,7 @@ def test_a_refused_large_request_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_pieces_of_a_request_that_a_crash_kept_from_being_accepted_go_at_the_next_start(tmp_path: Path) -> None:
-    async def scene(database: Database) -> None:
+    async def scene(database: SqliteDatabase) -> None:
         await admit(database, "resp_1")
         kept = await count(database, "stash")
         await database.write(
@@ -113,7 +115,7 @@ def test_pieces_of_a_request_that_a_crash_kept_from_being_accepted_go_at_the_nex
 
 
 def test_a_deleted_response_takes_its_pieces_with_it(tmp_path: Path) -> None:
-    async def scene(database: Database) -> None:
+    async def scene(database: SqliteDatabase) -> None:
         admitted, _ = await admit(database, "resp_1")
         await close(database, admitted)
         await SqliteLedger(database).delete("local", "resp_1")
@@ -127,7 +129,7 @@ def test_a_deleted_response_takes_its_pieces_with_it(tmp_path: Path) -> None:
 
 
 def test_a_deleted_conversation_takes_the_pieces_of_forgotten_responses_with_it(tmp_path: Path) -> None:
-    async def scene(database: Database) -> None:
+    async def scene(database: SqliteDatabase) -> None:
         conversations, keeper = SqliteConversations(database), SqliteRetention(database)
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
         admitted, given = await admit(database, "resp_1", "conv_1")
@@ -146,7 +148,7 @@ def test_a_deleted_conversation_takes_the_pieces_of_forgotten_responses_with_it(
 
 
 def test_large_items_put_into_a_conversation_are_read_back_whole_and_go_with_it(tmp_path: Path) -> None:
-    async def scene(database: Database) -> None:
+    async def scene(database: SqliteDatabase) -> None:
         conversations, keeper = SqliteConversations(database), SqliteRetention(database)
         given = parse_items(large_input(), "items", IDS, Limits())
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, given[:2], 1.0, None, large=True)
@@ -164,7 +166,7 @@ def test_large_items_put_into_a_conversation_are_read_back_whole_and_go_with_it(
 
 
 def test_large_items_that_are_there_already_leave_no_second_copy(tmp_path: Path) -> None:
-    async def scene(database: Database) -> None:
+    async def scene(database: SqliteDatabase) -> None:
         conversations = SqliteConversations(database)
         given = parse_items(large_input(), "items", IDS, Limits())
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, given, 1.0, None, large=True)
@@ -176,7 +178,7 @@ def test_large_items_that_are_there_already_leave_no_second_copy(tmp_path: Path)
 
 
 def test_one_deleted_item_is_blanked_out_and_the_others_stay(tmp_path: Path) -> None:
-    async def scene(database: Database) -> None:
+    async def scene(database: SqliteDatabase) -> None:
         conversations, keeper = SqliteConversations(database), SqliteRetention(database)
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
         admitted, given = await admit(database, "resp_1", "conv_1")

@@ -253,10 +253,10 @@ def _prepare_template(cluster: Cluster) -> None:
     """The schema, once; every test's database is a copy."""
     import asyncio
 
-    from outlive.storage.postgres.connection import Database
+    from outlive.storage.postgres.connection import PostgresDatabase
 
     async def prepare() -> None:
-        database = await Database.open(cluster.url("prepared"))
+        database = await PostgresDatabase.open(cluster.url("prepared"))
         await database.close()
 
     cluster.sql("CREATE DATABASE prepared")

@@ -12,8 +12,7 @@ from outlive.config.settings import Settings
 from outlive.config.user_modules import load_module, load_object
 from outlive.core.errors import SettingsError
 from outlive.core.requests.create import CreateResponse
-from outlive.storage.key_file import KeyFileSeal, make_seal
-from outlive.storage.seal import SecretSeal
+from outlive.storage.seal import KeyFileSeal, SecretSeal, make_seal
 from outlive.tooling.build import build_tools
 from outlive.tooling.functions import load_tools
 from tests.support.scripting import CountingIds
@@ -107,10 +106,10 @@ def test_the_limits_come_from_the_settings() -> None:
 
 
 def test_secrets_are_sealed_with_the_configured_key_or_one_beside_the_database() -> None:
-    given = make_seal(Settings(seal_keys=["k" * 32]))
+    given = make_seal(Settings().database, ["k" * 32])
     assert isinstance(given, SecretSeal)
-    assert isinstance(make_seal(Settings()), KeyFileSeal)
-    assert make_seal(Settings(database="postgresql://db/outlive")) is None
+    assert isinstance(make_seal(Settings().database, []), KeyFileSeal)
+    assert make_seal("postgresql://db/outlive", []) is None
 
 
 def test_the_module_on_the_documentation_page_loads_unchanged() -> None:

@@ -35,11 +35,12 @@ async def _migrate(url: str) -> tuple[int, int]:
         from outlive.storage.postgres import connection as postgres
 
         return await postgres.migrate_database(url)
-    from outlive.storage.sqlite import connection as sqlite
+    from outlive.storage.queries import SCHEMA_VERSION
+    from outlive.storage.sqlite.connection import SqliteDatabase
 
-    database = sqlite.Database(str(database_url.path_of(url)))
+    database = SqliteDatabase(str(database_url.path_of(url)))
     await database.close()
-    return database.version_before, sqlite.SCHEMA_VERSION
+    return database.version_before, SCHEMA_VERSION
 
 
 def need_postgres() -> None:

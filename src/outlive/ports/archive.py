@@ -1,4 +1,4 @@
-"""Everything a database holds, table by table, for moving it to another."""
+"""All tables of a database, for copying them to another."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 Row = tuple[Any, ...]
 
-# In the order in which they are moved. What a database keeps elsewhere, or in another form, it gives and takes like
-# this: items are whole, nobody holds a lease, requests lie with the leases, final objects with their responses.
+# In the order in which they are copied. A database that stores something elsewhere, or in another form, converts it to
+# this form: items are whole, leases have no worker, requests are with the leases, final objects with their responses.
 TABLES: dict[str, tuple[str, ...]] = {
     "threads": ("key", "root", "parent", "fork", "head", "hole", "used_at"),
     "responses": (
@@ -26,18 +26,18 @@ TABLES: dict[str, tuple[str, ...]] = {
 
 
 class Archive(Protocol):
-    """Reads in one view of the database, and writes in one transaction."""
+    """Reads one snapshot of the database, and writes in one transaction."""
 
     async def count(self, table: str) -> int: ...
 
     def read(self, table: str) -> AsyncIterator[list[Row]]:
-        """All rows, some at a time."""
+        """Yield all rows, some at a time."""
         ...
 
     async def write(self, table: str, rows: list[Row]) -> None: ...
 
     async def commit(self) -> None:
-        """Everything was written: only now it is there."""
+        """Commit all that was written."""
         ...
 
     async def close(self) -> None: ...

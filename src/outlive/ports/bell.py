@@ -1,17 +1,17 @@
-"""The bell: how nodes on one database tell each other to look. It may be lost without harm."""
+"""The bell: nodes on one database notify each other of changes. A ring may be lost without harm."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple, Protocol
 
-# advanced   the journal of a response has reached this number; rung only for what was wanted
-# wanted     somebody reads this response on the ringing node, and has it up to this number
-# taken      the fence of this response was raised to this number: who holds a lower one has lost it
-# waits      some response waits for a worker
+# advanced   the journal of a response has reached this number; rung only for responses that were wanted
+# wanted     a client reads this response on the ringing node, which has it up to this number
+# taken      the fence of this response was raised to this number: a holder of a lower one has lost it
+# waits      some response is queued
 # asking     is the connection that created this response still there?
 # answering  it is, on the ringing node
-# missed     never rung: what a listener hears when it may have missed something
+# missed     never rung: a listener gets it when it may have missed rings
 Kind = Literal["advanced", "wanted", "taken", "waits", "asking", "answering", "missed"]
 
 
@@ -21,20 +21,31 @@ class Ring(NamedTuple):
     number: int = 0
 
 
-Heard = Callable[[Ring], None]
+Listener = Callable[[Ring], None]
 
 
 class Bell(Protocol):
-    """Truth is in the database alone: a ring that is lost, late or doubled delays somebody, and does nothing worse."""
+    """The state is in the database alone: a ring that is lost, late or doubled causes a delay, and no other harm."""
 
     def ring(self, ring: Ring) -> None:
-        """Tell the other nodes, soon. Returns at once, waits for nothing and never raises.
+        """Notify the other nodes soon. Returns at once and never raises.
 
-        What is rung while a ring is on its way goes out together; of rings alike but for their number the highest.
+        Rings that gather while one is on its way go out together; of rings that differ only in their number, the
+        highest.
         """
         ...
 
-    def listen(self, heard: Heard) -> None:
-        """Call `heard`, on the loop, for each ring of another node (never for one's own), and with `missed` whenever
-        the line was down and is up again."""
+    def listen(self, listener: Listener) -> None:
+        """Call `listener`, on the loop, for each ring of another node (never for this node's own), and with `missed`
+        whenever the connection was lost and is up again."""
         ...
+
+
+class NoBell:
+    """The bell of a database with a single server: it has no other nodes to notify."""
+
+    def ring(self, ring: Ring) -> None:
+        pass
+
+    def listen(self, listener: Listener) -> None:
+        pass

@@ -1,4 +1,4 @@
-"""Finding things: single responses and conversations, and pages of them."""
+"""Lookups: single responses and conversations, and pages of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from outlive.core.events import Json
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A stored response, as far as a reader needs it."""
+    """The part of a stored response that readers need."""
 
     response_id: str
     status: str
@@ -32,12 +32,12 @@ class Paging(msgspec.Struct, frozen=True):
 
 
 class Catalog(Protocol):
-    """Every method answers for one owner alone: what belongs to another is not there (NotFound)."""
+    """Every method answers for one owner alone: things of another owner are NotFound."""
 
     async def response(self, owner: str, response_id: str) -> Record: ...
 
     async def status(self, owner: str, response_id: str) -> str | None:
-        """How far a response is; None when there is no such."""
+        """Return the status of a response; None when it does not exist."""
         ...
 
     async def responses(
@@ -45,17 +45,17 @@ class Catalog(Protocol):
     ) -> tuple[list[Record], bool]: ...
 
     async def queue(self, response_ids: list[str]) -> dict[str, int]:
-        """The places in the queue (1: the next to be taken) of those among these that wait for a worker."""
+        """Return the places in the queue (1: the next to be taken) of those of these responses that are queued."""
         ...
 
     async def input_items(self, owner: str, response_id: str, paging: Paging) -> Page: ...
 
     async def idempotent(self, owner: str, kind: str, key: str) -> tuple[bytes, str] | None:
-        """The digest and the target that an Idempotency-Key was first used for."""
+        """Return the digest and the target that an Idempotency-Key was first used for."""
         ...
 
     async def unanswered(self, owner: str, digest: bytes, since: float) -> list[str]:
-        """Responses made from this very body whose creating connection has not had its answer, newest first."""
+        """Find responses to the same body whose creating connection has not had its answer, newest first."""
         ...
 
     async def conversation(self, owner: str, conversation_id: str) -> Json: ...
@@ -67,5 +67,5 @@ class Catalog(Protocol):
     async def item(self, owner: str, conversation_id: str, item_id: str) -> Json: ...
 
     async def stored_items(self, owner: str, item_ids: list[str]) -> dict[str, Json]:
-        """Items by their ids alone, out of whatever response or conversation; ids of none are left out."""
+        """Find items by their ids in any response or conversation; ids of none are left out."""
         ...

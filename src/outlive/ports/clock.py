@@ -1,4 +1,4 @@
-"""Time comes in by the door, so that tests are exact."""
+"""The clock as a port, so that tests control time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What time it is, and how long something takes."""
+    """Wall-clock time, monotonic time, and sleep."""
 
     def now(self) -> float:
         """Unix time in seconds."""

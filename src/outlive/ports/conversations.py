@@ -1,4 +1,4 @@
-"""Changing conversations through their own endpoints, each method one transaction."""
+"""Changes of conversations through their own endpoints, each method one transaction."""
 
 from __future__ import annotations
 
@@ -10,24 +10,18 @@ from outlive.ports.ledger import Idempotency
 
 class Conversations(Protocol):
     async def create(
-        self,
-        owner: str,
-        conversation: Json,
-        items: list[Json],
-        at: float,
-        idempotency: Idempotency | None,
-        large: bool = False,
+        self, owner: str, conversation: Json, items: list[Json], at: float, key: Idempotency | None, large: bool = False
     ) -> str:
-        """Store a new conversation; the id of the earlier one when the Idempotency-Key was used already.
+        """Store a new conversation. Returns its id, or that of an earlier one with the same Idempotency-Key.
 
-        `large`: so much that it should not be written in one go.
+        `large`: the items are too large for one uninterrupted write.
         """
         ...
 
     async def update(self, owner: str, conversation_id: str, metadata: dict[str, str]) -> Json: ...
 
     async def delete(self, owner: str, conversation_id: str) -> None:
-        """Nobody finds it from now on; a response running in it still ends, its turn goes nowhere."""
+        """Delete a conversation. A response that runs in it still ends, but its turn is not added."""
         ...
 
     async def add_items(
@@ -36,12 +30,12 @@ class Conversations(Protocol):
         conversation_id: str,
         items: list[Json],
         at: float,
-        idempotency: Idempotency | None,
+        key: Idempotency | None,
         large: bool = False,
     ) -> list[Json]:
-        """Append items; one that is there already (by id) is left as it is. Raises ConversationLocked."""
+        """Append items, without those whose ids are there already. Raises ConversationLocked."""
         ...
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Json:
-        """Returns the conversation. Raises ConversationLocked."""
+        """Delete an item. Returns the conversation. Raises ConversationLocked."""
         ...

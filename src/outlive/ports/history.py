@@ -1,4 +1,4 @@
-"""Reading what a model is given: the items of a thread before a place."""
+"""The history: reads the items of a thread before a position, for a model's context."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from outlive.ports.ledger import Position
 
 class History(Protocol):
     async def before(self, position: Position) -> list[Json]:
-        """The items of all ended turns before `place`, oldest first; one indexed range per fork."""
+        """Read the items of all ended turns before a position, oldest first; one indexed range per fork."""
         ...
 
     async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
-        """Where a response that will not be stored would stand. The same errors as an admission, but takes no lock."""
+        """Find the position of a response that will not be stored. Raises as an admission does, but takes no lock."""
         ...

@@ -1,4 +1,4 @@
-"""Forgetting: what the sweeper asks of the database."""
+"""Retention: deletes what has expired and erases what is deleted, for the sweeper."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Protocol
 
 class Retention(Protocol):
     async def expire(self, *, responses_before: float | None, conversations_before: float | None, limit: int) -> int:
-        """Hide what was last used before then; how many were hidden."""
+        """Delete what was last used before these times. Returns the number of deleted things."""
         ...
 
     async def erase(self, limit: int) -> int:
-        """Remove the bytes of hidden things that no unfinished run needs, or a part of them; 0 when nothing is left."""
+        """Erase the bytes of some deleted things that no unfinished run needs. Returns 0 when nothing is left."""
         ...
 
     async def forget_keys(self, before: float) -> None:
-        """Forget Idempotency-Keys and unanswered creations older than that."""
+        """Erase Idempotency-Keys and records of unanswered creates that are older."""
         ...
 
     async def scrub(self) -> None:
-        """See to it that erased bytes are in no file any more."""
+        """Make sure that erased bytes are in no file any more."""
         ...

@@ -1,4 +1,4 @@
-"""Sealing: bytes that go out of our hands, or into a file, and that nobody but this server can read."""
+"""Seals: encrypt bytes that leave the server, or go into a file, so that only this server can read them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Protocol
 
 class Seal(Protocol):
     def close(self, content: bytes, purpose: str) -> bytes:
-        """`purpose` says what it is for and whose it is: only with the same one can it be opened again."""
+        """Encrypt. `purpose` names the use and the owner: only with the same one can it be opened again."""
         ...
 
     def open(self, sealed: bytes, purpose: str) -> bytes:
-        """Raises BrokenSeal when this server did not seal it, or not for this purpose, or it was changed since."""
+        """Decrypt. Raises BrokenSeal if this server did not seal it for this purpose, or it was changed since."""
         ...

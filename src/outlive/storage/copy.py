@@ -1,9 +1,10 @@
-"""Moving everything from one database to another, and making sure that it arrived: every response replays the same."""
+"""Copies everything from one database to another, and checks that every response replays the same from both."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from hashlib import sha256
 
 import msgspec
@@ -15,22 +16,22 @@ from outlive.ports.catalog import Catalog, Page, Paging
 from outlive.ports.journal import Journal
 from outlive.storage.sqlite.archive import SqliteArchive
 from outlive.storage.sqlite.catalog import SqliteCatalog
-from outlive.storage.sqlite.connection import Database as SqliteDatabase
+from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.journal import SqliteJournal
 
 PAGE_BYTES = 1024 * 1024
 PAGE_ITEMS = 100
-TOGETHER = 50  # responses whose journals are read in one go
+TOGETHER = 50  # responses whose journals are read in one query
 
-Said = Callable[[str], None]
+Report = Callable[[str], None]  # called with each line of progress
 
 
 class CopyError(OutliveError):
-    """What arrived is not what was sent."""
+    """The copy differs from its source."""
 
 
-class Store(msgspec.Struct, frozen=True):
-    """One side of a move."""
+class Side(msgspec.Struct, frozen=True):
+    """One side of a copy."""
 
     archive: Archive
     journal: Journal
@@ -39,29 +40,29 @@ class Store(msgspec.Struct, frozen=True):
 
 class Copied(msgspec.Struct, frozen=True):
     rows: dict[str, int]
-    responses: int  # that were replayed on both sides and found the same
+    responses: int  # replayed from both sides and found the same
     conversations: int
 
 
-async def copy(source_url: str, target_url: str, say: Said) -> Copied:
-    """Copy into an empty database; nothing is there until all of it is. Raises SettingsError or CopyError."""
+async def copy(source_url: str, target_url: str, report: Report) -> Copied:
+    """Copy into an empty database, in one transaction. Raises SettingsError or CopyError."""
     if not is_shared(source_url) and not is_shared(target_url):
         raise SettingsError("Both are SQLite files: copy the file itself, while no server runs on it.")
     if not is_shared(source_url) and not path_of(source_url).exists():
         raise SettingsError(f"There is no database {path_of(source_url)}.")
     async with _open(source_url) as source, _open(target_url) as target:
-        rows = await _move(source.archive, target.archive, target_url, say)
-        # What is read from now on is read by the same ports that serve it.
+        rows = await _move(source.archive, target.archive, target_url, report)
+        # The comparison reads through the ports that serve clients.
         responses = [(owner, id_) async for id_, owner in _visible(source.archive, "responses")]
         conversations = [(owner, id_) async for id_, owner in _visible(source.archive, "conversations")]
     async with _open(source_url) as source, _open(target_url) as target:
-        say(f"comparing {len(responses)} responses and {len(conversations)} conversations")
+        report(f"comparing {len(responses)} responses and {len(conversations)} conversations")
         await _compare_responses(source, target, responses)
         await _compare_conversations(source, target, conversations)
     return Copied(rows, len(responses), len(conversations))
 
 
-async def _move(source: Archive, target: Archive, target_url: str, say: Said) -> dict[str, int]:
+async def _move(source: Archive, target: Archive, target_url: str, report: Report) -> dict[str, int]:
     for table in TABLES:
         if table != "secrets" and await target.count(table):
             raise SettingsError(f"{show(target_url)} is not empty; give one that is.")
@@ -71,7 +72,7 @@ async def _move(source: Archive, target: Archive, target_url: str, say: Said) ->
         async for rows in source.read(table):
             await target.write(table, rows)
             moved[table] += len(rows)
-        say(f"{moved[table]} {table}")
+        report(f"{moved[table]} {table}")
     await target.commit()
     return moved
 
@@ -88,7 +89,7 @@ async def _visible(archive: Archive, table: str) -> AsyncIterator[tuple[str, str
 # -- comparing
 
 
-async def _compare_responses(source: Store, target: Store, responses: list[tuple[str, str]]) -> None:
+async def _compare_responses(source: Side, target: Side, responses: list[tuple[str, str]]) -> None:
     for start in range(0, len(responses), TOGETHER):
         some = responses[start : start + TOGETHER]
         sent, arrived = await _hash_journals(source.journal, some), await _hash_journals(target.journal, some)
@@ -100,7 +101,7 @@ async def _compare_responses(source: Store, target: Store, responses: list[tuple
 
 
 async def _hash_journals(journal: Journal, responses: list[tuple[str, str]]) -> dict[str, str]:
-    """Of every frame, from the first to the last that there is."""
+    """Hash every frame of some journals, by response id."""
     hashes = {response_id: sha256() for _, response_id in responses}
     after = {response_id: -1 for _, response_id in responses}
     while after:
@@ -115,50 +116,34 @@ async def _hash_journals(journal: Journal, responses: list[tuple[str, str]]) -> 
     return {response_id: hash_.hexdigest() for response_id, hash_ in hashes.items()}
 
 
-async def _hash_response(catalog: Catalog, owner: str, response_id: str) -> str:
-    """Of its status, its final object and its input."""
-    try:
-        record = await catalog.response(owner, response_id)
-    except NotFound:
-        return ""
-    hash_ = sha256(msgspec.json.encode(record))
-
-    async def fetch(paging: Paging) -> Page:
-        return await catalog.input_items(owner, response_id, paging)
-
-    async for page in _pages(fetch):
-        hash_.update(msgspec.json.encode(page.data))
-    return hash_.hexdigest()
-
-
-async def _compare_conversations(source: Store, target: Store, conversations: list[tuple[str, str]]) -> None:
+async def _compare_conversations(source: Side, target: Side, conversations: list[tuple[str, str]]) -> None:
     for owner, conversation_id in conversations:
         before = await _hash_conversation(source.catalog, owner, conversation_id)
         if before != await _hash_conversation(target.catalog, owner, conversation_id):
             raise CopyError(f"Conversation {conversation_id} did not arrive as it was sent.")
 
 
+async def _hash_response(catalog: Catalog, owner: str, response_id: str) -> str:
+    """Hash a response's status, its final object and its input."""
+    return await _hash(catalog.response(owner, response_id), partial(catalog.input_items, owner, response_id))
+
+
 async def _hash_conversation(catalog: Catalog, owner: str, conversation_id: str) -> str:
+    return await _hash(catalog.conversation(owner, conversation_id), partial(catalog.items, owner, conversation_id))
+
+
+async def _hash(find: Awaitable[object], fetch: Callable[[Paging], Awaitable[Page]]) -> str:
+    """Hash a thing with all pages of its items; an empty string where there is none."""
     try:
-        hash_ = sha256(msgspec.json.encode(await catalog.conversation(owner, conversation_id)))
+        hash_ = sha256(msgspec.json.encode(await find))
     except NotFound:
         return ""
-
-    async def fetch(paging: Paging) -> Page:
-        return await catalog.items(owner, conversation_id, paging)
-
-    async for page in _pages(fetch):
-        hash_.update(msgspec.json.encode(page.data))
-    return hash_.hexdigest()
-
-
-async def _pages(fetch: Callable[[Paging], object]) -> AsyncIterator[Page]:
     after: str | None = None
     while True:
-        page: Page = await fetch(Paging(after, PAGE_ITEMS, "asc"))  # type: ignore[misc]
-        yield page
+        page = await fetch(Paging(after, PAGE_ITEMS, "asc"))
+        hash_.update(msgspec.json.encode(page.data))
         if not page.has_more:
-            return
+            return hash_.hexdigest()
         after = page.data[-1]["id"]
 
 
@@ -166,28 +151,28 @@ async def _pages(fetch: Callable[[Paging], object]) -> AsyncIterator[Page]:
 
 
 @contextlib.asynccontextmanager
-async def _open(url: str) -> AsyncIterator[Store]:
+async def _open(url: str) -> AsyncIterator[Side]:
     check(url)
     async with contextlib.AsyncExitStack() as stack:
         if is_shared(url):
             yield await _open_postgres(url, stack)
         else:
-            database = SqliteDatabase(str(path_of(url)))  # brings its schema up to date, and keeps servers out
+            database = SqliteDatabase(str(path_of(url)))  # migrates its schema, and keeps servers out
             stack.push_async_callback(database.close)
             archive = SqliteArchive(database.path)
             stack.push_async_callback(archive.close)
-            yield Store(archive, SqliteJournal(database), SqliteCatalog(database))
+            yield Side(archive, SqliteJournal(database), SqliteCatalog(database))
 
 
-async def _open_postgres(url: str, stack: contextlib.AsyncExitStack) -> Store:
-    # Its driver is an extra; whoever copies has it.
+async def _open_postgres(url: str, stack: contextlib.AsyncExitStack) -> Side:
+    # Its driver is an extra, which a server on SQLite does not need.
     from outlive.storage import postgres
     from outlive.storage.postgres.archive import PostgresArchive
 
-    database = await postgres.Database.open(url)
+    database = await postgres.PostgresDatabase.open(url)
     stack.push_async_callback(database.close)
     archive = await PostgresArchive.open(url)
     stack.push_async_callback(archive.close)
     if nodes := await archive.nodes():
         raise SettingsError(f"{nodes} nodes are at work on {show(url)}; stop them first.")
-    return Store(archive, postgres.PostgresJournal(database), postgres.PostgresCatalog(database))
+    return Side(archive, postgres.PostgresJournal(database), postgres.PostgresCatalog(database))

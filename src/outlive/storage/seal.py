@@ -1,26 +1,31 @@
-"""Seals with AES-256-GCM, under keys that are made from secrets of any form."""
+"""Seals with AES-256-GCM, under keys that are derived from secrets of any form."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outlive.core.errors import BrokenSeal
+from outlive.config.database_url import is_shared, path_of
+from outlive.core.errors import BrokenSeal, StorageUnavailable
+from outlive.ports.seal import Seal
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+KEY_BYTES = 32
 _NONCE_BYTES = 12
 
 
 class SecretSeal:
-    """The first secret closes, every one opens: a secret can be replaced while what it has closed is still around."""
+    """Closes with the first secret and opens with any: a secret can be replaced while things it closed still exist."""
 
-    def __init__(self, secrets: Sequence[bytes]) -> None:
-        self._secrets = list(secrets)
+    def __init__(self, given: Sequence[bytes]) -> None:
+        self._secrets = list(given)
 
     def close(self, content: bytes, purpose: str) -> bytes:
         nonce = os.urandom(_NONCE_BYTES)
@@ -43,3 +48,57 @@ class SecretSeal:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         return [AESGCM(hashlib.sha256(b"outlive seal\0" + secret).digest()) for secret in self._secrets]
+
+
+class KeyFileSeal:
+    """A seal whose key lies in a file of its own, beside the database: a copy of the database alone reveals no secret.
+
+    The file is made when it is first needed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def close(self, content: bytes, purpose: str) -> bytes:
+        return self._seal.close(content, purpose)
+
+    def open(self, sealed: bytes, purpose: str) -> bytes:
+        return self._seal.open(sealed, purpose)
+
+    @cached_property
+    def _seal(self) -> SecretSeal:
+        try:
+            return SecretSeal([read_or_make(self._path)])
+        except OSError as error:
+            raise StorageUnavailable("reading the key file", error.strerror or "") from error
+
+
+def read_or_make(path: Path) -> bytes:
+    """Read the key in the file; make one that only this user can read where there is none."""
+    try:
+        key = path.read_bytes().strip()
+        if key:
+            return key
+    except FileNotFoundError:
+        pass
+    key = secrets.token_urlsafe(KEY_BYTES).encode()
+    # Whole or not at all: half a key would pass for another key after a crash.
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(key + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(path)
+    return key
+
+
+def make_seal(database_url: str, keys: Sequence[str]) -> Seal | None:
+    """Make the seal for the secrets of tools. A SQLite file has its key beside it; nodes that share a database need a
+    key from the settings, which they share too."""
+    if keys:
+        return SecretSeal([key.encode() for key in keys])
+    if not is_shared(database_url):
+        path = path_of(database_url)
+        return KeyFileSeal(path.with_name(f"{path.name}.key"))
+    return None

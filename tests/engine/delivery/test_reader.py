@@ -15,8 +15,7 @@ from outlive.engine.delivery.live import TAIL_BYTES, LiveResponse, LiveResponses
 from outlive.engine.delivery.reader import PAGE_BYTES, Cursor, Pour, Reader, StreamInterrupted
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import AppendResult, Closing, Lease
-from outlive.storage.memory.journal import MemoryJournal
-from outlive.storage.memory.ledger import MemoryLedger
+from outlive.storage.memory import MemoryJournal, MemoryLedger
 from tests.core.journals import fold_of, frames_of, opening
 from tests.engine.rig import FixedClock
 from tests.engine.virtual import run_virtually, turn

@@ -18,7 +18,7 @@ from outlive.engine.delivery import live
 from outlive.engine.delivery.committer import ENDINGS, Committer
 from outlive.ports.backend import Ending, ModelCall
 from outlive.ports.ledger import AppendResults, Closing, Entry
-from outlive.storage.memory.journal import MemoryJournal
+from outlive.storage.memory import MemoryJournal
 from outlive.testing import Script, call_chunk, finish_chunk, reasoning_chunk, text_chunk, usage_chunk
 from tests.dialects.upstream import serve
 from tests.engine.bench import Desk, NotingLedger, StubToolbox, kinds, texts, told

@@ -2,24 +2,22 @@
 
 from outlive.storage.postgres.bell import PostgresBell
 from outlive.storage.postgres.catalog import PostgresCatalog
-from outlive.storage.postgres.connection import Database
+from outlive.storage.postgres.connection import PostgresDatabase
 from outlive.storage.postgres.conversations import PostgresConversations
 from outlive.storage.postgres.heartbeat import PostgresHeartbeat
-from outlive.storage.postgres.history import PostgresHistory
 from outlive.storage.postgres.journal import PostgresJournal
 from outlive.storage.postgres.ledger import PostgresLedger
 from outlive.storage.postgres.retention import PostgresRetention
-from outlive.storage.postgres.secrets import find_secret
+from outlive.storage.postgres.threads import PostgresHistory
 
 __all__ = [
-    "Database",
     "PostgresBell",
     "PostgresCatalog",
     "PostgresConversations",
+    "PostgresDatabase",
     "PostgresHeartbeat",
     "PostgresHistory",
     "PostgresJournal",
     "PostgresLedger",
     "PostgresRetention",
-    "find_secret",
 ]

@@ -1,4 +1,4 @@
-"""Accepting responses on Postgres: several in one transaction, and certainty about each, whatever happens to it."""
+"""Admission on Postgres: several responses in one transaction, with a certain outcome for each."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from outlive.core.errors import OutliveError, StorageUnavailable, TooMany
 from outlive.core.requests.create import pack
 from outlive.ports.ledger import Admission, Admitted, Lease, Position, Quota
 from outlive.storage.postgres import staging
-from outlive.storage.postgres.connection import Connection, Database, InDoubt, as_text
-from outlive.storage.postgres.locks import lock_of
-from outlive.storage.postgres.threads import SQL, encode, ids_of, refuse
+from outlive.storage.postgres.connection import SQL, Connection, InDoubt, PostgresDatabase, as_text, lock_key
+from outlive.storage.postgres.threads import ids_of
+from outlive.storage.refusals import refuse
+from outlive.storage.rows import encode
 
-# A silent retry finds what it repeats in the database (D17). What comes there later than this, for its line was slow or
-# its node stood still, may have been repeated elsewhere by then, so it is refused: whoever still waits may ask again.
+# A silent retry finds the response that it repeats in the database (D17). An admission that arrives there later than
+# this, because its connection was slow or its node stood still, may have been repeated elsewhere by then. So it is
+# refused, and a client that still waits may ask again.
 LATE_SECONDS = 2.0
-# That nobody counts.
+# A limit this high is not counted.
 UNLIMITED = (1 << 31) - 1
 
 Outcome = Admitted | OutliveError
-Asked = tuple[Admission, float]  # and when it was, on the monotonic clock
+Asked = tuple[Admission, float]  # and the time of asking, on the monotonic clock
 
 
 class Admissions:
-    def __init__(self, database: Database, quota: Quota) -> None:
+    def __init__(self, database: PostgresDatabase, quota: Quota) -> None:
         self._database = database
         self._quota = quota
 
@@ -33,9 +35,9 @@ class Admissions:
         try:
             rows = await self._database.write("admit", lambda db: db.fetch(SQL["admit_all"], *arguments), hot=True)
         except InDoubt as doubt:
-            return await self._look_again(admissions, doubt)
+            return await self._resolve(admissions, doubt)
         if any(row[0] == "late" for row in rows):
-            await self._database.read_clock()  # it may have been set
+            await self._database.read_clock()  # it may have been set to another time
         return [_outcome(admission, row, self._quota) for admission, row in zip(admissions, rows, strict=True)]
 
     async def write_large(self, asked: Asked) -> Admitted:
@@ -43,7 +45,7 @@ class Admissions:
         arguments = self._arguments([asked])
 
         async def work(db: Connection) -> Outcome:
-            await staging.put(db, admission.response_id, admission.request.input)
+            await staging.write(db, admission.response_id, admission.request.input)
             row = await db.fetchrow(SQL["admit_all"], *arguments)
             outcome = _outcome(admission, row, self._quota)
             if isinstance(outcome, OutliveError) or outcome.attached is not None:
@@ -56,7 +58,7 @@ class Admissions:
         except _Undo as undo:
             outcome = undo.outcome
         except InDoubt as doubt:
-            (outcome,) = await self._look_again([admission], doubt)
+            (outcome,) = await self._resolve([admission], doubt)
         if isinstance(outcome, OutliveError):
             raise outcome
         return outcome
@@ -67,11 +69,11 @@ class Admissions:
         locks: set[int] = set()
         for admission in admissions:
             if admission.idempotency is not None:
-                locks.add(lock_of("response", admission.owner, admission.idempotency.key))
+                locks.add(lock_key("response", admission.owner, admission.idempotency.key))
             if admission.worker is not None and quota.running_per_owner:
-                locks.add(lock_of("running", admission.owner))
+                locks.add(lock_key("running", admission.owner))
             if admission.worker is None and (limited or quota.queued_per_owner):
-                locks.add(lock_of("waiting"))
+                locks.add(lock_key("waiting"))
         return (
             [_as_row(admission, self._until(admission, at)) for admission, at in asked],
             sorted(locks),
@@ -81,16 +83,15 @@ class Admissions:
         )
 
     def _until(self, admission: Admission, at: float) -> float | None:
-        """By the database's clock; None where nothing could be done twice."""
-        if admission.retry_digest is None or admission.idempotency is not None or self._database.ahead is None:
+        """Return the latest time for an admission, by the database's clock; None if it cannot be done twice."""
+        if admission.retry_digest is None or admission.idempotency is not None or self._database.clock_offset is None:
             return None
-        return at + self._database.ahead + LATE_SECONDS
+        return at + self._database.clock_offset + LATE_SECONDS
 
-    async def _look_again(self, admissions: list[Admission], doubt: InDoubt) -> list[Outcome]:
-        """The connection was lost. Whoever was accepted holds a lease of ours: nobody is told before that is known."""
-        await self._database.settle(doubt)
+    async def _resolve(self, admissions: list[Admission], doubt: InDoubt) -> list[Outcome]:
+        """Find what came of admissions whose connection was lost: one that was accepted holds a lease of this node."""
         ids = [admission.response_id for admission in admissions]
-        rows = await self._database.insist("admit", lambda db: db.fetch(SQL["find_admitted"], ids))
+        rows = await self._database.resolve(doubt, lambda db: db.fetch(SQL["find_admitted"], ids))
         found = {row[0]: row for row in rows}
         return [
             _admitted(admission, *found[admission.response_id][1:4]) if admission.response_id in found else doubt
@@ -99,7 +100,7 @@ class Admissions:
 
 
 class _Undo(Exception):
-    """What was put into the stash must go again."""
+    """Rolls the transaction back, and with it the staged items."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__()
@@ -132,7 +133,7 @@ def _outcome(admission: Admission, row: Any, quota: Quota) -> Outcome:
         return StorageUnavailable("admit", "it took too long to get there")
     if refusal == "too many":
         return TooMany.waiting(quota.queued)
-    if refusal == "too many of yours":
+    if refusal == "too many of owner":
         return TooMany.waiting_of_owner(quota.queued_per_owner)
     request = admission.request
     return refuse(refusal, detail, conversation=request.conversation, parent=request.previous_response_id)

@@ -1,28 +1,24 @@
-"""Appending on Postgres: the new events of all running responses in one statement, and what to do after a lost line."""
+"""Appends on Postgres: the new events of all running responses in one statement, also after a lost connection."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import asyncpg
 
 from outlive.core.errors import Behind
-from outlive.core.events import split_frames
 from outlive.ports.ledger import AppendResult, AppendResults, Entry
-from outlive.storage.postgres.connection import Connection, Database
-from outlive.storage.postgres.threads import SQL
-
-ROW_BYTES = 64 * 1024
+from outlive.storage.postgres.connection import SQL, Connection, PostgresDatabase
+from outlive.storage.rows import ROW_BYTES, split_entry
 
 Row = tuple[int, int, int, int, float, bytes]  # response, fence, first, count, at, frames
 
 
 class Appends:
-    def __init__(self, database: Database, worker: str | None) -> None:
+    def __init__(self, database: PostgresDatabase, worker: str | None) -> None:
         self._database = database
         self._worker = worker
-        # Since a connection was last lost: the responses whose journals were seen to be as long as they should be.
+        # The responses whose journals were seen to be complete since a connection was last lost.
         self._generation = 0
         self._seen: set[int] = set()
 
@@ -30,7 +26,7 @@ class Appends:
         behind: dict[int, Behind] = {}
         if self._database.generation:
             behind = await self._find_behind(entries)
-        rows = [row for entry in entries if entry.lease.key not in behind for row in _rows(entry)]
+        rows = [row for entry in entries if entry.lease.key not in behind for row in _make_rows(entry)]
         stale = await self._write_rows(rows) if rows else set()
         return [
             behind.get(entry.lease.key)
@@ -39,19 +35,19 @@ class Appends:
         ]
 
     async def _write_rows(self, rows: list[Row]) -> set[tuple[int, int]]:
-        """Append; the leases that were stale."""
+        """Append rows. Returns the stale leases among theirs (key, fence)."""
         columns: list[Any] = [*map(list, zip(*rows, strict=True)), self._worker]
         sql = SQL["append_events"]
         try:
             numbers = await self._database.write("append", lambda db: db.fetchval(sql, *columns), hot=True)
         except asyncpg.UniqueViolationError:
-            # An append that was thought to have failed was committed after all. These are the same events, and perhaps
-            # more: they take its place.
+            # An append that seemed to have failed was committed after all. These are the same events, and perhaps more:
+            # they replace it.
             return await self._database.transact("append", lambda db: _replace(db, rows, self._worker))
         return {rows[number - 1][:2] for number in numbers or ()}
 
     async def _find_behind(self, entries: list[Entry]) -> dict[int, Behind]:
-        """After a reconnection the database may be one that has not heard of all that was committed."""
+        """Find the journals that a failover has shortened: a promoted standby may lack the last commits."""
         generation = self._database.generation
         if generation != self._generation:
             self._generation = generation
@@ -60,11 +56,11 @@ class Appends:
         if not unseen:
             return {}
         keys, ids = [entry.lease.key for entry in unseen], [entry.lease.response_id for entry in unseen]
-        rows = await self._database.write("append", lambda db: db.fetch(SQL["find_reach"], keys, ids), hot=True)
-        reach: dict[int, int] = {row[0]: row[1] for row in rows}
+        rows = await self._database.write("append", lambda db: db.fetch(SQL["find_journal_ends"], keys, ids), hot=True)
+        ends: dict[int, int] = {row[0]: row[1] for row in rows}
         behind = {}
         for entry in unseen:
-            last = reach.get(entry.lease.key)
+            last = ends.get(entry.lease.key)
             if last is not None and last >= entry.first - 1:
                 self._seen.add(entry.lease.key)
             else:
@@ -72,7 +68,7 @@ class Appends:
         return behind
 
     def forget(self, key: int) -> None:
-        """It has ended."""
+        """Drop the state of a response that has ended."""
         self._seen.discard(key)
 
 
@@ -81,31 +77,13 @@ async def _replace(db: Connection, rows: list[Row], worker: str | None) -> set[t
     good = [row for row in rows if row[:2] in held]
     if good:
         columns: list[list[Any]] = list(map(list, zip(*good, strict=True)))
-        await db.execute(SQL["retract_events"], columns[0], columns[2])
+        await db.execute(SQL["drop_events"], columns[0], columns[2])
         await db.execute(SQL["append_events"], *columns, worker)
     return {row[:2] for row in rows if row[:2] not in held}
 
 
-def _rows(entry: Entry) -> Iterator[Row]:
-    lease = entry.lease
+def _make_rows(entry: Entry) -> list[Row]:
+    key, fence, at = entry.lease.key, entry.lease.fence, entry.at
     if len(entry.frames) <= ROW_BYTES:
-        yield (lease.key, lease.fence, entry.first, entry.count, entry.at, entry.frames)
-    else:
-        for first, count, frames in cut(entry):
-            yield (lease.key, lease.fence, first, count, entry.at, frames)
-
-
-def cut(entry: Entry) -> Iterator[tuple[int, int, bytes]]:
-    """A long entry in several rows: a reader, however slow, holds one row at a time."""
-    if len(entry.frames) <= ROW_BYTES:
-        yield entry.first, entry.count, entry.frames
-        return
-    first, size, frames = entry.first, 0, []
-    for frame in split_frames(entry.frames):
-        frames.append(frame)
-        size += len(frame)
-        if size >= ROW_BYTES:
-            yield first, len(frames), b"".join(frames)
-            first, size, frames = first + len(frames), 0, []
-    if frames:
-        yield first, len(frames), b"".join(frames)
+        return [(key, fence, entry.first, entry.count, at, entry.frames)]
+    return [(key, fence, first, count, at, frames) for first, count, frames in split_entry(entry)]

@@ -1,4 +1,4 @@
-"""The archive on Postgres: one connection, one view of everything, one transaction."""
+"""The archive on Postgres: one connection, one snapshot, one transaction."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _FLAGS = ("background", "hidden")
 
 
 class PostgresArchive:
-    """Made by `open`."""
+    """Reads or fills a database in one transaction. Made by `open`."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
     @classmethod
     async def open(cls, url: str) -> PostgresArchive:
-        # It takes as long as it takes, and reads whole tables.
+        # A copy may take long, and reads whole tables.
         unlimited = {"idle_in_transaction_session_timeout": "0", "lock_timeout": "0", "enable_seqscan": "on"}
         connection = await connect(url, unlimited, patient=True)
         await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
@@ -32,7 +32,7 @@ class PostgresArchive:
         return int(await self._connection.fetchval(f"SELECT count(*) FROM {table}"))
 
     async def nodes(self) -> int:
-        """How many nodes are at work on it."""
+        """Count the nodes whose heartbeat is valid."""
         return int(await self._connection.fetchval("SELECT count(*) FROM workers WHERE expires_at > clock_timestamp()"))
 
     async def read(self, table: str) -> AsyncIterator[list[Row]]:
@@ -42,9 +42,9 @@ class PostgresArchive:
 
     async def write(self, table: str, rows: list[Row]) -> None:
         columns = TABLES[table]
-        for place, name in enumerate(columns):
+        for at, name in enumerate(columns):
             if name in _FLAGS:
-                rows = [(*row[:place], bool(row[place]), *row[place + 1 :]) for row in rows]
+                rows = [(*row[:at], bool(row[at]), *row[at + 1 :]) for row in rows]
         if table == "responses":
             ended = [(row[0], row[-1]) for row in rows if row[-1] is not None]
             await self._copy("snapshots", ("response", "body"), ended)
@@ -60,7 +60,7 @@ class PostgresArchive:
 
     async def commit(self) -> None:
         for table in KEYED:
-            # Keys that were given out are never given out again.
+            # A key that was used once is never used again.
             last = f"(SELECT coalesce(max(key), 0) + 1 FROM {table})"
             await self._connection.execute(
                 f"SELECT setval(pg_get_serial_sequence('{SCHEMA}.{table}', 'key'), {last}, false)"

@@ -1,7 +1,7 @@
-"""The bell on Postgres: NOTIFY after the commit, on a connection of its own, everything that gathers in one go.
+"""The bell on Postgres: NOTIFY after the commit, on a connection of its own, all rings that gathered in one statement.
 
 Within the transaction that writes, NOTIFY would hold a lock that all writers of the database need; here it costs them
-nothing. What is rung while the line is down is lost, and whoever listens is told that it may have missed something.
+nothing. A ring while the connection is down is lost; listeners get `missed` once it is up again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any, cast
 
-from outlive.ports.bell import Heard, Kind, Ring
+from outlive.ports.bell import Kind, Listener, Ring
 from outlive.storage.postgres.connection import ERRORS, Connection, connect, describe
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 CHANNEL = "outlive"
 # The longest that Postgres takes is 8,000 bytes.
 PAYLOAD_BYTES = 7900
-# How long until a lost line is tried again, and how often a silent one is asked whether it still stands.
+# How long until a lost connection is tried again, and how often an idle one is checked.
 RETRY_SECONDS = 0.5
 CHECK_SECONDS = 5.0
 
@@ -28,18 +28,18 @@ _NOTIFY = "SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload"
 
 
 class PostgresBell:
-    """Made on the loop; rings between `start` and `close`."""
+    """Rings between `start` and `close`. Made on the loop."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._heard: list[Heard] = []
+        self._listeners: list[Listener] = []
         self._pending: dict[tuple[Kind, str], int] = {}
         self._wanted = asyncio.Event()
         self._connected = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """A line that cannot be had now is tried for in the background."""
+        """Connect; where that fails, go on trying in the background."""
         self._task = asyncio.create_task(self._serve())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(RETRY_SECONDS):
@@ -59,8 +59,8 @@ class PostgresBell:
             self._pending[about] = ring.number
         self._wanted.set()
 
-    def listen(self, heard: Heard) -> None:
-        self._heard.append(heard)
+    def listen(self, listener: Listener) -> None:
+        self._listeners.append(listener)
 
     async def _serve(self) -> None:
         first = True
@@ -68,7 +68,7 @@ class PostgresBell:
             try:
                 connection = await connect(self._dsn, {"synchronous_commit": "off"})
             except ERRORS as error:
-                log.warning("no bell: %s", describe(error))
+                log.warning("bell connection failed: %s", describe(error))
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             try:
@@ -76,11 +76,11 @@ class PostgresBell:
                 await connection.add_listener(CHANNEL, self._receive)
                 self._connected.set()
                 if not first:
-                    self._tell(Ring("missed"))
+                    self._notify(Ring("missed"))
                 first = False
                 await self._ring_forever(connection)
             except ERRORS as error:
-                log.warning("the bell's line was lost: %s", describe(error))
+                log.warning("bell connection lost: %s", describe(error))
             finally:
                 self._connected.clear()
                 self._pending.clear()
@@ -101,20 +101,20 @@ class PostgresBell:
 
     def _receive(self, connection: Any, sender: int, channel: str, payload: object) -> None:
         if sender == connection.get_server_pid():
-            return  # one's own
+            return  # this node's own
         for line in str(payload).split("\n"):
             kind, _, rest = line.partition(" ")
             number, _, response_id = rest.partition(" ")
-            if number.lstrip("-").isdigit():  # a newer node may say what this one does not understand
-                self._tell(Ring(cast(Kind, kind), response_id, int(number)))
+            if number.lstrip("-").isdigit():  # a newer node may send what this one does not understand
+                self._notify(Ring(cast(Kind, kind), response_id, int(number)))
 
-    def _tell(self, ring: Ring) -> None:
-        for heard in self._heard:
-            heard(ring)
+    def _notify(self, ring: Ring) -> None:
+        for listener in self._listeners:
+            listener(ring)
 
 
 def _payloads(pending: dict[tuple[Kind, str], int]) -> Iterator[str]:
-    """One line for each ring, as many lines in a payload as it takes."""
+    """Yield payloads with one line for each ring, as many as fit into each."""
     lines: list[str] = []
     size = 0
     for (kind, response_id), number in pending.items():

@@ -1,43 +1,47 @@
-"""A Postgres database: a few connections that write, a few that read, each opened again when it was lost."""
+"""A Postgres database: pools of connections that write or read, each opened again after it was lost."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeAlias, TypeVar
+from hashlib import blake2b
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import asyncpg
 
 from outlive import failpoints
 from outlive.core.errors import OutliveError, SettingsError, StorageUnavailable
+from outlive.storage.batching import hit_failpoints
 from outlive.storage.postgres.durability import Risk, find_risks
-from outlive.storage.postgres.schema import SEARCH_PATH, migrate
+from outlive.storage.postgres.schema import PACKAGE, SEARCH_PATH, migrate
+from outlive.storage.queries import load_queries
 
-log = logging.getLogger(__name__)
+SQL = load_queries(PACKAGE)
+SECRET_BYTES = 32
 
 T = TypeVar("T")
 Connection: TypeAlias = Any  # asyncpg.Connection, which has no types of its own
 Work: TypeAlias = Callable[[Connection], Awaitable[T]]
 
-# Accepting, appending and ending have each one for themselves: whatever else is written may wait for somebody's lock.
+# Admission, append and close have one connection each, for any other write may have to wait for a lock.
 HOT = 3
 WRITERS = 3
 READERS = 4
-NODE_CONNECTIONS = HOT + WRITERS + READERS + 2  # and the bell's and the heart's own
+NODE_CONNECTIONS = HOT + WRITERS + READERS + 2  # and one each for the bell and the heartbeat
 CONNECT_SECONDS = 5.0
-# How long one statement may take, a wait for somebody's lock included, before the database counts as unavailable.
+# How long one statement may take, its wait for a lock included, before the database counts as unavailable.
 STATEMENT_SECONDS = 30.0
 LOCK_SECONDS = 10
 # A node that is stopped in the middle of a transaction must not keep its locks.
 IDLE_SECONDS = 10
-# While a lost connection's last transaction is in doubt: how long until the next look.
-SETTLE_SECONDS = 0.5
+# While a lost connection's last transaction is in doubt: how long until the next check.
+RESOLVE_SECONDS = 0.5
 
-# The connection is gone, or will be: what it was doing may or may not have happened.
+# The connection is gone, or will be: its last statement may or may not have taken effect.
 LOST = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
@@ -48,81 +52,80 @@ LOST = (
     OSError,  # TimeoutError included
 )
 ERRORS = (*LOST, asyncpg.PostgresError)
-# A mistake of ours: it must be seen, not tried again.
+# A bug of ours: it must be seen, not tried again.
 MISTAKES = (asyncpg.SyntaxOrAccessError, asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 
 
 class InDoubt(StorageUnavailable):
-    """The connection was lost while it was committing."""
+    """The connection was lost during a commit, which may or may not have happened."""
 
     def __init__(self, operation: str, cause: str, token: int) -> None:
         super().__init__(operation, cause)
         self.token = token
 
 
-class Link:
-    """One connection. It holds an advisory lock that nobody else knows of: once that can be taken, the session is over,
-    and what it did last is decided."""
+class PooledConnection(NamedTuple):
+    """A connection that holds an advisory lock of its own, the token. Once another session can take that lock, this one
+    is over, and its last transaction is decided."""
 
-    def __init__(self, connection: Connection, token: int) -> None:
-        self.connection = connection
-        self.token = token
+    connection: Connection
+    token: int
 
 
-class Pool:
-    """So many connections at most, opened when needed; the one that was used last is used next."""
+class ConnectionPool:
+    """At most `size` connections, opened when needed; the one that was used last is used next."""
 
-    def __init__(self, open_link: Callable[[], Awaitable[Link]], size: int) -> None:
-        self._open = open_link
-        self._room = asyncio.Semaphore(size)
-        self._idle: list[Link] = []
+    def __init__(self, open_one: Callable[[], Awaitable[PooledConnection]], size: int) -> None:
+        self._open = open_one
+        self._slots = asyncio.Semaphore(size)
+        self._idle: list[PooledConnection] = []
 
     @contextlib.asynccontextmanager
-    async def use(self) -> AsyncIterator[Link]:
-        async with self._room:
-            link = await self._find()
+    async def use(self) -> AsyncIterator[PooledConnection]:
+        async with self._slots:
+            pooled = await self._find()
             sound = False
             try:
-                yield link
+                yield pooled
                 sound = True
             except (OutliveError, asyncpg.PostgresError) as error:
                 sound = not isinstance(error, LOST)
                 raise
             finally:
-                if sound and not link.connection.is_closed():
-                    self._idle.append(link)
+                if sound and not pooled.connection.is_closed():
+                    self._idle.append(pooled)
                 else:
-                    link.connection.terminate()
+                    pooled.connection.terminate()
 
-    async def _find(self) -> Link:
+    async def _find(self) -> PooledConnection:
         while self._idle:
-            link = self._idle.pop()
-            if not link.connection.is_closed():
-                return link
+            pooled = self._idle.pop()
+            if not pooled.connection.is_closed():
+                return pooled
         return await self._open()
 
     async def close(self) -> None:
-        for link in self._idle:
-            with contextlib.suppress(Exception):
-                await link.connection.close(timeout=2)
+        for pooled in self._idle:
+            with contextlib.suppress(*ERRORS):
+                await pooled.connection.close(timeout=2)
         self._idle.clear()
 
 
-class Database:
-    """Made by `open`."""
+class PostgresDatabase:
+    """A database with its schema up to date. Made by `open`."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
         self.healthy = True
-        self.ahead: float | None = None  # of this machine's monotonic clock the database's is, in seconds
-        self.generation = 0  # how often a writing connection was lost: since then a standby may have become the primary
-        self._hot = Pool(self._open_link, HOT)
-        self._writers = Pool(self._open_link, WRITERS)
-        self._readers = Pool(self._open_link, READERS)
+        self.clock_offset: float | None = None  # seconds from this machine's monotonic clock to the database's clock
+        self.generation = 0  # how often a writing connection was lost: each time a standby may have been promoted
+        self._hot = ConnectionPool(self._open_pooled, HOT)
+        self._writers = ConnectionPool(self._open_pooled, WRITERS)
+        self._readers = ConnectionPool(self._open_pooled, READERS)
 
     @classmethod
-    async def open(cls, dsn: str) -> Database:
-        """Connect and bring the schema up to date. Raises SettingsError when that cannot be."""
+    async def open(cls, dsn: str) -> PostgresDatabase:
+        """Connect and bring the schema up to date. Raises SettingsError when that fails."""
         await migrate_database(dsn)
         return cls(dsn)
 
@@ -132,30 +135,31 @@ class Database:
 
     async def read(self, name: str, work: Work[T]) -> T:
         try:
-            async with self._readers.use() as link:
-                return await work(link.connection)
+            async with self._readers.use() as pooled:
+                return await work(pooled.connection)
         except MISTAKES:
             raise
         except ERRORS as error:
             raise StorageUnavailable(name, describe(error)) from error
 
     async def write(self, name: str, work: Work[T], *, hot: bool = False) -> T:
-        """One statement, and so one transaction. Raises InDoubt when nobody can say whether it was committed."""
+        """Run one statement, and so one transaction. Raises InDoubt when it is unknown whether it was committed."""
         token = None
         try:
-            async with (self._hot if hot else self._writers).use() as link:
-                token = link.token
+            async with (self._hot if hot else self._writers).use() as pooled:
+                token = pooled.token
                 if failpoints.is_set:
-                    _reach("before", name)
-                result = await work(link.connection)
+                    hit_failpoints("before", [name])
+                result = await work(pooled.connection)
                 if failpoints.is_set:
-                    _reach("after", name)
+                    hit_failpoints("after", [name])
                 self.healthy = True
                 return result
         except MISTAKES:
             raise
         except LOST as error:
-            self._lose()
+            self.healthy = False
+            self.generation += 1
             if token is None:
                 raise StorageUnavailable(name, describe(error)) from error
             raise InDoubt(name, describe(error), token) from error
@@ -164,7 +168,7 @@ class Database:
             raise StorageUnavailable(name, describe(error)) from error
 
     async def transact(self, name: str, work: Work[T]) -> T:
-        """Several statements in one transaction."""
+        """Run several statements in one transaction."""
 
         async def inside(connection: Connection) -> T:
             async with connection.transaction():
@@ -172,47 +176,50 @@ class Database:
 
         return await self.write(name, inside)
 
-    async def transact_surely(self, name: str, work: Work[T], find: Work[T | None]) -> T:
-        """The same, for what must not be done twice: after a lost line, `find` tells what came of it, if anything."""
+    async def transact_once(self, name: str, work: Work[T], find: Work[T | None]) -> T:
+        """Run a transaction that must not be repeated: when it is in doubt, `find` looks for its result."""
         try:
             return await self.transact(name, work)
         except InDoubt as doubt:
-            await self.settle(doubt)
-            found = await self.insist(name, find)
+            found = await self.resolve(doubt, find)
             if found is None:
                 raise
             return found
 
-    async def settle(self, doubt: InDoubt) -> None:
-        """Wait until the lost connection is over, and so its last transaction decided."""
-        while True:
-            try:
-                async with self._writers.use() as link:
-                    await link.connection.execute(_END_SESSION, doubt.token)
-                    await link.connection.execute("SELECT pg_advisory_lock($1)", doubt.token)
-                    await link.connection.execute("SELECT pg_advisory_unlock($1)", doubt.token)
-                    return
-            except ERRORS:
-                await asyncio.sleep(SETTLE_SECONDS)
+    async def resolve(self, doubt: InDoubt, find: Work[T]) -> T:
+        """Wait until the lost connection's last transaction is decided, then run `find`: however long that takes."""
 
-    async def insist(self, name: str, work: Work[T]) -> T:
-        """Ask, however long it takes: the answer must be known."""
+        async def work(connection: Connection) -> T:
+            await connection.execute(_END_SESSION, doubt.token)
+            await connection.execute("SELECT pg_advisory_lock($1)", doubt.token)
+            await connection.execute("SELECT pg_advisory_unlock($1)", doubt.token)
+            return await find(connection)
+
         while True:
             try:
-                return await self.write(name, work)
+                return await self.write(doubt.operation, work)
             except StorageUnavailable:
-                await asyncio.sleep(SETTLE_SECONDS)
+                await asyncio.sleep(RESOLVE_SECONDS)
 
     async def probe(self) -> bool:
-        """Whether the database can be written; asks it only when it last could not."""
+        """Return True if the database can be written. Tries it only if the last write failed."""
         if not self.healthy:
             with contextlib.suppress(StorageUnavailable):
                 await self.write("probe", lambda connection: connection.execute("SELECT pg_current_xact_id()"))
         return self.healthy
 
     async def find_risks(self) -> list[Risk]:
-        """How what is committed may be lost all the same."""
-        return await self.read("look", find_risks)
+        """Find the ways in which committed data may be lost."""
+        return await self.read("find risks", find_risks)
+
+    async def find_secret(self, name: str) -> bytes:
+        """Return the secret of that name that all nodes share; the first node draws it."""
+
+        async def work(db: Connection) -> bytes:
+            await db.execute(SQL["add_secret"], name, os.urandom(SECRET_BYTES))
+            return bytes(await db.fetchval(SQL["find_secret"], name))
+
+        return await self.transact("find secret", work)
 
     async def read_clock(self) -> None:
         with contextlib.suppress(StorageUnavailable):
@@ -220,32 +227,28 @@ class Database:
 
     async def _read_clock(self, connection: Connection) -> None:
         asked = time.monotonic()
-        self.ahead = await connection.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8") - asked
+        self.clock_offset = await connection.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8") - asked
 
-    def _lose(self) -> None:
-        self.healthy = False
-        self.generation += 1
-
-    async def _open_link(self) -> Link:
+    async def _open_pooled(self) -> PooledConnection:
         connection = await connect(self.dsn)
         token = secrets.randbits(62)
-        try:
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(connection.terminate)
             await connection.execute("SELECT pg_advisory_lock($1)", token)
             await self._read_clock(connection)
-        except BaseException:
-            connection.terminate()
-            raise
-        return Link(connection, token)
+            on_failure.pop_all()
+        return PooledConnection(connection, token)
 
 
-def _reach(when: str, name: str) -> None:
-    """Every commit is an armed point, by itself and by what it commits: `before-commit`, `before-commit-of-close`."""
-    failpoints.hit(f"{when}-commit")
-    failpoints.hit(f"{when}-commit-of-{name.replace(' ', '-')}")
+class PostgresPort:
+    """Base of the adapters of ports on a Postgres database."""
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
 
 
 async def connect_once(dsn: str) -> Connection:
-    """A first connection. Raises SettingsError when there is none to be had."""
+    """Open a first connection. Raises SettingsError when the database cannot be reached."""
     try:
         return await connect(dsn, patient=True)
     except (*ERRORS, ValueError) as error:
@@ -253,7 +256,7 @@ async def connect_once(dsn: str) -> Connection:
 
 
 async def migrate_database(dsn: str) -> tuple[int, int]:
-    """Bring the schema up to date; its version before and after. Raises SettingsError when that cannot be."""
+    """Bring the schema up to date. Returns its version before and after. Raises SettingsError when that fails."""
     connection = await connect_once(dsn)
     try:
         encoding = connection.get_settings().server_encoding
@@ -266,7 +269,7 @@ async def migrate_database(dsn: str) -> tuple[int, int]:
         await connection.close()
 
 
-# The session that holds this lock, if it still lives on the server's side.
+# Ends the session that holds this lock, if it still lives on the server's side.
 _END_SESSION = """
 SELECT pg_terminate_backend(pid) FROM pg_locks
  WHERE locktype = 'advisory' AND objsubid = 1 AND (classid::bigint << 32 | objid::bigint) = $1
@@ -274,9 +277,9 @@ SELECT pg_terminate_backend(pid) FROM pg_locks
 
 
 async def connect(dsn: str, settings: dict[str, str] | None = None, *, patient: bool = False) -> Connection:
-    """A connection to the primary: of several hosts in the DSN, the one that can be written.
+    """Connect to the primary: of several hosts in the DSN, the one that can be written.
 
-    `patient`: its statements may take as long as they like.
+    `patient`: its statements have no time limit.
     """
     return await asyncpg.connect(
         dsn,
@@ -287,10 +290,10 @@ async def connect(dsn: str, settings: dict[str, str] | None = None, *, patient: 
         server_settings={
             "application_name": "outlive",
             "search_path": SEARCH_PATH,
-            # Our statements are few and simple: planning each anew would cost more than any plan could save.
+            # The statements are few and simple: to plan each anew would cost more than a better plan could save.
             "plan_cache_mode": "force_generic_plan",
             "jit": "off",
-            # Every read of ours has its index, and must not miss it while statistics are young.
+            # Every read has its index, and must use it even while statistics are young.
             "enable_seqscan": "off",
             "lock_timeout": f"{LOCK_SECONDS}s",
             "idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s",
@@ -301,7 +304,7 @@ async def connect(dsn: str, settings: dict[str, str] | None = None, *, patient: 
 
 
 def describe(error: BaseException) -> str:
-    """What went wrong, in one line and without what somebody's content may be in (an error's detail)."""
+    """Describe an error in one line, without its detail, which may hold a client's content."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     text = getattr(error, "message", None) or str(error)
@@ -309,6 +312,15 @@ def describe(error: BaseException) -> str:
 
 
 def as_text(value: Any) -> str:
-    """Postgres text holds every character but one, which no id of ours has."""
+    """Make text that Postgres can store: without the NUL character, which no id of ours has."""
     text = str(value)
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}") if "\0" in text else text
+
+
+def lock_key(*names: str) -> int:
+    """Name an advisory lock, for work that nodes must do one after the other and that has no row to lock.
+
+    Two names may share a lock, which costs a wait and nothing else. Nodes of two versions must agree on the names.
+    """
+    digest = blake2b("\0".join(names).encode("utf-8", "replace"), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)

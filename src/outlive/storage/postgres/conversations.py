@@ -1,49 +1,41 @@
-"""Changing conversations on Postgres, through their own endpoints. Whoever changes one holds its row."""
+"""Conversations on Postgres: changes through their own endpoints, each with the conversation's row locked."""
 
 from __future__ import annotations
 
 import secrets
 from typing import Any
 
-from outlive.core.errors import Conflict, ConversationLocked
+from outlive.core.errors import ConversationLocked
 from outlive.core.events import Json
 from outlive.ports.ledger import Idempotency
 from outlive.storage.postgres import staging
-from outlive.storage.postgres.catalog import as_conversation, find_conversation, item_not_found
-from outlive.storage.postgres.connection import Connection, Database, as_text
-from outlive.storage.postgres.locks import lock_of
-from outlive.storage.postgres.threads import SQL, encode, ids_of, load_all
+from outlive.storage.postgres.catalog import as_conversation, find_conversation
+from outlive.storage.postgres.connection import SQL, Connection, PostgresPort, as_text, lock_key
+from outlive.storage.postgres.threads import ids_of, load_all
+from outlive.storage.refusals import item_not_found, match_key
+from outlive.storage.rows import encode
 
 
-class PostgresConversations:
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
+class PostgresConversations(PostgresPort):
     async def create(
-        self,
-        owner: str,
-        conversation: Json,
-        items: list[Json],
-        at: float,
-        idempotency: Idempotency | None,
-        large: bool = False,
+        self, owner: str, conversation: Json, items: list[Json], at: float, key: Idempotency | None, large: bool = False
     ) -> str:
         async def work(db: Connection) -> str:
-            target = await _find_by_key(db, owner, "conversation", idempotency)
+            target = await _find_by_key(db, owner, "conversation", key)
             if target is not None and await db.fetchrow(SQL["find_conversation"], target, owner) is not None:
                 return target
             thread = await db.fetchval(SQL["add_thread"], len(items), at)
             metadata = encode(conversation["metadata"])
             await db.execute(SQL["add_conversation"], conversation["id"], owner, at, thread, metadata)
             await _add_items(db, thread, 0, items, large)
-            await _save_key(db, owner, "conversation", idempotency, conversation["id"], at)
+            await _save_key(db, owner, "conversation", key, conversation["id"], at)
             return str(conversation["id"])
 
         async def find(db: Connection) -> str | None:
             found: str | None = await db.fetchval(SQL["has_conversation"], conversation["id"])
             return found
 
-        return await self._database.transact_surely("create conversation", work, find)
+        return await self._database.transact_once("create conversation", work, find)
 
     async def update(self, owner: str, conversation_id: str, metadata: dict[str, str]) -> Json:
         async def work(db: Connection) -> Json:
@@ -56,7 +48,7 @@ class PostgresConversations:
     async def delete(self, owner: str, conversation_id: str) -> None:
         async def work(db: Connection) -> None:
             row = await _lock(db, owner, conversation_id)
-            await db.execute(SQL["hide_conversations"], [row["key"]])
+            await db.execute(SQL["delete_conversations"], [row["key"]])
             await db.execute(SQL["make_holes"], [row["thread"]], [0])
 
         await self._database.transact("delete conversation", work)
@@ -67,14 +59,14 @@ class PostgresConversations:
         conversation_id: str,
         items: list[Json],
         at: float,
-        idempotency: Idempotency | None,
+        key: Idempotency | None,
         large: bool = False,
     ) -> list[Json]:
         async def work(db: Connection) -> Any:
             kind = f"items of {conversation_id}"
             row = await _lock(db, owner, conversation_id)
             thread = row["thread"]
-            target = await _find_by_key(db, owner, kind, idempotency)
+            target = await _find_by_key(db, owner, kind, key)
             if target is not None:  # a repeat is answered before the lock is looked at (D17)
                 return await db.fetch(SQL["read_named"], thread, target.split(","))
             if row["running"] is not None:
@@ -85,14 +77,14 @@ class PostgresConversations:
             await _add_items(db, thread, head, new, large)
             await db.execute(SQL["move_head"], head + len(new), thread)
             await db.execute(SQL["use_conversation"], at, conversation_id)
-            await _save_key(db, owner, kind, idempotency, ",".join(ids), at)
+            await _save_key(db, owner, kind, key, ",".join(ids), at)
             return await db.fetch(SQL["read_named"], thread, ids)
 
         async def find(db: Connection) -> Any:
             rows = await db.fetch(SQL["read_named_in"], as_text(conversation_id), ids_of(items))
             return rows if len(rows) == len(items) else None
 
-        return await load_all(await self._database.transact_surely("add items", work, find))
+        return await load_all(await self._database.transact_once("add items", work, find))
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Json:
         async def work(db: Connection) -> Json:
@@ -107,7 +99,7 @@ class PostgresConversations:
 
 
 async def _lock(db: Connection, owner: str, conversation_id: str) -> Any:
-    """The conversation as it is once it is ours to change."""
+    """Lock a conversation, then read it."""
     await db.execute(SQL["lock_conversation"], as_text(conversation_id), owner)
     return await find_conversation(db, owner, conversation_id)
 
@@ -117,29 +109,21 @@ async def _add_items(db: Connection, thread: int, head: int, items: list[Json], 
     if not items:
         return
     if large:
-        holder = secrets.token_hex(16)
-        await staging.put(db, holder, items)
-        await db.execute(SQL["unstash"], holder, ids, list(range(1, len(items) + 1)), thread, head)
+        staging_id = secrets.token_hex(16)
+        await staging.write(db, staging_id, items)
+        await db.execute(SQL["move_staged_items"], staging_id, ids, list(range(1, len(items) + 1)), thread, head)
     else:
         await db.execute(SQL["add_items"], thread, head, ids, [encode(item) for item in items])
 
 
-async def _find_by_key(db: Connection, owner: str, kind: str, idempotency: Idempotency | None) -> str | None:
-    if idempotency is None:
+async def _find_by_key(db: Connection, owner: str, kind: str, key: Idempotency | None) -> str | None:
+    if key is None:
         return None
     # Another node may be about to use the same key.
-    await db.execute(SQL["lock_owner"], lock_of(kind, owner, idempotency.key))
-    row = await db.fetchrow(SQL["find_key"], owner, as_text(kind), as_text(idempotency.key))
-    if row is None:
-        return None
-    if row[0] != idempotency.digest:
-        raise Conflict(param="Idempotency-Key")
-    return str(row[1])
+    await db.execute(SQL["lock"], lock_key(kind, owner, key.key))
+    return match_key(await db.fetchrow(SQL["find_key"], owner, as_text(kind), as_text(key.key)), key)
 
 
-async def _save_key(
-    db: Connection, owner: str, kind: str, idempotency: Idempotency | None, target: str, at: float
-) -> None:
-    if idempotency is not None:
-        key = as_text(idempotency.key)
-        await db.execute(SQL["save_key"], owner, as_text(kind), key, idempotency.digest, target, at)
+async def _save_key(db: Connection, owner: str, kind: str, key: Idempotency | None, target: str, at: float) -> None:
+    if key is not None:
+        await db.execute(SQL["save_key"], owner, as_text(kind), as_text(key.key), key.digest, target, at)

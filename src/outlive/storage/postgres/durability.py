@@ -1,4 +1,4 @@
-"""Whether what this Postgres has committed stays committed, and what it costs where it may not."""
+"""Durability of a Postgres: finds settings and standbys with which committed data may be lost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 _SETTINGS = "SELECT name, setting FROM pg_settings WHERE name = ANY ($1)"
 _NAMES = ["fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names"]
-# Whoever may not look at other people's sessions sees that there are standbys, but not of what kind.
+# A role without pg_monitor sees that there are standbys, but not of what kind.
 _STANDBYS = "SELECT coalesce(nullif(application_name, ''), 'a standby'), sync_state FROM pg_stat_replication"
 
 _LOST = "events that clients have seen are gone, and their answers go on differently under the same numbers"
@@ -31,7 +31,7 @@ _SENTENCES = {
 
 
 class Risk(msgspec.Struct, frozen=True):
-    """Something that may be lost."""
+    """A setting or a standby with which committed data may be lost."""
 
     name: str
     sentence: str

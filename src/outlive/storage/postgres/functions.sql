@@ -111,7 +111,7 @@ BEGIN
         END IF;
         IF quota[3] > 0 AND
            (SELECT count(*) FROM leases l WHERE l.worker IS NULL AND l.owner = of_owner) >= quota[3] THEN
-            RETURN 'too many of yours';
+            RETURN 'too many of owner';
         END IF;
     END IF;
     RETURN NULL;

@@ -1,4 +1,4 @@
-"""The heart on Postgres: one row per node, which lives for as long as a thread of that node says so."""
+"""The heartbeat on Postgres: a thread of each node renews the expiry time in that node's row."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 import time
 
 from outlive.ports.heartbeat import HUNG_SECONDS
+from outlive.storage.batching import settle
 from outlive.storage.postgres.connection import ERRORS, Connection, connect, describe
 
 log = logging.getLogger(__name__)
@@ -17,7 +18,7 @@ MAX_BEAT_SECONDS = 3.0
 RETRY_SECONDS = 0.5
 LAST_SECONDS = 2.0
 
-# On the database's clock alone. A row that has expired meanwhile is simply written again.
+# By the database's clock alone. A row that was removed meanwhile is simply written again.
 _BEAT = """
 INSERT INTO workers (name, started_at, expires_at)
 VALUES ($1, clock_timestamp(), clock_timestamp() + make_interval(secs => $2))
@@ -32,17 +33,17 @@ class PostgresHeartbeat:
         self._worker = worker
         self._lease = lease_seconds
         self._ticked = time.monotonic()
-        self._holds_until = 0.0  # the last beat; on our clock, counted from before it was sent
+        self._valid_until = 0.0  # on this machine's clock, counted from before the last beat was sent
         self._stopping = threading.Event()
         self._beaten: asyncio.Future[None] | None = None
         self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        beaten = self._beaten = self._loop.create_future()
+        beaten = self._beaten = asyncio.get_running_loop().create_future()
         self._ticked = time.monotonic()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="outlive-heart", daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._beat_forever()), name="outlive-heartbeat", daemon=True
+        )
         self._thread.start()
         await beaten
 
@@ -50,7 +51,7 @@ class PostgresHeartbeat:
         self._ticked = time.monotonic()
 
     def is_beating(self) -> bool:
-        return time.monotonic() < self._holds_until
+        return time.monotonic() < self._valid_until
 
     async def stop(self) -> None:
         self._stopping.set()
@@ -59,16 +60,17 @@ class PostgresHeartbeat:
 
     # -- in the thread
 
-    async def _live(self) -> None:
+    async def _beat_forever(self) -> None:
         connection: Connection | None = None
         pause = 0.0
-        while not self._rest(pause):
+        # Nothing else runs on this thread's loop, so it may block.
+        while not self._stopping.wait(pause):
             try:
                 if connection is None or connection.is_closed():
                     connection = await connect(self._dsn)
                 pause = await self._beat(connection)
             except ERRORS as error:
-                log.warning("the heart could not beat: %s", describe(error))
+                log.warning("heartbeat failed: %s", describe(error))
                 if connection is not None:
                     connection.terminate()
                 connection, pause = None, RETRY_SECONDS
@@ -78,27 +80,13 @@ class PostgresHeartbeat:
                 await connection.close(timeout=LAST_SECONDS)
 
     async def _beat(self, connection: Connection) -> float:
-        """Beat once, unless the loop hangs; how long until the next."""
+        """Beat once, unless the server's loop hangs. Returns the seconds until the next beat."""
         seconds = min(self._lease / 4, MAX_BEAT_SECONDS)
         now = time.monotonic()
         if now - self._ticked < HUNG_SECONDS:
             await connection.execute(_BEAT, self._worker, self._lease, timeout=max(self._lease / 2, 1.0))
-            self._holds_until = now + self._lease
-            self._tell()
+            self._valid_until = now + self._lease
+            beaten, self._beaten = self._beaten, None
+            if beaten is not None:  # the first: `start` waits for it, on the server's loop
+                beaten.get_loop().call_soon_threadsafe(settle, beaten, None)
         return seconds
-
-    def _rest(self, seconds: float) -> bool:
-        """Wait; whether it is time to stop."""
-        # Nothing else runs on this thread's loop, so it may wait as threads do.
-        return self._stopping.wait(seconds)
-
-    def _tell(self) -> None:
-        """The first beat: whoever waits for it is on the other loop."""
-        beaten, self._beaten = self._beaten, None
-        if beaten is not None and self._loop is not None:
-            self._loop.call_soon_threadsafe(_settle, beaten)
-
-
-def _settle(beaten: asyncio.Future[None]) -> None:
-    if not beaten.done():
-        beaten.set_result(None)

@@ -1,4 +1,4 @@
-"""The ledger on Postgres: each method is one transaction, shared with whatever of its kind gathers at the same time."""
+"""The ledger on Postgres: each method is one transaction, shared with calls of its kind that gather meanwhile."""
 
 from __future__ import annotations
 
@@ -7,51 +7,36 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from outlive.core.errors import Behind, NotFound, OutliveError, StaleFence
-from outlive.core.requests.create import unpack
-from outlive.ports.ledger import (
-    Admission,
-    Admitted,
-    AppendResults,
-    Checkpoint,
-    Claim,
-    Closing,
-    Entry,
-    Lease,
-    Position,
-    Quota,
-)
+from outlive.core.errors import Behind, OutliveError, StaleFence
+from outlive.ports.ledger import Admission, Admitted, AppendResults, Checkpoint, Claim, Closing, Entry, Lease, Quota
 from outlive.storage.postgres import admissions, appends
-from outlive.storage.postgres.connection import Connection, Database, InDoubt, as_text
-from outlive.storage.postgres.locks import lock_of
-from outlive.storage.postgres.threads import SQL, encode, ids_of, load_all
-from outlive.storage.postgres.writer import Writer
+from outlive.storage.postgres.connection import SQL, Connection, InDoubt, PostgresDatabase, as_text, lock_key
+from outlive.storage.postgres.threads import ids_of, load_all
+from outlive.storage.postgres.writer import PostgresWriter
+from outlive.storage.refusals import response_not_found
+from outlive.storage.rows import encode, make_claim, split_entry
 
 NO_QUOTA = Quota(queued=admissions.UNLIMITED)
 LAST_SECONDS = 2.0
 
-_decode_checkpoint = msgspec.json.Decoder(Checkpoint).decode
-
 
 class PostgresLedger:
-    def __init__(self, database: Database, worker: str | None = None, quota: Quota | None = None) -> None:
-        """`worker`: who writes here; None for whoever speaks for several (tests)."""
+    def __init__(self, database: PostgresDatabase, worker: str | None = None, quota: Quota | None = None) -> None:
+        """`worker`: the node that writes; None for tests that write for several."""
         self._database = database
         self._worker = worker
         self._loop = asyncio.get_running_loop()
         self._quota = quota or NO_QUOTA
         self._admissions = admissions.Admissions(database, self._quota)
         self._appends = appends.Appends(database, worker)
-        self._admitting: Writer[admissions.Asked, Admitted] = Writer(self._admissions.write)
-        self._closing: Writer[Closing, None] = Writer(self._close_all)
-        self._answering: Writer[str, None] = Writer(self._answer_all)
+        self._admitting: PostgresWriter[admissions.Asked, Admitted] = PostgresWriter(self._admissions.write)
+        self._closing: PostgresWriter[Closing, None] = PostgresWriter(self._close_all)
+        self._answering: PostgresWriter[str, None] = PostgresWriter(self._mark_all_answered)
 
     async def finish(self) -> None:
-        """Let what is on its way be written. What is in doubt because the database is down stays in doubt: whoever
-        finds its leases will see."""
-        writers: tuple[Writer[Any, Any], ...] = (self._admitting, self._closing, self._answering)
+        """Finish the writes under way. A write that is in doubt because the database is down stays so; the node that
+        takes over its lease will see."""
+        writers: tuple[PostgresWriter[Any, Any], ...] = (self._admitting, self._closing, self._answering)
         await asyncio.gather(*(writer.close(LAST_SECONDS) for writer in writers))
 
     # -- admission
@@ -65,7 +50,7 @@ class PostgresLedger:
     async def mark_answered(self, response_id: str) -> None:
         await self._answering.submit(response_id)
 
-    async def _answer_all(self, response_ids: list[str]) -> list[OutliveError | None]:
+    async def _mark_all_answered(self, response_ids: list[str]) -> list[OutliveError | None]:
         await self._database.write("mark answered", lambda db: db.execute(SQL["drop_unanswered"], response_ids))
         return [None] * len(response_ids)
 
@@ -76,21 +61,21 @@ class PostgresLedger:
 
     async def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
         row = (encode(checkpoint).decode(), lease.key, lease.fence, self._worker)
-        await self._database.write("save checkpoint", lambda db: db.execute(SQL["mark_lease"], *row))
+        await self._database.write("save checkpoint", lambda db: db.execute(SQL["save_checkpoint"], *row))
 
     async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
         async def work(db: Connection) -> list[Claim]:
-            rows = await db.fetch(SQL["find_waiting"], sorted(busy_owners), limit)
+            rows = await db.fetch(SQL["find_queued"], sorted(busy_owners), limit)
             keys = await self._within_quota(db, rows) if self._quota.running_per_owner else [row[0] for row in rows]
             return await _take(db, keys, worker, attempts=1) if keys else []
 
-        return await self._take_surely("claim", worker, work)
+        return await self._take_once("claim", worker, work)
 
     async def _within_quota(self, db: Connection, rows: Sequence[Any]) -> list[int]:
-        """Of what waits, as much as each owner may still run on all nodes together."""
+        """Choose, of queued responses, those that their owners may still run on all nodes together."""
         owners = {row[1] for row in rows}
-        for lock in sorted(lock_of("running", owner) for owner in owners):
-            await db.execute(SQL["lock_owner"], lock)
+        for lock in sorted(lock_key("running", owner) for owner in owners):
+            await db.execute(SQL["lock"], lock)
         running: dict[str, int] = dict(await db.fetch(SQL["count_running"], sorted(owners)))
         keys = []
         for key, owner in rows:
@@ -104,11 +89,11 @@ class PostgresLedger:
             row = await db.fetchrow(SQL["find_running"], as_text(response_id))
             return await _take(db, [row[0]], worker, attempts=0, was_queued=row[1]) if row is not None else []
 
-        claims = await self._take_surely("take over", worker, work)
+        claims = await self._take_once("take over", worker, work)
         return claims[0] if claims else None
 
-    async def _take_surely(self, name: str, worker: str, work: Any) -> list[Claim]:
-        """Take leases. Whoever took one must run it, so a commit whose end was never heard of is looked after."""
+    async def _take_once(self, name: str, worker: str, work: Any) -> list[Claim]:
+        """Take leases. The worker that took one must run it, so a commit that is in doubt is looked up."""
         claims: list[Claim] = []
 
         async def remember(db: Connection) -> None:
@@ -124,13 +109,11 @@ class PostgresLedger:
 
     async def _holds(self, worker: str, claims: list[Claim], doubt: InDoubt) -> bool:
         ids, fences = [c.lease.response_id for c in claims], [c.lease.fence for c in claims]
-        await self._database.settle(doubt)
-        count = await self._database.insist("claim", lambda db: db.fetchval(SQL["find_taken"], worker, ids, fences))
-        return bool(count)
+        return bool(await self._database.resolve(doubt, lambda db: db.fetchval(SQL["find_taken"], worker, ids, fences)))
 
     async def release_leases(self, leases: list[Lease]) -> None:
         rows = ([lease.key for lease in leases], [lease.fence for lease in leases])
-        await self._database.write("release leases", lambda db: db.execute(SQL["hand_back"], *rows, self._worker))
+        await self._database.write("release leases", lambda db: db.execute(SQL["release_leases"], *rows, self._worker))
 
     async def confirm_leases(self, worker: str, leases: list[Lease]) -> list[bool]:
         rows = ([lease.key for lease in leases], [lease.fence for lease in leases])
@@ -142,7 +125,7 @@ class PostgresLedger:
         return len(await self._database.write("free dead leases", lambda db: db.fetch(SQL["free_leases"])))
 
     async def count_queued(self) -> dict[str, int]:
-        rows = await self._database.read("count", lambda db: db.fetch(SQL["count_waiting"]))
+        rows = await self._database.read("count", lambda db: db.fetch(SQL["count_queued"]))
         return {row[0]: row[1] for row in rows}
 
     # -- ending
@@ -158,17 +141,17 @@ class PostgresLedger:
         )
         for key in keys:
             self._appends.forget(key)
-        return [_end(row[0]) for row in results]
+        return [_to_error(row[0]) for row in results]
 
     async def delete(self, owner: str, response_id: str) -> None:
         async def work(db: Connection) -> None:
-            row = await db.fetchrow(SQL["lock_hideable"], as_text(response_id), owner)
+            row = await db.fetchrow(SQL["lock_deletable"], as_text(response_id), owner)
             if row is None:
-                raise NotFound(f"Response with id '{response_id}' not found.")
+                raise response_not_found(response_id)
             key, thread, first, runs = row
             if runs:
                 raise StaleFence("The response is running again.")
-            await db.execute(SQL["hide_responses"], [key])
+            await db.execute(SQL["delete_responses"], [key])
             await db.execute(SQL["make_holes"], [thread], [first])
 
         await self._database.transact("delete", work)
@@ -177,25 +160,12 @@ class PostgresLedger:
 async def _take(db: Connection, keys: list[int], worker: str, attempts: int, was_queued: bool = False) -> list[Claim]:
     claims = []
     for row in await db.fetch(SQL["take_leases"], worker, attempts, keys):
-        response_id, key, fence, owner, request, thread, first, input_end, made, notes, background, sealed = row
-        items = await load_all(await db.fetch(SQL["read_input"], thread, first, input_end))
-        claims.append(
-            Claim(
-                lease=Lease(response_id, key, fence),
-                owner=owner,
-                request=unpack(request, items),
-                position=Position(thread, first),
-                attempts=made,
-                checkpoint=_decode_checkpoint(notes),
-                background=background,
-                was_queued=was_queued,
-                sealed=sealed,
-            )
-        )
+        items = await load_all(await db.fetch(SQL["read_input"], row["thread"], row["first"], row["input_end"]))
+        claims.append(make_claim(row, items, was_queued))
     return claims
 
 
-def _end(result: str) -> OutliveError | None:
+def _to_error(result: str) -> OutliveError | None:
     if result == "ended":
         return None
     return StaleFence() if result == "stale" else Behind(int(result))
@@ -203,7 +173,7 @@ def _end(result: str) -> OutliveError | None:
 
 def _as_row(closing: Closing) -> tuple[Any, ...]:
     entry, turn = closing.entry, closing.turn
-    rows = list(appends.cut(entry))
+    rows = list(split_entry(entry))
     return (
         *(entry.lease.response_id, entry.lease.key, entry.lease.fence, entry.at),
         *([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]),

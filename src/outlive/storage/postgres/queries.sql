@@ -23,12 +23,12 @@ SELECT array_agg(g.number::int) FROM unnest($1::bigint[], $2::int[]) WITH ORDINA
 SELECT response, fence FROM leases
  WHERE response = ANY ($1::bigint[]) AND ($2::text IS NULL OR worker IS NULL OR worker = $2) ORDER BY response FOR SHARE;
 
--- retract_events --
+-- drop_events --
 -- ... then what was appended before and never heard of; the same bytes are appended again in this transaction.
 DELETE FROM events e USING unnest($1::bigint[], $2::int[]) AS g(response, first)
  WHERE e.response = g.response AND e.first >= g.first;
 
--- find_reach --
+-- find_journal_ends --
 -- How far journals go, after a reconnection: with the response's id, for a key may mean another response by now.
 SELECT r.key, coalesce((SELECT e.first + e.count - 1 FROM events e WHERE e.response = r.key
                          ORDER BY e.first DESC LIMIT 1), -1)
@@ -48,12 +48,12 @@ SELECT r.id, r.key, r.thread, r.first, l.fence
 -- End several responses.
 SELECT close_all($1::closing[], $2::bigint[], $3);
 
--- mark_lease --
+-- save_checkpoint --
 -- What whoever takes the response over must know.
 UPDATE leases SET notes = $1
  WHERE response = $2 AND fence = $3 AND ($4::text IS NULL OR worker IS NULL OR worker = $4);
 
--- hand_back --
+-- release_leases --
 -- No attempt is counted for a run that was given up on purpose.
 UPDATE leases l SET worker = NULL, attempts = greatest(attempts - 1, 0)
   FROM unnest($1::bigint[], $2::int[]) AS g(response, fence)
@@ -80,16 +80,16 @@ UPDATE leases SET worker = NULL WHERE response IN (
      ORDER BY l.response FOR UPDATE SKIP LOCKED)
 RETURNING response;
 
--- count_waiting --
+-- count_queued --
 -- How many wait for a worker, by owner.
 SELECT owner, count(*) FROM leases WHERE worker IS NULL GROUP BY owner;
 
--- find_waiting --
+-- find_queued --
 -- Foreground first, then oldest; what another node is taking just now is left to it.
 SELECT response, owner FROM leases WHERE worker IS NULL AND owner <> ALL ($1::text[])
  ORDER BY background, response LIMIT $2 FOR UPDATE SKIP LOCKED;
 
--- lock_owner --
+-- lock --
 -- One node at a time decides what an owner with a quota may run.
 SELECT pg_advisory_xact_lock($1);
 
@@ -121,12 +121,12 @@ SELECT count(*) FROM leases l JOIN responses r ON r.key = l.response, unnest($2:
 -- The creating connections have had their answers.
 DELETE FROM unanswered WHERE response IN (SELECT key FROM responses WHERE id = ANY ($1::text[]));
 
--- lock_hideable --
+-- lock_deletable --
 -- A response to be deleted, with the place of its items.
 SELECT r.key, r.thread, r.first, EXISTS (SELECT 1 FROM leases l WHERE l.response = r.key) AS runs
   FROM responses r WHERE r.id = $1 AND r.owner IS NOT DISTINCT FROM $2 AND r.hidden IS NOT TRUE FOR UPDATE OF r;
 
--- hide_responses --
+-- delete_responses --
 -- Deleted: nobody finds them from now on.
 UPDATE responses SET hidden = true WHERE key = ANY ($1::bigint[]);
 
@@ -146,7 +146,7 @@ SELECT ended, first, count, frames FROM read_journal($1, $2, $3);
 
 -- read_journals --
 -- The same of several responses.
-SELECT g.number::int - 1, j.ended, j.first, j.count, j.frames
+SELECT j.ended, j.first, j.count, j.frames, g.number::int - 1
   FROM unnest($1::text[], $2::int[]) WITH ORDINALITY AS g(id, wanted, number)
   LEFT JOIN LATERAL read_journal(g.id, g.wanted, $3) j ON true ORDER BY g.number, j.first;
 
@@ -172,7 +172,7 @@ SELECT * FROM locate_after($1, $2);
 -- A part of a large request that is about to be accepted.
 INSERT INTO stash (holder, item, piece, bytes) SELECT $1, * FROM unnest($2::int[], $3::int[], $4::bytea[]);
 
--- unstash --
+-- move_staged_items --
 -- Items of a large request go to their places.
 SELECT unstash($1, $2::text[], $3::int[], $4, $5, NULL);
 
@@ -185,7 +185,7 @@ SELECT r.id, r.status, r.created_at, s.body FROM responses r LEFT JOIN snapshots
 -- Whether a response is there, and how far it is.
 SELECT status FROM responses WHERE id = $1 AND owner IS NOT DISTINCT FROM $2 AND hidden IS NOT TRUE;
 
--- find_places --
+-- find_queue_places --
 -- In which place of the queue those are that wait.
 SELECT w.id, w.place FROM (
     SELECT r.id, row_number() OVER (ORDER BY l.background, l.response)::int AS place
@@ -257,7 +257,7 @@ UPDATE conversations SET used_at = $1 WHERE id = $2;
 -- Replaces the metadata.
 UPDATE conversations SET metadata = $1 WHERE key = $2;
 
--- hide_conversations --
+-- delete_conversations --
 -- Deleted: nobody finds them from now on.
 UPDATE conversations SET hidden = true WHERE key = ANY ($1::bigint[]);
 

@@ -1,35 +1,31 @@
-"""Forgetting on Postgres: hiding what has expired and erasing what is hidden, by as many nodes at once as like to."""
+"""Retention on Postgres: deletes what has expired and erases what is deleted, on any number of nodes at once."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from outlive.storage.postgres.connection import Connection, Database
-from outlive.storage.postgres.threads import SQL
+from outlive.storage.postgres.connection import SQL, Connection, PostgresPort
 
-# Of events erased in one transaction, so that none is long.
+# Of events erased in one transaction, so that none takes long.
 MOST_ROWS = 500
 
 
-class PostgresRetention:
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
+class PostgresRetention(PostgresPort):
     async def expire(self, *, responses_before: float | None, conversations_before: float | None, limit: int) -> int:
         async def work(db: Connection) -> int:
-            hidden = 0
+            deleted = 0
             # Conversations first: locks are always taken in this order.
             if conversations_before is not None:
                 rows = await db.fetch(SQL["expire_conversations"], conversations_before, limit)
-                await db.execute(SQL["hide_conversations"], [row["key"] for row in rows])
+                await db.execute(SQL["delete_conversations"], [row["key"] for row in rows])
                 await _make_holes(db, [row["thread"] for row in rows], [0] * len(rows))
-                hidden += len(rows)
+                deleted += len(rows)
             if responses_before is not None:
                 rows = await db.fetch(SQL["expire_responses"], responses_before, limit)
-                await db.execute(SQL["hide_responses"], [row["key"] for row in rows])
+                await db.execute(SQL["delete_responses"], [row["key"] for row in rows])
                 await _make_holes(db, [row["thread"] for row in rows], [row["first"] for row in rows])
-                hidden += len(rows)
-            return hidden
+                deleted += len(rows)
+            return deleted
 
         return await self._database.transact("expire", work)
 
@@ -44,7 +40,7 @@ class PostgresRetention:
         await self._database.write("forget keys", lambda db: db.execute(SQL["erase_old_unanswered"], before))
 
     async def scrub(self) -> None:
-        """Erased rows lie in the database's files until it has vacuumed them, which it does by itself; nobody but its
+        """Do nothing: erased rows lie in the database's files until it vacuums them by itself, and only its
         administrator can read them there."""
 
 
@@ -55,7 +51,8 @@ async def _make_holes(db: Connection, threads: list[int], firsts: list[int]) -> 
 
 
 async def _idle(db: Connection, rows: list[Any]) -> list[Any]:
-    """Those in whose families nothing runs, nor can begin to before we are done."""
+    """Return the rows whose thread families (a thread with all its forks) have nothing running, and lock those, so that
+    nothing begins to run there before this transaction ends."""
     roots = sorted({row["root"] for row in rows})
     await db.execute(SQL["lock_families"], roots)
     busy = {row[0] for row in await db.fetch(SQL["busy_families"], roots)}
@@ -63,7 +60,7 @@ async def _idle(db: Connection, rows: list[Any]) -> list[Any]:
 
 
 async def _erase_responses(db: Connection, limit: int) -> int:
-    """Erase some, long journals from their beginning on; how many were begun."""
+    """Erase some responses, long journals from their beginning on. Returns the number that was begun."""
     rows = await db.fetch(SQL["erasable_responses"], limit)
     left = MOST_ROWS
     begun = 0
@@ -96,6 +93,6 @@ async def _erase_conversations(db: Connection, limit: int) -> int:
 
 
 async def _erase_thread(db: Connection, thread: int | None) -> None:
-    """If nothing needs it; then also the threads that were kept for its sake alone."""
+    """Erase a thread that nothing needs, and then the threads that were kept for its sake alone."""
     while thread is not None:
         thread = await db.fetchval(SQL["erase_thread"], thread)

@@ -1,7 +1,7 @@
-"""Large inputs: sent in pieces, so that no single message is so long that the event loop stands still for it.
+"""Staging of large inputs: sent in pieces, so that no single message is so long that it blocks the event loop.
 
-The pieces lie in an unlogged table within the transaction that accepts the request, which puts them together: if that
-is undone, so are they.
+The transaction that accepts the request first writes the pieces to an unlogged table (`stash`) and then joins them: if
+it is undone, so are they.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import asyncio
 from collections.abc import Iterator
 
 from outlive.core.events import Json
-from outlive.storage.postgres.connection import Connection
-from outlive.storage.postgres.threads import SQL, encode
+from outlive.storage.postgres.connection import SQL, Connection
+from outlive.storage.rows import encode
 
 PIECE_BYTES = 256 * 1024
 
 Pieces = tuple[list[int], list[int], list[bytes]]
 
 
-async def put(connection: Connection, holder: str, items: list[Json]) -> None:
-    """Put the items into the stash, about so many bytes at a time; they are numbered from 1."""
+async def write(connection: Connection, staging_id: str, items: list[Json]) -> None:
+    """Write the items in pieces, about PIECE_BYTES at a time; they are numbered from 1."""
     for numbers, pieces, parts in await asyncio.to_thread(lambda: list(_cut(items))):
-        await connection.execute(SQL["add_pieces"], holder, numbers, pieces, parts)
+        await connection.execute(SQL["add_pieces"], staging_id, numbers, pieces, parts)
 
 
 def _cut(items: list[Json]) -> Iterator[Pieces]:

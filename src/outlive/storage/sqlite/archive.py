@@ -1,4 +1,4 @@
-"""The archive on SQLite: one file read or filled from a single thread, while nobody else has it."""
+"""The archive on SQLite: reads or fills a file from a single thread, while no server uses it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ERA_BITS = 12
 
 
 class SqliteArchive:
-    """On the path of a file whose lock somebody holds for us."""
+    """Opens a file whose lock the caller holds."""
 
     def __init__(self, path: str) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="outlive-archive")
@@ -62,7 +62,7 @@ class SqliteArchive:
             _insert(db, table, columns, rows, replace=table == "secrets")
 
     def _write_events(self, rows: list[Row]) -> None:
-        """With the eras that each response's events come to lie in."""
+        """Write events, and into each response the eras that its events come to lie in."""
         spans: dict[int, tuple[bool, int, int]] = {}
         keyed = []
         for row in rows:
@@ -85,8 +85,8 @@ def _insert(
     db: sqlite3.Connection, table: str, columns: tuple[str, ...], rows: list[Row], replace: bool = False
 ) -> None:
     verb = "INSERT OR REPLACE" if replace else "INSERT"
-    places = ", ".join("?" * len(columns))
-    db.executemany(f"{verb} INTO {table} ({', '.join(columns)}) VALUES ({places})", rows)
+    values = ", ".join("?" * len(columns))
+    db.executemany(f"{verb} INTO {table} ({', '.join(columns)}) VALUES ({values})", rows)
 
 
 def _read(db: sqlite3.Connection, table: str) -> Iterator[Row]:
@@ -98,14 +98,14 @@ def _read(db: sqlite3.Connection, table: str) -> Iterator[Row]:
         for thread, position, item_id, response, body in db.execute(f"SELECT {columns} FROM items"):
             yield thread, position, item_id, response, staging.load_raw(db, body)
     elif table == "events":
-        # In the order in which they were written, which is that of their numbers.
+        # In the order in which they were written, which is that of their sequence numbers.
         yield from db.execute(f"SELECT {columns} FROM events ORDER BY key")
     else:
         yield from db.execute(f"SELECT {columns} FROM {table}")
 
 
 def _take(rows: Iterator[Row]) -> list[Row]:
-    """The next rows, so many, or about so many bytes of them."""
+    """Take the next rows: ROWS of them, or about MANY_BYTES."""
     batch: list[Row] = []
     size = 0
     for row in rows:

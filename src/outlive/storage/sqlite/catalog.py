@@ -1,26 +1,27 @@
-"""The catalog on SQLite: finding responses, conversations and their items, one owner at a time."""
+"""The catalog on SQLite: finds responses, conversations and their items, one owner at a time."""
 
 from __future__ import annotations
 
 import sqlite3
 from typing import Any
 
-from outlive.core.errors import InvalidRequest, NotFound
 from outlive.core.events import Json
 from outlive.ports.catalog import Page, Paging, Record
+from outlive.storage.refusals import bad_cursor, conversation_not_found, item_not_found, response_not_found
+from outlive.storage.rows import ListQuery, encode, make_conversation, narrow, query_responses
 from outlive.storage.sqlite import staging
-from outlive.storage.sqlite.connection import Database
-from outlive.storage.sqlite.threads import SQL, decode, encode
-
-RUNNING = frozenset({"queued", "in_progress"})
+from outlive.storage.sqlite.connection import SQL, SqlitePort
 
 
-class SqliteCatalog:
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
+class SqliteCatalog(SqlitePort):
     async def response(self, owner: str, response_id: str) -> Record:
-        return await self._database.read("find", lambda db: _response(db, owner, response_id))
+        def work(db: sqlite3.Connection) -> Record:
+            row = db.execute(SQL["find_response"], (response_id, owner)).fetchone()
+            if row is None:
+                raise response_not_found(response_id)
+            return Record(*row)
+
+        return await self._database.read("find", work)
 
     async def status(self, owner: str, response_id: str) -> str | None:
         def work(db: sqlite3.Connection) -> str | None:
@@ -32,31 +33,22 @@ class SqliteCatalog:
     async def responses(
         self, owner: str, paging: Paging, *, statuses: list[str], conversation: str | None
     ) -> tuple[list[Record], bool]:
-        def work(db: sqlite3.Connection) -> tuple[list[Record], bool]:
-            where, values = ["owner = ?", "hidden = 0"], [owner]
-            if statuses and set(statuses) <= RUNNING:
-                # Few run at a time: the leases name them, however many have ended.
-                where.append("key IN (SELECT response FROM leases)")
-            if statuses:
-                where.append(f"status IN ({','.join('?' * len(statuses))})")
-                values += statuses
-            if conversation is not None:
-                where.append("conversation = ?")
-                values.append(conversation)
-            rows = _page(db, "responses", "id, status, created_at, snapshot", (where, values), paging)
-            return [Record(*row) for row in rows[: paging.limit]], len(rows) > paging.limit
-
-        return await self._database.read("list", work)
+        query = query_responses("?", owner, statuses, conversation)
+        select = "SELECT t.id, t.status, t.created_at, t.snapshot FROM responses t"
+        rows = await self._database.read("list", lambda db: _page(db, query, "responses", select, paging))
+        return [Record(*row) for row in rows[: paging.limit]], len(rows) > paging.limit
 
     async def queue(self, response_ids: list[str]) -> dict[str, int]:
         ids = encode(response_ids).decode()
-        return await self._database.read("find", lambda db: dict(db.execute(SQL["find_places"], (ids,)).fetchall()))
+        return await self._database.read(
+            "find", lambda db: dict(db.execute(SQL["find_queue_places"], (ids,)).fetchall())
+        )
 
     async def input_items(self, owner: str, response_id: str, paging: Paging) -> Page:
         def work(db: sqlite3.Connection) -> Page:
             row = db.execute(SQL["find_input"], (response_id, owner)).fetchone()
             if row is None:
-                raise NotFound(f"Response with id '{response_id}' not found.")
+                raise response_not_found(response_id)
             return _items(db, row[0], (row[1], row[2]), paging)
 
         return await self._database.read("list input", work)
@@ -70,22 +62,18 @@ class SqliteCatalog:
         )
 
     async def conversation(self, owner: str, conversation_id: str) -> Json:
-        return await self._database.read(
-            "find", lambda db: as_conversation(find_conversation(db, owner, conversation_id))
-        )
+        row = await self._database.read("find", lambda db: find_conversation(db, owner, conversation_id))
+        return as_conversation(row)
 
     async def conversations(self, owner: str, paging: Paging) -> Page:
-        def work(db: sqlite3.Connection) -> Page:
-            columns = "key, thread, metadata, created_at, NULL, NULL, id"
-            rows = _page(db, "conversations", columns, (["owner = ?", "hidden = 0"], [owner]), paging)
-            return Page([as_conversation(row) for row in rows[: paging.limit]], len(rows) > paging.limit)
-
-        return await self._database.read("list", work)
+        query, select = ListQuery("?", owner), "SELECT t.id, t.metadata, t.created_at FROM conversations t"
+        rows = await self._database.read("list", lambda db: _page(db, query, "conversations", select, paging))
+        return Page([make_conversation(*row) for row in rows[: paging.limit]], len(rows) > paging.limit)
 
     async def items(self, owner: str, conversation_id: str, paging: Paging) -> Page:
         def work(db: sqlite3.Connection) -> Page:
             thread = find_conversation(db, owner, conversation_id)[1]
-            return _items(db, thread, None, paging)
+            return _items(db, thread, (0, 1 << 62), paging)
 
         return await self._database.read("list items", work)
 
@@ -110,65 +98,34 @@ class SqliteCatalog:
 def find_conversation(db: sqlite3.Connection, owner: str, conversation_id: str) -> tuple[Any, ...]:
     row: tuple[Any, ...] | None = db.execute(SQL["find_conversation"], (conversation_id, owner)).fetchone()
     if row is None:
-        raise NotFound(f"Conversation with id '{conversation_id}' not found.")
+        raise conversation_not_found(conversation_id)
     return row
 
 
 def as_conversation(row: tuple[Any, ...]) -> Json:
     _, _, metadata, created_at, _, _, conversation_id = row
-    return {
-        "id": conversation_id,
-        "object": "conversation",
-        "created_at": int(created_at),
-        "metadata": decode(metadata),
-    }
+    return make_conversation(conversation_id, metadata, created_at)
 
 
-def item_not_found(item_id: str) -> NotFound:
-    return NotFound(f"Item with id '{item_id}' not found.")
-
-
-def _response(db: sqlite3.Connection, owner: str, response_id: str) -> Record:
-    row = db.execute(SQL["find_response"], (response_id, owner)).fetchone()
-    if row is None:
-        raise NotFound(f"Response with id '{response_id}' not found.")
-    return Record(*row)
-
-
-def _page(
-    db: sqlite3.Connection, table: str, columns: str, where: tuple[list[str], list[str]], paging: Paging
-) -> list[tuple[Any, ...]]:
-    """One row more than the page holds, to know whether there are more. Keys grow with time."""
-    conditions, values = [*where[0]], [*where[1]]
-    before = "<" if paging.order == "desc" else ">"
+def _page(db: sqlite3.Connection, query: ListQuery, table: str, select: str, paging: Paging) -> list[tuple[Any, ...]]:
+    after = None
     if paging.after is not None:
-        cursor = db.execute(
-            f"SELECT key FROM {table} WHERE id = ? AND owner = ?", (paging.after, where[1][0])
-        ).fetchone()
-        if cursor is None:
-            raise _bad_cursor(paging.after)
-        conditions.append(f"key {before} {int(cursor[0])}")
-    sql = f"SELECT {columns} FROM {table} WHERE {' AND '.join(conditions)} ORDER BY key {paging.order} LIMIT ?"
-    return db.execute(sql, (*values, paging.limit + 1)).fetchall()
+        row = db.execute(f"SELECT key FROM {table} WHERE id = ? AND owner = ?", (paging.after, query.owner)).fetchone()
+        if row is None:
+            raise bad_cursor(paging.after)
+        after = row[0]
+    return db.execute(query.make(select, paging, after), query.values).fetchall()
 
 
-def _items(db: sqlite3.Connection, thread: int, span: tuple[int, int] | None, paging: Paging) -> Page:
-    first, end = span or (0, 1 << 62)
+def _items(db: sqlite3.Connection, thread: int, span: tuple[int, int], paging: Paging) -> Page:
     if paging.after is not None:
         row = db.execute(SQL["item_position"], (thread, paging.after)).fetchone()
         if row is None:
-            raise _bad_cursor(paging.after)
-        if paging.order == "desc":
-            end = min(end, row[0])
-        else:
-            first = max(first, row[0] + 1)
+            raise bad_cursor(paging.after)
+        span = narrow(span, row[0], paging.order)
     rows = db.execute(
         "SELECT body FROM items WHERE thread = ? AND position >= ? AND position < ? "
         f"ORDER BY position {paging.order} LIMIT ?",
-        (thread, first, end, paging.limit + 1),
+        (thread, *span, paging.limit + 1),
     ).fetchall()
     return Page(staging.load_all(db, rows[: paging.limit]), len(rows) > paging.limit)
-
-
-def _bad_cursor(after: str) -> InvalidRequest:
-    return InvalidRequest(f"There is nothing with id '{after}' in this list to go on from.", param="after")

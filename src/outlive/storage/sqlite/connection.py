@@ -6,26 +6,25 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import re
 import sqlite3
 import threading
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
-from importlib import resources
 from pathlib import Path
 
 from outlive.core.errors import SettingsError, StorageUnavailable
-from outlive.storage.sqlite.checkpoint import Checkpointer
-from outlive.storage.sqlite.writer import T, Work, Writer
+from outlive.storage.queries import SCHEMA_VERSION, find_migrations, load_queries
+from outlive.storage.sqlite.writer import BUSY_MS, Checkpointer, SqliteWriter, T, Work
 
-SCHEMA_VERSION = 4
-BUSY_MS = 2000
+_PACKAGE = "outlive.storage.sqlite"
+SQL = load_queries(_PACKAGE)
+SECRET_BYTES = 32
 CHECKPOINT_BUSY_MS = 100
 READERS = 3
 
 
-class Database:
-    """The file: one connection that writes, and a few that read."""
+class SqliteDatabase:
+    """A SQLite file: one connection that writes, and a few that read."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -39,42 +38,51 @@ class Database:
             raise SettingsError(f"The database {path} cannot be opened: {error}.") from error
         connection.execute("PRAGMA busy_timeout = 0")  # see writer.py
         self._checkpointer = Checkpointer(path, beside)
-        self._writer = Writer(connection, self._checkpointer)
+        self._writer = SqliteWriter(connection, self._checkpointer)
         self._loop = asyncio.get_running_loop()
         self._local = threading.local()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="outlive-reader")
         self._opened: list[sqlite3.Connection] = []
 
     def write(self, name: str, work: Work[T], heavy: bool = False) -> asyncio.Future[T]:
-        """Run `work` in the next transaction. It must check before it writes: an error undoes nothing."""
+        """Run `work` in the next transaction. It must check before it writes: an OutliveError undoes nothing."""
         return self._writer.write(name, work, heavy)
 
     def read(self, name: str, work: Work[T]) -> Awaitable[T]:
         return self._loop.run_in_executor(self._readers, self._read, name, work)
 
     async def probe(self) -> bool:
-        """Whether the database can be written; asks it only when it last could not."""
+        """Return True if the database can be written. Tries it only if the last write failed."""
         if not self._writer.healthy:
             with contextlib.suppress(StorageUnavailable):
-                # Sets what is set already, but a page is written for it: only that tells whether the disk has room.
+                # Sets what is set already, but a page is written for it: only that shows whether the disk has room.
                 await self.write("probe", lambda db: db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}"))
         return self._writer.healthy
 
+    async def find_secret(self, name: str) -> bytes:
+        """Return the server's own secret of that name; draws it the first time."""
+
+        def work(db: sqlite3.Connection) -> bytes:
+            db.execute(SQL["add_secret"], (name, os.urandom(SECRET_BYTES)))
+            return bytes(db.execute(SQL["find_secret"], (name,)).fetchone()[0])
+
+        return await self.write("find secret", work)
+
     async def checkpoint(self) -> None:
-        """Move the log into the file and empty it. A transaction cannot do that, so it has a connection of its own."""
+        """Move the log into the file and empty it, on a connection of its own: no transaction can do that."""
 
         def work() -> None:
             try:
                 with contextlib.closing(_open(self.path)) as connection:
-                    # Nobody can write while the log is emptied, so most of it is moved before that ...
+                    # Writes are blocked while the log is emptied, so most of it is moved before that ...
                     connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
-                    # ... and a reader is not waited for for long.
+                    # ... and the wait for readers is short.
                     connection.execute(f"PRAGMA busy_timeout = {CHECKPOINT_BUSY_MS}")
                     (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             except sqlite3.Error as error:
                 raise StorageUnavailable("checkpoint", str(error)) from error
             if busy:
-                raise StorageUnavailable("checkpoint", "somebody is reading")
+                raise StorageUnavailable("checkpoint", "a reader is active")
 
         await asyncio.to_thread(work)
 
@@ -97,16 +105,16 @@ class Database:
             raise StorageUnavailable(name, str(error)) from error
 
 
-def load_queries(file: str = "queries.sql") -> dict[str, str]:
-    """The statements of a .sql file by name: each stands under a line `-- name --`."""
-    text = resources.files("outlive.storage.sqlite").joinpath(file).read_text()
-    parts = re.split(r"^-- (\w+) --$", text, flags=re.M)[1:]
-    return {name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
+class SqlitePort:
+    """Base of the adapters of ports on a SQLite file."""
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
 
 
 def _create(path: str) -> None:
-    """What is said here is no business of the machine's other users. The log's files get the same rights."""
-    with contextlib.suppress(OSError):  # it is there already; or it cannot be made, and opening it says why
+    """Create the file for this user alone, since it holds conversations. The log's files get the same rights."""
+    with contextlib.suppress(OSError):  # it exists already; or it cannot be made, and opening it says why
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
@@ -118,10 +126,8 @@ def _open(path: str, read_only: bool = False) -> sqlite3.Connection:
         return connection
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(
-        "PRAGMA fullfsync = ON"
-    )  # on a Mac a plain fsync stops at the drive's cache; elsewhere no change
-    connection.execute("PRAGMA wal_autocheckpoint = 0")  # see checkpoint.py
+    connection.execute("PRAGMA fullfsync = ON")  # on a Mac a plain fsync stops at the drive's cache
+    connection.execute("PRAGMA wal_autocheckpoint = 0")  # see `Checkpointer`
     # Deleted content is overwritten with zeros, so that it is not in the file any more (D18).
     connection.execute("PRAGMA secure_delete = ON")
     connection.execute("PRAGMA temp_store = MEMORY")
@@ -129,24 +135,16 @@ def _open(path: str, read_only: bool = False) -> sqlite3.Connection:
 
 
 def _migrate(connection: sqlite3.Connection, path: str) -> int:
-    """Bring the schema up to date; its version before."""
+    """Bring the schema up to date. Returns its version before."""
     version: int
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > SCHEMA_VERSION:
-        raise SettingsError(
-            f"The database {path} was written by a newer Outlive (schema {version}, this one knows {SCHEMA_VERSION}); "
-            "use that version."
-        )
-    folder = resources.files("outlive.storage.sqlite").joinpath("migrations")
-    for file in sorted(folder.iterdir(), key=lambda file: file.name):
-        number = int(file.name[:4])
-        if number > version:
-            connection.executescript(f"BEGIN IMMEDIATE; {file.read_text()}; PRAGMA user_version = {number}; COMMIT;")
+    for number, text in find_migrations(_PACKAGE, version, f"database {path}"):
+        connection.executescript(f"BEGIN IMMEDIATE; {text}; PRAGMA user_version = {number}; COMMIT;")
     return version
 
 
 def _lock_file(path: str) -> int:
-    """Hold a lock beside the file for as long as this process lives; the database's own locks are not enough.
+    """Hold a lock beside the file for as long as this process lives; the database's own locks do not last as long.
 
     The descriptor is not inherited, so a child that outlives the server does not keep the lock.
     """

@@ -1,4 +1,4 @@
-"""Changing conversations on SQLite, through their own endpoints."""
+"""Conversations on SQLite: changes through their own endpoints."""
 
 from __future__ import annotations
 
@@ -6,39 +6,31 @@ import secrets
 import sqlite3
 from collections.abc import Callable
 
-from outlive.core.errors import Conflict, ConversationLocked
+from outlive.core.errors import ConversationLocked
 from outlive.core.events import Json
 from outlive.ports.ledger import Idempotency, Position
+from outlive.storage.refusals import item_not_found, match_key
+from outlive.storage.rows import encode
 from outlive.storage.sqlite import staging, threads
-from outlive.storage.sqlite.catalog import as_conversation, find_conversation, item_not_found
-from outlive.storage.sqlite.connection import Database
-from outlive.storage.sqlite.staging import Stash
-from outlive.storage.sqlite.threads import SQL, encode
+from outlive.storage.sqlite.catalog import as_conversation, find_conversation
+from outlive.storage.sqlite.connection import SQL, SqlitePort
+from outlive.storage.sqlite.staging import StagedItems
 from outlive.storage.sqlite.writer import T
 
 
-class SqliteConversations:
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
+class SqliteConversations(SqlitePort):
     async def create(
-        self,
-        owner: str,
-        conversation: Json,
-        items: list[Json],
-        at: float,
-        idempotency: Idempotency | None,
-        large: bool = False,
+        self, owner: str, conversation: Json, items: list[Json], at: float, key: Idempotency | None, large: bool = False
     ) -> str:
-        def work(db: sqlite3.Connection, stashed: Stash | None) -> str:
-            target = _find_by_key(db, owner, "conversation", idempotency)
+        def work(db: sqlite3.Connection, staged: StagedItems | None) -> str:
+            target = _find_by_key(db, owner, "conversation", key)
             if target is not None and db.execute(SQL["find_conversation"], (target, owner)).fetchone() is not None:
                 return target
             thread = int(db.execute(SQL["add_thread"], (None, None, None, len(items), at)).lastrowid or 0)
             metadata = encode(conversation["metadata"])
             db.execute(SQL["add_conversation"], (conversation["id"], owner, at, at, thread, metadata))
-            threads.add_items(db, Position(thread, 0), items, stashed=stashed)
-            _save_key(db, owner, "conversation", idempotency, conversation["id"], at)
+            threads.add_items(db, Position(thread, 0), items, staged=staged)
+            _save_key(db, owner, "conversation", key, conversation["id"], at)
             return str(conversation["id"])
 
         return await self._write("create conversation", work, items if large else [])
@@ -54,7 +46,7 @@ class SqliteConversations:
     async def delete(self, owner: str, conversation_id: str) -> None:
         def work(db: sqlite3.Connection) -> None:
             row = find_conversation(db, owner, conversation_id)
-            db.execute(SQL["hide_conversation"], (row[0],))
+            db.execute(SQL["delete_conversation"], (row[0],))
             db.execute(SQL["make_hole"], (0, row[1]))
 
         await self._database.write("delete conversation", work)
@@ -65,24 +57,23 @@ class SqliteConversations:
         conversation_id: str,
         items: list[Json],
         at: float,
-        idempotency: Idempotency | None,
+        key: Idempotency | None,
         large: bool = False,
     ) -> list[Json]:
-        def work(db: sqlite3.Connection, stashed: Stash | None) -> list[Json]:
-            # A repeat is answered before the lock is looked at (D17).
+        def work(db: sqlite3.Connection, staged: StagedItems | None) -> list[Json]:
             kind = f"items of {conversation_id}"
             thread = int(find_conversation(db, owner, conversation_id)[1])
-            target = _find_by_key(db, owner, kind, idempotency)
-            if target is not None:
+            target = _find_by_key(db, owner, kind, key)
+            if target is not None:  # a repeat is answered before the lock is looked at (D17)
                 return _read_items(db, thread, target.split(","))
             _find_unlocked(db, owner, conversation_id)
             head = db.execute(SQL["find_thread"], (thread,)).fetchone()[3]
             new = threads.without_repeats(db, items, Position(thread, head))
-            threads.add_items(db, Position(thread, head), new, stashed=stashed)
+            threads.add_items(db, Position(thread, head), new, staged=staged)
             db.execute(SQL["move_head"], (head + len(new), thread))
             db.execute(SQL["use_conversation"], (at, conversation_id))
             ids = [item["id"] for item in items]
-            _save_key(db, owner, kind, idempotency, ",".join(ids), at)
+            _save_key(db, owner, kind, key, ",".join(ids), at)
             return _read_items(db, thread, ids)
 
         return await self._write("add items", work, items if large else [])
@@ -99,7 +90,9 @@ class SqliteConversations:
 
         return await self._database.write("delete item", work)
 
-    async def _write(self, name: str, work: Callable[[sqlite3.Connection, Stash | None], T], large: list[Json]) -> T:
+    async def _write(
+        self, name: str, work: Callable[[sqlite3.Connection, StagedItems | None], T], large: list[Json]
+    ) -> T:
         if not large:
             return await self._database.write(name, lambda db: work(db, None))
         return await staging.write(self._database, name, work, secrets.token_hex(16), large)
@@ -117,19 +110,12 @@ def _read_items(db: sqlite3.Connection, thread: int, ids: list[str]) -> list[Jso
     return staging.load_all(db, [row for row in rows if row is not None])
 
 
-def _find_by_key(db: sqlite3.Connection, owner: str, kind: str, idempotency: Idempotency | None) -> str | None:
-    if idempotency is None:
+def _find_by_key(db: sqlite3.Connection, owner: str, kind: str, key: Idempotency | None) -> str | None:
+    if key is None:
         return None
-    row = db.execute(SQL["find_key"], (owner, kind, idempotency.key)).fetchone()
-    if row is None:
-        return None
-    if row[0] != idempotency.digest:
-        raise Conflict(param="Idempotency-Key")
-    return str(row[1])
+    return match_key(db.execute(SQL["find_key"], (owner, kind, key.key)).fetchone(), key)
 
 
-def _save_key(
-    db: sqlite3.Connection, owner: str, kind: str, idempotency: Idempotency | None, target: str, at: float
-) -> None:
-    if idempotency is not None:
-        db.execute(SQL["save_key"], (owner, kind, idempotency.key, idempotency.digest, target, at))
+def _save_key(db: sqlite3.Connection, owner: str, kind: str, key: Idempotency | None, target: str, at: float) -> None:
+    if key is not None:
+        db.execute(SQL["save_key"], (owner, kind, key.key, key.digest, target, at))

@@ -100,11 +100,11 @@ UPDATE leases SET worker = NULL WHERE worker IS NOT NULL;
 -- Still held, or freed and not taken since.
 UPDATE leases SET worker = ?1 WHERE response = ?2 AND fence = ?3 AND (worker = ?1 OR worker IS NULL);
 
--- count_waiting --
+-- count_queued --
 -- How many wait for a worker, by owner.
 SELECT owner, count(*) FROM leases WHERE worker IS NULL GROUP BY owner;
 
--- find_waiting --
+-- find_queued --
 -- Foreground first, then oldest. The owners at their limit are given as a JSON list.
 SELECT response FROM leases
  WHERE worker IS NULL AND owner NOT IN (SELECT value FROM json_each(?))
@@ -128,11 +128,11 @@ SELECT r.id, r.key, l.fence, r.owner, r.request, r.thread, r.first, r.input_end,
 -- The key of a response that has not ended, and whether it waits for a worker.
 SELECT l.response, l.worker IS NULL FROM responses r JOIN leases l ON l.response = r.key WHERE r.id = ?;
 
--- mark_lease --
+-- save_checkpoint --
 -- What whoever takes the response over must know.
 UPDATE leases SET notes = ? WHERE response = ? AND fence = ?;
 
--- hand_back --
+-- release_lease --
 -- No attempt is counted for a run that was given up on purpose.
 UPDATE leases SET worker = NULL, attempts = max(attempts - 1, 0) WHERE response = ? AND fence = ?;
 
@@ -161,11 +161,11 @@ UPDATE items SET thread = ?, position = position - ? WHERE thread = ? AND positi
 -- Follows its items.
 UPDATE responses SET thread = ?, first = 0, input_end = input_end - first, last = last - first WHERE key = ?;
 
--- hide_response --
+-- delete_response --
 -- Deleted: nobody finds it from now on.
 UPDATE responses SET hidden = 1 WHERE key = ?;
 
--- find_hideable --
+-- find_deletable --
 -- A response to be deleted, with the place of its items.
 SELECT r.key, r.thread, r.first, l.response IS NOT NULL
   FROM responses r LEFT JOIN leases l ON l.response = r.key WHERE r.id = ? AND r.owner = ? AND r.hidden = 0;
@@ -211,23 +211,23 @@ UPDATE stash SET bytes = ? WHERE holder = ? AND number = ?;
 -- The request is forgotten.
 DELETE FROM stash WHERE holder = ?;
 
--- drop_if_loose --
+-- drop_unaccepted --
 -- What was put there for a request that was not accepted, or that held nothing new.
 DELETE FROM stash WHERE holder = ?1 AND NOT EXISTS (SELECT 1 FROM holders WHERE id = ?1);
 
--- add_holder --
+-- accept_pieces --
 -- Accepted.
 INSERT INTO holders (id) VALUES (?);
 
--- drop_holder --
+-- drop_acceptance --
 -- Forgotten.
 DELETE FROM holders WHERE id = ?;
 
--- drop_loose_pieces --
+-- drop_all_unaccepted --
 -- At start: what was written ahead for requests that a crash kept from being accepted.
 DELETE FROM stash WHERE holder NOT IN (SELECT id FROM holders);
 
--- find_stashed --
+-- find_staged_items --
 -- Those items of a range that lie in the stash.
 SELECT body FROM items WHERE thread = ? AND position >= ? AND position < ? AND substr(body, 1, 1) = x'40';
 
@@ -235,7 +235,7 @@ SELECT body FROM items WHERE thread = ? AND position >= ? AND position < ? AND s
 -- A response as readers see it.
 SELECT id, status, created_at, snapshot FROM responses WHERE id = ? AND owner = ? AND hidden = 0;
 
--- find_places --
+-- find_queue_places --
 -- The places in the queue of those that are given (as a JSON list) and wait.
 SELECT r.id, w.place
   FROM (SELECT response, row_number() OVER (ORDER BY background, response) AS place FROM leases WHERE worker IS NULL) w
@@ -280,7 +280,7 @@ UPDATE conversations SET used_at = ? WHERE id = ?;
 -- Replaces the metadata.
 UPDATE conversations SET metadata = ? WHERE key = ?;
 
--- hide_conversation --
+-- delete_conversation --
 -- Deleted: nobody finds it from now on.
 UPDATE conversations SET hidden = 1 WHERE key = ?;
 
@@ -329,7 +329,7 @@ DELETE FROM events WHERE key = ?;
 -- Its items: input and output lie side by side.
 DELETE FROM items WHERE response = ?1 AND thread = ?2 AND position >= ?3 AND position < ?4;
 
--- find_loose_stashed --
+-- find_staged_loose_items --
 -- Those of them that lie in the stash.
 SELECT body FROM items WHERE thread = ?1 AND substr(body, 1, 1) = x'40'
    AND (response IS NULL OR NOT EXISTS (SELECT 1 FROM responses r WHERE r.key = items.response));

@@ -1,4 +1,4 @@
-"""Forgetting on SQLite: hiding what has expired, erasing what is hidden, and leaving no byte of it in a file."""
+"""Retention on SQLite: deletes what has expired, erases what is deleted, and leaves no byte of it in a file."""
 
 from __future__ import annotations
 
@@ -6,33 +6,29 @@ import sqlite3
 from typing import Any
 
 from outlive.storage.sqlite import staging
-from outlive.storage.sqlite.connection import Database
-from outlive.storage.sqlite.threads import SQL
+from outlive.storage.sqlite.connection import SQL, SqlitePort
 
-# Of events erased in one transaction (some 10 µs each): every response that runs waits for it.
+# Of events erased in one transaction (some 10 µs each): every running response waits for it.
 MOST_ROWS = 500
 
 
-class SqliteRetention:
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
+class SqliteRetention(SqlitePort):
     async def expire(self, *, responses_before: float | None, conversations_before: float | None, limit: int) -> int:
         def work(db: sqlite3.Connection) -> int:
-            hidden = 0
+            deleted = 0
             if responses_before is not None:
                 rows = db.execute(SQL["expire_responses"], (responses_before, limit)).fetchall()
                 for key, thread, first in rows:
-                    db.execute(SQL["hide_response"], (key,))
+                    db.execute(SQL["delete_response"], (key,))
                     db.execute(SQL["make_hole"], (first, thread))
-                hidden += len(rows)
+                deleted += len(rows)
             if conversations_before is not None:
                 rows = db.execute(SQL["expire_conversations"], (conversations_before, limit)).fetchall()
                 for key, thread in rows:
-                    db.execute(SQL["hide_conversation"], (key,))
+                    db.execute(SQL["delete_conversation"], (key,))
                     db.execute(SQL["make_hole"], (0, thread))
-                hidden += len(rows)
-            return hidden
+                deleted += len(rows)
+            return deleted
 
         return await self._database.write("expire", work, heavy=True)
 
@@ -43,7 +39,7 @@ class SqliteRetention:
                 return len(responses)
             conversations = db.execute(SQL["erasable_conversations"], (limit,)).fetchall()
             for key, conversation_id, thread in conversations:
-                staging.erase(db, db.execute(SQL["find_loose_stashed"], (thread,)).fetchall())
+                staging.erase(db, db.execute(SQL["find_staged_loose_items"], (thread,)).fetchall())
                 db.execute(SQL["erase_loose_items"], (thread,))
                 db.execute(SQL["erase_keys"], (conversation_id,))
                 db.execute(SQL["erase_conversation"], (key,))
@@ -60,12 +56,12 @@ class SqliteRetention:
         await self._database.write("forget keys", work, heavy=True)
 
     async def scrub(self) -> None:
-        # Deleted content was overwritten with zeros in the pages; the log still holds them as they were.
+        # Deleted content was overwritten with zeros in the pages; the log still holds the pages as they were.
         await self._database.checkpoint()
 
 
 def _erase_responses(db: sqlite3.Connection, responses: list[tuple[Any, ...]]) -> bool:
-    """Erase them, long journals from their beginning on; False when that is enough for one transaction."""
+    """Erase responses, long journals from their beginning on. False when one transaction has erased enough."""
     left = MOST_ROWS
     for row in responses:
         events = _find_events(db, row[0], left + 1)
@@ -78,7 +74,7 @@ def _erase_responses(db: sqlite3.Connection, responses: list[tuple[Any, ...]]) -
 
 
 def _find_events(db: sqlite3.Connection, response: int, limit: int) -> list[tuple[int]]:
-    """The keys of a journal's rows, from its beginning on, so many at most."""
+    """Find the keys of a journal's rows from its beginning on, at most `limit` of them."""
     first, last = db.execute(SQL["find_eras"], (response,)).fetchone()
     keys: list[tuple[int]] = []
     for era in range(first, last + 1):
@@ -94,14 +90,14 @@ def _erase_response(
     db.execute(SQL["erase_unanswered"], (key,))
     db.execute(SQL["erase_keys"], (response_id,))
     if not in_conversation:
-        staging.erase(db, db.execute(SQL["find_stashed"], (thread, first, last)).fetchall())
+        staging.erase(db, db.execute(SQL["find_staged_items"], (thread, first, last)).fetchall())
         db.execute(SQL["erase_response_items"], (key, thread, first, last))
         _erase_thread(db, thread)
     db.execute(SQL["erase_response"], (key,))
 
 
 def _erase_thread(db: sqlite3.Connection, thread: int | None) -> None:
-    """If nothing needs it; then also the threads that were kept for its sake alone."""
+    """Erase a thread that nothing needs, and then the threads that were kept for its sake alone."""
     while thread is not None:
         row = db.execute(SQL["erase_thread"], (thread,)).fetchone()
         thread = row[0] if row else None

@@ -1,8 +1,8 @@
-"""Large inputs: written ahead in pieces, so that no transaction is so long that other responses wait for it.
+"""Staging of large inputs: written ahead in pieces, so that no transaction makes other responses wait for long.
 
-A body of many megabytes would hold the writer for a tenth of a second or more. So the items of a large request are put
-into the stash first, piece by piece, with other people's commits in between; the transaction that accepts the request
-then writes only where each item lies. What was put there for a request that was not accepted is taken out again.
+A body of many megabytes would hold the writer for a tenth of a second or more. So the items of a large request are
+staged first, piece by piece, with other commits in between; the transaction that accepts the request then writes only
+references to them. Pieces of a request that was not accepted are dropped again. (The tables are `stash` and `holders`.)
 """
 
 from __future__ import annotations
@@ -16,70 +16,73 @@ import msgspec
 
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json
-from outlive.storage.sqlite.connection import Database, load_queries
+from outlive.storage.rows import decode, encode
+from outlive.storage.sqlite.connection import SQL, SqliteDatabase
 from outlive.storage.sqlite.writer import T
 
-SQL = load_queries()
 PIECE_BYTES = 256 * 1024
-# An item's JSON begins with a brace; what begins with this says where in the stash it lies: holder, offset, length.
+# An item's JSON begins with a brace; a body that begins with this refers to staged pieces: staging id, offset, length.
 MARK = b"@"
 
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Json).decode
 
+class StagedItems(msgspec.Struct, frozen=True):
+    """The items of one large request, encoded and cut into pieces."""
 
-class Stash(msgspec.Struct, frozen=True):
-    """The items of one large request, encoded and cut up."""
-
-    holder: str
+    staging_id: str
     pieces: list[bytes]
-    bodies: dict[str, bytes]  # what an item's row says instead of the item, by the item's id
+    bodies: dict[str, bytes]  # the references that items' rows hold, by the items' ids
 
 
-def cut(holder: str, items: list[Json]) -> Stash:
+def stage(staging_id: str, items: list[Json]) -> StagedItems:
     bodies: dict[str, bytes] = {}
-    encoded, offset = [_encode(item) for item in items], 0
+    encoded, offset = [encode(item) for item in items], 0
     for item, body in zip(items, encoded, strict=True):
-        bodies[item["id"]] = MARK + f"{holder}:{offset}:{len(body)}".encode()
+        bodies[item["id"]] = MARK + f"{staging_id}:{offset}:{len(body)}".encode()
         offset += len(body)
     whole = b"".join(encoded)
-    return Stash(holder, [whole[at : at + PIECE_BYTES] for at in range(0, len(whole), PIECE_BYTES)], bodies)
+    pieces = [whole[at : at + PIECE_BYTES] for at in range(0, len(whole), PIECE_BYTES)]
+    return StagedItems(staging_id, pieces, bodies)
 
 
 async def write(
-    database: Database, name: str, work: Callable[[sqlite3.Connection, Stash], T], holder: str, items: list[Json]
+    database: SqliteDatabase,
+    name: str,
+    work: Callable[[sqlite3.Connection, StagedItems], T],
+    staging_id: str,
+    items: list[Json],
 ) -> T:
-    """Put the items into the stash, each piece in a transaction of its own; then do the work that accepts them."""
-    stash = await asyncio.to_thread(cut, holder, items)
+    """Write each piece in a transaction of its own; then do the work that accepts the items."""
+    staged = await asyncio.to_thread(stage, staging_id, items)
     try:
-        for number, piece in enumerate(stash.pieces):
-            row = (stash.holder, number, piece)
-            await database.write("stash", lambda db, row=row: db.execute(SQL["add_piece"], row))  # type: ignore[misc]
-        return await database.write(name, lambda db: work(db, stash), heavy=True)
+        for number, piece in enumerate(staged.pieces):
+            row = (staging_id, number, piece)
+            await database.write("stage", lambda db, row=row: db.execute(SQL["add_piece"], row))  # type: ignore[misc]
+        return await database.write(name, lambda db: work(db, staged), heavy=True)
     finally:
-        # What came of it is certain by now, and must be told; if the storage is down, the next start takes them out.
+        # The outcome is certain by now, and must be returned; if the storage is down, the next start drops the pieces.
         with contextlib.suppress(StorageUnavailable):
-            await database.write("stash", lambda db: db.execute(SQL["drop_if_loose"], (holder,)))
+            await database.write("stage", lambda db: db.execute(SQL["drop_unaccepted"], (staging_id,)))
 
 
-def keep(db: sqlite3.Connection, stash: Stash | None) -> None:
-    """The request is accepted: from now on its pieces belong to somebody."""
-    if stash is not None:
-        db.execute(SQL["add_holder"], (stash.holder,))
+def accept(db: sqlite3.Connection, staged: StagedItems | None) -> None:
+    """Keep the pieces for as long as their items exist."""
+    if staged is not None:
+        db.execute(SQL["accept_pieces"], (staged.staging_id,))
 
 
 def load(db: sqlite3.Connection, body: bytes) -> Json:
-    """The item that a row's body is, or tells the place of."""
-    return _decode(load_raw(db, body))
+    """Decode the item that a row's body holds or refers to."""
+    item: Json = decode(load_raw(db, body))
+    return item
 
 
 def load_raw(db: sqlite3.Connection, body: bytes) -> bytes:
-    """The same, as it is stored."""
+    """Return the encoded item that a row's body holds or refers to."""
     if not body.startswith(MARK):
         return body
-    holder, offset, length = _place(body)
+    staging_id, offset, length = _parse(body)
     first, last = offset // PIECE_BYTES, (offset + length) // PIECE_BYTES
-    pieces = b"".join(piece for (piece,) in db.execute(SQL["read_pieces"], (holder, first, last)))
+    pieces = b"".join(piece for (piece,) in db.execute(SQL["read_pieces"], (staging_id, first, last)))
     start = offset - first * PIECE_BYTES
     return pieces[start : start + length]
 
@@ -89,26 +92,26 @@ def load_all(db: sqlite3.Connection, rows: Iterable[tuple[bytes]]) -> list[Json]
 
 
 def erase(db: sqlite3.Connection, bodies: Iterable[tuple[bytes]]) -> None:
-    """The items with these bodies go, and so does everything their holders hold."""
-    for holder in {_place(body)[0] for (body,) in bodies if body.startswith(MARK)}:
-        db.execute(SQL["drop_pieces"], (holder,))
-        db.execute(SQL["drop_holder"], (holder,))
+    """Erase all pieces of the requests that items with these bodies came with."""
+    for staging_id in {_parse(body)[0] for (body,) in bodies if body.startswith(MARK)}:
+        db.execute(SQL["drop_pieces"], (staging_id,))
+        db.execute(SQL["drop_acceptance"], (staging_id,))
 
 
 def wipe(db: sqlite3.Connection, body: bytes) -> None:
-    """One item goes, the others of its holder stay: zeros take its place."""
+    """Overwrite one item with zeros in the pieces that it shares with other items."""
     if not body.startswith(MARK):
         return
-    holder, offset, length = _place(body)
+    staging_id, offset, length = _parse(body)
     for number in range(offset // PIECE_BYTES, (offset + length) // PIECE_BYTES + 1):
-        row = db.execute(SQL["read_pieces"], (holder, number, number)).fetchone()
+        row = db.execute(SQL["read_pieces"], (staging_id, number, number)).fetchone()
         if row is not None:
             at = number * PIECE_BYTES
             start, end = max(offset - at, 0), min(offset + length - at, len(row[0]))
             cleared = row[0][:start] + bytes(end - start) + row[0][end:]
-            db.execute(SQL["change_piece"], (cleared, holder, number))
+            db.execute(SQL["change_piece"], (cleared, staging_id, number))
 
 
-def _place(body: bytes) -> tuple[str, int, int]:
-    holder, offset, length = body[len(MARK) :].decode().split(":")
-    return holder, int(offset), int(length)
+def _parse(body: bytes) -> tuple[str, int, int]:
+    staging_id, offset, length = body[len(MARK) :].decode().split(":")
+    return staging_id, int(offset), int(length)

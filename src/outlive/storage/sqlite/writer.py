@@ -2,8 +2,9 @@
 
 The statements of a batch run on the event loop, where they only touch memory (some 50 µs for a whole admission); the
 commit, which waits for the disk, runs in a thread. Were the statements run in the thread too, it would have to win the
-interpreter's lock back after each one, against a loop that is busy exactly when much is to be written. What takes long
-(erasing, recovering, large inputs) says so and runs in the thread as a whole; so does a batch that met an obstacle.
+interpreter's lock back after each one, against a loop that is busy exactly when much is to be written. Work that takes
+long (erasing, recovering, large inputs) is marked as heavy and runs in the thread as a whole; so does a batch that
+failed on the loop.
 """
 
 from __future__ import annotations
@@ -14,77 +15,64 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from outlive import failpoints
 from outlive.core.errors import OutliveError, StorageUnavailable
-from outlive.storage.sqlite.checkpoint import Checkpointer
+from outlive.storage.batching import Batching, hit_failpoints, settle
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
 # How long the thread waits for another program that holds the file. The loop does not wait at all.
 BUSY_MS = 2000
-# After a commit of several jobs the next one waits so long for each but the first, at most so long in all: a commit
-# costs more than the jobs in it, so under load it should carry many.
-PAUSE_PER_JOB = 0.0005
-MAX_PAUSE = 0.002
-# A batch this large is committed even if more is waiting, so that nobody waits for a whole stampede.
-MAX_JOBS = 256
+
+CHECKPOINT_SECONDS = 1.0
+# Below the first size a checkpoint gains nothing; above the second, the log should begin again at its start.
+MIN_LOG_BYTES = 4 * 1024 * 1024
+MAX_LOG_BYTES = 32 * 1024 * 1024
+PAGE_BYTES = 4096
 
 
 class Job(Generic[T]):
-    """One piece of writing, and whoever waits for it."""
+    """A unit of work for the next transaction, and its caller's future."""
 
-    __slots__ = ("error", "future", "heavy", "name", "result", "work")
+    __slots__ = ("future", "heavy", "name", "result", "work")
 
     def __init__(self, name: str, work: Work[T], future: asyncio.Future[T], heavy: bool) -> None:
         self.name = name
         self.work = work
         self.future = future
         self.heavy = heavy
-        self.result: T | None = None
-        self.error: Exception | None = None
+        self.result: Any = None  # or the error
 
     def run(self, connection: sqlite3.Connection) -> None:
-        """Do it. An error of ours is an answer, and has written nothing; any other undoes the transaction."""
+        """Run the work. An OutliveError is its result, and has written nothing; any other undoes the transaction."""
         try:
-            self.error = None
             self.result = self.work(connection)
         except OutliveError as error:
-            self.error = error
-
-    def settle(self) -> None:
-        if self.future.done():
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.result)  # type: ignore[arg-type]
+            self.result = error
 
 
-class Writer:
-    """One batch is being committed while the next one gathers, so loop and thread never use the connection at once."""
+class SqliteWriter(Batching[Job[Any]]):
+    """Commits one batch while the next one gathers, so loop and thread never use the connection at once."""
 
     def __init__(self, connection: sqlite3.Connection, checkpointer: Checkpointer) -> None:
+        super().__init__()
         self.healthy = True
+        self._began = False  # the transaction of the last batch
         self._connection = connection
         self._checkpointer = checkpointer
-        self._loop = asyncio.get_running_loop()
-        self._gathered: list[Job[Any]] = []
-        self._writing = False
-        self._rest_until = 0.0
         # Batches on their way to the disk, and whether their statements have been run; an empty one is the end.
         self._batches: queue.SimpleQueue[tuple[list[Job[Any]], bool]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_forever, name="outlive-writer", daemon=True)
         self._thread.start()
 
     def write(self, name: str, work: Work[T], heavy: bool = False) -> asyncio.Future[T]:
-        """Run `work` in the next transaction. It must check before it writes: an error undoes nothing."""
+        """Run `work` in the next transaction. It must check before it writes: an OutliveError undoes nothing."""
         future: asyncio.Future[T] = self._loop.create_future()
-        self._gathered.append(Job(name, work, future, heavy))
-        if len(self._gathered) == 1 and not self._writing:
-            self._hand_over_soon()
+        self._add(Job(name, work, future, heavy))
         return future
 
     async def close(self) -> None:
@@ -96,37 +84,14 @@ class Writer:
 
     # -- on the loop
 
-    def _hand_over_soon(self) -> None:
-        pause = self._rest_until - self._loop.time()
-        if pause > 0:
-            self._loop.call_later(pause, self._hand_over)
-        else:
-            self._loop.call_soon(self._hand_over)
-
-    def _hand_over(self) -> None:
-        jobs, self._gathered = self._gathered[:MAX_JOBS], self._gathered[MAX_JOBS:]
-        self._writing = True
-        light = not any(job.heavy for job in jobs)
-        self._batches.put((jobs, light and self._run_all(jobs)))
-
-    def _run_all(self, jobs: list[Job[Any]]) -> bool:
-        """Run a batch's statements up to its commit; False when something stood in the way, and nothing was done."""
-        try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            for job in jobs:
-                job.run(self._connection)
-            return True
-        except Exception:
-            self._roll_back()
-            return False
+    def _start(self, batch: list[Job[Any]]) -> None:
+        light = not any(job.heavy for job in batch)
+        self._batches.put((batch, light and self._run(batch) is None))
 
     def _settle(self, jobs: list[Job[Any]]) -> None:
-        self._writing = False
-        self._rest_until = self._loop.time() + min((len(jobs) - 1) * PAUSE_PER_JOB, MAX_PAUSE)
         for job in jobs:
-            job.settle()
-        if self._gathered:
-            self._hand_over_soon()
+            settle(job.future, job.result)
+        self._finish(len(jobs))
 
     # -- in the thread
 
@@ -135,68 +100,107 @@ class Writer:
             jobs, was_run = self._batches.get()
             if not jobs:
                 return
-            if not (was_run and self._commit(jobs)):
-                self._write_patiently(jobs)
+            if not (was_run and self._commit(jobs) is None):
+                # From the start, waiting for a program that holds the file.
+                self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+                self._write(jobs)
+                self._connection.execute("PRAGMA busy_timeout = 0")
             if self._checkpointer.wanted:
                 self._checkpointer.finish(self._connection)
             self._loop.call_soon_threadsafe(self._settle, jobs)
 
-    def _commit(self, jobs: list[Job[Any]]) -> bool:
-        """Commit what was run on the loop; False when that failed, and nothing was done."""
-        try:
-            self._end_transaction(jobs)
-            return True
-        except sqlite3.Error:
-            self._roll_back()
-            return False
-
-    def _write_patiently(self, jobs: list[Job[Any]]) -> None:
-        """From the start, waiting for whoever holds the file."""
-        self._connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
-        self._write(jobs)
-        self._connection.execute("PRAGMA busy_timeout = 0")
-
     def _write(self, jobs: list[Job[Any]]) -> None:
+        """Run and commit a batch; where that fails, each job alone."""
+        error = self._run(jobs)
+        began = error is None or self._began
+        error = error or self._commit(jobs)
+        if error is None:
+            return
+        if began and len(jobs) > 1:
+            # One of them may be the cause: each alone, so that the others are not refused with it.
+            for job in jobs:
+                self._write([job])
+            return
+        # A transaction that did not begin (another program holds the file) would only take longer for each alone.
+        if isinstance(error, sqlite3.Error):
+            self.healthy = isinstance(error, sqlite3.IntegrityError)
+        for job in jobs:
+            job.result = StorageUnavailable(job.name, str(error)) if isinstance(error, sqlite3.Error) else error
+
+    # -- on either
+
+    def _run(self, jobs: list[Job[Any]]) -> Exception | None:
+        """Run the statements of a batch up to its commit. Returns the error with which it was undone."""
+        self._began = False
         try:
             self._connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            # Another program holds the file; none of these is the cause, and each alone would only take longer.
-            self.healthy = False
-            for job in jobs:
-                job.error = StorageUnavailable(job.name, str(error))
-            return
-        try:
+            self._began = True
             for job in jobs:
                 job.run(self._connection)
-            self._end_transaction(jobs)
-        except Exception as error:
+        except Exception as error:  # a bug in one job must reach its caller, and not end the writer of all
             self._roll_back()
-            if len(jobs) > 1:
-                # One of them may be the cause: each alone, so that the others are not refused with it.
-                for job in jobs:
-                    self._write([job])
-            elif isinstance(error, sqlite3.Error):
-                self.healthy = isinstance(error, sqlite3.IntegrityError)
-                jobs[0].error = StorageUnavailable(jobs[0].name, str(error))
-            else:
-                # A mistake of ours: whoever asked gets to see it, and the writer lives on.
-                jobs[0].error = error
+            return error
+        return None
 
-    def _end_transaction(self, jobs: list[Job[Any]]) -> None:
-        if failpoints.is_set:
-            _reach("before-commit", jobs)
-        self._connection.execute("COMMIT")
-        if failpoints.is_set:
-            _reach("after-commit", jobs)
+    def _commit(self, jobs: list[Job[Any]]) -> sqlite3.Error | None:
+        try:
+            if failpoints.is_set:
+                hit_failpoints("before", [job.name for job in jobs])
+            self._connection.execute("COMMIT")
+            if failpoints.is_set:
+                hit_failpoints("after", [job.name for job in jobs])
+        except sqlite3.Error as error:
+            self._roll_back()
+            return error
         self.healthy = True
+        return None
 
     def _roll_back(self) -> None:
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("ROLLBACK")
 
 
-def _reach(point: str, jobs: list[Job[Any]]) -> None:
-    """Every commit is an armed point, by itself and by what it commits: `before-commit`, `before-commit-of-close`."""
-    failpoints.hit(point)
-    for job in jobs:
-        failpoints.hit(f"{point}-of-{job.name.replace(' ', '-')}")
+class Checkpointer:
+    """Copies the write-ahead log into the file in a thread of its own, so that no commit waits for the copy of many.
+
+    The log can begin again at its start only at a moment without writes. So when it has grown long, the writer is asked
+    to copy the last part itself, which is little by then.
+    """
+
+    def __init__(self, path: str, connection: sqlite3.Connection) -> None:
+        self.wanted = False  # by the writer: see `finish`
+        self._log = Path(path + "-wal")
+        self._connection = connection
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="outlive-checkpoint", daemon=True)
+        self._thread.start()
+
+    def finish(self, writer: sqlite3.Connection) -> None:
+        """Copy the last part. Called by the writer between two commits."""
+        self.wanted = False
+        _checkpoint(writer)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._connection.close()
+
+    def _run(self) -> None:
+        while not self._stop.wait(CHECKPOINT_SECONDS):
+            if self._size() >= MIN_LOG_BYTES:
+                self.wanted = _checkpoint(self._connection) >= MAX_LOG_BYTES
+
+    def _size(self) -> int:
+        try:
+            return self._log.stat().st_size
+        except OSError:
+            return 0
+
+
+def _checkpoint(connection: sqlite3.Connection) -> int:
+    """Copy what can be copied now. Returns how many bytes of the log are in use: its file never shrinks."""
+    # A failure (a full disk, say) loses nothing: the log is as durable as the file, and the next try comes soon.
+    with contextlib.suppress(sqlite3.Error):
+        _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        return int(frames) * PAGE_BYTES
+    return 0

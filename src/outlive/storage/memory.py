@@ -1,13 +1,37 @@
-"""The ledger of `store: false`: a response's events, in this process's memory, for as long as it runs."""
+"""The ledger and the journal of `store: false`: events in this process's memory, for as long as a response runs."""
 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 
 from outlive.core.errors import StaleFence
+from outlive.core.events import is_last
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import AppendResult, AppendResults, Checkpoint, Closing, Entry, Lease
-from outlive.storage.memory.journal import MemoryJournal
+from outlive.storage.refusals import response_not_found
+from outlive.storage.rows import gather, read_each
+
+
+class MemoryJournal:
+    def __init__(self) -> None:
+        self.batches: dict[str, list[Batch]] = {}
+
+    async def read(self, response_id: str, after: int, max_bytes: int) -> Batch | None:
+        return self._read(response_id, after, max_bytes)
+
+    async def read_many(self, after: dict[str, int], max_bytes: int) -> dict[str, Batch | None]:
+        return read_each(after, lambda response_id, number: self._read(response_id, number, max_bytes))
+
+    def _read(self, response_id: str, after: int, max_bytes: int) -> Batch | None:
+        if response_id not in self.batches:
+            raise response_not_found(response_id)
+        batches = self.batches[response_id]
+        begin = bisect_right(batches, after, key=lambda batch: batch.last)
+        # One before that too: without any, the journal would seem to be erased.
+        from_before = range(max(begin - 1, 0), len(batches))
+        rows = ((b.first, b.last - b.first + 1, b.frames) for b in map(batches.__getitem__, from_before))
+        return gather(response_id, rows, is_last(batches[-1].frames), after, max_bytes)
 
 
 class MemoryLedger:
@@ -40,7 +64,6 @@ class MemoryLedger:
         """Do nothing: no other worker can take such a run over."""
 
     def forget(self, response_id: str) -> None:
-        """Drop all that is left of a response once it has no reader."""
         self._fences.pop(response_id, None)
         self._journal.batches.pop(response_id, None)
 
