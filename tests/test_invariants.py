@@ -15,8 +15,9 @@ import pytest
 
 from outlive.core.errors import StaleFence, UpstreamFault
 from outlive.core.events import is_last, read_frame, split_frames
-from outlive.engine.delivery.live import LiveResponse, LiveResponses
+from outlive.engine.delivery.live import LiveResponses
 from outlive.engine.delivery.reader import Cursor
+from outlive.engine.delivery.tail import Tail
 from outlive.ports.ledger import AppendResult, Checkpoint, Closing, Entry, Lease
 from outlive.testing import (
     Script,
@@ -30,8 +31,8 @@ from outlive.testing import (
     usage_chunk,
 )
 from tests.conformance.scenes import frames as some_frames
-from tests.engine.rig import Rig, answer_of, play
-from tests.engine.virtual import turn
+from tests.engine.harness import Harness, answer_of, run_with_harness
+from tests.engine.virtual_clock import turn
 from tests.support.scripting import Gate
 
 BROKEN = UpstreamFault("The model's server went away.")
@@ -51,7 +52,7 @@ async def read_on(cursor: Cursor) -> bytes:
     parts = []
     while frames := await cursor.read():
         parts.append(frames)
-    cursor.leave()
+    cursor.close()
     return b"".join(parts)
 
 
@@ -72,145 +73,153 @@ def dump(folder: Path) -> list[str]:
 
 
 def test_an_event_is_durable_before_any_client_sees_it(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        (mode,) = await rig.database.write("look", lambda db: db.execute("PRAGMA synchronous").fetchone())
+    async def body(harness: Harness) -> None:
+        (mode,) = await harness.database.write("look", lambda db: db.execute("PRAGMA synchronous").fetchone())
         assert mode == 2  # FULL: a commit is on the disk, not on its way there
 
         async def follow(response_id: str) -> None:
-            cursor, seen = rig.reader.follow(response_id), b""
+            cursor, seen = harness.reader.follow(response_id), b""
             while frames := await cursor.read():
                 seen += frames
                 assert stored(tmp_path, response_id).startswith(seen)
                 # What a GET shows is never ahead of the journal either.
-                fold = await rig.reader.fold(response_id)
+                fold = await harness.reader.fold(response_id)
                 assert fold.last < len(split_frames(stored(tmp_path, response_id)))
             assert is_last(seen)
 
-        accepted = await asyncio.gather(*(rig.create(f"{n}") for n in range(8)))
+        accepted = await asyncio.gather(*(harness.create(f"{n}") for n in range(8)))
         await asyncio.gather(*(follow(each.response_id) for each in accepted))
         for each in accepted:
-            final = await rig.end(each.response_id)
+            final = await harness.end(each.response_id)
             assert final["status"] == "completed"
 
-    play(tmp_path, scene, [*RICH[:2], *["more"] * 30, *RICH[2:]], linger=0.005)
+    run_with_harness(tmp_path, body, [*RICH[:2], *["more"] * 30, *RICH[2:]], linger=0.005)
 
 
 def test_sequence_numbers_have_no_gap_and_no_repeat_across_workers(tmp_path: Path) -> None:
     """Four workers, three of which die in mid-sentence, and a cancel at the end."""
     ids: list[str] = []
 
-    async def live_and_die(rig: Rig, word: str) -> None:
+    async def live_and_die(harness: Harness, word: str) -> None:
         if not ids:
-            ids.extend([(await rig.create(f"{n}")).response_id for n in range(3)])
+            ids.extend([(await harness.create(f"{n}")).response_id for n in range(3)])
         else:
-            await rig.worker.recover()
+            await harness.worker.recover()
         for response_id in ids:
             # What the workers before it said is there at once; this one must have said something too.
-            while (live := rig.lives.get(response_id)) is None or word not in str(live.fold.output):
+            while (live := harness.live.get(response_id)) is None or word not in str(live.fold.output):
                 await asyncio.sleep(0.001)
-            await rig.committer.settle(live)
+            await harness.committer.flush(live)
 
-    async def finish(rig: Rig) -> None:
-        await rig.worker.recover()
-        while rig.lives.get(ids[0]) is None:
+    async def finish(harness: Harness) -> None:
+        await harness.worker.recover()
+        while harness.live.get(ids[0]) is None:
             await asyncio.sleep(0.001)
-        await rig.worker.cancel(ids[0])
+        await harness.worker.cancel(ids[0])
         gate.open()
         for response_id in ids:
-            final = await rig.end(response_id)
-            numbers = [event["sequence_number"] for event in await rig.events(response_id)]
+            final = await harness.end(response_id)
+            numbers = [event["sequence_number"] for event in await harness.events(response_id)]
             assert numbers == list(range(len(numbers)))
             assert final["outlive"]["attempts"] == 4
-        assert answer_of(await rig.show(ids[1]) or {}) == "one two three four"
+        assert answer_of(await harness.show(ids[1]) or {}) == "one two three four"
 
     for text in ("one ", "two ", "three "):
-        play(tmp_path, partial(live_and_die, word=text), [text, Gate()], continuation="prefill")
+        run_with_harness(tmp_path, partial(live_and_die, word=text), [text, Gate()], continuation="prefill")
     gate = Gate()
-    play(tmp_path, finish, [gate, "four", finish_chunk()], continuation="prefill")
+    run_with_harness(tmp_path, finish, [gate, "four", finish_chunk()], continuation="prefill")
 
 
 def test_a_stale_fence_can_write_nothing(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        conversation = await rig.converse()
-        accepted = await rig.create(conversation=conversation)
+    async def body(harness: Harness) -> None:
+        conversation = await harness.converse()
+        accepted = await harness.create(conversation=conversation)
         await gate.reached.wait()
-        live = rig.lives.get(accepted.response_id)
+        live = harness.live.get(accepted.response_id)
         assert live is not None
-        await rig.committer.settle(live)
+        await harness.committer.flush(live)
         stale = live.lease
-        claim = await rig.ledger.take_over(accepted.response_id, "another")
+        claim = await harness.ledger.take_over(accepted.response_id, "another")
         assert claim is not None
         before = dump(tmp_path)
-        await try_everything(rig, stale, live.committed + 1)
+        await try_everything(harness, stale, live.tail.committed + 1)
         assert dump(tmp_path) == before
         # Nor does the worker that held it, when it wakes up.
         gate.open()
-        while rig.worker._running:
+        while harness.worker._running:
             await asyncio.sleep(0.001)
         assert dump(tmp_path) == before
 
     gate = Gate()
-    play(tmp_path, scene, ["Hel", gate, "lo", finish_chunk()])
+    run_with_harness(tmp_path, body, ["Hel", gate, "lo", finish_chunk()])
 
 
-async def try_everything(rig: Rig, stale: Lease, first: int) -> None:
+async def try_everything(harness: Harness, stale: Lease, first: int) -> None:
     """Everything that a worker can do under a lease."""
     entry = Entry(stale, first, 1, 1.0, some_frames(first, 1))
     last = Entry(stale, first, 1, 1.0, some_frames(first, 1, "response.completed"))
-    assert await rig.ledger.append([entry]) == [AppendResult.STALE]
+    assert await harness.ledger.append([entry]) == [AppendResult.STALE]
     for keep_turn in (True, False):
         with pytest.raises(StaleFence):
-            await rig.ledger.close(Closing(last, "completed", b"{}", [{"id": "x"}], keep_turn))
-    await rig.ledger.save_checkpoint(stale, Checkpoint([first]))
-    await rig.ledger.release_leases([stale])
+            await harness.ledger.close(Closing(last, "completed", b"{}", [{"id": "x"}], keep_turn))
+    await harness.ledger.save_checkpoint(stale, Checkpoint([first]))
+    await harness.ledger.release_leases([stale])
+
+
+async def tick(harness: Harness) -> None:
+    while True:
+        await asyncio.sleep(0.002)
+        await harness.engine.tick_once()
 
 
 def test_a_wake_up_may_be_lost_without_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nine of ten wake-ups never come; whoever waits finds out at the next tick, and misses nothing."""
+    """Nine of ten wake-ups never come; a reader finds out at the next tick, and misses nothing."""
     chance = random.Random(7)
-    wake, ring = LiveResponse.wake, LiveResponses.ring
-    monkeypatch.setattr(LiveResponse, "wake", lambda live: wake(live) if chance.random() < 0.1 else None)
-    monkeypatch.setattr(LiveResponses, "ring", lambda lives, key: ring(lives, key) if chance.random() < 0.1 else None)
+    wake, notify = Tail.wake, LiveResponses.notify
+    monkeypatch.setattr(Tail, "wake", lambda tail: wake(tail) if chance.random() < 0.1 else None)
+    monkeypatch.setattr(LiveResponses, "notify", lambda live, key: notify(live, key) if chance.random() < 0.1 else None)
 
-    async def scene(rig: Rig) -> None:
-        ticking = asyncio.create_task(rig.engine.tick((rig.lives, rig.fleeting_lives), 0.002))
-        accepted = await asyncio.gather(*(rig.create(f"{n}") for n in range(6)))
-        streams = await asyncio.gather(*(read_on(rig.reader.follow(each.response_id)) for each in accepted))
+    async def body(harness: Harness) -> None:
+        ticking = asyncio.create_task(tick(harness))
+        accepted = await asyncio.gather(*(harness.create(f"{n}") for n in range(6)))
+        streams = await asyncio.gather(*(read_on(harness.reader.follow(each.response_id)) for each in accepted))
         for each, streamed in zip(accepted, streams, strict=True):
-            assert streamed == b"".join(await rig.frames(each.response_id))
+            assert streamed == b"".join(await harness.frames(each.response_id))
             assert is_last(streamed)
         ticking.cancel()
 
-    play(tmp_path, scene, RICH)
+    run_with_harness(tmp_path, body, RICH)
 
 
 def test_a_replay_is_byte_identical_to_what_was_streamed(tmp_path: Path) -> None:
     streams: dict[str, bytes] = {}
 
-    async def stream(rig: Rig) -> None:
+    async def stream(harness: Harness) -> None:
         async def follow(response_id: str, cancel: bool = False) -> None:
             if cancel:
-                while (live := rig.lives.get(response_id)) is None or not live.fold.visible:
+                while (live := harness.live.get(response_id)) is None or not live.fold.visible:
                     await asyncio.sleep(0.001)
-                await rig.worker.cancel(response_id)
-            streams[response_id] = await read_on(rig.reader.follow(response_id))
+                await harness.worker.cancel(response_id)
+            streams[response_id] = await read_on(harness.reader.follow(response_id))
 
         for nth in range(5):
-            accepted = await rig.create(f"{nth}", background=nth % 2 == 0)
+            accepted = await harness.create(f"{nth}", background=nth % 2 == 0)
             await follow(accepted.response_id, cancel=nth == 4)
-        await replay(rig)
+        await replay(harness)
 
-    async def replay(rig: Rig) -> None:
+    async def replay(harness: Harness) -> None:
         for response_id, streamed in streams.items():
             frames = split_frames(streamed)
             assert is_last(streamed)
             for after in range(-1, len(frames)):
-                assert await read_on(rig.reader.follow(response_id, after)) == b"".join(frames[after + 1 :])
+                assert await read_on(harness.reader.follow(response_id, after)) == b"".join(frames[after + 1 :])
 
     no_more = UpstreamFault("No.", retryable=False)
-    play(tmp_path, stream, RICH, ["Hel", BROKEN], [no_more], ["Hel", finish_chunk("length")], ["Hel", Gate()])
+    run_with_harness(
+        tmp_path, stream, RICH, ["Hel", BROKEN], [no_more], ["Hel", finish_chunk("length")], ["Hel", Gate()]
+    )
     assert len(streams) == 5
-    play(tmp_path, replay, RICH)  # and after a restart
+    run_with_harness(tmp_path, replay, RICH)  # and after a restart
 
 
 @pytest.mark.parametrize("status", ["completed", "incomplete", "failed", "cancelled"])
@@ -223,83 +232,83 @@ def test_after_a_terminal_event_nothing_follows(tmp_path: Path, status: str) -> 
     }
     held: dict[str, Any] = {}
 
-    async def scene(rig: Rig) -> None:
-        accepted = await rig.create()
-        live = rig.lives.get(accepted.response_id)
+    async def body(harness: Harness) -> None:
+        accepted = await harness.create()
+        live = harness.live.get(accepted.response_id)
         assert live is not None
         if status == "cancelled":
-            await rig.worker.cancel(accepted.response_id)
-        final = await rig.end(accepted.response_id)
+            await harness.worker.cancel(accepted.response_id)
+        final = await harness.end(accepted.response_id)
         assert final["status"] == status
-        frames = await rig.frames(accepted.response_id)
-        await try_everything(rig, live.lease, len(frames))
-        await rig.worker.cancel(accepted.response_id)
-        assert await rig.ledger.take_over(accepted.response_id, "another") is None
-        await rig.sweeper.sweep()
+        frames = await harness.frames(accepted.response_id)
+        await try_everything(harness, live.lease, len(frames))
+        await harness.worker.cancel(accepted.response_id)
+        assert await harness.ledger.take_over(accepted.response_id, "another") is None
+        await harness.sweeper.sweep()
         held.update(id=accepted.response_id, frames=frames, final=final)
-        await still_the_same(rig)
+        await still_the_same(harness)
 
-    async def still_the_same(rig: Rig) -> None:
-        assert await rig.worker.recover() == 0
-        assert await rig.frames(held["id"]) == held["frames"]
-        assert await rig.show(held["id"]) == held["final"]
+    async def still_the_same(harness: Harness) -> None:
+        assert await harness.worker.recover() == 0
+        assert await harness.frames(held["id"]) == held["frames"]
+        assert await harness.show(held["id"]) == held["final"]
         types = [read_frame(frame)["type"] for frame in held["frames"]]
         assert types.index(f"response.{status}") == len(types) - 1
-        cursor = rig.reader.follow(held["id"], len(types) - 1)
+        cursor = harness.reader.follow(held["id"], len(types) - 1)
         assert await cursor.read() == b""
         assert cursor.ended
 
-    play(tmp_path, scene, scripts[status])
-    play(tmp_path, still_the_same, RICH)
+    run_with_harness(tmp_path, body, scripts[status])
+    run_with_harness(tmp_path, still_the_same, RICH)
 
 
 def test_a_conversation_changes_only_at_admission_at_the_end_or_by_its_own_endpoints(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        conversation = await rig.converse()
+    async def body(harness: Harness) -> None:
+        conversation = await harness.converse()
 
         async def items() -> list[str]:
-            return await rig.texts_of(conversation)
+            return await harness.texts_of(conversation)
 
         # At admission, and not before: a refused one changes nothing.
         with pytest.raises(Exception, match="not found"):
-            await rig.create("no", conversation=conversation, owner="bob")
+            await harness.create("no", conversation=conversation, owner="bob")
         assert await items() == []
-        accepted = await rig.create("one", conversation=conversation)
+        accepted = await harness.create("one", conversation=conversation)
         assert await items() == ["one"]
         # Not while it runs, whatever happens around it.
         await gate.reached.wait()
         for _ in range(3):
-            await rig.create("aside", conversation=conversation, store=False)
-            await rig.answer("elsewhere")
-            await rig.reader.fold(accepted.response_id)
-            await rig.sweeper.sweep()
+            await harness.create("aside", conversation=conversation, store=False)
+            await harness.answer("elsewhere")
+            await harness.reader.fold(accepted.response_id)
+            await harness.sweeper.sweep()
             await turn()
             assert await items() == ["one"]
         # At the end, together with the terminal event.
-        cursor = rig.reader.follow(accepted.response_id)
+        cursor = harness.reader.follow(accepted.response_id)
         gate.open()
         while frames := await cursor.read():
             assert await items() == (["one", "Hello"] if is_last(frames) else ["one"])
         # A response that is deleted leaves it alone.
-        await rig.engine.delete("ann", accepted.response_id)
-        await rig.sweeper.sweep()
+        await harness.engine.delete("ann", accepted.response_id)
+        await harness.sweeper.sweep()
         assert await items() == ["one", "Hello"]
         # A failed turn is taken out by the transaction that fails it.
-        rig.backend.scripts = [[UpstreamFault("No.", retryable=False)]]
-        assert (await rig.answer("two", conversation=conversation))["status"] == "failed"
+        harness.backend.scripts = [[UpstreamFault("No.", retryable=False)]]
+        assert (await harness.answer("two", conversation=conversation))["status"] == "failed"
         assert await items() == ["one", "Hello"]
         # And by its own endpoints.
-        (first, *_) = (await rig.history.before(await place(rig, conversation)))[:1]
-        await rig.conversations.delete_item("ann", conversation, first["id"])
+        (first, *_) = (await harness.history.before(await place(harness, conversation)))[:1]
+        await harness.conversations.delete_item("ann", conversation, first["id"])
         assert await items() == ["Hello"]
 
-    async def place(rig: Rig, conversation: str) -> Any:
-        found = await rig.history.locate("ann", conversation=conversation, parent=None)
+    async def place(harness: Harness, conversation: str) -> Any:
+        found = await harness.history.locate("ann", conversation=conversation, parent=None)
         assert found is not None
         return found
 
     gate = Gate()
-    play(tmp_path, scene, ["Hel", gate, "lo", finish_chunk()], [answer("x")])
+    run_with_harness(tmp_path, body, ["Hel", gate, "lo", finish_chunk()], [answer("x")])
 
 
 def test_store_false_leaves_no_byte_on_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -307,15 +316,15 @@ def test_store_false_leaves_no_byte_on_disk(tmp_path: Path, caplog: pytest.LogCa
     caplog.set_level("DEBUG", "outlive")
     canary = "canary-that-sang"
 
-    async def scene(rig: Rig) -> None:
-        conversation = await rig.converse()
-        parent = await rig.answer("before")
+    async def body(harness: Harness) -> None:
+        conversation = await harness.converse()
+        parent = await harness.answer("before")
         before = dump(tmp_path)
         for where in ({}, {"conversation": conversation}, {"previous_response_id": parent["id"]}):
             for stream in (False, True):
                 for script in scripts:
-                    rig.backend.scripts = [script]
-                    accepted = await rig.create(
+                    harness.backend.scripts = [script]
+                    accepted = await harness.create(
                         canary,
                         store=False,
                         stream=stream,
@@ -324,12 +333,12 @@ def test_store_false_leaves_no_byte_on_disk(tmp_path: Path, caplog: pytest.LogCa
                         tools=[{"type": "function", "name": "weather", "description": canary, "parameters": {}}],
                         **where,
                     )
-                    cursor = rig.fleeting_reader.follow(accepted.response_id)
+                    cursor = harness.reader.follow(accepted.response_id)
                     seen = await cursor.read()
                     if script[-1] is not gate:
                         seen += await read_on(cursor)
                     assert canary.encode() in seen
-                    rig.fleeting.stop(accepted.response_id)
+                    harness.ephemeral.discard(accepted.response_id)
         await turn(20)
         assert dump(tmp_path) == before
 
@@ -341,7 +350,7 @@ def test_store_false_leaves_no_byte_on_disk(tmp_path: Path, caplog: pytest.LogCa
         [call_chunk(0, "call_a", "weather", f'{{"city":"{canary}"}}'), finish_chunk("tool_calls")],
         [canary, gate],
     ]
-    play(tmp_path, scene, [answer("after")])
+    run_with_harness(tmp_path, body, [answer("after")])
     for file in tmp_path.iterdir():
         assert canary.encode() not in file.read_bytes(), file.name
     assert canary not in caplog.text

@@ -1,4 +1,4 @@
-"""Settings become a running server, and a signal ends it. Adapters are picked here, and in `home` for the storage."""
+"""Assembly: the only place that picks the parts of a server by its settings."""
 
 from __future__ import annotations
 
@@ -21,29 +21,19 @@ from outlive.core.errors import InvalidRequest
 from outlive.dialects.build import make_backend
 from outlive.dialects.embedded.backend import MODEL, LocalModel
 from outlive.dialects.transport.http1 import Pool
-from outlive.engine.admission import Admitter
-from outlive.engine.cluster.mirrors import Mirrors
-from outlive.engine.cluster.node import Node
-from outlive.engine.cluster.notifier import ProgressNotifier
-from outlive.engine.delivery.committer import Committer
-from outlive.engine.delivery.live import LiveResponses
-from outlive.engine.delivery.reader import Reader
-from outlive.engine.engine import Engine
-from outlive.engine.ephemeral import EphemeralRuns
-from outlive.engine.retries import PendingCreates
-from outlive.engine.run.compactor import Compactor
-from outlive.engine.run.context_queries import ContextQueries
-from outlive.engine.run.runner import Route, Runner
-from outlive.engine.slots import Capacity, Slots
-from outlive.engine.sweeper import RetentionPolicy, Sweeper
-from outlive.engine.worker import Worker
-from outlive.ports.backend import Backend, Upstream
+from outlive.engine.build import build
+from outlive.engine.engine import Engine, EngineOptions
+from outlive.engine.ephemeral import EphemeralStorage
+from outlive.engine.slots import Capacity
+from outlive.engine.sweeper import RetentionPolicy
+from outlive.ports.backend import Backend, Backends, Route, Upstream
 from outlive.ports.ledger import Quota
+from outlive.ports.storage import Storage
 from outlive.served_agents.backend import load_agents
-from outlive.server import leave_behind, listen, run_until_signal
+from outlive.server import end_stubborn_tasks, listen, run_until_signal
 from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.seal import SecretSeal, make_seal
-from outlive.storage.storage import Storage, open_storage
+from outlive.storage.storage import open_storage
 from outlive.tooling.build import build_tools
 
 log = logging.getLogger("outlive")
@@ -65,7 +55,7 @@ async def _serve(settings: Settings) -> None:
     async with contextlib.AsyncExitStack() as stack:
         listening = stack.enter_context(listen(settings))
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"  # of this process, and of no other ever
-        home = await stack.enter_async_context(
+        storage = await stack.enter_async_context(
             open_storage(settings.database, name, settings.lease_seconds, _quota(settings))
         )
         upstreams = settings.upstreams
@@ -73,109 +63,55 @@ async def _serve(settings: Settings) -> None:
             upstreams = [await stack.enter_async_context(_embedded())]
         pool = Pool()
         stack.callback(pool.close)
-        engine, lives = build(settings, home, name, upstreams, pool)
-        stack.push_async_callback(_close_backends, engine)
-        if engine.node is not None:
-            await engine.node.start()
-            stack.push_async_callback(engine.node.stop)
-        waiting = await engine.worker.recover()
-        if waiting:
-            log.info("taking up %d responses that were cut off", waiting)
-        await run_until_signal(settings, engine, lives, listening)
-    await leave_behind()
+        engine = build_engine(settings, storage, name, upstreams, pool)
+        stack.push_async_callback(engine.stop)
+        if recovered := await engine.start():
+            log.info("recovering interrupted responses count=%d", recovered)
+        await run_until_signal(settings, engine, listening)
+    await end_stubborn_tasks()
 
 
-async def _close_backends(engine: Engine) -> None:
-    await asyncio.gather(*(backend.close() for backend in engine.backends.values()), return_exceptions=True)
-
-
-def build(
-    settings: Settings, home: Storage, name: str, upstreams: list[Upstream], pool: Pool
-) -> tuple[Engine, tuple[LiveResponses, LiveResponses]]:
-    """The engine on a database, with a second, fleeting home for what is not stored."""
+def build_engine(settings: Settings, storage: Storage, name: str, upstreams: list[Upstream], pool: Pool) -> Engine:
+    """Build the engine that the settings describe."""
     clock, ids = SystemClock(), RandomIds()
-    tool_seal = make_seal(settings.database, settings.seal_keys)
-    tools = build_tools(settings, ids, tool_seal)
     backends: dict[str, Backend] = {upstream.name: make_backend(upstream, pool, ids) for upstream in upstreams}
     agents = load_agents(settings, ids)
     backends |= agents
-    route = _make_route(upstreams, backends, agents)
-    lives, fleeting_lives = LiveResponses(), LiveResponses()
-    gate = Gate()
-    echoes = Mirrors(home.journal, lives, home.bell) if home.shared else None
-    reader = Reader(lives, home.journal, clock, gate, settings.keep_alive_seconds, echoes)
-    committer = Committer(home.ledger, clock, settings.commit_ms / 1000)
-    compactor = Compactor(SecretSeal([home.secret]), ids, clock)
-    runner = Runner(
-        route,
-        home.history,
-        clock,
-        home.ledger,
-        committer,
-        run_seconds=settings.run_seconds,
-        tools=tools,
-        compactor=compactor,
-    )
-    room = Slots(_capacity(settings), shared=home.shared)
-    takes = settings.role != "api"
-    worker = Worker(name, home.ledger, runner, reader, lives, clock, room, home.bell, home.heartbeat, takes=takes)
-    answering = PendingCreates(home.bell, alone=not home.shared)
-    gate.worker = worker
-
-    memory_journal = MemoryJournal()
-    memory = MemoryLedger(memory_journal)
-    memory_runner = Runner(
-        route,
-        home.history,
-        clock,
-        memory,
-        Committer(memory, clock, 0.0),
-        run_seconds=settings.run_seconds,
-        tools=tools,
-        compactor=compactor,
-    )
-    fleeting = EphemeralRuns(memory, memory_runner, fleeting_lives)
-    retention = RetentionPolicy(
-        response_days=settings.response_days,
-        conversation_days=settings.conversation_days,
-        every_seconds=settings.sweep_seconds,
-    )
-    engine = Engine(
-        backends=backends,
-        route=route,
-        door=Admitter(
-            route,
-            home.ledger,
-            home.catalog,
-            home.history,
-            worker,
-            fleeting,
-            clock,
-            ids,
-            settings.limits,
-            answering,
-            tools.toolbox,
-            tool_seal,
-            compactor,
-            settings.event_names,
-        ),
-        contexts=ContextQueries(route, home.catalog, home.history, compactor, worker),
-        worker=worker,
-        fleeting=fleeting,
-        reader=reader,
-        fleeting_reader=Reader(fleeting_lives, memory_journal, clock, fleeting, settings.keep_alive_seconds),
-        ledger=home.ledger,
-        catalog=home.catalog,
-        conversations=home.conversations,
-        sweeper=Sweeper(home.retention, clock, retention),
+    journal = MemoryJournal()
+    return build(
+        storage,
+        EphemeralStorage(MemoryLedger(journal), journal),
+        Backends(backends, _make_route(upstreams, backends, agents)),
+        _read_options(settings, name),
         clock=clock,
         ids=ids,
+        seal=SecretSeal([storage.secret]),
+        tools=build_tools(settings, ids, make_seal(settings.database, settings.seal_keys)),
+    )
+
+
+def _read_options(settings: Settings, name: str) -> EngineOptions:
+    return EngineOptions(
+        name=name,
+        capacity=Capacity(
+            running=settings.max_running,
+            queued=settings.max_waiting,
+            running_per_owner=settings.max_running_per_owner,
+            queued_per_owner=settings.max_waiting_per_owner,
+        ),
+        retention=RetentionPolicy(
+            response_days=settings.response_days,
+            conversation_days=settings.conversation_days,
+            every_seconds=settings.sweep_seconds,
+        ),
         limits=settings.limits,
-        is_healthy=home.probe,
-        node=_make_node(home, worker, reader, lives, answering, clock),
+        event_names=settings.event_names,
+        claims=settings.role != "api",
+        commit_seconds=settings.commit_ms / 1000,
+        keep_alive_seconds=settings.keep_alive_seconds,
+        run_seconds=settings.run_seconds,
         abandon_after=settings.abandon_after,
     )
-    return engine, (lives, fleeting_lives)
 
 
 def _quota(settings: Settings) -> Quota:
@@ -184,30 +120,6 @@ def _quota(settings: Settings) -> Quota:
         running_per_owner=settings.max_running_per_owner,
         queued_per_owner=settings.max_waiting_per_owner,
     )
-
-
-def _make_node(
-    home: Storage, worker: Worker, reader: Reader, lives: LiveResponses, answering: PendingCreates, clock: SystemClock
-) -> Node | None:
-    """What it takes to be one among several; None where nobody else can be."""
-    if not home.shared:
-        return None
-    crier = ProgressNotifier(lives, home.bell, clock)
-    return Node(worker, reader, crier, answering, home.ledger, home.bell, home.heartbeat)
-
-
-class Gate:
-    """Whether the server is going away, as readers need to know."""
-
-    worker: Worker
-
-    @property
-    def draining(self) -> bool:
-        return self.worker.draining
-
-    @property
-    def leaving(self) -> bool:
-        return self.worker.leaving
 
 
 def _make_route(upstreams: list[Upstream], backends: dict[str, Backend], agents: Mapping[str, Backend]) -> Route:
@@ -222,15 +134,6 @@ def _make_route(upstreams: list[Upstream], backends: dict[str, Backend], agents:
         return backends[name], MODEL if answers_all else upstream_model
 
     return route
-
-
-def _capacity(settings: Settings) -> Capacity:
-    return Capacity(
-        running=settings.max_running,
-        waiting=settings.max_waiting,
-        running_per_owner=settings.max_running_per_owner,
-        waiting_per_owner=settings.max_waiting_per_owner,
-    )
 
 
 @contextlib.asynccontextmanager

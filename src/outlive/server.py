@@ -15,7 +15,6 @@ import uvicorn
 
 from outlive.config.settings import Settings
 from outlive.core.errors import SettingsError
-from outlive.engine.delivery.live import LiveResponses
 from outlive.engine.engine import Engine
 from outlive.http.app import Access, Application
 from outlive.http.protocol import Protocol
@@ -39,9 +38,8 @@ class Server(uvicorn.Server):
         yield
 
 
-async def run_until_signal(
-    settings: Settings, engine: Engine, lives: tuple[LiveResponses, LiveResponses], listening: socket.socket
-) -> None:
+async def run_until_signal(settings: Settings, engine: Engine, listening: socket.socket) -> None:
+    """Serve until a signal has drained the engine."""
     access = Access(
         keys=settings.keys,
         origins=settings.cors_origins,
@@ -71,27 +69,21 @@ async def run_until_signal(
         timeout_graceful_shutdown=2,
     )
     server = Server(config)
-    chores = [
-        asyncio.create_task(engine.sweeper.run()),
-        asyncio.create_task(engine.tick(lives, _tick_seconds(settings))),
-        asyncio.create_task(_collect_garbage()),
-    ]
-    if engine.node is not None:
-        chores.append(asyncio.create_task(engine.node.run()))
+    background = [asyncio.create_task(engine.run()), asyncio.create_task(_collect_garbage())]
     stopping = _stop_on_signal(server, engine, application, settings.grace_seconds)
     # What was built by now lives as long as the process: no collection need look at it.
     gc.freeze()
     gc.disable()
     log.info("listening on http://%s:%d", *listening.getsockname()[:2])
     await server.serve(sockets=[listening])
-    for task in chores:
+    for task in background:
         task.cancel()
-    await asyncio.gather(*chores, *stopping, return_exceptions=True)
+    await asyncio.gather(*background, *stopping, return_exceptions=True)
 
 
-async def leave_behind() -> None:
-    """End the process over whatever will not end: code of users' agents and tools that does not let itself be
-    cancelled. Everything is on disk, and nobody listens to it any more."""
+async def end_stubborn_tasks() -> None:
+    """Exit the process over tasks that will not end: code of users' agents and tools that cannot be cancelled.
+    Everything is durable, and has no reader any more."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()
@@ -111,12 +103,6 @@ async def _collect_garbage() -> None:
         gc.collect()
 
 
-def _tick_seconds(settings: Settings) -> float:
-    """Often enough for the shorter of the two patiences that are looked after at each tick."""
-    abandon = settings.abandon_after if settings.abandon_after is not None else 60.0
-    return max(min(settings.keep_alive_seconds / 3, abandon / 4, 5.0), 0.05)
-
-
 def _stop_on_signal(server: Server, engine: Engine, application: Application, grace: float) -> list[asyncio.Task[None]]:
     """The first signal drains, the second leaves at once: everything is on disk anyway."""
     stopping: list[asyncio.Task[None]] = []
@@ -124,12 +110,10 @@ def _stop_on_signal(server: Server, engine: Engine, application: Application, gr
     async def stop() -> None:
         log.info("stopping: no new responses, at most %g s for those that run", grace)
         try:
-            async with asyncio.TaskGroup() as group:
-                application.sockets.drain()
-                group.create_task(engine.worker.drain(grace))
-                group.create_task(engine.fleeting.drain(grace))
+            application.sockets.drain()
+            await engine.drain(grace)
         finally:
-            server.should_exit = True  # whatever went wrong: everything is on disk, and the next start takes it up
+            server.should_exit = True  # whatever went wrong: everything is durable, and the next start recovers it
 
     def on_signal() -> None:
         if stopping:

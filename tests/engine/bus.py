@@ -34,17 +34,17 @@ class BusBell:
             return
         for other in self._bus.bells:
             if other is not self:
-                asyncio.get_running_loop().call_soon(other.on_chunks, ring)
+                asyncio.get_running_loop().call_soon(other.receive, ring)
 
     def listen(self, heard: Listener) -> None:
         self._heard = heard
 
-    def on_chunks(self, ring: Ring) -> None:
+    def receive(self, ring: Ring) -> None:
         if self._heard is not None:
             self._heard(ring)
 
 
-class CountingHeart:
+class CountingHeartbeat:
     """Beats when it is told to."""
 
     def __init__(self) -> None:

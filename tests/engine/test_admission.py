@@ -21,23 +21,24 @@ from outlive.core.errors import (
 )
 from outlive.core.requests.create import CreateResponse
 from outlive.core.requests.secrets import purpose_of, unpack_secrets
-from outlive.engine.admission import RETRY_AGE_SECONDS, RETRY_PATIENCE_SECONDS, RETRY_STEP_SECONDS
+from outlive.engine.retries import RETRY_AGE_SECONDS, RETRY_PATIENCE_SECONDS, RETRY_STEP_SECONDS
 from outlive.engine.slots import Capacity
 from outlive.ports.catalog import Paging
+from outlive.ports.toolbox import Tools
 from outlive.storage.seal import SecretSeal
 from outlive.testing import Script, answer, finish_chunk
 from outlive.tooling.registry import ToolRegistry
-from tests.engine.bench import StubToolbox
-from tests.engine.rig import Rig, answer_of, play, text_of
-from tests.engine.virtual import turn
-from tests.support.scripting import Gate
+from tests.engine.harness import Harness, answer_of, run_with_harness, text_of
+from tests.engine.tool_harness import StubToolbox
+from tests.engine.virtual_clock import turn
+from tests.support.scripting import CountingIds, Gate
 
 DONE: Script = [answer("Hello")]
 FAILS: Script = [UpstreamFault("No.", retryable=False)]
 
 
-async def count(rig: Rig, owner: str = "ann") -> int:
-    records, _ = await rig.catalog.responses(owner, Paging(limit=100), statuses=[], conversation=None)
+async def count(harness: Harness, owner: str = "ann") -> int:
+    records, _ = await harness.catalog.responses(owner, Paging(limit=100), statuses=[], conversation=None)
     return len(records)
 
 
@@ -45,16 +46,16 @@ async def count(rig: Rig, owner: str = "ann") -> int:
 
 
 def test_an_accepted_response_is_durable_before_its_id_is_known(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        accepted = await rig.create("Hi")
-        record = await rig.catalog.response("ann", accepted.response_id)
+    async def body(harness: Harness) -> None:
+        accepted = await harness.create("Hi")
+        record = await harness.catalog.response("ann", accepted.response_id)
         assert record.status == "in_progress"
         assert accepted.fold is not None
-        assert (await rig.events(accepted.response_id))[0]["response"] == accepted.fold.response()
-        page = await rig.catalog.input_items("ann", accepted.response_id, Paging())
+        assert (await harness.events(accepted.response_id))[0]["response"] == accepted.fold.response()
+        page = await harness.catalog.input_items("ann", accepted.response_id, Paging())
         assert [text_of(item) for item in page.data] == ["Hi"]
 
-    play(tmp_path, scene, [Gate()])
+    run_with_harness(tmp_path, body, [Gate()])
 
 
 @pytest.mark.parametrize(
@@ -67,49 +68,49 @@ def test_an_accepted_response_is_durable_before_its_id_is_known(tmp_path: Path) 
     ],
 )
 def test_the_first_events_say_how_far_it_is(tmp_path: Path, background: bool, room: bool, types: list[str]) -> None:
-    async def scene(rig: Rig) -> None:
+    async def body(harness: Harness) -> None:
         if not room:
-            await rig.create()
-        accepted = await rig.create(background=background)
-        assert (await rig.types(accepted.response_id))[: len(types)] == types
-        first = (await rig.events(accepted.response_id))[0]["response"]
+            await harness.create()
+        accepted = await harness.create(background=background)
+        assert (await harness.types(accepted.response_id))[: len(types)] == types
+        first = (await harness.events(accepted.response_id))[0]["response"]
         assert first["status"] == ("in_progress" if types[-1] == "in_progress" else "queued")
 
-    play(tmp_path, scene, [Gate()], capacity=Capacity(running=1, waiting=10))
+    run_with_harness(tmp_path, body, [Gate()], capacity=Capacity(running=1, queued=10))
 
 
 def test_a_run_goes_on_when_its_connection_dies_at_once(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        reached = rig.ledger.hold("admit")
-        admitting = asyncio.create_task(rig.create())
+    async def body(harness: Harness) -> None:
+        reached = harness.ledger.hold("admit")
+        admitting = asyncio.create_task(harness.create())
         await reached.wait()
         admitting.cancel()
         await turn()
-        rig.ledger.let_go("admit")
-        while await count(rig) == 0:
+        harness.ledger.let_pass("admit")
+        while await count(harness) == 0:
             await asyncio.sleep(0.001)
-        assert answer_of(await rig.end("resp_2")) == "Hello"
+        assert answer_of(await harness.end("resp_2")) == "Hello"
 
-    play(tmp_path, scene, DONE)
+    run_with_harness(tmp_path, body, DONE)
 
 
 def test_what_waits_is_not_forgotten_when_its_connection_dies_at_once(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        first = await rig.create()
+    async def body(harness: Harness) -> None:
+        first = await harness.create()
         await gate.reached.wait()
-        reached = rig.ledger.hold("admit")
-        admitting = asyncio.create_task(rig.create())
+        reached = harness.ledger.hold("admit")
+        admitting = asyncio.create_task(harness.create())
         await reached.wait()
         admitting.cancel()
-        rig.ledger.let_go("admit")
-        while await count(rig) == 1:
+        harness.ledger.let_pass("admit")
+        while await count(harness) == 1:
             await asyncio.sleep(0.001)
         gate.open()
-        await rig.end(first.response_id)
-        assert (await rig.end("resp_4"))["status"] == "completed"
+        await harness.end(first.response_id)
+        assert (await harness.end("resp_4"))["status"] == "completed"
 
     gate = Gate()
-    play(tmp_path, scene, [gate, *DONE], capacity=Capacity(running=1, waiting=1))
+    run_with_harness(tmp_path, body, [gate, *DONE], capacity=Capacity(running=1, queued=1))
 
 
 # -- what is refused
@@ -129,224 +130,224 @@ def test_what_waits_is_not_forgotten_when_its_connection_dies_at_once(tmp_path: 
 def test_what_is_refused_leaves_nothing_and_takes_no_room(
     tmp_path: Path, fields: dict[str, Any], error: type[Exception]
 ) -> None:
-    async def scene(rig: Rig) -> None:
+    async def body(harness: Harness) -> None:
         with pytest.raises(error):
-            await rig.create(**fields)
-        assert await count(rig) == 0
-        assert rig.worker.room.running == 0
-        assert rig.backend.calls == []
+            await harness.create(**fields)
+        assert await count(harness) == 0
+        assert harness.worker.slots.running == 0
+        assert harness.backend.calls == []
 
-    play(tmp_path, scene, DONE)
+    run_with_harness(tmp_path, body, DONE)
 
 
 def test_what_the_upstream_cannot_be_sent_is_refused_at_the_door(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
+    async def body(harness: Harness) -> None:
         def check(request: CreateResponse) -> None:
             raise InvalidRequest("No tools here.", param="tools")
 
-        rig.backend.check = check  # type: ignore[method-assign]
+        harness.backend.check = check  # type: ignore[method-assign]
         with pytest.raises(InvalidRequest, match="No tools"):
-            await rig.create()
-        assert await count(rig) == 0
+            await harness.create()
+        assert await count(harness) == 0
 
-    play(tmp_path, scene, DONE)
+    run_with_harness(tmp_path, body, DONE)
 
 
 def test_a_database_that_is_down_refuses_and_takes_no_room(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        rig.ledger.failing = {"admit": 1}
+    async def body(harness: Harness) -> None:
+        harness.ledger.failing = {"admit": 1}
         with pytest.raises(StorageUnavailable):
-            await rig.create()
-        assert rig.worker.room.running == 0
-        assert answer_of(await rig.answer()) == "Hello"
+            await harness.create()
+        assert harness.worker.slots.running == 0
+        assert answer_of(await harness.answer()) == "Hello"
 
-    play(tmp_path, scene, DONE)
+    run_with_harness(tmp_path, body, DONE)
 
 
 def test_a_locked_conversation_refuses_the_second(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        conversation = await rig.converse()
-        first = await rig.create(conversation=conversation)
+    async def body(harness: Harness) -> None:
+        conversation = await harness.converse()
+        first = await harness.create(conversation=conversation)
         with pytest.raises(ConversationLocked, match=first.response_id):
-            await rig.create(conversation=conversation)
-        assert rig.worker.room.running == 1
+            await harness.create(conversation=conversation)
+        assert harness.worker.slots.running == 1
 
-    play(tmp_path, scene, [Gate()])
+    run_with_harness(tmp_path, body, [Gate()])
 
 
 def test_nobody_is_let_in_while_the_server_leaves(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        await rig.worker.drain(0.0)
+    async def body(harness: Harness) -> None:
+        await harness.worker.drain(0.0)
         for store in (True, False):
             with pytest.raises(ShuttingDown):
-                await rig.create(store=store)
+                await harness.create(store=store)
 
-    play(tmp_path, scene, DONE)
+    run_with_harness(tmp_path, body, DONE)
 
 
 # -- repeats with a key
 
 
 def test_the_same_key_and_body_attach_to_the_same_response(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        first = await rig.create("Hi", key="k")
-        running = await rig.create("Hi", key="k")
+    async def body(harness: Harness) -> None:
+        first = await harness.create("Hi", key="k")
+        running = await harness.create("Hi", key="k")
         gate.open()
-        final = await rig.end(first.response_id)
-        ended = await rig.create("Hi", key="k")
+        final = await harness.end(first.response_id)
+        ended = await harness.create("Hi", key="k")
         assert running.response_id == ended.response_id == first.response_id == final["id"]
         assert running.fold is None
-        assert len(rig.backend.calls) == 1
+        assert len(harness.backend.calls) == 1
 
     gate = Gate()
-    play(tmp_path, scene, [gate, *DONE])
+    run_with_harness(tmp_path, body, [gate, *DONE])
 
 
 def test_repeats_that_come_at_the_same_time_run_once(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        accepted = await asyncio.gather(*(rig.create("Hi", key="k") for _ in range(10)))
+    async def body(harness: Harness) -> None:
+        accepted = await asyncio.gather(*(harness.create("Hi", key="k") for _ in range(10)))
         assert len({each.response_id for each in accepted}) == 1
-        await rig.end(accepted[0].response_id)
-        assert len(rig.backend.calls) == 1
+        await harness.end(accepted[0].response_id)
+        assert len(harness.backend.calls) == 1
         await turn()
-        assert rig.worker.room.running == 0
+        assert harness.worker.slots.running == 0
 
-    play(tmp_path, scene, DONE)
+    run_with_harness(tmp_path, body, DONE)
 
 
 def test_equal_bodies_are_equal_however_they_are_spelled(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        first = await rig.create("Hi", key="k", metadata={"a": "1", "b": "2"}, temperature=1)
-        again = await rig.create("Hi", key="k", temperature=1, metadata={"b": "2", "a": "1"})
+    async def body(harness: Harness) -> None:
+        first = await harness.create("Hi", key="k", metadata={"a": "1", "b": "2"}, temperature=1)
+        again = await harness.create("Hi", key="k", temperature=1, metadata={"b": "2", "a": "1"})
         assert again.response_id == first.response_id
 
-    play(tmp_path, scene, DONE)
+    run_with_harness(tmp_path, body, DONE)
 
 
 def test_the_same_key_with_another_body_is_a_conflict(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        await rig.create("Hi", key="k")
+    async def body(harness: Harness) -> None:
+        await harness.create("Hi", key="k")
         with pytest.raises(Conflict) as caught:
-            await rig.create("Bye", key="k")
+            await harness.create("Bye", key="k")
         assert caught.value.should_retry is False
-        assert (await rig.create("Bye", key="k", owner="bob")).fold is not None
+        assert (await harness.create("Bye", key="k", owner="bob")).fold is not None
 
-    play(tmp_path, scene, [Gate()])
+    run_with_harness(tmp_path, body, [Gate()])
 
 
 def test_a_key_whose_response_failed_starts_anew(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        failed = await rig.answer("Hi", key="k")
+    async def body(harness: Harness) -> None:
+        failed = await harness.answer("Hi", key="k")
         assert failed["status"] == "failed"
-        again = await rig.answer("Hi", key="k")
+        again = await harness.answer("Hi", key="k")
         assert again["id"] != failed["id"]
         assert again["status"] == "completed"
 
-    play(tmp_path, scene, FAILS, DONE)
+    run_with_harness(tmp_path, body, FAILS, DONE)
 
 
 def test_a_repeat_is_found_before_lock_and_limits(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        conversation = await rig.converse()
-        first = await rig.create("Hi", key="k", conversation=conversation)
+    async def body(harness: Harness) -> None:
+        conversation = await harness.converse()
+        first = await harness.create("Hi", key="k", conversation=conversation)
         with pytest.raises(TooMany):
-            await rig.create("other")
-        again = await rig.create("Hi", key="k", conversation=conversation)
+            await harness.create("other")
+        again = await harness.create("Hi", key="k", conversation=conversation)
         assert again.response_id == first.response_id
 
-    play(tmp_path, scene, [Gate()], capacity=Capacity(running=1, waiting=0))
+    run_with_harness(tmp_path, body, [Gate()], capacity=Capacity(running=1, queued=0))
 
 
 # -- silent retries of the SDK
 
 
 def test_a_silent_retry_attaches_to_what_its_dead_connection_created(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        first = await rig.create("Hi", retry=0)
-        again = await rig.create("Hi", retry=1)
+    async def body(harness: Harness) -> None:
+        first = await harness.create("Hi", retry=0)
+        again = await harness.create("Hi", retry=1)
         assert again.response_id == first.response_id
-        other = await rig.create("Bye", retry=1)
-        theirs = await rig.create("Hi", retry=1, owner="bob")
+        other = await harness.create("Bye", retry=1)
+        theirs = await harness.create("Hi", retry=1, owner="bob")
         assert len({first.response_id, other.response_id, theirs.response_id}) == 3
 
-    play(tmp_path, scene, [Gate()])
+    run_with_harness(tmp_path, body, [Gate()])
 
 
 def test_a_silent_retry_waits_for_what_is_still_being_admitted(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        reached = rig.ledger.hold("admit")
-        first = asyncio.create_task(rig.create("Hi", retry=0))
+    async def body(harness: Harness) -> None:
+        reached = harness.ledger.hold("admit")
+        first = asyncio.create_task(harness.create("Hi", retry=0))
         await reached.wait()
-        again = asyncio.create_task(rig.create("Hi", retry=1))
+        again = asyncio.create_task(harness.create("Hi", retry=1))
         await asyncio.sleep(0.05)
-        rig.ledger.let_go("admit")
+        harness.ledger.let_pass("admit")
         assert (await again).response_id == (await first).response_id
-        assert not rig.door._coming
+        assert not harness.admitter._retries._admitting
 
-    play(tmp_path, scene, [Gate()])
+    run_with_harness(tmp_path, body, [Gate()])
 
 
 def test_a_silent_retry_waits_a_moment_for_its_first_connection_to_die(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        first = await rig.create("Hi", retry=0)
-        rig.door.answering.add(first.response_id)
-        retrying = asyncio.create_task(rig.create("Hi", retry=1))
-        while len(rig.clock.slept) < 3:
+    async def body(harness: Harness) -> None:
+        first = await harness.create("Hi", retry=0)
+        harness.creates.add(first.response_id)
+        retrying = asyncio.create_task(harness.create("Hi", retry=1))
+        while len(harness.clock.slept) < 3:
             await asyncio.sleep(0)
-        rig.door.answering.discard(first.response_id)
+        harness.creates.discard(first.response_id)
         assert (await retrying).response_id == first.response_id
 
-    play(tmp_path, scene, [Gate()])
+    run_with_harness(tmp_path, body, [Gate()])
 
 
 def test_a_connection_that_lives_keeps_its_response_to_itself(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        first = await rig.create("Hi", retry=0)
-        rig.door.answering.add(first.response_id)
-        again = await rig.create("Hi", retry=1)
+    async def body(harness: Harness) -> None:
+        first = await harness.create("Hi", retry=0)
+        harness.creates.add(first.response_id)
+        again = await harness.create("Hi", retry=1)
         assert again.response_id != first.response_id
-        assert sum(rig.clock.slept) == pytest.approx(RETRY_PATIENCE_SECONDS)
-        assert set(rig.clock.slept) == {RETRY_STEP_SECONDS}
+        assert sum(harness.clock.slept) == pytest.approx(RETRY_PATIENCE_SECONDS)
+        assert set(harness.clock.slept) == {RETRY_STEP_SECONDS}
 
-    play(tmp_path, scene, [Gate()])
+    run_with_harness(tmp_path, body, [Gate()])
 
 
 def test_what_was_answered_or_is_old_or_failed_is_not_attached_to(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        failed = await rig.answer("Hi", retry=0)
+    async def body(harness: Harness) -> None:
+        failed = await harness.answer("Hi", retry=0)
         assert failed["status"] == "failed"
-        answered = await rig.create("Hi", retry=1)
+        answered = await harness.create("Hi", retry=1)
         assert answered.response_id != failed["id"]
-        await rig.ledger.mark_answered(answered.response_id)
-        third = await rig.create("Hi", retry=1)
+        await harness.ledger.mark_answered(answered.response_id)
+        third = await harness.create("Hi", retry=1)
         assert third.response_id != answered.response_id
-        rig.clock.time += RETRY_AGE_SECONDS + 1
-        assert (await rig.create("Hi", retry=1)).response_id != third.response_id
+        harness.clock.time += RETRY_AGE_SECONDS + 1
+        assert (await harness.create("Hi", retry=1)).response_id != third.response_id
 
-    play(tmp_path, scene, FAILS, [Gate()])
+    run_with_harness(tmp_path, body, FAILS, [Gate()])
 
 
 def test_a_first_try_never_attaches(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        ids = {(await rig.create("Hi", retry=retry)).response_id for retry in (0, 0, None)}
+    async def body(harness: Harness) -> None:
+        ids = {(await harness.create("Hi", retry=retry)).response_id for retry in (0, 0, None)}
         assert len(ids) == 3
 
-    play(tmp_path, scene, [Gate()])
+    run_with_harness(tmp_path, body, [Gate()])
 
 
 # -- not stored
 
 
 def test_what_is_not_stored_cannot_wait_in_line(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        first = await rig.create(store=False)
+    async def body(harness: Harness) -> None:
+        first = await harness.create(store=False)
         with pytest.raises(TooMany):
-            await rig.create(store=False)
-        rig.fleeting.stop(first.response_id)
+            await harness.create(store=False)
+        harness.ephemeral.discard(first.response_id)
         await turn()
-        await rig.create(store=False)
+        await harness.create(store=False)
 
-    play(tmp_path, scene, [Gate(), finish_chunk()], capacity=Capacity(running=1, waiting=10))
+    run_with_harness(tmp_path, body, [Gate(), finish_chunk()], capacity=Capacity(running=1, queued=10))
 
 
 # -- secrets of tools
@@ -355,13 +356,11 @@ SECRETIVE = [{"type": "mcp", "server_label": "outlive", "authorization": "canary
 
 
 def test_secrets_of_tools_are_sealed_for_their_response(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        seal = SecretSeal([b"a key"])
-        rig.door._toolbox, rig.door._seal = StubToolbox(), seal
-        accepted = await rig.create(tools=SECRETIVE)
+    async def body(harness: Harness) -> None:
+        accepted = await harness.create(tools=SECRETIVE)
         assert accepted.fold is not None
         assert "canary" not in str(accepted.fold.header)
-        claim = await rig.ledger.take_over(accepted.response_id, "other")
+        claim = await harness.ledger.take_over(accepted.response_id, "other")
         assert claim is not None and claim.sealed is not None
         assert b"canary" not in claim.sealed
         opened = unpack_secrets(seal.open(claim.sealed, purpose_of(accepted.response_id)))
@@ -369,28 +368,28 @@ def test_secrets_of_tools_are_sealed_for_their_response(tmp_path: Path) -> None:
         with pytest.raises(BrokenSeal):
             seal.open(claim.sealed, purpose_of("resp_other"))
 
-    play(tmp_path, scene, [Gate()])
+    seal = SecretSeal([b"a key"])
+    tools = Tools(toolbox=StubToolbox(), ids=CountingIds(), seal=seal)
+    run_with_harness(tmp_path, body, [Gate()], tools=tools)
 
 
 def test_secrets_that_cannot_be_sealed_are_refused_unless_nothing_is_stored(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        rig.door._toolbox = StubToolbox()
+    async def body(harness: Harness) -> None:
         with pytest.raises(InvalidRequest, match="OUTLIVE_SEAL_KEY") as refused:
-            await rig.create(tools=SECRETIVE)
+            await harness.create(tools=SECRETIVE)
         assert (refused.value.param, refused.value.code) == ("tools", "unsupported_parameter")
         assert "canary" not in refused.value.message
-        assert await count(rig) == 0
-        await rig.create(tools=SECRETIVE, store=False)
-        await rig.create(tools=[{"type": "mcp", "server_label": "outlive"}])
+        assert await count(harness) == 0
+        await harness.create(tools=SECRETIVE, store=False)
+        await harness.create(tools=[{"type": "mcp", "server_label": "outlive"}])
 
-    play(tmp_path, scene, DONE)
+    run_with_harness(tmp_path, body, DONE, tools=Tools(toolbox=StubToolbox(), ids=CountingIds()))
 
 
 def test_tools_that_the_server_has_not_got_are_refused_at_the_door(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        rig.door._toolbox = ToolRegistry([])
+    async def body(harness: Harness) -> None:
         with pytest.raises(InvalidRequest, match="no tools with the label 'docs'"):
-            await rig.create(tools=[{"type": "mcp", "server_label": "docs"}])
-        assert await count(rig) == 0
+            await harness.create(tools=[{"type": "mcp", "server_label": "docs"}])
+        assert await count(harness) == 0
 
-    play(tmp_path, scene, DONE)
+    run_with_harness(tmp_path, body, DONE, tools=Tools(toolbox=ToolRegistry([]), ids=CountingIds()))

@@ -10,136 +10,135 @@ import pytest
 from outlive.core.errors import ShuttingDown
 from outlive.engine.delivery.reader import StreamInterrupted
 from outlive.testing import finish_chunk, reasoning_chunk
-from tests.engine.rig import Rig, answer_of, play
+from tests.engine.harness import Harness, answer_of, run_with_harness
 from tests.engine.test_worker import DONE, gated, is_idle, is_shown
-from tests.engine.virtual import turn
+from tests.engine.virtual_clock import turn
 from tests.support.scripting import Gate
 
 
 def test_what_showed_nothing_is_handed_back_at_once_and_counts_no_attempt(tmp_path: Path) -> None:
-    async def leave(rig: Rig) -> None:
-        accepted = await rig.create()
+    async def leave(harness: Harness) -> None:
+        accepted = await harness.create()
         await gate.reached.wait()
-        cursor = rig.reader.follow(accepted.response_id)
+        cursor = harness.reader.follow(accepted.response_id)
         await cursor.read()
         reading = asyncio.create_task(cursor.read())
-        rig.draining = True
-        await rig.worker.drain(60.0)
+        await harness.engine.drain(60.0)
         with pytest.raises(StreamInterrupted):
             await reading
-        assert await rig.show(accepted.response_id) is None
+        assert await harness.show(accepted.response_id) is None
         with pytest.raises(ShuttingDown):
-            await rig.create()
-        assert rig.backend.left == 1
+            await harness.create()
+        assert harness.backend.left == 1
 
-    async def after(rig: Rig) -> None:
-        await rig.worker.recover()
-        final = await rig.end("resp_2")
+    async def after(harness: Harness) -> None:
+        await harness.worker.recover()
+        final = await harness.end("resp_2")
         assert final["status"] == "completed"
         assert "outlive" not in final
 
     gate, script = gated()
-    play(tmp_path, leave, script)
-    play(tmp_path, after, DONE)
+    run_with_harness(tmp_path, leave, script)
+    run_with_harness(tmp_path, after, DONE)
 
 
 def test_what_can_be_continued_is_handed_back_with_what_it_showed(tmp_path: Path) -> None:
-    async def leave(rig: Rig) -> None:
-        accepted = await rig.create()
+    async def leave(harness: Harness) -> None:
+        accepted = await harness.create()
         await gate.reached.wait()
-        await rig.worker.drain(60.0)
-        assert await rig.show(accepted.response_id) is None
-        assert (await rig.types(accepted.response_id)).count("output_text.delta") == 1
+        await harness.engine.drain(60.0)
+        assert await harness.show(accepted.response_id) is None
+        assert (await harness.types(accepted.response_id)).count("output_text.delta") == 1
 
-    async def after(rig: Rig) -> None:
-        await rig.worker.recover()
-        final = await rig.end("resp_2")
+    async def after(harness: Harness) -> None:
+        await harness.worker.recover()
+        final = await harness.end("resp_2")
         assert (final["status"], answer_of(final)) == ("completed", "Hello")
 
     gate, script = gated("Hel")
-    play(tmp_path, leave, script, continuation="prefill")
-    play(tmp_path, after, ["lo", finish_chunk()], continuation="prefill")
+    run_with_harness(tmp_path, leave, script, continuation="prefill")
+    run_with_harness(tmp_path, after, ["lo", finish_chunk()], continuation="prefill")
 
 
 def test_what_cannot_be_continued_may_run_to_its_end_within_the_grace(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        accepted = await rig.create()
+    async def body(harness: Harness) -> None:
+        accepted = await harness.create()
         await gate.reached.wait()
-        draining = asyncio.create_task(rig.worker.drain(60.0))
+        draining = asyncio.create_task(harness.engine.drain(60.0))
         await turn()
         gate.open()
         await draining
-        final = await rig.end(accepted.response_id)
+        final = await harness.end(accepted.response_id)
         assert (final["status"], answer_of(final)) == ("completed", "Hello")
 
     gate, script = gated("Hel")
-    play(tmp_path, scene, script)
+    run_with_harness(tmp_path, body, script)
 
 
 @pytest.mark.parametrize("grace", [60.0, 0.0])
 def test_what_has_all_been_said_ends_though_it_could_be_continued(grace: float, tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        gate = rig.worker._runner.committer.ending = asyncio.Semaphore(0)
-        accepted = await rig.create()
-        await is_shown(rig, accepted.response_id)
+    async def body(harness: Harness) -> None:
+        gate = harness.committer.endings = asyncio.Semaphore(0)
+        accepted = await harness.create()
+        await is_shown(harness, accepted.response_id)
         await asyncio.sleep(0.05)
-        draining = asyncio.create_task(rig.worker.drain(grace))
+        draining = asyncio.create_task(harness.engine.drain(grace))
         await asyncio.sleep(0.05)
         gate.release()
         await draining
-        final = await rig.end(accepted.response_id)
+        final = await harness.end(accepted.response_id)
         assert (final["status"], answer_of(final)) == ("completed", "Hello")
 
-    play(tmp_path, scene, ["Hel", "lo", finish_chunk()], continuation="prefill")
+    run_with_harness(tmp_path, body, ["Hel", "lo", finish_chunk()], continuation="prefill")
 
 
 def test_what_does_not_end_within_the_grace_is_cut_off(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        accepted = [await rig.create() for _ in range(5)]
+    async def body(harness: Harness) -> None:
+        accepted = [await harness.create() for _ in range(5)]
         for each in accepted:
-            await is_shown(rig, each.response_id)
-        await rig.worker.drain(0.01)
-        assert rig.worker.leaving
+            await is_shown(harness, each.response_id)
+        await harness.engine.drain(0.01)
+        assert harness.shutdown.interrupting
         for each in accepted:
-            final = await rig.end(each.response_id)
+            final = await harness.end(each.response_id)
             assert (final["status"], answer_of(final)) == ("incomplete", "Hel")
             assert "shut down" in final["incomplete_details"]["message"]
-        await is_idle(rig)
+        await is_idle(harness)
 
-    play(tmp_path, scene, ["Hel", Gate()])
+    run_with_harness(tmp_path, body, ["Hel", Gate()])
 
 
 def test_what_came_to_a_place_where_it_can_be_continued_is_handed_back_at_last(tmp_path: Path) -> None:
-    async def leave(rig: Rig) -> None:
-        accepted = await rig.create()
+    async def leave(harness: Harness) -> None:
+        accepted = await harness.create()
         await thinking.reached.wait()
-        draining = asyncio.create_task(rig.worker.drain(0.2))
+        draining = asyncio.create_task(harness.engine.drain(0.2))
         await turn()
         thinking.open()
         await draining
-        assert await rig.show(accepted.response_id) is None
+        assert await harness.show(accepted.response_id) is None
 
-    async def after(rig: Rig) -> None:
-        await rig.worker.recover()
-        assert answer_of(await rig.end("resp_2")) == "Hello"
+    async def after(harness: Harness) -> None:
+        await harness.worker.recover()
+        assert answer_of(await harness.end("resp_2")) == "Hello"
 
     thinking = Gate()
-    play(tmp_path, leave, [reasoning_chunk("Hm"), thinking, "Hel", Gate()], continuation="prefill")
-    play(tmp_path, after, ["lo", finish_chunk()], continuation="prefill")
+    run_with_harness(tmp_path, leave, [reasoning_chunk("Hm"), thinking, "Hel", Gate()], continuation="prefill")
+    run_with_harness(tmp_path, after, ["lo", finish_chunk()], continuation="prefill")
 
 
 def test_a_run_that_is_being_closed_when_the_server_leaves_ends_as_it_was_going_to(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        reached = rig.ledger.hold("close")
-        accepted = await rig.create()
+    async def body(harness: Harness) -> None:
+        reached = harness.ledger.hold("close")
+        accepted = await harness.create()
         await reached.wait()
-        draining = asyncio.create_task(rig.worker.drain(0.01))
+        draining = asyncio.create_task(harness.engine.drain(0.01))
         await asyncio.sleep(0.05)
-        rig.ledger.let_go("close")
+        harness.ledger.let_pass("close")
         await draining
-        assert (await rig.end(accepted.response_id))["status"] == "completed"
+        assert (await harness.end(accepted.response_id))["status"] == "completed"
 
-    play(tmp_path, scene, DONE)
+    run_with_harness(tmp_path, body, DONE)
 
 
 def test_a_storage_that_is_down_cannot_keep_the_server_from_leaving(
@@ -147,19 +146,19 @@ def test_a_storage_that_is_down_cannot_keep_the_server_from_leaving(
 ) -> None:
     monkeypatch.setattr("outlive.engine.draining.LAST_SECONDS", 0.05)
 
-    async def leave(rig: Rig) -> None:
-        shown = await rig.create()
-        await is_shown(rig, shown.response_id)
-        rig.clock.pause = 0.01
-        rig.ledger.failing = {"close": 10**6, "append": 10**6, "release_leases": 10**6}
-        await rig.worker.drain(0.01)
-        assert rig.worker.leaving
-        assert await rig.show(shown.response_id) is None
+    async def leave(harness: Harness) -> None:
+        shown = await harness.create()
+        await is_shown(harness, shown.response_id)
+        harness.clock.pause = 0.01
+        harness.ledger.failing = {"close": 10**6, "append": 10**6, "release_leases": 10**6}
+        await harness.engine.drain(0.01)
+        assert harness.shutdown.interrupting
+        assert await harness.show(shown.response_id) is None
 
-    async def after(rig: Rig) -> None:
-        await rig.worker.recover()
-        assert (await rig.end("resp_2"))["status"] == "incomplete"
+    async def after(harness: Harness) -> None:
+        await harness.worker.recover()
+        assert (await harness.end("resp_2"))["status"] == "incomplete"
 
     _, script = gated("Hel")
-    play(tmp_path, leave, script)
-    play(tmp_path, after, DONE)
+    run_with_harness(tmp_path, leave, script)
+    run_with_harness(tmp_path, after, DONE)

@@ -1,31 +1,31 @@
-"""Answering: whether the connection that created a response is still there, on this node or on another (D17)."""
+"""Pending creates: the connections that wait for their answer, on this node or on another (D17)."""
 
 from __future__ import annotations
 
 import asyncio
 
-from outlive.engine.retries import PATIENCE_SECONDS, PendingCreates
+from outlive.engine.retries import ASK_SECONDS, PendingCreates
 from outlive.ports.bell import Ring
 from tests.engine.bus import Bus
-from tests.engine.virtual import run_virtually
+from tests.engine.virtual_clock import run_virtually
 
 
 def connect(bus: Bus) -> PendingCreates:
     bell = bus.bell()
-    answering = PendingCreates(bell, alone=False)
+    creates = PendingCreates(bell, alone=False)
 
-    def on_chunks(ring: Ring) -> None:
+    def on_ring(ring: Ring) -> None:
         if ring.kind == "asking":
-            answering.asked(ring.response_id)
+            creates.on_asked(ring.response_id)
         elif ring.kind == "answering":
-            answering.told(ring.response_id)
+            creates.on_answer(ring.response_id)
 
-    bell.listen(on_chunks)
-    return answering
+    bell.listen(on_ring)
+    return creates
 
 
 def test_a_connection_on_this_node_is_known_without_asking() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         bus = Bus()
         here = connect(bus)
         here.add("resp_1")
@@ -33,11 +33,11 @@ def test_a_connection_on_this_node_is_known_without_asking() -> None:
         here.discard("resp_1")
         assert bus.rung == []
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_connection_on_another_node_answers_at_once() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         bus = Bus()
         here, there = connect(bus), connect(bus)
         there.add("resp_1")
@@ -46,26 +46,26 @@ def test_a_connection_on_another_node_answers_at_once() -> None:
         assert bus.count("asking") == 1
         there.discard("resp_1")
         assert not await here.holds("resp_1")
-        assert asyncio.get_running_loop().time() == PATIENCE_SECONDS
+        assert asyncio.get_running_loop().time() == ASK_SECONDS
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_node_that_is_alone_asks_nobody() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         bus = Bus()
         assert not await PendingCreates(bus.bell()).holds("resp_1")
         assert bus.rung == []
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_with_the_bell_dead_a_connection_elsewhere_counts_as_gone() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         bus = Bus()
         here, there = connect(bus), connect(bus)
         there.add("resp_1")
         bus.cut = True
         assert not await here.holds("resp_1")
 
-    run_virtually(scene())
+    run_virtually(body())

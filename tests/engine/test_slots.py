@@ -1,4 +1,4 @@
-"""Room: what runs is counted here; what waits too, unless nodes share the line."""
+"""Slots: what runs is counted here; so is what is queued, unless nodes share the queue."""
 
 from __future__ import annotations
 
@@ -8,52 +8,52 @@ from outlive.core.errors import TooMany
 from outlive.engine.slots import Capacity, Slots
 
 
-def test_places_are_taken_given_back_and_limited_per_owner() -> None:
-    room = Slots(Capacity(running=3, waiting=0, running_per_owner=2))
-    assert [room.take(owner) for owner in ("ann", "ann", "ann", "bob", "carl")] == [True, True, False, True, False]
-    assert room.busy_owners() == {"ann"}
-    assert (room.running, room.is_free(), room.is_free("bob")) == (3, False, False)
-    room.give_back("ann")
-    assert room.busy_owners() == frozenset()
-    assert (room.is_free("ann"), room.running) == (True, 2)
+def test_slots_are_taken_released_and_limited_per_owner() -> None:
+    slots = Slots(Capacity(running=3, queued=0, running_per_owner=2))
+    assert [slots.take(owner) for owner in ("ann", "ann", "ann", "bob", "carl")] == [True, True, False, True, False]
+    assert slots.busy_owners() == {"ann"}
+    assert (slots.running, slots.is_free(), slots.is_free("bob")) == (3, False, False)
+    slots.release("ann")
+    assert slots.busy_owners() == frozenset()
+    assert (slots.is_free("ann"), slots.running) == (True, 2)
 
 
-def test_a_line_of_ones_own_is_counted_exactly() -> None:
-    room = Slots(Capacity(running=1, waiting=3, waiting_per_owner=2))
+def test_a_queue_that_is_not_shared_is_counted_exactly() -> None:
+    slots = Slots(Capacity(running=1, queued=3, queued_per_owner=2))
     for owner in ("ann", "ann", "bob"):
-        room.enqueue(owner)
+        slots.enqueue(owner)
     with pytest.raises(TooMany, match="3 responses are waiting"):
-        room.enqueue("carl")
-    room.dequeue("bob")
+        slots.enqueue("carl")
+    slots.dequeue("bob")
     with pytest.raises(TooMany, match="2 of your responses"):
-        room.enqueue("ann")
-    room.claim("ann")
-    assert (room.running, room.line, room.has_queue) == (1, 1, True)
-    room.dequeue("ann")
-    assert not room.has_queue
+        slots.enqueue("ann")
+    slots.take_for_queued("ann")
+    assert (slots.running, slots.queued, slots.has_queue) == (1, 1, True)
+    slots.dequeue("ann")
+    assert not slots.has_queue
 
 
-def test_a_line_that_is_shared_is_only_hinted_at() -> None:
-    room = Slots(Capacity(running=1, waiting=0), shared=True)
-    assert not room.has_queue
-    room.enqueue("ann")  # how many may wait, the database knows
-    assert room.has_queue
-    room.claim("ann")
-    room.find_none()
-    assert (room.has_queue, room.line) == (False, 0)
-    room.hint()
-    assert room.has_queue
+def test_a_shared_queue_is_only_hinted_at() -> None:
+    slots = Slots(Capacity(running=1, queued=0), shared=True)
+    assert not slots.has_queue
+    slots.enqueue("ann")  # the database limits how many are queued
+    assert slots.has_queue
+    slots.take_for_queued("ann")
+    slots.clear_hint()
+    assert (slots.has_queue, slots.queued) == (False, 0)
+    slots.hint()
+    assert slots.has_queue
 
 
-def test_in_a_shared_line_an_owner_may_wait_for_a_place_of_its_own_that_comes_free() -> None:
-    room = Slots(Capacity(running=10, waiting=0, running_per_owner=1), shared=True)
-    assert room.take("ann")
-    room.find_none()
-    room.give_back("ann")
-    assert room.has_queue
+def test_releasing_a_slot_hints_at_the_shared_queue_if_owners_have_limits() -> None:
+    slots = Slots(Capacity(running=10, queued=0, running_per_owner=1), shared=True)
+    assert slots.take("ann")
+    slots.clear_hint()
+    slots.release("ann")
+    assert slots.has_queue
 
 
-def test_nobody_waits_in_a_line_of_ones_own_because_another_node_says_so() -> None:
-    room = Slots(Capacity(running=1, waiting=1))
-    room.hint()
-    assert not room.has_queue
+def test_a_hint_changes_nothing_for_a_queue_that_is_not_shared() -> None:
+    slots = Slots(Capacity(running=1, queued=1))
+    slots.hint()
+    assert not slots.has_queue

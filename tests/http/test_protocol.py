@@ -20,7 +20,7 @@ from outlive.http import protocol
 from outlive.http.app import Access, Application
 from outlive.http.protocol import HeaderCoalescingTransport, Protocol
 from outlive.server import Server
-from tests.engine.rig import open_rig
+from tests.engine.harness import open_harness
 
 
 class Recorder(asyncio.Transport):
@@ -28,16 +28,16 @@ class Recorder(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[bytes | str] = []
+        self.written: list[bytes | str] = []
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.told.append(bytes(data))
+        self.written.append(bytes(data))
 
     def close(self) -> None:
-        self.told.append("close")
+        self.written.append("close")
 
     def is_closing(self) -> bool:
-        return "close" in self.told
+        return "close" in self.written
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
@@ -52,7 +52,7 @@ def test_a_head_and_its_body_are_one_write() -> None:
         joined.write(b"one")
         joined.write(b"two")
         await asyncio.sleep(0)
-        assert below.told == [HEAD + b"one", b"two"]
+        assert below.written == [HEAD + b"one", b"two"]
 
     asyncio.run(check())
 
@@ -62,9 +62,9 @@ def test_a_head_without_a_body_goes_out_at_the_end_of_the_round() -> None:
         below = Recorder()
         joined = HeaderCoalescingTransport(below, asyncio.get_running_loop())
         joined.write(HEAD)
-        assert below.told == []
+        assert below.written == []
         await asyncio.sleep(0)
-        assert below.told == [HEAD]
+        assert below.written == [HEAD]
 
     asyncio.run(check())
 
@@ -75,7 +75,7 @@ def test_closing_sends_what_was_kept_back() -> None:
         joined = HeaderCoalescingTransport(below, asyncio.get_running_loop())
         joined.write(HEAD)
         joined.close()
-        assert below.told == [HEAD, "close"]
+        assert below.written == [HEAD, "close"]
         assert joined.is_closing()
 
     asyncio.run(check())
@@ -89,7 +89,7 @@ def test_the_next_answer_on_the_connection_is_joined_too() -> None:
             joined.write(HEAD)
             joined.write(body)
         await asyncio.sleep(0)
-        assert below.told == [HEAD + b"first", HEAD + b"second"]
+        assert below.written == [HEAD + b"first", HEAD + b"second"]
 
     asyncio.run(check())
 
@@ -119,17 +119,17 @@ def test_pieces_are_poured_until_the_client_is_slow_and_again_when_it_has_read()
     slow, gone = asyncio.Event(), asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        outlet = scope["state"].pop("outlive.outlet")
-        outlet.watch(gone.set)
-        refused.append(outlet.write_now(b"before the head"))
+        connection = scope["state"].pop("outlive.connection")
+        connection.watch(gone.set)
+        refused.append(connection.write_now(b"before the head"))
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(2):
-            while outlet.write_now(piece := b"%07d\n" % len(poured) * 2000):
+            while connection.write_now(piece := b"%07d\n" % len(poured) * 2000):
                 poured.append(piece)
             slow.set()
             await send({"type": "http.response.body", "body": b"", "more_body": True})  # waits until there is room
         await gone.wait()
-        refused.append(outlet.write_now(b"after the client has gone"))
+        refused.append(connection.write_now(b"after the client has gone"))
 
     async def check() -> None:
         async with serving(app) as address:
@@ -157,11 +157,11 @@ def test_a_client_that_hung_up_is_known_to_have_before_the_loop_has_heard_of_it(
     found: list[bool] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        outlet = scope["state"].pop("outlive.outlet")
-        found.append(outlet.has_hung_up())
+        connection = scope["state"].pop("outlive.connection")
+        found.append(connection.is_hung_up())
         client.close()  # and nobody has read its end when the next line runs
-        found.append(outlet.has_hung_up())
-        assert not outlet.is_cut
+        found.append(connection.is_hung_up())
+        assert not connection.is_cut
 
     async def check() -> None:
         async with serving(app) as address:
@@ -185,17 +185,17 @@ def test_what_a_client_does_next_tells_whether_it_has_read_its_answer(
 ) -> None:
     large = then in ("stall", "be slow")
     # Only who keeps silent is waited for.
-    monkeypatch.setattr(protocol, "TAKING_SECONDS", 0.05 if large or then == "keep silent" else 60)
+    monkeypatch.setattr(protocol, "READING_SECONDS", 0.05 if large or then == "keep silent" else 60)
     body = b"x" * 20_000_000 if large else b"ok"
     found: list[bool] = []
     cycles = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         cycles.append(weakref.ref(receive.__self__))
-        outlet = scope["state"].pop("outlive.outlet")
+        connection = scope["state"].pop("outlive.connection")
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
         await send({"type": "http.response.body", "body": body})
-        found.append(await outlet.is_taken())
+        found.append(await connection.was_read())
 
     async def check() -> None:
         loop = asyncio.get_running_loop()
@@ -231,8 +231,8 @@ def test_nothing_of_a_request_waits_for_the_garbage_collection(tmp_path: Path) -
     cycles = []
 
     async def check() -> None:
-        async with open_rig(tmp_path) as rig:
-            application = Application(rig.engine, Access())
+        async with open_harness(tmp_path) as harness:
+            application = Application(harness.engine, Access())
 
             async def app(scope: Any, receive: Any, send: Any) -> None:
                 cycles.append(weakref.ref(receive.__self__))

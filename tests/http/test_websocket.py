@@ -7,25 +7,25 @@ import json
 from pathlib import Path
 from typing import Any
 
-from outlive.http.request import Call, Message
+from outlive.http.request import Message, Request
 from outlive.http.websocket.socket import Socket
 from outlive.testing import answer
-from tests.engine.rig import Rig, play
+from tests.engine.harness import Harness, run_with_harness
 from tests.support.scripting import Gate
 
 
 class Client:
     """The other side of the application's calls: frames to take, and what it was sent."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, harness: Harness) -> None:
         self.sent: list[Message] = []
         self.reads = asyncio.Event()  # cleared: the client's buffers are full
         self.reads.set()
         self._frames: asyncio.Queue[Message] = asyncio.Queue()
         self._frames.put_nowait({"type": "websocket.connect"})
         scope: dict[str, Any] = {"type": "websocket", "path": "/v1/responses", "headers": []}
-        self.call = Call(scope, self._frames.get, self._send, rig.engine, 1 << 20)
-        self.call.owner = "ann"
+        self.request = Request(scope, self._frames.get, self._send, harness.engine, 1 << 20)
+        self.request.owner = "ann"
 
     def create(self, **body: Any) -> None:
         self.put({"type": "response.create", "model": "m", "input": "Hi", **body})
@@ -50,73 +50,75 @@ class Client:
 
 
 def test_a_client_that_does_not_read_is_sent_one_frame_and_no_more(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        client = Client(rig)
-        running = asyncio.create_task(Socket(client.call, 60.0).run())
+    async def body(harness: Harness) -> None:
+        client = Client(harness)
+        running = asyncio.create_task(Socket(client.request, 60.0).run())
         await asyncio.sleep(0)
         client.reads.clear()
         client.create()
         await client.wait("response.created")
-        assert (await rig.end(client.events[0]["response"]["id"]))["status"] == "completed"  # nobody is held up by it
+        assert (await harness.end(client.events[0]["response"]["id"]))[
+            "status"
+        ] == "completed"
         assert [event["type"] for event in client.events] == ["response.created"]
         client.reads.set()
         client.leave()
         await running
         assert client.sent[-1]["type"] == "websocket.send"  # who has left is not told goodbye
 
-    play(tmp_path, scene, [answer(*("word " * 500).split())])
+    run_with_harness(tmp_path, body, [answer(*("word " * 500).split())])
 
 
 def test_a_turn_that_goes_on_for_too_long_is_cut_with_its_connection(tmp_path: Path) -> None:
     gate = Gate()
 
-    async def scene(rig: Rig) -> None:
-        client = Client(rig)
-        running = asyncio.create_task(Socket(client.call, 0.05, 0.1).run())
+    async def body(harness: Harness) -> None:
+        client = Client(harness)
+        running = asyncio.create_task(Socket(client.request, 0.05, 0.1).run())
         client.create()
         await gate.reached.wait()
         await running
         assert client.events[-1]["error"]["code"] == "websocket_connection_limit_reached"
         assert (client.sent[-1]["type"], client.sent[-1]["code"]) == ("websocket.close", 1001)
         gate.open()
-        final = await rig.end(client.events[0]["response"]["id"])  # it is stored, and runs on
+        final = await harness.end(client.events[0]["response"]["id"])  # it is stored, and runs on
         assert final["status"] == "completed"
 
-    play(tmp_path, scene, [gate, answer("Hello")])
+    run_with_harness(tmp_path, body, [gate, answer("Hello")])
 
 
 def test_a_client_that_does_not_read_cannot_keep_its_connection_open(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("outlive.http.websocket.socket.CLOSE_SECONDS", 0.05)
 
-    async def scene(rig: Rig) -> None:
-        client = Client(rig)
-        running = asyncio.create_task(Socket(client.call, 0.05).run())
+    async def body(harness: Harness) -> None:
+        client = Client(harness)
+        running = asyncio.create_task(Socket(client.request, 0.05).run())
         await asyncio.sleep(0.01)
         client.reads.clear()
         await running
         assert [message["type"] for message in client.sent] == ["websocket.accept", "websocket.send"]
 
-    play(tmp_path, scene, [answer("Hello")])
+    run_with_harness(tmp_path, body, [answer("Hello")])
 
 
 def test_a_mistake_of_the_server_ends_a_turn_and_not_the_connection(tmp_path: Path, caplog: Any) -> None:
-    async def scene(rig: Rig) -> None:
-        client = Client(rig)
-        running = asyncio.create_task(Socket(client.call, 60.0).run())
-        check, rig.backend.check = rig.backend.check, _fail  # type: ignore[method-assign]
+    async def body(harness: Harness) -> None:
+        client = Client(harness)
+        running = asyncio.create_task(Socket(client.request, 60.0).run())
+        check, harness.backend.check = harness.backend.check, _fail  # type: ignore[method-assign]
         client.create(stream_id="a")
         await client.wait("error")
         error = client.events[0]
         assert (error["status"], error["stream_id"], error["error"]["code"]) == (500, "a", "server_error")
-        assert client.call.request_id in error["error"]["message"] and "secret" not in error["error"]["message"]
-        rig.backend.check = check  # type: ignore[method-assign]
+        assert client.request.request_id in error["error"]["message"] and "secret" not in error["error"]["message"]
+        harness.backend.check = check  # type: ignore[method-assign]
         client.create(stream_id="a")
         await client.wait("response.completed")
         client.leave()
         await running
 
-    play(tmp_path, scene, [answer("Hello")])
-    assert "a turn failed" in caplog.text
+    run_with_harness(tmp_path, body, [answer("Hello")])
+    assert "turn failed" in caplog.text
 
 
 def _fail(request: object) -> None:

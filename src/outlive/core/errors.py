@@ -18,6 +18,10 @@ class OutliveError(Exception):
         super().__init__(self.message)
 
 
+class ClientDisconnected(Exception):
+    """The client went away before its request was accepted: there is no one to answer."""
+
+
 # -- the caller's fault: the request must change before it can work
 
 

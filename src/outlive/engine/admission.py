@@ -10,7 +10,14 @@ from hashlib import sha256
 import msgspec
 
 from outlive.core.context.assemble import find_stray_output
-from outlive.core.errors import Conflict, InvalidRequest, MustWait, NotFound, ShuttingDown, TooMany
+from outlive.core.errors import (
+    ClientDisconnected,
+    InvalidRequest,
+    MustWait,
+    NotFound,
+    ShuttingDown,
+    TooMany,
+)
 from outlive.core.events import AnyDraft, Draft
 from outlive.core.fold import Fold
 from outlive.core.ids import IdSource
@@ -24,24 +31,15 @@ from outlive.core.requests.secrets import pack_secrets, purpose_of
 from outlive.core.toolcalls.offer import without_server_tools
 from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.ephemeral import EphemeralRuns
-from outlive.engine.retries import PendingCreates
+from outlive.engine.retries import Retries
 from outlive.engine.run.compactor import Compactor
-from outlive.engine.run.runner import Route
+from outlive.engine.run.run import RunServices
 from outlive.engine.worker import Worker
 from outlive.ports.backend import Backend
-from outlive.ports.catalog import Catalog
-from outlive.ports.clock import Clock
-from outlive.ports.history import History
-from outlive.ports.ledger import NO_CHECKPOINT, Admission, Admitted, Claim, Idempotency, Ledger, Memory, Position
-from outlive.ports.seal import Seal
-from outlive.ports.toolbox import Toolbox
+from outlive.ports.ledger import NO_CHECKPOINT, Admission, Admitted, Claim, Idempotency, Memory, Position
+from outlive.ports.storage import Storage
 
-# D17: how old a response may be that a silent retry attaches to, and how long to wait for its connection to die.
-RETRY_AGE_SECONDS = 900.0
-RETRY_PATIENCE_SECONDS = 1.0
-RETRY_STEP_SECONDS = 0.05
-
-NOWHERE = Position(0, 0)
+NO_POSITION = Position(0, 0)
 
 NO_SEAL = (
     "This server cannot keep the 'headers' or the 'authorization' of tools: it has no key to seal them with. Its "
@@ -50,15 +48,15 @@ NO_SEAL = (
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True):
-    """A create as it came in: who asks, the decoded body, and what the headers say about repeats."""
+    """A create as it came in: the owner, the decoded body, and what the headers say about repeats."""
 
     owner: str
     body: object
     idempotency_key: str | None = None
-    large: bool = False  # too much to look through while streams wait
+    large: bool = False  # too large to be checked on the event loop
     retry_count: int | None = None  # the SDK's x-stainless-retry-count; None: not an SDK that retries silently
     memory: Memory | None = None  # what the connection remembers of the response to be continued
-    confirm: Callable[[], None] = lambda: None  # raises when whoever asks does not wait for an answer any more
+    is_abandoned: Callable[[], bool] = lambda: False  # the client is gone already
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -66,210 +64,179 @@ class Accepted(msgspec.Struct, frozen=True):
 
     response_id: str
     request: CreateResponse
-    fold: Fold | None = None  # as admitted; None when this request attached to an earlier one's response
+    fold: Fold | None = None  # as admitted; None if the request attached to an earlier one's response
+
+
+class Examined(msgspec.Struct, frozen=True):
+    """A request that was parsed and checked."""
+
+    request: CreateResponse
+    model: str
+    digest: bytes | None  # of the body, if the request may be repeated
 
 
 class Admitter:
-    """Lets requests in."""
+    """Admits requests."""
 
     def __init__(
         self,
-        route: Route,
-        ledger: Ledger,
-        catalog: Catalog,
-        history: History,
+        storage: Storage,
+        services: RunServices,
         worker: Worker,
-        fleeting: EphemeralRuns,
-        clock: Clock,
+        ephemeral: EphemeralRuns,
+        retries: Retries,
         ids: IdSource,
+        *,
         limits: Limits,
-        answering: PendingCreates,
-        toolbox: Toolbox | None = None,
-        seal: Seal | None = None,
-        compactor: Compactor | None = None,
         event_names: EventNames = "openai",
     ) -> None:
-        self._route = route
-        self._ledger = ledger
-        self._catalog = catalog
-        self._history = history
+        self._ledger = storage.ledger
+        self._catalog = storage.catalog
+        self._history = storage.history
+        self._route = services.route
+        self._clock = services.clock
+        self._tools = services.tools
+        self._compactor: Compactor | None = services.compactor
         self._worker = worker
-        self._fleeting = fleeting
-        self._clock = clock
+        self._ephemeral = ephemeral
+        self._retries = retries
         self._ids = ids
         self._limits = limits
-        self.answering = answering
-        # What is being admitted, and may be repeated meanwhile.
-        self._coming: dict[tuple[str, bytes], asyncio.Future[Admitted]] = {}
-        self._toolbox = toolbox
-        self._seal = seal
-        self._compactor = compactor
         self._event_names = event_names
 
-    async def admit(self, arrival: Submission) -> Accepted:
-        examined = await asyncio.to_thread(self._examine, arrival) if arrival.large else self._examine(arrival)
-        request, model, digest = examined
-        if not request.store:
-            if request.refers:
-                request = await self._resolve(arrival, request)
-            return await self._admit_fleeting(arrival, request, model)
-        if arrival.memory is not None:
-            raise _not_found(request, " in storage: it has `store: false`, so that only one like it can continue it")
-        if digest is not None and (earlier := await self._find_earlier(arrival, digest)) is not None:
-            return Accepted(earlier, request)
+    async def admit(self, submission: Submission) -> Accepted:
+        """Accept a request, or attach it to the response that an earlier try of it made."""
+        examine = self._examine
+        examined = await asyncio.to_thread(examine, submission) if submission.large else examine(submission)
+        request = examined.request
+        if request.store:
+            if submission.memory is not None:
+                why = " in storage: it has `store: false`, so that only one like it can continue it"
+                raise _not_found(request, why)
+            # Before lock and limits (D17).
+            if (earlier := await self._find_earlier(submission, examined.digest)) is not None:
+                return Accepted(earlier, request)
         if request.refers:
-            request = await self._resolve(arrival, request)
-        return await self._admit_stored(arrival, request, model, digest)
+            examined = msgspec.structs.replace(examined, request=await self._resolve(submission, request))
+        if request.store:
+            return await self._admit_stored(submission, examined)
+        return await self._admit_ephemeral(submission, examined)
 
-    def _examine(self, arrival: Submission) -> tuple[CreateResponse, str, bytes | None]:
-        """All that can be said of a request without asking anybody: what it wants, of which model, and its digest."""
-        request = parse_create(arrival.body, self._ids, self._limits)
+    async def _find_earlier(self, submission: Submission, digest: bytes | None) -> str | None:
+        if digest is None:
+            return None
+        if submission.idempotency_key is not None:
+            return await self._retries.find_by_key(submission.owner, submission.idempotency_key, digest)
+        return await self._retries.find_unanswered(submission.owner, digest) if submission.retry_count else None
+
+    # -- checking
+
+    def _examine(self, submission: Submission) -> Examined:
+        """Check everything that needs no database."""
+        request = parse_create(submission.body, self._ids, self._limits)
         if self._event_names != "openai":
             request = msgspec.structs.replace(request, event_names=self._event_names)
         backend, model = self._route(request.model)
         if not request.refers:
             self._check(backend, request)
-        may_repeat = request.store and (arrival.idempotency_key is not None or arrival.retry_count is not None)
-        return request, model, sha256(canonical(arrival.body)).digest() if may_repeat else None
+        may_repeat = request.store and (submission.idempotency_key is not None or submission.retry_count is not None)
+        return Examined(request, model, sha256(canonical(submission.body)).digest() if may_repeat else None)
 
     def _check(self, backend: Backend, request: CreateResponse) -> None:
-        """Refuse what nobody can do: the server's own tools are its own affair, the rest is the upstream's."""
-        if self._toolbox is not None and request.tools and not backend.stepwise:
-            self._toolbox.check(request)
-            if request.secrets and request.store and self._seal is None:
+        """Refuse tools that this server does not have, and what the upstream cannot be sent."""
+        if self._tools is not None and request.tools and not backend.stepwise:
+            self._tools.toolbox.check(request)
+            if request.secrets and request.store and self._tools.seal is None:
                 refuse(NO_SEAL, "tools", "unsupported_parameter")
             request = without_server_tools(request)
         backend.check(request)
 
-    def _close_secrets(self, request: CreateResponse, response_id: str) -> bytes | None:
-        if not request.secrets or self._seal is None:
-            return None
-        return self._seal.close(pack_secrets(request.secrets), purpose_of(response_id))
-
-    async def _resolve(self, arrival: Submission, request: CreateResponse) -> CreateResponse:
-        """The request with the items that it refers to in it, and with compaction items that can be opened."""
-        found = {item["id"]: item for item in arrival.memory.items if "id" in item} if arrival.memory else {}
+    async def _resolve(self, submission: Submission, request: CreateResponse) -> CreateResponse:
+        """Put the items that the request refers to into it, and check that its compaction items can be opened."""
+        found = {item["id"]: item for item in submission.memory.items if "id" in item} if submission.memory else {}
         wanted = [item_id for item_id in find_references(request.input) if item_id not in found]
         if wanted:
-            found |= await self._catalog.stored_items(arrival.owner, wanted)
+            found |= await self._catalog.stored_items(submission.owner, wanted)
         request = msgspec.structs.replace(request, input=resolve(request.input, found), refers=False)
         checked = request
         if self._compactor is not None:
-            self._compactor.check(arrival.owner, request.input)
-            checked = msgspec.structs.replace(request, input=self._compactor.stand_in(request.input))
+            self._compactor.check(submission.owner, request.input)
+            checked = msgspec.structs.replace(request, input=self._compactor.replace_ours(request.input))
         self._check(self._route(request.model)[0], checked)
         return request
 
-    # -- repeats
+    # -- stored responses
 
-    async def _find_earlier(self, arrival: Submission, digest: bytes) -> str | None:
-        """The response that this request made before, if it is a repeat. Checked before lock and limits (D17)."""
-        if arrival.idempotency_key is not None:
-            return await self._find_by_key(arrival.owner, arrival.idempotency_key, digest)
-        if arrival.retry_count:
-            return await self._find_unanswered(arrival.owner, digest)
-        return None
-
-    async def _find_by_key(self, owner: str, key: str, digest: bytes) -> str | None:
-        found = await self._catalog.idempotent(owner, "response", key)
-        if found is None or await self._is_free(owner, found[1]):
-            return None
-        if found[0] != digest:
-            # Named, so that whoever lost the answer to the first one can go on with it.
-            message = f"The same Idempotency-Key was used with another body, for response {found[1]}."
-            raise Conflict(message, param="Idempotency-Key")
-        return found[1]
-
-    async def _is_free(self, owner: str, response_id: str) -> bool:
-        """A key whose response failed, or is gone, starts anew."""
-        status = await self._catalog.status(owner, response_id)
-        return status is None or status == "failed"
-
-    async def _find_unanswered(self, owner: str, digest: bytes) -> str | None:
-        """The SDK gave up on a connection and asks again: we may hear of the new one before the old one's end."""
-        if (coming := self._coming.get((owner, digest))) is not None:
-            await asyncio.wait([coming])
-        for _ in range(int(RETRY_PATIENCE_SECONDS / RETRY_STEP_SECONDS)):
-            since = self._clock.now() - RETRY_AGE_SECONDS
-            found = await self._catalog.unanswered(owner, digest, since)
-            for response_id in found:
-                if await self.answering.holds(response_id):
-                    continue
-                # Its connection may have had its answer since we looked.
-                if response_id in await self._catalog.unanswered(owner, digest, since):
-                    return response_id
-            if not found:
-                return None
-            await self._clock.sleep(RETRY_STEP_SECONDS)
-        return None
-
-    # -- acceptance
-
-    async def _admit_stored(
-        self, arrival: Submission, request: CreateResponse, model: str, digest: bytes | None
-    ) -> Accepted:
-        runs = self._worker.reserve(arrival.owner)
+    async def _admit_stored(self, submission: Submission, examined: Examined) -> Accepted:
+        runs = self._worker.reserve(submission.owner)
         try:
-            return await self._admit_reserved(arrival, request, model, digest, runs=runs)
+            return await self._admit_reserved(submission, examined, runs=runs)
         except MustWait:
-            self._worker.room.enqueue(arrival.owner)
-            return await self._admit_reserved(arrival, request, model, digest, runs=False)
+            self._worker.slots.enqueue(submission.owner)
+            return await self._admit_reserved(submission, examined, runs=False)
 
-    async def _admit_reserved(
-        self, arrival: Submission, request: CreateResponse, model: str, digest: bytes | None, *, runs: bool
-    ) -> Accepted:
-        owner, key = arrival.owner, arrival.idempotency_key
+    async def _admit_reserved(self, submission: Submission, examined: Examined, *, runs: bool) -> Accepted:
+        made = None
         try:
-            if key is None:
-                arrival.confirm()
-            now = self._clock.now()
-            fold, frames = self._open(request, model, now, waits=not runs)
-            admission = Admission(
-                response_id=str(fold.header["id"]),
-                owner=owner,
-                at=now,
-                request=request,
-                status="in_progress" if runs else "queued",
-                frames=frames,
-                count=fold.last + 1,
-                worker=self._worker.name if runs else None,
-                large=arrival.large,
-                idempotency=Idempotency(key, digest) if key is not None and digest is not None else None,
-                retry_digest=digest if arrival.retry_count is not None else None,
-                sealed=self._close_secrets(request, str(fold.header["id"])) if request.secrets else None,
-            )
-        except BaseException:
-            self._worker.release(owner, runs)
-            raise
-        attached = await self._admit(admission, fold)
-        return Accepted(admission.response_id, request, fold) if attached is None else Accepted(attached, request)
+            if submission.idempotency_key is None and submission.is_abandoned():
+                # Its client may have asked another node by now, and been answered.
+                raise ClientDisconnected
+            made = admission, fold = self._make_admission(submission, examined, runs=runs)
+        finally:
+            if made is None:
+                self._worker.release_slot(submission.owner, runs)  # otherwise `_on_admitted` owns the slot
+        attached = await self._write(admission, fold)
+        if attached is not None:
+            return Accepted(attached, examined.request)
+        return Accepted(admission.response_id, examined.request, fold)
 
-    async def _admit(self, admission: Admission, fold: Fold) -> str | None:
-        """Admit and start; the id of the earlier response if there was one already."""
+    def _make_admission(self, submission: Submission, examined: Examined, *, runs: bool) -> tuple[Admission, Fold]:
+        request, key, digest = examined.request, submission.idempotency_key, examined.digest
+        now = self._clock.now()
+        fold, frames = self._open(request, examined.model, now, queued=not runs)
+        response_id = str(fold.header["id"])
+        admission = Admission(
+            response_id=response_id,
+            owner=submission.owner,
+            at=now,
+            request=request,
+            status="in_progress" if runs else "queued",
+            frames=frames,
+            count=fold.last + 1,
+            worker=self._worker.name if runs else None,
+            large=submission.large,
+            idempotency=Idempotency(key, digest) if key is not None and digest is not None else None,
+            retry_digest=digest if submission.retry_count is not None else None,
+            sealed=self._seal_secrets(request, response_id) if request.secrets else None,
+        )
+        return admission, fold
+
+    def _seal_secrets(self, request: CreateResponse, response_id: str) -> bytes | None:
+        seal = self._tools.seal if self._tools is not None else None
+        return None if seal is None else seal.close(pack_secrets(request.secrets), purpose_of(response_id))
+
+    async def _write(self, admission: Admission, fold: Fold) -> str | None:
+        """Write the admission, and start the run. Returns the id of the earlier response if there was one already."""
         admitting = self._ledger.admit(admission)
-        if admission.retry_digest is not None:
-            self._expect((admission.owner, admission.retry_digest), admitting)
-        # A future of our own: once the transaction is on its way it counts, also if the connection is gone by then.
+        self._retries.register(admission, admitting)
+        # A future of its own: a transaction that was sent counts, also if the connection is gone by then.
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        admitting.add_done_callback(partial(self._admitted, admission, fold, answer))
+        admitting.add_done_callback(partial(self._on_admitted, admission, fold, answer))
         return await answer
 
-    def _expect(self, whose: tuple[str, bytes], admitting: asyncio.Future[Admitted]) -> None:
-        self._coming[whose] = admitting  # of several, the last is written last
-        admitting.add_done_callback(lambda _: self._coming.get(whose) is admitting and self._coming.pop(whose))
-
-    def _admitted(
+    def _on_admitted(
         self,
         admission: Admission,
         fold: Fold,
         answer: asyncio.Future[str | None],
         admitting: asyncio.Future[Admitted],
     ) -> None:
-        """Owns the room that was reserved: a run gives that back when it ends, everything else gives it back here."""
+        """Start or queue the response. Owns the reserved slot: a run gives it back when it ends, all else gives it back
+        here."""
         runs = admission.worker is not None
         error = ShuttingDown() if admitting.cancelled() else admitting.exception()
         if error is not None:
-            self._worker.release(admission.owner, runs)
+            self._worker.release_slot(admission.owner, runs)
             if not answer.done():
                 answer.set_exception(error)
             return
@@ -277,43 +244,48 @@ class Admitter:
         if not answer.done():
             answer.set_result(admitted.attached)
         if admitted.attached is not None:
-            self._worker.release(admission.owner, runs)
+            self._worker.release_slot(admission.owner, runs)
         elif admitted.lease is not None and admitted.position is not None:
-            request, place = admission.request, admitted.position
-            claim = Claim(admitted.lease, admission.owner, request, place, 1, NO_CHECKPOINT, request.background)
-            live = LiveResponse(admitted.lease, fold, self._clock.monotonic(), admission.frames)
-            self._worker.start(claim, live)
+            request, position = admission.request, admitted.position
+            claim = Claim(admitted.lease, admission.owner, request, position, 1, NO_CHECKPOINT, request.background)
+            read_at = self._clock.monotonic()
+            self._worker.start(LiveResponse(claim, fold, self._ledger, read_at=read_at, frames=admission.frames))
         else:
-            self._worker.offer()  # room may have come free while the transaction was on its way
+            self._worker.announce_queued()  # a slot may have come free while the transaction was under way
 
-    async def _admit_fleeting(self, arrival: Submission, request: CreateResponse, model: str) -> Accepted:
-        if arrival.idempotency_key is not None:
+    # -- responses that are not stored
+
+    async def _admit_ephemeral(self, submission: Submission, examined: Examined) -> Accepted:
+        owner, request = submission.owner, examined.request
+        if submission.idempotency_key is not None:
             raise InvalidRequest(
                 "An Idempotency-Key needs a stored response to come back to: leave out it or `store: false`.",
                 param="Idempotency-Key",
                 code="unsupported_parameter",
             )
-        if not self._worker.reserve(arrival.owner, stored=False):
-            self._worker.release(arrival.owner, runs=False)
+        if not self._worker.reserve(owner, stored=False):
+            self._worker.release_slot(owner, runs=False)
             raise TooMany("The server is busy, and a response that is not stored cannot wait in line.")
+        opened = None
         try:
-            place = await self._locate(arrival, request)
-            fold, frames = self._open(request, model, self._clock.now(), waits=False)
-        except BaseException:
-            self._worker.release(arrival.owner, runs=True)
-            raise
-        lease = self._fleeting.admit(str(fold.header["id"]), frames, fold.last + 1)
-        claim = Claim(lease, arrival.owner, request, place or NOWHERE, 1, NO_CHECKPOINT, False, memory=arrival.memory)
-        live = LiveResponse(lease, fold, frames=frames)
-        self._fleeting.start(claim, live, lambda: self._worker.release(arrival.owner, runs=True))
+            position = await self._locate(submission, request)
+            opened = fold, frames = self._open(request, examined.model, self._clock.now(), queued=False)
+        finally:
+            if opened is None:
+                self._worker.release_slot(owner, runs=True)
+        ledger = self._ephemeral.ledger
+        lease = ledger.admit(str(fold.header["id"]), frames, fold.last + 1)
+        claim = Claim(lease, owner, request, position or NO_POSITION, 1, NO_CHECKPOINT, False, memory=submission.memory)
+        task = self._ephemeral.start(LiveResponse(claim, fold, ledger, frames=frames))
+        task.add_done_callback(lambda _: self._worker.release_slot(owner, runs=True))
         return Accepted(lease.response_id, request, fold)
 
-    async def _locate(self, arrival: Submission, request: CreateResponse) -> Position | None:
-        """Where the stored history of a response ends that will not be stored itself."""
-        memory = arrival.memory
+    async def _locate(self, submission: Submission, request: CreateResponse) -> Position | None:
+        """Find the end of the stored history that a response which is not stored continues."""
+        memory = submission.memory
         if memory is None:
             return await self._history.locate(
-                arrival.owner, conversation=request.conversation, parent=request.previous_response_id
+                submission.owner, conversation=request.conversation, parent=request.previous_response_id
             )
         if memory.position is None:
             if (stray := find_stray_output(memory.items, request.input)) is not None:
@@ -321,21 +293,21 @@ class Admitter:
                 refuse(f"No tool call was made with call_id {call_id!r}.", f"input[{stray}].call_id")
             return None
         try:
-            # What was remembered stands behind it, so it must still be there (D22).
-            await self._history.locate(arrival.owner, conversation=memory.conversation, parent=memory.parent)
+            # The remembered items continue it, so it must still be there (D22).
+            await self._history.locate(submission.owner, conversation=memory.conversation, parent=memory.parent)
         except (NotFound, InvalidRequest):
             raise _not_found(request, " any more: what came before it was deleted or has expired") from None
         return memory.position
 
-    def _open(self, request: CreateResponse, model: str, now: float, waits: bool) -> tuple[Fold, bytes]:
-        """The first events: created, and queued or in_progress. A foreground response that waits has created alone."""
-        status = "queued" if request.background or waits else "in_progress"
+    def _open(self, request: CreateResponse, model: str, now: float, *, queued: bool) -> tuple[Fold, bytes]:
+        """Render the first events: created, then queued or in_progress. A queued foreground response has one."""
+        status = "queued" if request.background or queued else "in_progress"
         response = header(request, self._ids.new("resp"), int(now), model, status)
         fields = {"response": msgspec.Raw(msgspec.json.encode(response))}
         drafts: list[AnyDraft] = [Draft("response.created", fields)]
         if request.background:
             drafts.append(Draft("response.queued", fields))
-        elif not waits:
+        elif not queued:
             drafts.append(Draft("response.in_progress", fields))
         return Fold(response, len(drafts) - 1), b"".join(number(drafts, -1))
 

@@ -1,65 +1,419 @@
-"""The engine as the wire sees it: its rooms, wired together."""
+"""The engine as HTTP, WebSocket and the command line use it: verbs, and nothing else."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from types import TracebackType
 
 import msgspec
 
-from outlive.core.errors import NotFound, StorageUnavailable
+from outlive.core.errors import ClientDisconnected, NotFound, OutliveError, StorageUnavailable
+from outlive.core.events import Json
 from outlive.core.ids import IdSource
+from outlive.core.naming import EventNames
+from outlive.core.requests.create import CreateResponse
 from outlive.core.requests.limits import Limits
-from outlive.engine.admission import Admitter
+from outlive.engine.admission import Accepted, Admitter, Submission
 from outlive.engine.cluster.node import Node
+from outlive.engine.cluster.notifier import ProgressNotifier
+from outlive.engine.context_queries import ContextQueries
 from outlive.engine.delivery.live import LiveResponses
-from outlive.engine.delivery.reader import Reader
+from outlive.engine.delivery.reader import Cursor, Reader, Shutdown, StreamInterrupted
 from outlive.engine.ephemeral import EphemeralRuns
-from outlive.engine.run.context_queries import ContextQueries
-from outlive.engine.sweeper import Sweeper
+from outlive.engine.retries import PendingCreates
+from outlive.engine.run.fitting import Count
+from outlive.engine.run.run import RunServices
+from outlive.engine.slots import Capacity
+from outlive.engine.sweeper import RetentionPolicy, Sweeper
 from outlive.engine.worker import Worker
-from outlive.ports.backend import Backend
-from outlive.ports.catalog import Catalog
+from outlive.ports.backend import Backends, PassedAnswer
+from outlive.ports.catalog import Page, Paging, Record
 from outlive.ports.clock import Clock
-from outlive.ports.conversations import Conversations
-from outlive.ports.ledger import Ledger
+from outlive.ports.ledger import Idempotency, Memory
+from outlive.ports.storage import Storage
+
+# Fields that lists leave out of a response: the parts that may be long.
+LONG_FIELDS = ("output", "tools", "instructions")
 
 
-class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    backends: dict[str, Backend]
-    route: Callable[[str], tuple[Backend, str]]
-    door: Admitter
-    contexts: ContextQueries
+class View(msgspec.Struct, frozen=True):
+    """A response as it stands."""
+
+    body: bytes
+    poll_after: float | None = None  # seconds after which to look again; None: it has ended
+
+
+class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of an engine."""
+
+    name: str  # of this worker; no other may ever have the same
+    capacity: Capacity
+    retention: RetentionPolicy = RetentionPolicy()
+    limits: Limits = Limits()
+    event_names: EventNames = "openai"
+    claims: bool = True  # False: this node runs no stored responses
+    commit_seconds: float = 0.005  # longest wait for more events to commit
+    keep_alive_seconds: float = 15.0
+    run_seconds: float | None = None  # limit of a run's duration
+    abandon_after: float | None = None  # seconds after which a foreground run without a reader is cancelled
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of an engine, wired by `build`. For the engine itself, and for tests that drive one of them alone."""
+
+    storage: Storage
+    backends: Backends
+    services: RunServices
     worker: Worker
-    fleeting: EphemeralRuns
-    reader: Reader  # of stored responses
-    fleeting_reader: Reader
-    ledger: Ledger
-    catalog: Catalog
-    conversations: Conversations
+    admitter: Admitter
+    ephemeral: EphemeralRuns
+    reader: Reader
+    live: LiveResponses
+    creates: PendingCreates
+    contexts: ContextQueries
     sweeper: Sweeper
+    shutdown: Shutdown
+    notifier: ProgressNotifier | None
+    node: Node | None  # None on a single server
     clock: Clock
-    ids: IdSource
-    limits: Limits
-    is_healthy: Callable[[], Awaitable[bool]]
-    abandon_after: float | None = None
-    node: Node | None = None  # None: nobody else is at work on the same database
 
-    async def tick(self, lives: tuple[LiveResponses, ...], seconds: float) -> None:
-        """Now and then: let idle readers send their keep-alive, and end what nobody reads any more."""
+
+class Engine:
+    """Everything that a client may ask for."""
+
+    def __init__(self, parts: Parts, options: EngineOptions, ids: IdSource) -> None:
+        self.parts = parts
+        self.ids = ids
+        self.limits = options.limits
+        self._abandon_after = options.abandon_after
+        self._tick_seconds = _tick_seconds(options)
+        self._storage = parts.storage
+        self._catalog = parts.storage.catalog
+        self._conversations = parts.storage.conversations
+        self._backends = parts.backends
+        self._worker = parts.worker
+        self._reader = parts.reader
+        self._sweeper = parts.sweeper
+        self._shutdown = parts.shutdown
+        self._node = parts.node
+        self._clock = parts.clock
+
+    # -- the server's life
+
+    async def start(self) -> int:
+        """Join the cluster and recover what dead workers left. Returns how many responses were recovered."""
+        if self._node is not None:
+            await self._node.start()
+        return await self._worker.recover()
+
+    async def run(self) -> None:
+        """Do the regular work until cancelled: sweep, wake idle readers, poll the cluster."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._sweeper.run())
+            group.create_task(self._tick())
+            if self._node is not None:
+                group.create_task(self._node.run())
+
+    async def drain(self, grace: float) -> None:
+        """Take no new work, release or end what runs, then interrupt every stream."""
+        self._shutdown.draining = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._worker.drain(grace))
+                group.create_task(self.parts.ephemeral.drain(grace))
+        finally:
+            self._shutdown.interrupting = True
+            self.parts.live.wake_all()
+
+    async def stop(self) -> None:
+        """Leave the cluster and close the backends."""
+        if self._node is not None:
+            await self._node.stop()
+        backends = self._backends.by_name.values()
+        await asyncio.gather(*(backend.close() for backend in backends), return_exceptions=True)
+
+    @property
+    def is_draining(self) -> bool:
+        """True from the moment the server takes no new work."""
+        return self._shutdown.draining
+
+    async def find_problem(self) -> str | None:
+        """Return why this server should not be sent requests, or None if it should."""
+        if self._shutdown.draining:
+            return "shutting down"
+        return None if await self._storage.probe() else "the database is unavailable"
+
+    async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(seconds)
-            for each in lives:
-                each.wake_all()
-            if self.abandon_after is not None:
-                with contextlib.suppress(StorageUnavailable, NotFound):  # then a later round does it, or it was deleted
-                    await self.worker.cancel_abandoned(self.abandon_after)
+            await asyncio.sleep(self._tick_seconds)
+            await self.tick_once()
+
+    async def tick_once(self) -> None:
+        """Let idle readers send their keep-alive, and cancel runs that have had no reader for long."""
+        self.parts.live.wake_all()
+        if self._abandon_after is not None:
+            with contextlib.suppress(StorageUnavailable, NotFound):  # the next tick tries again, or it was deleted
+                await self._worker.cancel_abandoned(self._abandon_after)
+
+    def now(self) -> float:
+        """Return the time in unix seconds."""
+        return self._clock.now()
+
+    def new_id(self, prefix: str) -> str:
+        """Make an id."""
+        return self.ids.new(prefix)
+
+    # -- responses
+
+    def create(self, submission: Submission) -> Created:
+        """Create a response and hold it for the connection that answers: `async with engine.create(...) as created`.
+
+        What happens to the connection never ends a stored response; one with `store: false` ends with the block.
+        """
+        return Created(self, submission)
+
+    async def follow(self, owner: str, response_id: str, after: int = -1) -> Cursor:
+        """Return a cursor behind an event of a stored response. Raises NotFound."""
+        await self._catalog.response(owner, response_id)
+        return self._reader.follow(response_id, after)
+
+    async def show(self, owner: str, response_id: str, wait: float = 0.0) -> View:
+        """Return a response as it stands, after waiting that long at most for its end."""
+        record = await self._catalog.response(owner, response_id)
+        if record.snapshot is None and wait:
+            with contextlib.suppress(StreamInterrupted):  # shutting down: show how far it is
+                await self._reader.wait_end(response_id, wait)
+            record = await self._catalog.response(owner, response_id)
+        return await self._view(record)
+
+    async def cancel(self, owner: str, response_id: str) -> View:
+        """Cancel a response, wherever it runs, and return its end (D8)."""
+        record = await self._catalog.response(owner, response_id)
+        if record.snapshot is None:
+            await self._worker.cancel(response_id)
+            record = await self._catalog.response(owner, response_id)
+        return await self._view(record)
 
     async def delete(self, owner: str, response_id: str) -> None:
         """Delete a response; one that runs is cancelled first (D18)."""
-        record = await self.catalog.response(owner, response_id)
+        record = await self._catalog.response(owner, response_id)
         if record.snapshot is None:
-            await self.worker.cancel(response_id)
-        await self.ledger.delete(owner, response_id)
-        self.sweeper.wake()
+            await self._worker.cancel(response_id)
+        await self._storage.ledger.delete(owner, response_id)
+        self._sweeper.wake()
+
+    async def list_responses(
+        self, owner: str, paging: Paging, *, statuses: list[str], conversation: str | None
+    ) -> Page:
+        """List an owner's responses, without their long fields."""
+        records, more = await self._catalog.responses(owner, paging, statuses=statuses, conversation=conversation)
+        headers = await self._reader.headers([record.response_id for record in records if record.snapshot is None])
+        queue = await self._find_queue_positions(records)
+
+        def summarise() -> list[Json]:
+            return [_summarise(each, headers.get(each.response_id), queue.get(each.response_id)) for each in records]
+
+        # Final objects may be long, and a page may hold a hundred of them.
+        return Page(await asyncio.to_thread(summarise), more)
+
+    async def list_input_items(self, owner: str, response_id: str, paging: Paging) -> Page:
+        """List a response's own input."""
+        return await self._catalog.input_items(owner, response_id, paging)
+
+    async def find_model_of(self, owner: str, response_id: str) -> str | None:
+        """Return the model that gave an answer; None while it is running."""
+        record = await self._catalog.response(owner, response_id)
+        return None if record.snapshot is None else str(msgspec.json.decode(record.snapshot)["model"])
+
+    async def _view(self, record: Record) -> View:
+        if record.snapshot is not None:
+            return View(record.snapshot)
+        fold = await self._reader.fold(record.response_id)
+        if fold.ended:
+            return View(fold.snapshot())
+        # A young run may end soon; one that has been going for minutes will hardly end in the next second.
+        poll_after = min(max((self._clock.now() - record.created_at) / 10, 0.25), 5.0)
+        if fold.status == "queued" and (queue := (await self._find_queue_positions([record])).get(record.response_id)):
+            return View(msgspec.json.encode({**fold.response(), "outlive": queue}), poll_after)
+        return View(fold.snapshot(), poll_after)
+
+    async def _find_queue_positions(self, records: list[Record]) -> dict[str, Json]:
+        """Return the extra object of each queued response: its position (1 is the next) and how long it is queued."""
+        queued = {record.response_id: record for record in records if record.status == "queued"}
+        if not queued:
+            return {}
+        now = self._clock.now()
+        positions = await self._catalog.queue(list(queued))
+        return {
+            response_id: {"queue": {"place": position, "seconds": max(0, int(now - queued[response_id].created_at))}}
+            for response_id, position in positions.items()
+        }
+
+    # -- conversations
+
+    async def create_conversation(
+        self, owner: str, metadata: dict[str, str], items: list[Json], idempotency: Idempotency | None, large: bool
+    ) -> Json:
+        """Create a conversation, or return the one that was created under the same key."""
+        now = self._clock.now()
+        conversation: Json = {
+            "id": self.ids.new("conv"),
+            "object": "conversation",
+            "created_at": int(now),
+            "metadata": metadata,
+        }
+        made = await self._conversations.create(owner, conversation, items, now, idempotency, large)
+        return conversation if made == conversation["id"] else await self._catalog.conversation(owner, made)
+
+    async def get_conversation(self, owner: str, conversation_id: str) -> Json:
+        """Return a conversation."""
+        return await self._catalog.conversation(owner, conversation_id)
+
+    async def update_conversation(self, owner: str, conversation_id: str, metadata: dict[str, str]) -> Json:
+        """Replace a conversation's metadata."""
+        return await self._conversations.update(owner, conversation_id, metadata)
+
+    async def delete_conversation(self, owner: str, conversation_id: str) -> None:
+        """Delete a conversation."""
+        await self._conversations.delete(owner, conversation_id)
+        self._sweeper.wake()
+
+    async def list_conversations(self, owner: str, paging: Paging) -> Page:
+        """List an owner's conversations."""
+        return await self._catalog.conversations(owner, paging)
+
+    async def add_items(
+        self, owner: str, conversation_id: str, items: list[Json], idempotency: Idempotency | None, large: bool
+    ) -> Page:
+        """Add items to a conversation, and return them."""
+        now = self._clock.now()
+        added = await self._conversations.add_items(owner, conversation_id, items, now, idempotency, large)
+        return Page(added, False)
+
+    async def list_items(self, owner: str, conversation_id: str, paging: Paging) -> Page:
+        """List a conversation's items."""
+        return await self._catalog.items(owner, conversation_id, paging)
+
+    async def get_item(self, owner: str, conversation_id: str, item_id: str) -> Json:
+        """Return an item of a conversation."""
+        return await self._catalog.item(owner, conversation_id, item_id)
+
+    async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Json:
+        """Delete an item, and return its conversation."""
+        conversation = await self._conversations.delete_item(owner, conversation_id, item_id)
+        self._sweeper.wake()
+        return conversation
+
+    # -- contexts and models
+
+    async def count_tokens(self, owner: str, request: CreateResponse, model_given: bool) -> Count:
+        """Count the tokens that a response to this request would begin with."""
+        return await self.parts.contexts.count(owner, request, model_given)
+
+    async def compact(self, owner: str, request: CreateResponse) -> tuple[list[Json], Json | None]:
+        """Compact a context. Returns its items, and the usage of making them."""
+        return await self.parts.contexts.compact(owner, request)
+
+    async def list_models(self) -> list[Json]:
+        """List the models of all upstreams. With several, each is `NAME/model`, which is how requests name it; an
+        agent has one name."""
+        backends = list(self._backends.by_name.values())
+        lists = await asyncio.gather(*(backend.models() for backend in backends))
+        several = sum(not backend.stepwise for backend in backends) > 1
+        return [
+            {**model, "id": f"{backend.name}/{model['id']}"} if several and not backend.stepwise else model
+            for backend, models in zip(backends, lists, strict=True)
+            for model in models
+        ]
+
+    async def pass_through(self, body: Json) -> PassedAnswer:
+        """Send a Chat Completions request to its upstream as it is."""
+        backend, model = self._backends.route(body["model"])
+        return await backend.pass_through({**body, "model": model})
+
+    # -- for `Created`
+
+    async def admit(self, submission: Submission) -> Accepted:
+        """Admit a submission. Use `create`, which also cleans up."""
+        try:
+            return await self.parts.admitter.admit(submission)
+        except (OutliveError, ClientDisconnected):
+            if submission.large:
+                # Parts of it may have been staged; nothing of a refused request may stay in a file.
+                self._sweeper.wake()
+            raise
+
+
+class Created:
+    """A response in the hands of the connection that created it. Enter it to have it admitted."""
+
+    __slots__ = ("_engine", "_parts", "_submission", "accepted")
+
+    def __init__(self, engine: Engine, submission: Submission) -> None:
+        self._engine = engine
+        self._parts = engine.parts
+        self._submission = submission
+        self.accepted: Accepted
+
+    async def __aenter__(self) -> Created:
+        self.accepted = await self._engine.admit(self._submission)
+        if self.request.store:
+            self._parts.creates.add(self.id)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.request.store:
+            self._parts.creates.discard(self.id)
+        else:
+            self._parts.ephemeral.discard(self.id)
+
+    @property
+    def id(self) -> str:
+        """Id of the response."""
+        return self.accepted.response_id
+
+    @property
+    def request(self) -> CreateResponse:
+        """The request as parsed."""
+        return self.accepted.request
+
+    def follow(self) -> Cursor:
+        """Return a cursor before the first event."""
+        return self._parts.reader.follow(self.id)
+
+    def follow_end(self) -> Cursor:
+        """Return a cursor behind the events of the admission, for a caller that waits for the end."""
+        fold = self.accepted.fold
+        return self._parts.reader.follow(self.id, fold.last if fold is not None else -1)
+
+    async def show(self) -> View:
+        """Return the response as admitted, or as it stands if this request attached to an earlier one's."""
+        if self.accepted.fold is not None:
+            return View(self.accepted.fold.snapshot(), 0.5)
+        return await self._engine.show(self._submission.owner, self.id)
+
+    async def mark_answered(self) -> None:
+        """Record that the client has its whole answer: a silent retry must not find this response (D17)."""
+        if self.request.store:
+            await self._parts.storage.ledger.mark_answered(self.id)
+
+    def remember(self) -> Memory | None:
+        """Return what it takes to continue a response that is not stored; None if it failed or is stored."""
+        return None if self.request.store else self._parts.ephemeral.remember(self.id)
+
+
+def _summarise(record: Record, header: Json | None, queue: Json | None) -> Json:
+    body: Json = msgspec.json.decode(record.snapshot or b"{}") if header is None else header
+    summary = {name: value for name, value in body.items() if name not in LONG_FIELDS}
+    if summary.get("status") == "queued":
+        summary["status"] = record.status  # it may have begun since the event that this header is from
+    return summary if queue is None else {**summary, "outlive": queue}
+
+
+def _tick_seconds(options: EngineOptions) -> float:
+    """Tick often enough for the shorter of the two times that each tick looks after."""
+    abandon = options.abandon_after if options.abandon_after is not None else 60.0
+    return max(min(options.keep_alive_seconds / 3, abandon / 4, 5.0), 0.05)

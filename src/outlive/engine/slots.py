@@ -1,4 +1,4 @@
-"""Room: how much may run and wait here, in all and per owner, and how much does."""
+"""Slots: the limits on running and queued responses, in all and per owner, and how many there are."""
 
 from __future__ import annotations
 
@@ -10,106 +10,112 @@ from outlive.core.errors import TooMany
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
-    """How much may run and wait, in all and per owner; 0 per owner: no limit of its own."""
+    """Limits on running and queued responses; 0 per owner: no limit of its own."""
 
     running: int
-    waiting: int
+    queued: int
     running_per_owner: int = 0
-    waiting_per_owner: int = 0
+    queued_per_owner: int = 0
 
 
 class Slots:
-    """Counts what runs here. What waits is counted too, unless several nodes share the line (`shared`): then the
-    database keeps its limits, and all that is known here is that something may be waiting."""
+    """Counts what runs here, and what is queued. Where several nodes share the queue (`shared`), the database keeps its
+    limits, and all that is known here is whether something may be queued."""
 
     def __init__(self, capacity: Capacity, *, shared: bool = False) -> None:
         self._capacity = capacity
         self._shared = shared
-        self._taken: Counter[str] = Counter()  # running or about to, by owner
-        self._waiting: Counter[str] = Counter()
-        self._hinted = False
+        self._taken: Counter[str] = Counter()  # running or about to run, by owner
+        self._queued: Counter[str] = Counter()
+        self._hinted = False  # something may be in the shared queue
+
+    # -- running
 
     def take(self, owner: str) -> bool:
-        """Take a place to run in, if there is one."""
+        """Take a slot to run in, if one is free."""
         if not self.is_free(owner):
             return False
         self._taken[owner] += 1
         return True
 
-    def claim(self, owner: str) -> None:
-        """One that waited runs here now."""
+    def take_for_queued(self, owner: str) -> None:
+        """Take a slot for a response that was queued."""
         self._taken[owner] += 1
         self.dequeue(owner)
 
-    def give_back(self, owner: str) -> None:
-        """What ran there does so no more."""
-        _lessen(self._taken, owner)
+    def release(self, owner: str) -> None:
+        """Give a slot back."""
+        _decrement(self._taken, owner)
         if self._shared and self._capacity.running_per_owner:
-            self._hinted = True  # another of this owner's may have waited for just that
+            self._hinted = True  # another response of this owner's may be queued for just that
 
     def is_free(self, owner: str | None = None) -> bool:
+        """Return True if a slot is free, for that owner or for anyone."""
         capacity = self._capacity
         if self._taken.total() >= capacity.running:
             return False
         return owner is None or not capacity.running_per_owner or self._taken[owner] < capacity.running_per_owner
 
-    def places(self, most: int) -> int:
-        """How many may be claimed at once."""
+    def count_free(self, most: int) -> int:
+        """Count the slots that may be filled in one claim, `most` at most."""
         return 1 if self._capacity.running_per_owner else min(self._capacity.running - self._taken.total(), most)
 
     def busy_owners(self) -> frozenset[str]:
-        """Who has as much running as is allowed."""
+        """Return the owners that have as much running as is allowed."""
         per_owner = self._capacity.running_per_owner
         return frozenset(owner for owner, n in self._taken.items() if per_owner and n >= per_owner)
 
-    # -- the line
+    @property
+    def running(self) -> int:
+        """Number of slots taken."""
+        return self._taken.total()
+
+    # -- queued
 
     def enqueue(self, owner: str) -> None:
-        """Let one wait. Raises TooMany."""
+        """Count one more queued response. Raises TooMany."""
         if self._shared:
             self._hinted = True
             return
         capacity = self._capacity
-        if self._waiting.total() >= capacity.waiting:
-            raise TooMany.waiting(capacity.waiting)
-        if capacity.waiting_per_owner and self._waiting[owner] >= capacity.waiting_per_owner:
-            raise TooMany.waiting_of_owner(capacity.waiting_per_owner)
-        self._waiting[owner] += 1
+        if self._queued.total() >= capacity.queued:
+            raise TooMany.waiting(capacity.queued)
+        if capacity.queued_per_owner and self._queued[owner] >= capacity.queued_per_owner:
+            raise TooMany.waiting_of_owner(capacity.queued_per_owner)
+        self._queued[owner] += 1
 
     def dequeue(self, owner: str) -> None:
-        """One waits no longer."""
+        """Count one queued response less."""
         if not self._shared:
-            _lessen(self._waiting, owner)
+            _decrement(self._queued, owner)
 
-    def set_queued(self, waiting: dict[str, int]) -> None:
-        """So many wait already."""
+    def set_queued(self, queued: dict[str, int]) -> None:
+        """Set the number of queued responses per owner, as counted in the database."""
         if self._shared:
             self._hinted = True
         else:
-            self._waiting = Counter(waiting)
+            self._queued = Counter(queued)
 
     def hint(self) -> None:
-        """Something may be waiting in a line that is shared."""
+        """Note that something may be in the shared queue."""
         self._hinted = self._shared
 
-    def find_none(self) -> None:
-        """Nothing waits in a line that is shared, or nothing that may run here."""
+    def clear_hint(self) -> None:
+        """Note that the shared queue holds nothing that may run here."""
         self._hinted = False
 
     @property
     def has_queue(self) -> bool:
-        return self._hinted or bool(self._waiting)
+        """True if something may be queued."""
+        return self._hinted or bool(self._queued)
 
     @property
-    def line(self) -> int:
-        return self._waiting.total()
-
-    @property
-    def running(self) -> int:
-        return self._taken.total()
+    def queued(self) -> int:
+        """Number of queued responses; 0 where the queue is shared."""
+        return self._queued.total()
 
 
-def _lessen(counter: Counter[str], owner: str) -> None:
+def _decrement(counter: Counter[str], owner: str) -> None:
     counter[owner] -= 1
     if counter[owner] <= 0:
         del counter[owner]

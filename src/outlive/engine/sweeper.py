@@ -1,4 +1,4 @@
-"""The sweeper: hides what has expired, erases what was deleted, and keeps readers awake."""
+"""The sweeper: deletes what has expired, and erases the bytes of what was deleted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAY = 86_400.0
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How long things are kept after their last use; None: for ever."""
+    """Days for which responses and conversations are kept after their last use; None: for ever."""
 
     response_days: float | None = 30.0
     conversation_days: float | None = None
@@ -28,45 +28,48 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sweeper:
-    def __init__(self, keeper: Retention, clock: Clock, retention: RetentionPolicy) -> None:
-        self._keeper = keeper
-        self._clock = clock
+    """Applies the retention policy in the background."""
+
+    def __init__(self, retention: Retention, clock: Clock, policy: RetentionPolicy) -> None:
         self._retention = retention
-        self._wanted = asyncio.Event()
-        self._unscrubbed = True  # a process before us may have died between erasing and scrubbing
+        self._clock = clock
+        self._policy = policy
+        self._requested = asyncio.Event()
+        self._unscrubbed = True  # an earlier process may have died between erasing and scrubbing
 
     def wake(self) -> None:
-        """Something was deleted: do not wait for the next round."""
+        """Sweep now: something was deleted."""
         self._unscrubbed = True
-        self._wanted.set()
+        self._requested.set()
 
     async def run(self) -> None:
+        """Sweep regularly until cancelled."""
         while True:
-            pause = self._retention.every_seconds
+            pause = self._policy.every_seconds
             try:
                 await self.sweep()
             except StorageUnavailable as error:
-                log.warning("sweeping has to wait: %s", error.message)
+                log.warning("sweep failed: %s", error.message)
                 pause = min(pause, RETRY_SECONDS)
             except Exception:
-                log.exception("sweeping failed")  # a mistake of ours; the next round may still get further
+                log.exception("sweep failed")  # a bug; the next sweep may still get further
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await self._wanted.wait()
-            self._wanted.clear()
+                    await self._requested.wait()
+            self._requested.clear()
 
     async def sweep(self) -> None:
-        """One round. In small batches, so that no running response waits long for the writer."""
+        """Sweep once, in small batches, so that no running response waits long for the writer."""
         now = self._clock.now()
         before = [
             now - days * DAY if days is not None else None
-            for days in (self._retention.response_days, self._retention.conversation_days)
+            for days in (self._policy.response_days, self._policy.conversation_days)
         ]
-        while await self._keeper.expire(responses_before=before[0], conversations_before=before[1], limit=BATCH):
+        while await self._retention.expire(responses_before=before[0], conversations_before=before[1], limit=BATCH):
             pass
-        await self._keeper.forget_keys(now - DAY)
-        while await self._keeper.erase(BATCH):
+        await self._retention.forget_keys(now - DAY)
+        while await self._retention.erase(BATCH):
             self._unscrubbed = True
         if self._unscrubbed:
-            await self._keeper.scrub()
+            await self._retention.scrub()
             self._unscrubbed = False

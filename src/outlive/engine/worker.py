@@ -1,4 +1,4 @@
-"""The worker: takes responses, runs them within its limits, recovers, cancels, and hands back when it must leave."""
+"""The worker: claims responses, runs them within its limits, recovers, cancels, and drains before a shutdown."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import logging
 from functools import partial
 
 from outlive.core.errors import NotFound, ShuttingDown, StaleFence, StorageUnavailable
-from outlive.engine.delivery.live import LiveResponse, LiveResponses
-from outlive.engine.delivery.reader import Reader
+from outlive.engine.delivery.live import LiveResponse, LiveResponses, State
+from outlive.engine.delivery.reader import Shutdown
+from outlive.engine.delivery.snapshots import replay
 from outlive.engine.draining import LAST_SECONDS, Drain, Running, stop
-from outlive.engine.run.context import STORAGE_PAUSE
-from outlive.engine.run.runner import Runner
+from outlive.engine.run.log import STORAGE_PAUSE
+from outlive.engine.run.run import Run, RunServices
 from outlive.engine.slots import Slots
-from outlive.ports.bell import Bell, Ring
-from outlive.ports.clock import Clock
-from outlive.ports.heartbeat import Heartbeat
-from outlive.ports.ledger import Claim, Lease, Ledger
+from outlive.ports.bell import Ring
+from outlive.ports.ledger import Claim, Lease
+from outlive.ports.storage import Storage
 
 log = logging.getLogger(__name__)
 
@@ -25,100 +25,99 @@ DRAIN_STEP_SECONDS = 0.25
 
 
 class Worker:
+    """Runs the stored responses of one server."""
+
     def __init__(
         self,
         name: str,
-        ledger: Ledger,
-        runner: Runner,
-        reader: Reader,
-        lives: LiveResponses,
-        clock: Clock,
-        room: Slots,
-        bell: Bell,
-        heart: Heartbeat,
+        storage: Storage,
+        services: RunServices,
+        live: LiveResponses,
+        slots: Slots,
+        shutdown: Shutdown,
         *,
-        takes: bool = True,
+        claims: bool = True,
     ) -> None:
         self.name = name
-        self.room = room
-        self.draining = False
-        self.leaving = False
-        self._ledger = ledger
-        self._runner = runner
-        self._reader = reader
-        self._lives = lives
-        self._clock = clock
-        self._bell = bell
-        self._heart = heart
-        self._takes = takes  # False: whatever is stored is left to other nodes
-        self._sure = True  # that whatever runs here is still ours
+        self.slots = slots
+        self._ledger = storage.ledger
+        self._journal = storage.journal
+        self._bell = storage.bell
+        self._heartbeat = storage.heartbeat
+        self._services = services
+        self._closer = services.closer
+        self._clock = services.clock
+        self._live = live
+        self._shutdown = shutdown
+        self._claims = claims  # False: stored responses are left to other nodes
+        self._confirmed = True  # the leases of everything that runs here are known to be held
         self._running: dict[str, Running] = {}
-        self._leaving = Drain(self._running, ledger, runner, bell)
-        self._pumping: asyncio.Task[None] | None = None
-        self._pump_again = False
+        self._drain = Drain(self._running, storage.ledger, services.committer, services.closer, storage.bell)
+        self._claiming: asyncio.Task[None] | None = None
+        self._claim_again = False
         self._cancelling: dict[str, asyncio.Task[None]] = {}
-        self._giving_back: set[asyncio.Task[None]] = set()
-        runner.committer.on_behind = self._give_back
+        self._releasing: set[asyncio.Task[None]] = set()
 
-    # -- limits
+    # -- slots
 
     def reserve(self, owner: str, *, stored: bool = True) -> bool:
-        """Make room for a new response: True to run it at once, False to let it wait. Raises TooMany."""
-        if self.draining:
+        """Reserve a slot for a new response: True to run it at once, False to queue it. Raises TooMany."""
+        if self._shutdown.draining:
             raise ShuttingDown
-        if (not stored or self._may_take()) and self.room.take(owner):
+        if (not stored or self._may_claim()) and self.slots.take(owner):
             return True
-        self.room.enqueue(owner)
+        self.slots.enqueue(owner)
         return False
 
-    def release(self, owner: str, runs: bool) -> None:
+    def release_slot(self, owner: str, runs: bool) -> None:
         """Give a reservation back."""
         if runs:
-            self.room.give_back(owner)
-            self.pump()
+            self.slots.release(owner)
+            self.fill_slots()
         else:
-            self.room.dequeue(owner)
+            self.slots.dequeue(owner)
 
     # -- running
 
     async def recover(self) -> int:
-        """Take up what dead workers have left, and what waits; how many were left."""
+        """Free the leases of dead workers, and claim what is queued. Returns how many were freed."""
         freed = await self._ledger.free_dead_leases()
-        self.room.set_queued(await self._ledger.count_queued())
-        self.pump()
+        self.slots.set_queued(await self._ledger.count_queued())
+        self.fill_slots()
         return freed
 
     def find_work(self) -> None:
-        """Something may be waiting that came from elsewhere."""
-        self.room.hint()
-        self.pump()
+        """Claim what other nodes may have queued."""
+        self.slots.hint()
+        self.fill_slots()
 
-    def offer(self) -> None:
-        """Something waits: whoever has room may take it."""
-        self.pump()
+    def announce_queued(self) -> None:
+        """Have a queued response claimed, here or on another node."""
+        self.fill_slots()
         self._bell.ring(Ring("waits"))
 
-    def start(self, claim: Claim, live: LiveResponse) -> None:
-        """Run a response whose room is reserved already."""
-        self._lives.enter(live)
-        task = asyncio.create_task(self._run(claim, live))
-        self._running[claim.lease.response_id] = Running(task, claim, live)
+    def start(self, live: LiveResponse) -> None:
+        """Run a response whose slot is reserved already."""
+        self._live.add(live)
+        run = Run(self._services, live)
+        task = asyncio.create_task(run.run())
+        self._running[live.lease.response_id] = Running(task, run, live)
         # Not in the task itself: one that is cancelled before it begins never comes to its end.
-        task.add_done_callback(partial(self._ended, claim, live))
+        task.add_done_callback(partial(self._on_done, live))
         live.on_lost = partial(stop, task)
 
-    def pump(self) -> None:
-        """See to it that whatever waits is taken as soon as there is room."""
-        if not self.room.has_queue or self.draining or not self._may_take():
+    def fill_slots(self) -> None:
+        """Claim queued responses while slots are free."""
+        if not self.slots.has_queue or self._shutdown.draining or not self._may_claim():
             return
         # A claim under way may have looked before there was something to find.
-        self._pump_again = True
-        if self._pumping is None or self._pumping.done():
-            self._pumping = asyncio.create_task(self._claim_all())
+        self._claim_again = True
+        if self._claiming is None or self._claiming.done():
+            self._claiming = asyncio.create_task(self._claim_all())
 
     async def _claim_all(self) -> None:
-        while self.room.has_queue and self.room.is_free() and not self.draining and self._may_take():
-            self._pump_again = False
+        while self.slots.has_queue and self.slots.is_free() and not self._shutdown.draining and self._may_claim():
+            self._claim_again = False
             try:
                 claims = await self._claim_some()
             except StorageUnavailable:
@@ -126,116 +125,103 @@ class Worker:
                 continue
             for claim in claims:
                 await self._start_claimed(claim)
-            if not claims and not self._pump_again:
-                self.room.find_none()
+            if not claims and not self._claim_again:
+                self.slots.clear_hint()
                 return
 
     async def _claim_some(self) -> list[Claim]:
-        claims = await self._ledger.claim(self.name, self.room.places(CLAIM_BATCH), self.room.busy_owners())
+        claims = await self._ledger.claim(self.name, self.slots.count_free(CLAIM_BATCH), self.slots.busy_owners())
         for claim in claims:
-            self.room.claim(claim.owner)
-            self._tell_taken(claim.lease)
+            self.slots.take_for_queued(claim.owner)
+            self._announce_taken(claim.lease)
         return claims
 
-    def _tell_taken(self, lease: Lease) -> None:
-        """Whoever ran it before must stop, and whoever reads it elsewhere may want to hear of it from here on."""
+    def _announce_taken(self, lease: Lease) -> None:
+        """Have the worker that ran it before stop, and the nodes that read it subscribe here."""
         self._bell.ring(Ring("taken", lease.response_id, lease.fence))
 
     async def _start_claimed(self, claim: Claim) -> None:
         try:
             live = await self._revive(claim)
-        except Exception as error:
-            # One that cannot be begun must not keep those from beginning that were taken with it.
-            if not isinstance(error, NotFound):
-                log.exception("taking up %s failed", claim.lease.response_id)
+        except NotFound:
             live = None
-        if live is None or live.fold.ended:  # it was cancelled, or even deleted, since it was taken
-            self.release(claim.owner, runs=True)
+        except Exception:
+            # A journal that cannot be folded is a bug; the others of the same claim must begin all the same.
+            log.exception("reviving response failed response=%s", claim.lease.response_id)
+            live = None
+        if live is None or live.fold.ended:  # cancelled or even deleted since it was claimed
+            self.release_slot(claim.owner, runs=True)
         else:
-            self.start(claim, live)
+            self.start(live)
 
     async def _revive(self, claim: Claim) -> LiveResponse:
-        """The response as its journal has it. Whoever took it must end it, so this waits for a storage that is down."""
+        """Make the live response from its journal. A claim must be ended, so this waits for a storage that is down."""
         while True:
             try:
-                fold = await self._reader.replay(claim.lease.response_id)
-                return LiveResponse(claim.lease, fold, self._clock.monotonic())
+                fold = await replay(self._journal, claim.lease.response_id)
+                return LiveResponse(claim, fold, self._ledger, read_at=self._clock.monotonic())
             except StorageUnavailable:
                 await self._clock.sleep(STORAGE_PAUSE)
 
-    async def _run(self, claim: Claim, live: LiveResponse) -> None:
-        try:
-            if not live.lost:
-                await self._runner.run(claim, live)
-        except StaleFence:
-            pass
-        except Exception:
-            log.exception("running %s failed", claim.lease.response_id)
-            await self._end_broken(claim, live)
-
-    def _ended(self, claim: Claim, live: LiveResponse, task: asyncio.Task[None]) -> None:
-        response_id = claim.lease.response_id
+    def _on_done(self, live: LiveResponse, task: asyncio.Task[None]) -> None:
+        response_id = live.lease.response_id
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("ending response failed response=%s", response_id, exc_info=error)
         if (running := self._running.get(response_id)) is not None and running.live is live:
             del self._running[response_id]
-        self._lives.leave(live)
-        self.release(claim.owner, runs=True)
-
-    async def _end_broken(self, claim: Claim, live: LiveResponse) -> None:
-        """A mistake of ours must not leave a response without an end."""
-        try:
-            await self._runner.break_off(claim, live, "The server made a mistake while running this response.")
-        except Exception:
-            log.exception("ending %s failed", claim.lease.response_id)
+        self._live.remove(live)
+        self.release_slot(live.claim.owner, runs=True)
+        self._release_if_behind(live)
 
     # -- other nodes
 
-    def _may_take(self) -> bool:
-        """Not without a beating heart: it would be anybody's at once. Nor before it is known what was lost without one:
-        a worker might take from itself what it still runs."""
-        if not self._heart.is_beating():
-            self._sure = False
-        return self._takes and self._sure
+    def _may_claim(self) -> bool:
+        """Return True if leases taken now would be held. Not without a heartbeat: other nodes would take them over at
+        once. Nor before it is known which were lost meanwhile: a worker might claim what it still runs."""
+        if not self._heartbeat.is_beating():
+            self._confirmed = False
+        return self._claims and self._confirmed
 
-    def lose(self, response_id: str, fence: int) -> None:
-        """Stop running a response whose fence was raised to this number elsewhere."""
+    def on_taken(self, response_id: str, fence: int) -> None:
+        """Stop running a response whose fence another node has raised to that number."""
         running = self._running.get(response_id)
-        if running is not None and running.live.lease.fence < fence and not running.live.ended:
+        if running is not None and running.live.lease.fence < fence and running.live.state is not State.ENDED:
             running.live.lose()
 
-    async def confirm(self) -> None:
-        """Stop running what others have taken meanwhile: word of that may have been lost."""
-        beating = self._heart.is_beating()
-        held = [running.live for running in self._running.values() if not running.live.lost]
-        stand = await self._ledger.confirm_leases(self.name, [live.lease for live in held]) if held else []
-        for live, stands in zip(held, stand, strict=True):
-            if not stands and not live.ended:
+    async def confirm_leases(self) -> None:
+        """Stop running what other nodes have taken over: the ring that said so may have been lost."""
+        beating = self._heartbeat.is_beating()
+        held = [running.live for running in self._running.values() if running.live.state is not State.LOST]
+        confirmed = await self._ledger.confirm_leases(self.name, [live.lease for live in held]) if held else []
+        for live, is_held in zip(held, confirmed, strict=True):
+            if not is_held and live.state is not State.ENDED:
                 live.lose()
-        self._sure = self._sure or beating
+        self._confirmed = self._confirmed or beating
 
-    def _give_back(self, live: LiveResponse) -> None:
-        """Its journal has lost what only this process still knew of: whoever claims it next begins with the journal."""
-        log.error("the journal of %s has lost events that were committed", live.lease.response_id)
-        live.lose()
-        task = asyncio.create_task(self._hand_over(live.lease))
-        self._giving_back.add(task)
-        task.add_done_callback(self._giving_back.discard)
+    def _release_if_behind(self, live: LiveResponse) -> None:
+        """Release a response whose journal has lost committed events: the next worker begins with the journal."""
+        if live.is_behind:
+            log.error("journal lost committed events response=%s", live.lease.response_id)
+            task = asyncio.create_task(self._release(live.lease))
+            self._releasing.add(task)
+            task.add_done_callback(self._releasing.discard)
 
-    async def _hand_over(self, lease: Lease) -> None:
+    async def _release(self, lease: Lease) -> None:
         while True:
             try:
                 await self._ledger.release_leases([lease])
                 break
             except StorageUnavailable:
                 await self._clock.sleep(STORAGE_PAUSE)
-        self.room.hint()
-        self.offer()
+        self.slots.hint()
+        self.announce_queued()
 
     # -- ending from outside
 
     async def cancel(self, response_id: str) -> None:
         """End a response as cancelled, wherever it runs; one that has ended stays as it is (D8).
 
-        Whoever asks while it is being cancelled waits for the same end, and whoever stops waiting does not stop it.
+        Concurrent calls wait for the same end, and a caller that stops waiting does not stop it.
         """
         task = self._cancelling.get(response_id)
         if task is None:
@@ -247,48 +233,45 @@ class Worker:
         claim = await self._ledger.take_over(response_id, self.name)
         if claim is None:
             return
-        self._tell_taken(claim.lease)
+        self._announce_taken(claim.lease)
         if (running := self._running.get(response_id)) is not None:
             stop(running.task)
         if claim.was_queued:
-            self.room.dequeue(claim.owner)
+            self.slots.dequeue(claim.owner)
         live = await self._revive(claim)
-        self._lives.enter(live)
-        if running is not None:
-            running.live.lose()  # its run may have left already, so that nobody else sends its readers on
+        self._live.add(live)
+        if running is not None and running.live.state is not State.ENDED:
+            running.live.lose()  # its run may have ended already, and its readers would wait for it
         try:
-            await self._runner.cancel(claim, live)
+            await self._closer.end(live, "cancelled")
         except StaleFence:
-            pass  # somebody else cancelled it at the same time
+            self._release_if_behind(live)  # otherwise another node cancelled it at the same time
         finally:
-            self._lives.leave(live)
+            self._live.remove(live)
 
     async def cancel_abandoned(self, seconds: float) -> None:
-        """Cancel foreground runs that nobody has read for so long (D1)."""
+        """Cancel foreground runs that had no reader for so long (D1)."""
         now = self._clock.monotonic()
-        for response_id, (_, claim, live) in list(self._running.items()):
-            if not claim.background and live.readers == 0 and now - live.read_at > seconds:
+        for response_id, (_, _, live) in list(self._running.items()):
+            if not live.claim.background and live.tail.readers == 0 and now - live.tail.read_at > seconds:
                 await self.cancel(response_id)
 
-    # -- leaving
+    # -- shutdown
 
     async def drain(self, grace: float) -> None:
-        """Hand back what loses nothing by it, let the rest run on for a while, then end it."""
-        self.draining = True
-        if self._pumping is not None:
-            # What it has claimed can be handed back once it has started; otherwise its attempt would count.
-            await asyncio.wait([self._pumping], timeout=LAST_SECONDS)
+        """Release what loses nothing by it, let the rest run on for `grace` seconds, then end it."""
+        if self._claiming is not None:
+            # What it has claimed can be released once it has started; otherwise its attempt would count.
+            await asyncio.wait([self._claiming], timeout=LAST_SECONDS)
         now = asyncio.get_running_loop().time
         until = now() + grace
         while True:
-            await self._leaving.hand_back()
-            self._lives.wake_all()
+            await self._drain.release()
+            self._live.wake_all()
             left = until - now()
             if not self._running or left <= 0:
                 break
-            # What begins meanwhile, or comes to a place where it can be continued, is handed back too.
+            # What begins meanwhile, or comes to a point from which it can be continued, is released too.
             tasks = [running.task for running in self._running.values()]
             await asyncio.wait(tasks, timeout=min(left, DRAIN_STEP_SECONDS))
-        await self._leaving.end_all()
-        self.leaving = True
-        self._lives.wake_all()
+        await self._drain.end_all()

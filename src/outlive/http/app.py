@@ -9,19 +9,19 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route, Router
 
-from outlive.core.errors import Misdirected, OutliveError
+from outlive.core.errors import ClientDisconnected, Misdirected, OutliveError
 from outlive.engine.engine import Engine
 from outlive.http import chat, contexts, conversations, health, models, responses
 from outlive.http.auth import Auth
 from outlive.http.cors import Cors
 from outlive.http.errors import describe, encode, envelope
 from outlive.http.openapi import document
-from outlive.http.request import Call, ClientDisconnected, Receive, Reply, Scope, Send
+from outlive.http.request import Receive, Reply, Request, Scope, Send
 from outlive.http.websocket.socket import Sockets
 
 log = logging.getLogger(__name__)
 
-Endpoint = Callable[[Call], Awaitable[Reply | None]]
+Endpoint = Callable[[Request], Awaitable[Reply | None]]
 
 ROUTES: list[tuple[str, str, Endpoint]] = [
     ("POST", "/v1/responses", responses.create),
@@ -64,7 +64,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 64 * 1024 * 1024
     lenient_chat: bool = False
     websocket_seconds: float = 3600.0
-    only_health: bool = False  # nobody may ask anything else here
+    only_health: bool = False  # True on a node that answers health checks only
 
 
 class Application:
@@ -87,11 +87,11 @@ class Application:
             else:
                 await self.sockets.serve(scope, receive, send)
             return
-        call = Call(scope, receive, send, self._engine, self._access.max_body_bytes)
-        call.lenient_chat = self._access.lenient_chat
-        call.extra_headers = self._cors.headers(call)
+        request = Request(scope, receive, send, self._engine, self._access.max_body_bytes)
+        request.lenient_chat = self._access.lenient_chat
+        request.extra_headers = self._cors.headers(request)
         try:
-            reply = await self._serve(call)
+            reply = await self._serve(request)
         except ClientDisconnected:
             return
         except HTTPException as error:
@@ -100,25 +100,26 @@ class Application:
             status, body, headers = describe(error)
             reply = Reply(encode(body), status, headers)
         except Exception:
-            log.exception("%s %s failed (%s)", scope["method"], scope["path"], call.request_id)
-            message = f"The server made a mistake. If it happens again, report it with this id: {call.request_id}."
+            # A bug in one request must be answered like any other error.
+            log.exception("%s %s failed request=%s", scope["method"], scope["path"], request.request_id)
+            message = f"The server made a mistake. If it happens again, report it with this id: {request.request_id}."
             reply = Reply(encode(envelope(message, "server_error", None, "server_error")), 500)
-        if reply is not None and not call.started:
-            await call.reply(reply)
+        if reply is not None and not request.started:
+            await request.reply(reply)
 
-    async def _serve(self, call: Call) -> Reply | None:
-        if (preflight := self._cors.preflight(call)) is not None:
+    async def _serve(self, request: Request) -> Reply | None:
+        if (preflight := self._cors.preflight(request)) is not None:
             return preflight
-        if call.scope["path"] not in OPEN_PATHS:
+        if request.scope["path"] not in OPEN_PATHS:
             if self._access.only_health:
                 raise Misdirected
-            call.owner = self._auth.admit(call)
-        if (endpoint := EXACT.get((call.scope["method"], call.scope["path"]))) is not None:
-            return await endpoint(call)
-        call.scope["call"] = call
-        call.scope["app"] = self  # makes the router raise what it cannot route, instead of answering it
-        await self._router(call.scope, call.receive, call.send)
-        reply: Reply | None = call.scope.get("reply")
+            request.owner = self._auth.admit(request)
+        if (endpoint := EXACT.get((request.scope["method"], request.scope["path"]))) is not None:
+            return await endpoint(request)
+        request.scope["request"] = request
+        request.scope["app"] = self  # makes the router raise what it cannot route, instead of answering it
+        await self._router(request.scope, request.receive, request.send)
+        reply: Reply | None = request.scope.get("reply")
         return reply
 
 
@@ -129,9 +130,9 @@ class _Target:
         self._endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call: Call = scope["call"]
-        call.params = scope["path_params"]
-        scope["reply"] = await self._endpoint(call)
+        request: Request = scope["request"]
+        request.params = scope["path_params"]
+        scope["reply"] = await self._endpoint(request)
 
 
 def _routing_reply(error: HTTPException, scope: Scope, routes: list[Route]) -> Reply:

@@ -1,4 +1,4 @@
-"""Who asks: owners by their keys, and, while there are no keys, only this machine's own programs."""
+"""Authentication: owners by their keys; without keys, only programs of this machine."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import hmac
 from hashlib import sha256
 
 from outlive.core.errors import Forbidden, Unauthenticated
-from outlive.http.request import Call
+from outlive.http.request import Request
 
 LOCAL = "local"
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 class Auth:
-    """Keys are kept as digests only, and compared in constant time."""
+    """Checks keys, which are kept as digests only and compared in constant time."""
 
     def __init__(self, keys: dict[str, list[str]], origins: list[str]) -> None:
         self._digests = [(sha256(key.encode()).digest(), owner) for owner, own in keys.items() for key in own]
         self._origins = frozenset(origins)
 
-    def admit(self, call: Call) -> str:
-        """The owner of a request. Raises Unauthenticated or Forbidden."""
+    def admit(self, request: Request) -> str:
+        """Return the owner of a request. Raises Unauthenticated or Forbidden."""
         if not self._digests:
-            self._check_local(call)
+            self._check_local(request)
             return LOCAL
-        scheme, _, key = (call.header(b"authorization") or "").partition(" ")
+        scheme, _, key = (request.header(b"authorization") or "").partition(" ")
         digest = sha256(key.strip().encode("utf-8", "replace")).digest()
         owner = None
         for known, name in self._digests:
@@ -34,9 +34,9 @@ class Auth:
             raise Unauthenticated
         return owner
 
-    def _check_local(self, call: Call) -> None:
-        """No web page may drive a server without keys: neither by a name that resolves to it, nor across origins."""
-        host = (call.header(b"host") or "").lower()
+    def _check_local(self, request: Request) -> None:
+        """Refuse web pages while there are no keys: neither a name that resolves here nor another origin is allowed."""
+        host = (request.header(b"host") or "").lower()
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name not in _LOCAL_HOSTS:
             raise Forbidden(
@@ -44,7 +44,7 @@ class Auth:
                 "another name.",
                 code="forbidden_host",
             )
-        origin = call.header(b"origin")
+        origin = request.header(b"origin")
         if origin is not None and origin not in self._origins and origin.rpartition("://")[2].lower() != host:
             raise Forbidden(
                 f"Pages of {origin} may not use this server. Start it with --cors-origin {origin} to allow them.",

@@ -10,89 +10,85 @@ from outlive.core.errors import InvalidRequest
 from outlive.core.requests.create import canonical
 from outlive.core.requests.items import parse_items
 from outlive.core.requests.options import parse_metadata
-from outlive.http.request import Call, Reply, json_reply, list_reply, read_paging
-from outlive.ports.catalog import Page
+from outlive.http.request import Reply, Request, json_reply, list_reply, read_paging
 from outlive.ports.ledger import Idempotency
 
 MAX_ITEMS = 20
 
 
-async def create(call: Call) -> Reply:
-    body = await call.object()
-    engine = call.engine
-    items, idempotency = await _read(call, body)
-    now = engine.clock.now()
-    conversation = {
-        "id": engine.ids.new("conv"),
-        "object": "conversation",
-        "created_at": int(now),
-        "metadata": _read_metadata(body.get("metadata")),
-    }
-    made = await engine.conversations.create(call.owner, conversation, items, now, idempotency, call.large)
-    if made != conversation["id"]:
-        return json_reply(await engine.catalog.conversation(call.owner, made))
-    return json_reply(conversation)
+async def create(request: Request) -> Reply:
+    """Create a conversation."""
+    body = await request.object()
+    items, idempotency = await _read(request, body)
+    metadata = _read_metadata(body.get("metadata"))
+    made = await request.engine.create_conversation(request.owner, metadata, items, idempotency, request.large)
+    return json_reply(made)
 
 
-async def retrieve(call: Call) -> Reply:
-    return json_reply(await call.engine.catalog.conversation(call.owner, call.params["id"]))
+async def retrieve(request: Request) -> Reply:
+    """Return a conversation."""
+    return json_reply(await request.engine.get_conversation(request.owner, request.params["id"]))
 
 
-async def update(call: Call) -> Reply:
-    body = await call.object()
+async def update(request: Request) -> Reply:
+    """Replace a conversation's metadata."""
+    body = await request.object()
     if "metadata" not in body:
         raise InvalidRequest("metadata is required.", param="metadata", code="missing_required_parameter")
     metadata = _read_metadata(body["metadata"])
-    return json_reply(await call.engine.conversations.update(call.owner, call.params["id"], metadata))
+    return json_reply(await request.engine.update_conversation(request.owner, request.params["id"], metadata))
 
 
-async def delete(call: Call) -> Reply:
-    await call.engine.conversations.delete(call.owner, call.params["id"])
-    call.engine.sweeper.wake()
-    return json_reply({"id": call.params["id"], "object": "conversation.deleted", "deleted": True})
+async def delete(request: Request) -> Reply:
+    """Delete a conversation."""
+    await request.engine.delete_conversation(request.owner, request.params["id"])
+    return json_reply({"id": request.params["id"], "object": "conversation.deleted", "deleted": True})
 
 
-async def list_all(call: Call) -> Reply:
-    return list_reply(await call.engine.catalog.conversations(call.owner, read_paging(call.query())))
+async def list_all(request: Request) -> Reply:
+    """List the owner's conversations."""
+    return list_reply(await request.engine.list_conversations(request.owner, read_paging(request.query())))
 
 
-async def create_items(call: Call) -> Reply:
-    body = await call.object()
+async def create_items(request: Request) -> Reply:
+    """Add items to a conversation."""
+    body = await request.object()
     if body.get("items") is None:
         raise InvalidRequest("items is required.", param="items", code="missing_required_parameter")
-    items, idempotency = await _read(call, body)
-    engine = call.engine
-    added = await engine.conversations.add_items(
-        call.owner, call.params["id"], items, engine.clock.now(), idempotency, call.large
-    )
-    page = Page(added, False)
-    return await asyncio.to_thread(list_reply, page) if call.large else list_reply(page)
+    items, idempotency = await _read(request, body)
+    conversation_id = request.params["id"]
+    page = await request.engine.add_items(request.owner, conversation_id, items, idempotency, request.large)
+    return await asyncio.to_thread(list_reply, page) if request.large else list_reply(page)
 
 
-async def list_items(call: Call) -> Reply:
-    return list_reply(await call.engine.catalog.items(call.owner, call.params["id"], read_paging(call.query())))
+async def list_items(request: Request) -> Reply:
+    """List a conversation's items."""
+    paging = read_paging(request.query())
+    return list_reply(await request.engine.list_items(request.owner, request.params["id"], paging))
 
 
-async def retrieve_item(call: Call) -> Reply:
-    return json_reply(await call.engine.catalog.item(call.owner, call.params["id"], call.params["item_id"]))
+async def retrieve_item(request: Request) -> Reply:
+    """Return an item of a conversation."""
+    params = request.params
+    return json_reply(await request.engine.get_item(request.owner, params["id"], params["item_id"]))
 
 
-async def delete_item(call: Call) -> Reply:
-    conversation = await call.engine.conversations.delete_item(call.owner, call.params["id"], call.params["item_id"])
-    call.engine.sweeper.wake()
-    return json_reply(conversation)
+async def delete_item(request: Request) -> Reply:
+    """Delete an item of a conversation."""
+    params = request.params
+    return json_reply(await request.engine.delete_item(request.owner, params["id"], params["item_id"]))
 
 
-async def _read(call: Call, body: dict[str, Any]) -> tuple[list[dict[str, Any]], Idempotency | None]:
-    """The items in a body, and the key that it may be repeated under; a large one is looked through in a thread."""
+async def _read(request: Request, body: dict[str, Any]) -> tuple[list[dict[str, Any]], Idempotency | None]:
+    """Read the items of a body, and its idempotency key; in a thread if the body is large."""
 
     def read() -> tuple[list[dict[str, Any]], Idempotency | None]:
-        given, key = body.get("items"), call.header(b"idempotency-key")
-        engine = call.engine
+        given, key = body.get("items"), request.header(b"idempotency-key")
+        engine = request.engine
         items = parse_items(given, "items", engine.ids, engine.limits, at_most=MAX_ITEMS) if given is not None else []
         return items, Idempotency(key, sha256(canonical(body)).digest()) if key is not None else None
 
-    return await asyncio.to_thread(read) if call.large else read()
+    return await asyncio.to_thread(read) if request.large else read()
 
 
 def _read_metadata(value: object) -> dict[str, str]:

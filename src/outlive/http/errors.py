@@ -1,4 +1,4 @@
-"""The one table that says what each error is on the wire."""
+"""Errors on the wire: the one table from error class to HTTP status and type."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ TABLE: dict[type[OutliveError], tuple[int, str]] = {
     errors.OutliveError: (500, "server_error"),
 }
 
-# What a failed response's code says about its cause, when the cause itself is not at hand any more.
+# HTTP status by a failed response's code, for causes that are not in memory any more.
 STATUS_OF_CODE = {"rate_limit_exceeded": 429, "invalid_prompt": 400}
 
 
 def describe(error: OutliveError) -> tuple[int, Json, dict[str, str]]:
-    """The status, the envelope and the headers of an error."""
+    """Return the status, the envelope and the headers of an error."""
     status, type_ = next(TABLE[cls] for cls in type(error).__mro__ if cls in TABLE)
     param, code = error.param, error.code
     if isinstance(error, UpstreamFault):
@@ -53,8 +53,8 @@ def envelope(message: str, type_: str, param: str | None = None, code: str | Non
 
 
 def name_of_fault(fault: UpstreamFault) -> tuple[str | None, str | None]:
-    """The parameter and the code of an upstream's failure, for a caller who waited for it. Only there a context that is
-    too long has a name of its own: a response's own error has none for it (D20)."""
+    """Return the parameter and the code of an upstream's failure, for a caller who waited for it. Only there a context
+    that is too long has a code of its own: a response's own error has none for it (D20)."""
     code = fault.code
     if fault.too_long:
         code = "context_length_exceeded"
@@ -63,7 +63,7 @@ def name_of_fault(fault: UpstreamFault) -> tuple[str | None, str | None]:
 
 
 def status_of_fault(fault: UpstreamFault) -> int:
-    """The HTTP status of an upstream's failure, for a caller who waited for it (D21)."""
+    """Return the HTTP status of an upstream's failure, for a caller who waited for it (D21)."""
     if fault.too_long:
         return 400
     if fault.status is not None and fault.status >= 400:
@@ -72,7 +72,7 @@ def status_of_fault(fault: UpstreamFault) -> int:
 
 
 def type_of_fault(status: int) -> str:
-    """The `type` of an upstream's failure, by the HTTP status that the caller gets."""
+    """Return the `type` of an upstream's failure, by the HTTP status that the caller gets."""
     if status == 429:
         return "rate_limit_error"
     return "invalid_request_error" if status < 500 else "server_error"

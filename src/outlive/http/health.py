@@ -1,23 +1,20 @@
-"""/healthz says that the process lives, /readyz whether it should be sent requests."""
+"""/healthz: the process is alive. /readyz: it should be sent requests."""
 
 from __future__ import annotations
 
-from outlive.http.request import Call, Reply, json_reply
+from outlive.http.request import Reply, Request, json_reply
 
 
-async def healthz(call: Call) -> Reply:
+async def healthz(request: Request) -> Reply:
+    """Answer that the process is alive."""
     return json_reply({"status": "ok"})
 
 
-async def readyz(call: Call) -> Reply:
-    if call.engine.worker.draining:
-        return _not_ready("shutting down")
-    if not await call.engine.is_healthy():
-        return _not_ready("the database is unavailable")
-    return json_reply({"status": "ready"})
-
-
-def _not_ready(why: str) -> Reply:
-    reply = json_reply({"status": "not ready", "reason": why}, {"retry-after": "1"})
+async def readyz(request: Request) -> Reply:
+    """Answer 200 if this server should be sent requests, else 503 with the reason."""
+    reason = await request.engine.find_problem()
+    if reason is None:
+        return json_reply({"status": "ready"})
+    reply = json_reply({"status": "not ready", "reason": reason}, {"retry-after": "1"})
     reply.status = 503
     return reply

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol, with a shorter way for what is sent: fewer system calls, and no task for most events."""
+"""uvicorn's HTTP protocol with a shorter path for writes: fewer system calls, and no task for most events."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from outlive.http.connection import ClientConnection
 
-# How long a client that says nothing may still turn out not to have read its answer. Its retry waits for longer than
-# that (RETRY_PATIENCE_SECONDS in engine/admission), or it would not hear of it.
-TAKING_SECONDS = 0.5
+# Seconds after which a client that sends nothing counts as having read its answer. Its retry waits for longer than that
+# (RETRY_PATIENCE_SECONDS in engine/retries), or it would not learn of it.
+READING_SECONDS = 0.5
 
 
 class HeaderCoalescingTransport:
-    """A transport that keeps the head of an answer back until its body begins: one system call less per request."""
+    """A transport that holds the head of an answer until its body begins: one system call less per request."""
 
     __slots__ = ("_head", "_loop", "_transport", "_write")
 
@@ -36,7 +36,7 @@ class HeaderCoalescingTransport:
             self._write(data)
         elif data[:5] == b"HTTP/":
             self._head = data
-            # Nobody may wait for a head whose body has not begun by the end of this round.
+            # A head whose body does not begin in this iteration of the loop is sent alone.
             self._loop.call_soon(self._flush)
         else:
             self._write(data)
@@ -55,12 +55,14 @@ class HeaderCoalescingTransport:
 
 
 class RequestConnection(ClientConnection):
-    __slots__ = ("_cycle", "_heard", "_refused")
+    """The connection under one request."""
+
+    __slots__ = ("_cycle", "_reaction", "_refused")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         super().__init__()
         self._cycle = cycle
-        self._heard: asyncio.Future[None] | None = None  # what tells whether the answer was taken
+        self._reaction: asyncio.Future[None] | None = None  # resolved by what the client does after its answer
         self._refused = False
 
     def write_now(self, body: bytes) -> bool:
@@ -70,11 +72,11 @@ class RequestConnection(ClientConnection):
         cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
         return True
 
-    def has_hung_up(self) -> bool:
+    def is_hung_up(self) -> bool:
         transport = self._cycle.transport
         if self.is_cut or transport.is_closing():
             return True
-        # A look at what waits to be read, which leaves it there.
+        # Peek at what waits to be read, and leave it there.
         peeking = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, transport.get_extra_info("socket").fileno())
         try:
             return peeking.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
@@ -85,33 +87,33 @@ class RequestConnection(ClientConnection):
         finally:
             peeking.detach()
 
-    async def is_taken(self) -> bool:
-        """One that asks for something else has read it, and so has one that leaves in an orderly way. A system that is
-        left with bytes nobody read says so instead: that client gave up just before they came. Of one that keeps silent
-        it counts that its system has it all."""
+    async def was_read(self) -> bool:
+        """Judge by what the client does next. One that sends another request, or closes in order, has read the answer.
+        A reset means unread bytes: that client gave up just before they came. One that stays silent has read it if
+        its system has confirmed every byte."""
         if self.is_cut:
             return False
-        self._heard = asyncio.get_running_loop().create_future()
-        left = self._count_unreceived()
-        while not (await asyncio.wait([self._heard], timeout=TAKING_SECONDS))[0]:
-            before, left = left, self._count_unreceived()
+        self._reaction = asyncio.get_running_loop().create_future()
+        left = self._count_unconfirmed()
+        while not (await asyncio.wait([self._reaction], timeout=READING_SECONDS))[0]:
+            before, left = left, self._count_unconfirmed()
             if left == 0 or left >= before:
                 return left == 0
         return not self._refused
 
-    def on_chunks(self, *, refused: bool = False) -> None:
-        """The client has asked for something else, or gone."""
+    def react(self, *, refused: bool = False) -> None:
+        """Note that the client has sent another request, or is gone."""
         self._refused = self._refused or refused
-        if self._heard is not None and not self._heard.done():
-            self._heard.set_result(None)
+        if self._reaction is not None and not self._reaction.done():
+            self._reaction.set_result(None)
 
-    def hear_goodbye(self) -> None:
-        """The client says nothing more. If not everything had reached it by then, it has not read that."""
-        if self._heard is not None and self._count_unreceived():
-            self.on_chunks(refused=True)
+    def on_eof(self) -> None:
+        """Note that the client has closed its side. If not everything had reached it by then, it has not read that."""
+        if self._reaction is not None and self._count_unconfirmed():
+            self.react(refused=True)
 
-    def _count_unreceived(self) -> int:
-        """Bytes that the client's system has not confirmed, as far as the own one tells."""
+    def _count_unconfirmed(self) -> int:
+        """Count the bytes that the client's system has not confirmed, as far as this one knows."""
         transport = self._cycle.transport
         if transport.is_closing():
             return 0
@@ -124,35 +126,38 @@ class RequestConnection(ClientConnection):
     def watch(self, on_cut: Callable[[], None] | None) -> None:
         super().watch(on_cut)
         if on_cut is not None:
-            self._cycle.flow.resume_reading()  # a large body may have stopped it, and nobody would see the client go
+            # A large body may have paused it, and the client's end would go unnoticed.
+            self._cycle.flow.resume_reading()
 
     def cut(self) -> None:
-        # uvicorn tells only the newest request of a connection, and another may be waiting behind this one.
+        # uvicorn informs only the newest request of a connection, and another may be waiting behind this one.
         self._cycle.disconnected = not self._cycle.response_complete
         self._cycle.message_event.set()
         super().cut()
 
 
 class Protocol(HttpToolsProtocol):
-    _outlet: RequestConnection | None = None  # of the request that is being answered
+    """uvicorn's protocol, with a RequestConnection for each request."""
+
+    _connection: RequestConnection | None = None  # of the request that is being answered
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(HeaderCoalescingTransport(transport, self.loop))  # type: ignore[arg-type]
 
     def eof_received(self) -> None:
-        if self._outlet is not None:
-            self._outlet.hear_goodbye()
+        if self._connection is not None:
+            self._connection.on_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._outlet is not None:
-            self._outlet.cut()
-            self._outlet.on_chunks(refused=exc is not None)
-            self._outlet = None
-        self._unset_keepalive_if_required()  # which after a reset would keep everything for as long as it runs
+        if self._connection is not None:
+            self._connection.cut()
+            self._connection.react(refused=exc is not None)
+            self._connection = None
+        self._unset_keepalive_if_required()  # after a reset its timer would keep everything until it fires
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        if self._outlet is not None:
-            self._outlet.on_chunks()
-        self._outlet = cycle.scope["state"]["outlive.outlet"] = RequestConnection(cycle)
+        if self._connection is not None:
+            self._connection.react()
+        self._connection = cycle.scope["state"]["outlive.connection"] = RequestConnection(cycle)
         super()._start_asgi_task(cycle, app)

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from outlive import __version__
-from outlive.core.errors import InvalidRequest, TooLarge, UnsupportedMedia
+from outlive.core.errors import ClientDisconnected, InvalidRequest, TooLarge, UnsupportedMedia
 from outlive.core.requests.body import decode_body
 from outlive.engine.engine import Engine
 from outlive.http.connection import ClientConnection
 from outlive.ports.catalog import Page, Paging
+
+T = TypeVar("T")
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-# A body larger than this is looked through in a thread, so that streams do not wait for it.
+# A larger body is decoded and checked in a thread, so that streams do not wait for it.
 LARGE_BYTES = 256 * 1024
 MAX_PAGE = 100
-# Clients that know it ask for more than OpenAI gives: GETs that wait, POSTs that may be repeated under their key.
+# Clients that see it use more than OpenAI offers: GETs that wait, POSTs that may be repeated under their key.
 VERSION = (b"x-outlive-version", __version__.encode())
 
 
@@ -37,21 +39,17 @@ class Reply(msgspec.Struct):
     content_type: str = "application/json"
 
 
-class ClientDisconnected(Exception):
-    """The client went away before its request was accepted."""
-
-
-class Call:
+class Request:
     """A request with the engine that serves it and the owner it came from."""
 
     __slots__ = (
+        "connection",
         "engine",
         "extra_headers",
         "headers",
         "large",
         "lenient_chat",
         "max_body",
-        "outlet",
         "owner",
         "params",
         "receive",
@@ -74,29 +72,30 @@ class Call:
         self.large = False
         self.lenient_chat = False
         self.started = False
-        # Taken out of the scope: it knows the scope, and a circle would be left to the garbage collector.
-        self.outlet: ClientConnection = scope.get("state", {}).pop("outlive.outlet", None) or ClientConnection()
-        self.request_id = engine.ids.new("req")
+        # Removed from the scope, which it refers to: a cycle would be left to the garbage collector.
+        self.connection: ClientConnection = scope.get("state", {}).pop("outlive.connection", None) or ClientConnection()
+        self.request_id = engine.new_id("req")
 
     def header(self, name: bytes) -> str | None:
+        """Return a header's value."""
         value = self.headers.get(name)
         return value.decode("latin-1") if value is not None else None
 
     def query(self) -> list[tuple[str, str]]:
-        """Pairs, with the `[]` that SDKs put after the names of arrays taken off."""
+        """Return the query as pairs, without the `[]` that SDKs put after the names of arrays."""
         raw = self.scope.get("query_string", b"")
         if not raw:
             return []
         return [(name.removesuffix("[]"), value) for name, value in parse_qsl(raw.decode("latin-1"), True)]
 
     async def json(self) -> Any:
-        """The decoded body; an empty one is an empty object."""
+        """Read and decode the body; an empty one is an empty object."""
         raw = await self._read()
         if not raw:
             return {}
         kind = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
         if kind != "application/json":
-            # A web page can send other types without asking first, so this is also what keeps pages out.
+            # Web pages can send other types without a preflight, so this also keeps pages out.
             raise UnsupportedMedia
         self.large = len(raw) > LARGE_BYTES
         if self.large:
@@ -104,6 +103,7 @@ class Call:
         return decode_body(raw)
 
     async def object(self) -> dict[str, Any]:
+        """Read and decode a body that must be an object."""
         body = await self.json()
         if not isinstance(body, dict):
             raise InvalidRequest("The body must be a JSON object.", code="invalid_type")
@@ -135,20 +135,22 @@ class Call:
 
     @property
     def may_be_repeated(self) -> bool:
-        """Whether the client asks again by itself when it hears nothing (D17)."""
+        """True if the client repeats the request by itself when it gets no answer (D17)."""
         return b"x-stainless-retry-count" in self.headers
 
-    def confirm(self) -> None:
-        """Nothing may be begun for a client that has left: it may have asked another node by now, and been answered."""
-        if self.has_left():
-            self.outlet.cut()  # which uvicorn may not know yet, and would complain that nobody was answered
-            raise ClientDisconnected
+    def is_abandoned(self) -> bool:
+        """Return True if the client is gone, so that nothing may be begun for it: it may have asked another node by
+        now, and been answered."""
+        if not self.has_left():
+            return False
+        self.connection.cut()  # uvicorn may not know yet, and would log that the request was not answered
+        return True
 
     def has_left(self) -> bool:
-        """Whether the client is known to have gone, without waiting for it to go. Not for use after the last send."""
+        """Return True if the client is known to be gone, without waiting. Not for use after the last send."""
         if not self.may_be_repeated:
-            return False  # nobody asks
-        if self.outlet.has_hung_up():
+            return False  # its answer is not recorded as delivered or not
+        if self.connection.is_hung_up():
             return True
         waiting = self.receive().__await__()
         try:
@@ -171,13 +173,31 @@ class Call:
         await self.start(reply.status, reply.content_type, reply.headers, len(reply.body))
         await self.send({"type": "http.response.body", "body": reply.body})
 
+    async def wait_disconnected(self) -> None:
+        """Wait until the client is gone."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Do the work, unless the client leaves first: no one would see its result. Raises ClientDisconnected."""
+    working, leaving = asyncio.create_task(work), asyncio.create_task(request.wait_disconnected())
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnected
+        return working.result()
+    finally:
+        working.cancel()
+        leaving.cancel()
+
 
 def json_reply(body: object, headers: dict[str, str] | None = None) -> Reply:
     return Reply(msgspec.json.encode(body), headers=headers or {})
 
 
 def read_paging(query: list[tuple[str, str]]) -> Paging:
-    """`after`, `limit` and `order` of a list."""
+    """Read `after`, `limit` and `order` of a list."""
     given = dict(query)
     order = given.get("order", "desc")
     if order not in ("asc", "desc"):

@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-
 import msgspec
 
-from outlive.core.errors import InvalidRequest, OutliveError, ShuttingDown, UpstreamFault
+from outlive.core.errors import InvalidRequest, ShuttingDown, UpstreamFault
 from outlive.core.events import Json
-from outlive.engine.admission import Accepted, Submission
-from outlive.engine.delivery.reader import Reader, StreamInterrupted
-from outlive.engine.engine import Engine
+from outlive.engine.admission import Submission
+from outlive.engine.delivery.reader import StreamInterrupted
+from outlive.engine.engine import Created, View
 from outlive.http import sse
 from outlive.http.errors import STATUS_OF_CODE, encode, envelope, name_of_fault, status_of_fault, type_of_fault
-from outlive.http.queue import find_places
-from outlive.http.request import (
-    Call,
-    ClientDisconnected,
-    Reply,
-    json_reply,
-    list_reply,
-    read_bool,
-    read_int,
-    read_paging,
-)
-from outlive.ports.catalog import Page, Record
+from outlive.http.request import Reply, Request, json_reply, list_reply, read_bool, read_int, read_paging
 
 MAX_WAIT_SECONDS = 60.0
-# No response has so many events, and every database can count so far.
+# More than any response has events, and still a number that every database can count to.
 MAX_NUMBER = 1 << 53
-# What lists leave out of a response: the parts that may be long.
-LONG_FIELDS = ("output", "tools", "instructions")
 STATUSES = ("queued", "in_progress", "completed", "failed", "cancelled", "incomplete")
 
 
 class Final(msgspec.Struct):
-    """What decides how a plain create is answered."""
+    """The fields of a final object that decide how a plain create is answered."""
 
     status: str
     error: Json | None = None
@@ -45,154 +29,104 @@ class Final(msgspec.Struct):
 _final = msgspec.json.Decoder(Final)
 
 
-async def create(call: Call) -> Reply | None:
-    retries = call.header(b"x-stainless-retry-count")
-    body = await call.json()
-    arrival = Submission(
-        owner=call.owner,
-        body=body,
-        large=call.large,
-        idempotency_key=call.header(b"idempotency-key"),
+async def create(request: Request) -> Reply | None:
+    """Create a response; answer with a stream, the admitted object, or the final object."""
+    retries = request.header(b"x-stainless-retry-count")
+    submission = Submission(
+        owner=request.owner,
+        body=await request.json(),
+        large=request.large,
+        idempotency_key=request.header(b"idempotency-key"),
         retry_count=int(retries) if retries is not None and retries.isdecimal() and len(retries) < 10 else None,
-        confirm=call.confirm,
+        is_abandoned=request.is_abandoned,
     )
-    accepted = await admit(call.engine, arrival)
-    if not accepted.request.store:
-        return await _answer_fleeting(call, accepted)
-    answering = call.engine.door.answering
-    answering.add(accepted.response_id)
-    try:
-        return await _answer(call, accepted)
-    finally:
-        answering.discard(accepted.response_id)
+    async with request.engine.create(submission) as created:
+        if created.request.stream:
+            delivered = await sse.stream(request, created.follow())
+        elif created.request.background:
+            delivered = await _deliver(request, created, _show(await created.show()))
+        else:
+            reply = await _wait(request, created)
+            delivered = reply is not None and await _deliver(request, created, reply)
+        if delivered and request.may_be_repeated:
+            await created.mark_answered()
+    return None
 
 
-async def admit(engine: Engine, arrival: Submission) -> Accepted:
-    try:
-        return await engine.door.admit(arrival)
-    except (OutliveError, ClientDisconnected):
-        if arrival.large:
-            # Some of it may have been written ahead; of a request that was refused nothing may stay in a file.
-            engine.sweeper.wake()
-        raise
-
-
-async def retrieve(call: Call) -> Reply | None:
-    response_id, query = call.params["id"], dict(call.query())
+async def retrieve(request: Request) -> Reply | None:
+    """Return a response as it stands, or stream it."""
+    response_id, query = request.params["id"], dict(request.query())
     follow = read_bool(query.get("stream"), "stream")
     after = _read_after(query, follow)
     wait = _read_wait(query)
-    record = await call.engine.catalog.response(call.owner, response_id)
     if follow:
-        await sse.stream(call, call.engine.reader.follow(response_id, after))
+        await sse.stream(request, await request.engine.follow(request.owner, response_id, after))
         return None
-    if record.snapshot is None and wait:
-        with contextlib.suppress(StreamInterrupted):  # the server is leaving: say how far it is
-            await call.engine.reader.wait_end(response_id, wait)
-        record = await call.engine.catalog.response(call.owner, response_id)
-    return await _show(call, record)
+    return _show(await request.engine.show(request.owner, response_id, wait))
 
 
-async def cancel(call: Call) -> Reply:
-    response_id = call.params["id"]
-    record = await call.engine.catalog.response(call.owner, response_id)
-    if record.snapshot is None:
-        await call.engine.worker.cancel(response_id)
-        record = await call.engine.catalog.response(call.owner, response_id)
-    return await _show(call, record)
+async def cancel(request: Request) -> Reply:
+    """Cancel a response."""
+    return _show(await request.engine.cancel(request.owner, request.params["id"]))
 
 
-async def delete(call: Call) -> Reply:
-    response_id = call.params["id"]
-    await call.engine.delete(call.owner, response_id)
-    return json_reply({"id": response_id, "object": "response", "deleted": True})
+async def delete(request: Request) -> Reply:
+    """Delete a response."""
+    await request.engine.delete(request.owner, request.params["id"])
+    return json_reply({"id": request.params["id"], "object": "response", "deleted": True})
 
 
-async def list_input_items(call: Call) -> Reply:
-    page = await call.engine.catalog.input_items(call.owner, call.params["id"], read_paging(call.query()))
-    return list_reply(page)
+async def list_input_items(request: Request) -> Reply:
+    """List a response's own input."""
+    paging = read_paging(request.query())
+    return list_reply(await request.engine.list_input_items(request.owner, request.params["id"], paging))
 
 
-async def list_all(call: Call) -> Reply:
-    query = call.query()
+async def list_all(request: Request) -> Reply:
+    """List the owner's responses."""
+    query = request.query()
     statuses = [status for name, value in query if name == "status" for status in value.split(",")]
     for status in statuses:
         if status not in STATUSES:
             raise InvalidRequest(f"status must be one of {', '.join(STATUSES)}, not {status!r}.", param="status")
-    records, more = await call.engine.catalog.responses(
-        call.owner, read_paging(query), statuses=statuses, conversation=dict(query).get("conversation")
+    conversation = dict(query).get("conversation")
+    page = await request.engine.list_responses(
+        request.owner, read_paging(query), statuses=statuses, conversation=conversation
     )
-    headers = await call.engine.reader.headers([record.response_id for record in records if record.snapshot is None])
-    places = await find_places(call.engine, records)
-    # Final objects may be long, and a page may hold a hundred of them.
-    data = await asyncio.to_thread(
-        lambda: [_summary(each, headers.get(each.response_id), places.get(each.response_id)) for each in records]
-    )
-    return list_reply(Page(data, more))
+    return list_reply(page)
 
 
 # -- answering a create
 
 
-async def _answer(call: Call, accepted: Accepted) -> Reply | None:
-    """The answer to a stored create: the admitted object, a stream, or the end."""
-    engine, request = call.engine, accepted.request
-    if request.stream:
-        delivered = await sse.stream(call, engine.reader.follow(accepted.response_id))
-    elif request.background:
-        delivered = await _deliver(call, await _admitted(call, accepted))
-    else:
-        final = await _wait(call, accepted, engine.reader)
-        delivered = final is not None and await _deliver(call, final)
-    if delivered and call.may_be_repeated:
-        await engine.ledger.mark_answered(accepted.response_id)
-    return None
+async def _deliver(request: Request, created: Created, reply: Reply) -> bool:
+    """Send the reply. Returns False if the client will ask again because it did not read it (D17)."""
+    left = request.has_left()
+    await request.reply(reply)
+    if not request.may_be_repeated or not created.request.store:
+        return True
+    return not left and await request.connection.was_read()
 
 
-async def _deliver(call: Call, reply: Reply) -> bool:
-    """Answer; False when the client will ask again because it did not get it (D17)."""
-    left = call.has_left()
-    await call.reply(reply)
-    return not call.may_be_repeated or (not left and await call.outlet.is_taken())
-
-
-async def _answer_fleeting(call: Call, accepted: Accepted) -> Reply | None:
-    reader = call.engine.fleeting_reader
-    try:
-        if accepted.request.stream:
-            await sse.stream(call, reader.follow(accepted.response_id))
-            return None
-        return await _wait(call, accepted, reader)
-    finally:
-        call.engine.fleeting.stop(accepted.response_id)
-
-
-async def _admitted(call: Call, accepted: Accepted) -> Reply:
-    if accepted.fold is not None:
-        return Reply(accepted.fold.snapshot(), headers={"openai-poll-after-ms": "500"})
-    return await _show(call, await call.engine.catalog.response(call.owner, accepted.response_id))
-
-
-async def _wait(call: Call, accepted: Accepted, reader: Reader) -> Reply | None:
-    """Read to the end, and answer with the final object; None when the client has gone."""
-    cursor = reader.follow(accepted.response_id, accepted.fold.last if accepted.fold is not None else -1)
-    with sse.attention(call, cursor):
+async def _wait(request: Request, created: Created) -> Reply | None:
+    """Wait for the end and return the reply to a plain create; None when the client has gone."""
+    cursor = created.follow_end()
+    with sse.watching(request, cursor):
         try:
             while not cursor.ended and not cursor.stopped:
                 await cursor.read()
         except StreamInterrupted:
-            raise _unfinished(accepted) from None
+            raise _unfinished(created) from None
         if cursor.stopped:
             return None
         cause, final = cursor.cause, cursor.final
     if final is None:
-        record = await call.engine.catalog.response(call.owner, accepted.response_id)
-        final = record.snapshot or b""
-    return _conclude(accepted.response_id, final, cause)
+        final = (await request.engine.show(request.owner, created.id)).body
+    return _conclude(created.id, final, cause)
 
 
 def _conclude(response_id: str, final: bytes, cause: UpstreamFault | None) -> Reply:
-    """A plain create that does not complete is an error that names the response (D21)."""
+    """Return the final object, or an error that names the response if it did not complete (D21)."""
     end = _final.decode(final)
     if end.status in ("completed", "incomplete"):
         return Reply(final)
@@ -209,35 +143,20 @@ def _conclude(response_id: str, final: bytes, cause: UpstreamFault | None) -> Re
     return Reply(encode(envelope(message, type_of_fault(status), param, code)), status, headers)
 
 
-def _unfinished(accepted: Accepted) -> ShuttingDown:
-    kept = "is kept: retrieve it in a moment" if accepted.request.store else "was not stored: ask again in a moment"
-    error = ShuttingDown(f"The server is shutting down; response {accepted.response_id} {kept}.")
+def _unfinished(created: Created) -> ShuttingDown:
+    kept = "is kept: retrieve it in a moment" if created.request.store else "was not stored: ask again in a moment"
+    error = ShuttingDown(f"The server is shutting down; response {created.id} {kept}.")
     error.should_retry = False
     return error
 
 
-# -- showing one
+def _show(view: View) -> Reply:
+    if view.poll_after is None:
+        return Reply(view.body)
+    return Reply(view.body, headers={"openai-poll-after-ms": str(int(view.poll_after * 1000))})
 
 
-async def _show(call: Call, record: Record) -> Reply:
-    if record.snapshot is not None:
-        return Reply(record.snapshot)
-    fold = await call.engine.reader.fold(record.response_id)
-    age = call.engine.clock.now() - record.created_at
-    # A run that is young may end soon; one that has been going for minutes will hardly end in the next second.
-    poll = int(min(max(age * 100, 250), 5000))
-    headers = {} if fold.ended else {"openai-poll-after-ms": str(poll)}
-    if fold.status == "queued" and (place := (await find_places(call.engine, [record])).get(record.response_id)):
-        return json_reply({**fold.response(), "outlive": place}, headers)
-    return Reply(fold.snapshot(), headers=headers)
-
-
-def _summary(record: Record, header: Json | None, place: Json | None) -> Json:
-    body: Json = msgspec.json.decode(record.snapshot or b"{}") if header is None else header
-    shown = {name: value for name, value in body.items() if name not in LONG_FIELDS}
-    if shown.get("status") == "queued":
-        shown["status"] = record.status  # it may have begun since the event that this header is from
-    return shown if place is None else {**shown, "outlive": place}
+# -- reading the query
 
 
 def _read_after(query: dict[str, str], follow: bool) -> int:

@@ -7,38 +7,38 @@ from collections.abc import Iterator
 
 from outlive.core.events import DONE_FRAME
 from outlive.engine.delivery.reader import Cursor, StreamInterrupted
-from outlive.http.request import Call
+from outlive.http.request import Request
 
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 CONTENT_TYPE = "text/event-stream; charset=utf-8"
 
 
 @contextlib.contextmanager
-def attention(call: Call, cursor: Cursor) -> Iterator[None]:
-    """Stops the cursor when the client goes away. (`send` to a dead client succeeds silently.)"""
-    call.outlet.watch(cursor.stop)
+def watching(request: Request, cursor: Cursor) -> Iterator[None]:
+    """Stop the cursor when the client goes away. (`send` to a dead client succeeds silently.)"""
+    request.connection.watch(cursor.stop)
     try:
         yield
     finally:
-        call.outlet.watch(None)
-        cursor.leave()
+        request.connection.watch(None)
+        cursor.close()
 
 
-async def stream(call: Call, cursor: Cursor) -> bool:
-    """Send what the cursor reads until the response ends. True when the client has had all of it."""
-    send, write_now = call.send, call.outlet.write_now
-    with attention(call, cursor), contextlib.suppress(OSError, StreamInterrupted):
-        await call.start(200, CONTENT_TYPE, HEADERS)
+async def stream(request: Request, cursor: Cursor) -> bool:
+    """Send what the cursor reads until the response ends. Returns True if the client has had all of it."""
+    send, write_now = request.send, request.connection.write_now
+    with watching(request, cursor), contextlib.suppress(OSError, StreamInterrupted):
+        await request.start(200, CONTENT_TYPE, HEADERS)
         while frames := await cursor.read():
             if cursor.ended:
-                here = not call.has_left()
+                here = not request.has_left()
                 await send({"type": "http.response.body", "body": frames + DONE_FRAME})
                 return here
             await send({"type": "http.response.body", "body": frames, "more_body": True})
             await cursor.forward_to(write_now)
         if cursor.ended:
-            here = not call.has_left()
+            here = not request.has_left()
             await send({"type": "http.response.body", "body": DONE_FRAME})
             return here
-    # Without a last chunk: whoever still listens must see that this was no end (D11).
+    # Without a last chunk: a client that still reads must see that this was no clean end (D11).
     return False

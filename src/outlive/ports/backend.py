@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -161,3 +161,14 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+# Finds the backend that serves a model, and the upstream's own name of the model. Raises InvalidRequest.
+Route: TypeAlias = Callable[[str], tuple[Backend, str]]
+
+
+class Backends(msgspec.Struct, frozen=True):
+    """All backends of a server, by upstream."""
+
+    by_name: dict[str, Backend]
+    route: Route

@@ -212,6 +212,10 @@ class EphemeralLedger(RunLedger, Protocol):
 
     def admit(self, response_id: str, frames: bytes, count: int) -> Lease: ...
 
+    def holds(self, response_id: str) -> bool:
+        """Return True if the response was admitted here and not forgotten yet."""
+        ...
+
     def forget(self, response_id: str) -> None:
         """Drop all that is left of a response once it has no reader."""
         ...

@@ -63,6 +63,10 @@ class MemoryLedger:
     async def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
         """Do nothing: no other worker can take such a run over."""
 
+    def holds(self, response_id: str) -> bool:
+        """Return True if the response was admitted here and not forgotten yet."""
+        return response_id in self._journal.batches
+
     def forget(self, response_id: str) -> None:
         self._fences.pop(response_id, None)
         self._journal.batches.pop(response_id, None)

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-
-import msgspec
+from collections.abc import AsyncIterator
 
 from outlive.config.database_url import is_shared, path_of
 from outlive.core.errors import SettingsError
-from outlive.ports.bell import Bell, NoBell
-from outlive.ports.catalog import Catalog
-from outlive.ports.conversations import Conversations
-from outlive.ports.heartbeat import Heartbeat, NoHeartbeat
-from outlive.ports.history import History
-from outlive.ports.journal import Journal
-from outlive.ports.ledger import Ledger, Quota
-from outlive.ports.retention import Retention
+from outlive.ports.bell import NoBell
+from outlive.ports.heartbeat import NoHeartbeat
+from outlive.ports.ledger import Quota
+from outlive.ports.storage import Storage
 from outlive.storage.sqlite.catalog import SqliteCatalog
 from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.conversations import SqliteConversations
@@ -30,22 +24,6 @@ log = logging.getLogger("outlive")
 
 # The secret that seals what clients keep for the server. It lies in the database, and moves with it.
 SECRET = "seal"  # noqa: S105 - its name
-
-
-class Storage(msgspec.Struct, frozen=True, kw_only=True):
-    """One database, through all its ports."""
-
-    ledger: Ledger
-    journal: Journal
-    history: History
-    catalog: Catalog
-    conversations: Conversations
-    retention: Retention
-    bell: Bell
-    heartbeat: Heartbeat
-    probe: Callable[[], Awaitable[bool]]
-    secret: bytes  # drawn once; nodes that share the database share it
-    shared: bool  # among several nodes
 
 
 @contextlib.asynccontextmanager

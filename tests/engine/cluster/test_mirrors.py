@@ -10,14 +10,14 @@ from outlive.core.events import KEEP_ALIVE_FRAME, split_frames
 from outlive.engine.cluster.mirrors import LOOK_SECONDS, PAGE_BYTES, SECOND_LOOK_SECONDS
 from outlive.engine.delivery.reader import StreamInterrupted
 from outlive.ports.bell import Ring
-from tests.engine.stages import ADDED, Here, Stage, deltas, read_to_end, rounds
-from tests.engine.virtual import pass_time, run_virtually, turn
+from tests.engine.mirror_harness import ADDED, Here, Stage, deltas, read_to_end, rounds
+from tests.engine.virtual_clock import pass_time, run_virtually, turn
 
 # -- by the bell
 
 
 def test_a_reader_on_another_node_is_rung_awake_at_once() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         run = stage.start()
         reading = asyncio.create_task(read_to_end(stage.here.reader.follow("resp_1")))
@@ -29,11 +29,11 @@ def test_a_reader_on_another_node_is_rung_awake_at_once() -> None:
         assert await reading == run.bytes
         assert asyncio.get_running_loop().time() == 0.0
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_many_readers_of_one_response_cost_one_look() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         run = stage.start()
         cursors = [stage.here.reader.follow("resp_1") for _ in range(50)]
@@ -49,11 +49,11 @@ def test_many_readers_of_one_response_cost_one_look() -> None:
         assert {await reading for reading in readings} == {run.bytes}
         assert stage.journal.reads == reads
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_what_is_committed_before_the_runner_hears_of_us_is_found_by_a_second_look() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         run = stage.start()
         stage.bus.cut = True  # the first word is lost
@@ -65,11 +65,11 @@ def test_what_is_committed_before_the_runner_hears_of_us_is_found_by_a_second_lo
         assert await reading == run.bytes
         assert asyncio.get_running_loop().time() == pytest.approx(SECOND_LOOK_SECONDS)
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_node_that_takes_over_is_asked_to_ring() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         run = stage.start()
         reading = asyncio.create_task(read_to_end(stage.here.reader.follow("resp_1")))
@@ -84,11 +84,11 @@ def test_a_node_that_takes_over_is_asked_to_ring() -> None:
         assert await reading == run.bytes
         assert asyncio.get_running_loop().time() == 0.0
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_run_that_is_over_before_its_new_node_hears_of_us_is_found_by_a_second_look() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         run = stage.start()
         reading = asyncio.create_task(read_to_end(stage.here.reader.follow("resp_1")))
@@ -104,14 +104,14 @@ def test_a_run_that_is_over_before_its_new_node_hears_of_us_is_found_by_a_second
         assert await reading == run.bytes
         assert asyncio.get_running_loop().time() <= 1.0 + SECOND_LOOK_SECONDS
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 # -- with the bell dead
 
 
 def test_with_the_bell_dead_readers_are_at_most_a_second_late_and_lose_nothing() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.bus.cut = True
         run = stage.start()
@@ -129,11 +129,11 @@ def test_with_the_bell_dead_readers_are_at_most_a_second_late_and_lose_nothing()
         assert got + await read_to_end(cursor) == run.bytes
         going.cancel()
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_thousands_that_are_idle_cost_one_look_a_second() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         runs = [stage.start(f"resp_{n}") for n in range(3000)]
         readings = [asyncio.create_task(read_to_end(stage.here.reader.follow(f"resp_{n}"))) for n in range(3000)]
@@ -151,11 +151,11 @@ def test_thousands_that_are_idle_cost_one_look_a_second() -> None:
         await asyncio.gather(*readings)
         going.cancel()
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_storage_that_is_down_delays_readers_and_cuts_none() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         run = stage.start()
         going = asyncio.create_task(rounds(stage.here))
@@ -171,11 +171,11 @@ def test_a_storage_that_is_down_delays_readers_and_cuts_none() -> None:
         assert await reading == run.bytes
         going.cancel()
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_look_that_hangs_is_given_up_for_another() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         run = stage.start()
         going = asyncio.create_task(rounds(stage.here))
@@ -190,14 +190,14 @@ def test_a_look_that_hangs_is_given_up_for_another() -> None:
         assert asyncio.get_running_loop().time() <= 0.2 + LOOK_SECONDS + 1.0
         going.cancel()
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 # -- where readers come in
 
 
 def test_a_reader_that_comes_late_reads_the_journal_and_then_the_echo() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         run = stage.start()
         first = asyncio.create_task(read_to_end(stage.here.reader.follow("resp_1")))
@@ -212,11 +212,11 @@ def test_a_reader_that_comes_late_reads_the_journal_and_then_the_echo() -> None:
         assert await first == await late == run.bytes
         assert await resumed == b"".join(split_frames(run.bytes)[701:])
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_an_echo_that_is_far_behind_catches_up_page_by_page() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.bus.cut = True
         run = stage.start()
@@ -227,18 +227,18 @@ def test_an_echo_that_is_far_behind_catches_up_page_by_page() -> None:
         for _ in range(5):
             await run.commit(*deltas(100, "z" * 1000))
         assert len(run.bytes) > 5 * PAGE_BYTES
-        stage.here.echoes.look_at_all()
+        stage.here.mirrors.poll_all()
         await turn(50)
         await run.finish()
-        stage.here.echoes.look_at_all()
+        stage.here.mirrors.poll_all()
         assert got + await reading == run.bytes
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 @pytest.mark.parametrize("beyond", [5, 1 << 53])
 def test_a_reader_beyond_the_end_disturbs_nobody(beyond: int) -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         run = stage.start()
         ahead = asyncio.create_task(read_to_end(stage.here.reader.follow("resp_1", beyond)))
@@ -252,11 +252,11 @@ def test_a_reader_beyond_the_end_disturbs_nobody(beyond: int) -> None:
         assert await ahead == b""
         assert stage.journal.reads < 12
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_reader_at_the_very_end_goes_on_from_there() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         run = stage.start()
         await run.commit(ADDED)
@@ -267,14 +267,14 @@ def test_a_reader_at_the_very_end_goes_on_from_there() -> None:
         await run.finish()
         assert await reading == b"".join(split_frames(run.bytes)[3:])
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 # -- where it goes on
 
 
 def test_a_response_that_begins_to_run_here_is_read_here() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         run = stage.start()
         cursor = stage.here.reader.follow("resp_1")
@@ -283,18 +283,18 @@ def test_a_response_that_begins_to_run_here_is_read_here() -> None:
         run.move(stage.here)
         await turn(20)
         assert run.live.readers == 1
-        assert len(stage.here.echoes) == 0
+        assert len(stage.here.mirrors) == 0
         reads, looks = stage.journal.reads, len(stage.journal.looks)
         await run.commit(ADDED, *deltas(2))
         await run.finish()
         assert await reading == run.bytes
         assert (stage.journal.reads, len(stage.journal.looks)) == (reads, looks)
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_response_that_was_taken_from_here_is_read_as_an_echo() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         run = stage.start()
         reading = asyncio.create_task(read_to_end(stage.there.reader.follow("resp_1")))
@@ -307,11 +307,11 @@ def test_a_response_that_was_taken_from_here_is_read_as_an_echo() -> None:
         await run.finish()
         assert await reading == run.bytes
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_response_that_is_deleted_cuts_its_readers() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.start()
         cursor = stage.here.reader.follow("resp_1")
@@ -319,16 +319,16 @@ def test_a_response_that_is_deleted_cuts_its_readers() -> None:
         reading = asyncio.create_task(read_to_end(cursor))
         await turn(20)
         stage.ledger.forget("resp_1")
-        stage.here.echoes.look_at_all()
+        stage.here.mirrors.poll_all()
         with pytest.raises(StreamInterrupted):
             await reading
-        assert len(stage.here.echoes) == 0
+        assert len(stage.here.mirrors) == 0
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_an_idle_reader_of_an_echo_gets_its_keep_alive_and_notices_the_end_of_the_server() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.start()
         cursor = stage.here.reader.follow("resp_1")
@@ -337,7 +337,7 @@ def test_an_idle_reader_of_an_echo_gets_its_keep_alive_and_notices_the_end_of_th
         async def tick() -> None:
             while True:
                 await asyncio.sleep(5.0)
-                stage.here.lives.wake_all()
+                stage.here.live.wake_all()
 
         ticking = asyncio.create_task(tick())
         assert await cursor.read() == KEEP_ALIVE_FRAME
@@ -351,4 +351,4 @@ def test_an_idle_reader_of_an_echo_gets_its_keep_alive_and_notices_the_end_of_th
             await reading
         ticking.cancel()
 
-    run_virtually(scene())
+    run_virtually(body())

@@ -15,8 +15,8 @@ from outlive.engine.slots import Capacity
 from outlive.ports.bell import Ring
 from outlive.ports.ledger import Admission, Admitted, AppendResults, Closing, Entry
 from outlive.testing import Script, answer, finish_chunk, usage_chunk
-from tests.engine.neighbours import go_round, play_nodes
-from tests.engine.rig import Rig, answer_of
+from tests.engine.cluster_harness import poll_once, run_with_cluster
+from tests.engine.harness import Harness, answer_of
 from tests.support.scripting import Gate
 
 DONE: list[Script] = [[answer("Hello")]]
@@ -28,8 +28,8 @@ def gated(*before: str) -> tuple[Gate, list[Script]]:
     return gate, [[*before, gate, "lo", finish_chunk(), usage_chunk()]]
 
 
-async def read_all(rig: Rig, response_id: str) -> bytes:
-    cursor, parts = rig.reader.follow(response_id), []
+async def read_all(harness: Harness, response_id: str) -> bytes:
+    cursor, parts = harness.reader.follow(response_id), []
     try:
         while frames := await cursor.read():
             parts.append(frames)
@@ -38,26 +38,26 @@ async def read_all(rig: Rig, response_id: str) -> bytes:
     return b"".join(parts)
 
 
-async def is_shown(rig: Rig, response_id: str, count: int = 5) -> None:
-    while len(await rig.frames(response_id)) < count:
+async def is_shown(harness: Harness, response_id: str, count: int = 5) -> None:
+    while len(await harness.frames(response_id)) < count:
         await asyncio.sleep(0.001)
 
 
-async def holder(rig: Rig, response_id: str) -> tuple[str | None, int, int]:
+async def holder(harness: Harness, response_id: str) -> tuple[str | None, int, int]:
     """Who holds the lease, with which fence, at which attempt."""
 
     def work(db: sqlite3.Connection) -> Any:
         sql = "SELECT worker, fence, attempts FROM leases JOIN responses r ON r.key = response WHERE r.id = ?"
         return db.execute(sql, (response_id,)).fetchone()
 
-    return await rig.database.read("look", work)
+    return await harness.database.read("look", work)
 
 
 # -- any node serves any response
 
 
 def test_what_runs_on_one_node_is_streamed_and_waited_for_on_others(tmp_path: Path) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         first, second, third = nodes
         accepted = await first.create()
         streaming = asyncio.create_task(read_all(second, accepted.response_id))
@@ -72,11 +72,11 @@ def test_what_runs_on_one_node_is_streamed_and_waited_for_on_others(tmp_path: Pa
         await waiting
 
     gate, script = gated("Hel")
-    play_nodes(tmp_path, scene, script, DONE, DONE)
+    run_with_cluster(tmp_path, body, script, DONE, DONE)
 
 
 def test_a_cancel_on_another_node_stops_the_run_at_once(tmp_path: Path) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         first, second = nodes
         accepted = await first.create()
         streaming = asyncio.create_task(read_all(first, accepted.response_id))
@@ -91,11 +91,11 @@ def test_a_cancel_on_another_node_stops_the_run_at_once(tmp_path: Path) -> None:
         assert first.worker.room.running == 0
 
     gate, script = gated("Hel")
-    play_nodes(tmp_path, scene, script, DONE)
+    run_with_cluster(tmp_path, body, script, DONE)
 
 
 def test_with_the_bell_dead_a_cancelled_run_is_stopped_by_the_next_round(tmp_path: Path) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         first, second = nodes
         assert first.bus is not None
         first.bus.cut = True
@@ -104,13 +104,13 @@ def test_with_the_bell_dead_a_cancelled_run_is_stopped_by_the_next_round(tmp_pat
         await second.worker.cancel(accepted.response_id)
         await asyncio.sleep(0.02)
         assert first.backend.left == 0
-        await go_round(first)
+        await poll_once(first)
         while first.backend.left == 0:
             await asyncio.sleep(0.001)
         assert (await first.end(accepted.response_id))["status"] == "cancelled"
 
     gate, script = gated()
-    play_nodes(tmp_path, scene, script, DONE)
+    run_with_cluster(tmp_path, body, script, DONE)
 
 
 # -- taking over
@@ -118,7 +118,7 @@ def test_with_the_bell_dead_a_cancelled_run_is_stopped_by_the_next_round(tmp_pat
 
 @pytest.mark.parametrize("rung", [True, False])
 def test_a_run_with_nothing_visible_is_run_again_elsewhere(tmp_path: Path, rung: bool) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         first, second, third = nodes
         assert first.bus is not None
         first.bus.cut = not rung
@@ -126,11 +126,11 @@ def test_a_run_with_nothing_visible_is_run_again_elsewhere(tmp_path: Path, rung:
         await gate.reached.wait()
         streaming = asyncio.create_task(read_all(third, accepted.response_id))
         second.ledger.dead = {"node-0"}
-        await go_round(second)
+        await poll_once(second)
         while (await second.catalog.status("ann", accepted.response_id)) != "completed":
             await asyncio.sleep(0.001)
         gate.open()  # the one that was thought dead goes on
-        await go_round(third)
+        await poll_once(third)
         final = await second.end(accepted.response_id)
         assert (answer_of(final), final["outlive"]["attempts"]) == ("Hello", 2)
         assert split_frames(await streaming) == await second.frames(accepted.response_id)
@@ -138,18 +138,18 @@ def test_a_run_with_nothing_visible_is_run_again_elsewhere(tmp_path: Path, rung:
             await asyncio.sleep(0.001)
 
     gate, script = gated()
-    play_nodes(tmp_path, scene, script, DONE, DONE)
+    run_with_cluster(tmp_path, body, script, DONE, DONE)
 
 
 def test_a_text_goes_on_in_place_on_another_node_for_the_same_reader(tmp_path: Path) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         first, second, third = nodes
         accepted = await first.create()
         streaming = asyncio.create_task(read_all(third, accepted.response_id))
         await gate.reached.wait()
         await is_shown(first, accepted.response_id)
         second.ledger.dead = {"node-0"}
-        await go_round(second)
+        await poll_once(second)
         final = await second.end(accepted.response_id)
         assert (final["status"], answer_of(final)) == ("completed", "Hello")
         assert len(final["output"]) == 1
@@ -158,35 +158,35 @@ def test_a_text_goes_on_in_place_on_another_node_for_the_same_reader(tmp_path: P
 
     gate, script = gated("Hel")
     rest: list[Script] = [["lo", finish_chunk(), usage_chunk()]]
-    play_nodes(tmp_path, scene, script, rest, rest, continuation="prefill")
+    run_with_cluster(tmp_path, body, script, rest, rest, continuation="prefill")
 
 
 def test_a_text_that_cannot_go_on_ends_as_interrupted_elsewhere(tmp_path: Path) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         first, second = nodes
         accepted = await first.create()
         await gate.reached.wait()
         await is_shown(first, accepted.response_id)
         second.ledger.dead = {"node-0"}
-        await go_round(second)
+        await poll_once(second)
         final = await second.end(accepted.response_id)
         assert final["status"] == "incomplete"
         assert final["incomplete_details"]["reason"] == "interrupted"
         assert answer_of(final) == "Hel"
 
     gate, script = gated("Hel")
-    play_nodes(tmp_path, scene, script, DONE)
+    run_with_cluster(tmp_path, body, script, DONE)
 
 
 def test_a_node_that_was_thought_dead_keeps_what_nobody_has_taken(tmp_path: Path) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         first, second = nodes
         accepted = await first.create()
         await gate.reached.wait()
         second.ledger.dead = {"node-0"}
         await second.ledger.free_dead_leases()
         assert (await holder(first, accepted.response_id))[0] is None
-        await go_round(first)
+        await poll_once(first)
         assert await holder(first, accepted.response_id) == ("node-0", 1, 1)
         gate.open()
         final = await first.end(accepted.response_id)
@@ -194,20 +194,20 @@ def test_a_node_that_was_thought_dead_keeps_what_nobody_has_taken(tmp_path: Path
         assert len(first.backend.calls) == 1
 
     gate, script = gated("Hel")
-    play_nodes(tmp_path, scene, script, DONE)
+    run_with_cluster(tmp_path, body, script, DONE)
 
 
 def test_a_node_that_was_thought_dead_drops_what_another_has_taken(tmp_path: Path) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         first, second = nodes
         assert first.bus is not None
         first.bus.cut = True
         accepted = await first.create()
         await gate.reached.wait()
         second.ledger.dead = {"node-0"}
-        await go_round(second)
+        await poll_once(second)
         await other.reached.wait()
-        await go_round(first)
+        await poll_once(first)
         while first.worker.room.running:
             await asyncio.sleep(0.001)
         assert first.backend.left == 1
@@ -216,7 +216,7 @@ def test_a_node_that_was_thought_dead_drops_what_another_has_taken(tmp_path: Pat
 
     gate, script = gated()
     other, again = gated()
-    play_nodes(tmp_path, scene, script, again)
+    run_with_cluster(tmp_path, body, script, again)
 
 
 # -- who runs what
@@ -224,7 +224,7 @@ def test_a_node_that_was_thought_dead_drops_what_another_has_taken(tmp_path: Pat
 
 @pytest.mark.parametrize("rung", [True, False])
 def test_a_node_that_takes_nothing_leaves_stored_responses_to_the_others(tmp_path: Path, rung: bool) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         first, second = nodes
         assert first.bus is not None
         first.worker._takes = False
@@ -234,31 +234,31 @@ def test_a_node_that_takes_nothing_leaves_stored_responses_to_the_others(tmp_pat
         if not rung:
             await asyncio.sleep(0.02)
             assert not second.backend.calls
-            await go_round(second)
+            await poll_once(second)
         final = await second.end(accepted.response_id)
         if not rung:
-            await go_round(first)
+            await poll_once(first)
         assert answer_of(final) == "Hello"
         assert split_frames(await streaming) == await first.frames(accepted.response_id)
         assert not first.backend.calls
 
-    play_nodes(tmp_path, scene, DONE, DONE)
+    run_with_cluster(tmp_path, body, DONE, DONE)
 
 
 def test_a_node_that_takes_nothing_runs_what_is_not_stored(tmp_path: Path) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         first, second = nodes
         first.worker._takes = False
         accepted = await first.create(store=False)
-        await first.fleeting_reader.wait_end(accepted.response_id)
-        first.fleeting.stop(accepted.response_id)
+        await first.reader.wait_end(accepted.response_id)
+        first.ephemeral.stop(accepted.response_id)
         assert (len(first.backend.calls), len(second.backend.calls)) == (1, 0)
 
-    play_nodes(tmp_path, scene, DONE, DONE)
+    run_with_cluster(tmp_path, body, DONE, DONE)
 
 
 def test_a_full_node_leaves_what_waits_to_one_that_has_room(tmp_path: Path) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         first, second = nodes
         running = await first.create()
         await gate.reached.wait()
@@ -268,11 +268,11 @@ def test_a_full_node_leaves_what_waits_to_one_that_has_room(tmp_path: Path) -> N
         await first.end(running.response_id)
 
     gate, script = gated()
-    play_nodes(tmp_path, scene, script, DONE, capacity=Capacity(running=1, waiting=0))
+    run_with_cluster(tmp_path, body, script, DONE, capacity=Capacity(running=1, waiting=0))
 
 
 def test_what_waits_is_taken_when_a_place_comes_free_anywhere(tmp_path: Path) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         first, second = nodes
         running = [await first.create(), await second.create()]
         for gate in gates:
@@ -284,11 +284,11 @@ def test_what_waits_is_taken_when_a_place_comes_free_anywhere(tmp_path: Path) ->
             assert (await first.end(accepted.response_id))["status"] == "completed"
 
     gates, scripts = zip(*[gated() for _ in range(2)], strict=True)
-    play_nodes(tmp_path, scene, *[[*script, *DONE] for script in scripts], capacity=Capacity(running=1, waiting=0))
+    run_with_cluster(tmp_path, body, *[[*script, *DONE] for script in scripts], capacity=Capacity(running=1, waiting=0))
 
 
 def test_an_owner_with_enough_running_elsewhere_has_to_wait(tmp_path: Path) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         first, second = nodes
         admit, asked = first.ledger.admit, []
 
@@ -307,11 +307,11 @@ def test_an_owner_with_enough_running_elsewhere_has_to_wait(tmp_path: Path) -> N
         assert answer_of(await second.end(accepted.response_id)) == "Hello"
         assert first.worker.room.running == 0
 
-    play_nodes(tmp_path, scene, DONE, DONE)
+    run_with_cluster(tmp_path, body, DONE, DONE)
 
 
 def test_a_limit_that_holds_for_all_nodes_is_told_to_the_caller(tmp_path: Path) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         def refuse(admission: Admission) -> asyncio.Future[Admitted]:
             refused: asyncio.Future[Admitted] = asyncio.get_running_loop().create_future()
             refused.set_exception(TooMany.waiting(3) if admission.worker is None else MustWait())
@@ -324,11 +324,11 @@ def test_a_limit_that_holds_for_all_nodes_is_told_to_the_caller(tmp_path: Path) 
         await asyncio.sleep(0)
         assert only.worker.room.running == 0
 
-    play_nodes(tmp_path, scene, DONE)
+    run_with_cluster(tmp_path, body, DONE)
 
 
 def test_a_node_that_leaves_hands_its_runs_to_the_others_at_once(tmp_path: Path) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         first, second, third = nodes
         silent, shown = await first.create(), await first.create()
         streams = [asyncio.create_task(read_all(third, each.response_id)) for each in (silent, shown)]
@@ -343,19 +343,19 @@ def test_a_node_that_leaves_hands_its_runs_to_the_others_at_once(tmp_path: Path)
 
     rest: list[Script] = [["lo", finish_chunk(), usage_chunk()]]
     scripts: list[Script] = [[Gate()], ["Hel", Gate()]]
-    play_nodes(tmp_path, scene, scripts, rest, rest, continuation="prefill")
+    run_with_cluster(tmp_path, body, scripts, rest, rest, continuation="prefill")
 
 
 # -- what others read
 
 
 def test_a_reader_on_another_node_keeps_a_run_from_being_abandoned(tmp_path: Path) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         first, second = nodes
         accepted = await first.create()
         await gate.reached.wait()
         streaming = asyncio.create_task(read_all(second, accepted.response_id))
-        while not first.crier or not len(first.crier):
+        while not first.notifier or not len(first.notifier):
             await asyncio.sleep(0.001)
         first.clock.time += 100.0
         await first.worker.cancel_abandoned(5.0)
@@ -364,22 +364,22 @@ def test_a_reader_on_another_node_keeps_a_run_from_being_abandoned(tmp_path: Pat
         await streaming
 
     gate, script = gated()
-    play_nodes(tmp_path, scene, script, DONE)
+    run_with_cluster(tmp_path, body, script, DONE)
 
 
 def test_a_silent_retry_on_another_node_finds_what_the_first_node_left_unanswered(tmp_path: Path) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         first, second = nodes
         accepted = await first.create(retry=0)
         # The connection is still there, on the first node: this is another client's.
-        first.door.answering.add(accepted.response_id)
+        first.admitter.creates.add(accepted.response_id)
         other = await second.create(retry=1)
         assert other.response_id != accepted.response_id
         await second.ledger.mark_answered(other.response_id)
-        first.door.answering.discard(accepted.response_id)
+        first.admitter.creates.discard(accepted.response_id)
         assert (await second.create(retry=1)).response_id == accepted.response_id
 
-    play_nodes(tmp_path, scene, DONE, DONE)
+    run_with_cluster(tmp_path, body, DONE, DONE)
 
 
 # -- when the journal has lost something (a standby was promoted that had not heard of it)
@@ -388,11 +388,11 @@ def test_a_silent_retry_on_another_node_finds_what_the_first_node_left_unanswere
 class Forgetful:
     """Makes the journal of a response lose its last events once, and the ledger notice."""
 
-    def __init__(self, rig: Rig, response_id: str, last: int) -> None:
-        self._rig, self._id, self._last = rig, response_id, last
-        self._append, self._close = rig.ledger.append, rig.ledger.close
-        rig.ledger.append = self.append  # type: ignore[method-assign]
-        rig.ledger.close = self.close  # type: ignore[method-assign]
+    def __init__(self, harness: Harness, response_id: str, last: int) -> None:
+        self._rig, self._id, self._last = harness, response_id, last
+        self._append, self._close = harness.ledger.append, harness.ledger.close
+        harness.ledger.append = self.append  # type: ignore[method-assign]
+        harness.ledger.close = self.close  # type: ignore[method-assign]
 
     def append(self, entries: list[Entry]) -> asyncio.Future[AppendResults]:
         async def go() -> AppendResults:
@@ -427,7 +427,7 @@ class Forgetful:
 
 @pytest.mark.parametrize("at_the_end", [True, False])
 def test_events_that_the_journal_lost_are_appended_again(tmp_path: Path, at_the_end: bool) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         (only,) = nodes
         accepted = await only.create()
         await gate.reached.wait()
@@ -445,13 +445,13 @@ def test_events_that_the_journal_lost_are_appended_again(tmp_path: Path, at_the_
     gate, script = gated("Hel")
     if not at_the_end:
         script = [["Hel", gate, "lo", Gate()]]
-    play_nodes(tmp_path, scene, script)
+    run_with_cluster(tmp_path, body, script)
 
 
 def test_a_response_whose_journal_lost_more_than_is_known_goes_on_from_the_journal(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         (only,) = nodes
         accepted = await only.create()
         for count, open_next in zip((20, 62, 104), (*gates, None), strict=True):
@@ -469,7 +469,7 @@ def test_a_response_whose_journal_lost_more_than_is_known_goes_on_from_the_journ
     gates, gate, text = (Gate(), Gate()), Gate(), "x" * 100
     texts: Script = [*[text] * 16, gates[0], *[text] * 42, gates[1], *[text] * 42, gate, "y", finish_chunk()]
     scripts: list[Script] = [texts, ["!", finish_chunk()]]
-    play_nodes(tmp_path, scene, scripts, continuation="prefill")
+    run_with_cluster(tmp_path, body, scripts, continuation="prefill")
     assert "has lost events" in caplog.text
 
 
@@ -477,7 +477,7 @@ def test_a_response_whose_journal_lost_more_than_is_known_goes_on_from_the_journ
 
 
 def test_a_line_that_was_down_is_made_up_for_at_once(tmp_path: Path) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         first, second = nodes
         assert first.bus is not None
         assert second.engine.node is not None
@@ -488,20 +488,20 @@ def test_a_line_that_was_down_is_made_up_for_at_once(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         second.engine.node.on_chunks(Ring("missed"))
         assert answer_of(await second.end(accepted.response_id)) == "Hello"
-        assert second.heart.ticks
+        assert second.heartbeat.ticks
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
-    play_nodes(tmp_path, scene, DONE, DONE)
+    run_with_cluster(tmp_path, body, DONE, DONE)
 
 
 def test_a_node_whose_heart_stopped_takes_nothing_before_it_knows_what_is_its_own(tmp_path: Path) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         first, second = nodes
         accepted = await first.create()
         await gate.reached.wait()
         # It was stopped for so long that its lease is freed; the others are full. Then it wakes up, and hears of that.
-        first.heart.beating = False
+        first.heartbeat.beating = False
         second.ledger.dead = {"node-0"}
         await second.ledger.free_dead_leases()
         assert not first.worker.reserve("bob")
@@ -509,11 +509,11 @@ def test_a_node_whose_heart_stopped_takes_nothing_before_it_knows_what_is_its_ow
         await asyncio.sleep(0.02)
         await first.worker.confirm()
         await second.ledger.free_dead_leases()  # for its heart did not beat yet when it asked
-        first.heart.beating = True
+        first.heartbeat.beating = True
         first.worker.find_work()
         await asyncio.sleep(0.02)
         assert (await holder(first, accepted.response_id))[0] is None
-        await go_round(first)
+        await poll_once(first)
         assert await holder(first, accepted.response_id) == ("node-0", 1, 1)
         gate.open()
         assert answer_of(await first.end(accepted.response_id)) == "Hello"
@@ -521,11 +521,11 @@ def test_a_node_whose_heart_stopped_takes_nothing_before_it_knows_what_is_its_ow
         assert first.worker.reserve("bob")
 
     gate, script = gated("Hel")
-    play_nodes(tmp_path, scene, script, DONE)
+    run_with_cluster(tmp_path, body, script, DONE)
 
 
 def test_a_storage_that_is_down_does_not_end_the_rounds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scene(nodes: list[Rig]) -> None:
+    async def body(nodes: list[Harness]) -> None:
         (only,) = nodes
         node = only.engine.node
         assert node is not None
@@ -539,7 +539,7 @@ def test_a_storage_that_is_down_does_not_end_the_rounds(tmp_path: Path, caplog: 
         assert not running.done()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        assert only.heart.ticks >= 1
+        assert only.heartbeat.ticks >= 1
 
-    play_nodes(tmp_path, scene, DONE)
+    run_with_cluster(tmp_path, body, DONE)
     assert caplog.text.count("out of touch") == 1

@@ -16,7 +16,7 @@ from outlive.engine.delivery.reader import Reader
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import AppendResult, AppendResults, Checkpoint, Closing, Entry, Lease
 from tests.core.journals import opening
-from tests.engine.virtual import VirtualClock, run_virtually, turn
+from tests.engine.virtual_clock import VirtualClock, run_virtually, turn
 
 LINGER = 0.005
 CHANNEL = Channel("response.output_text.delta", "msg_1", 0, "content_index", 0)
@@ -76,15 +76,15 @@ class Stage:
     def __init__(self) -> None:
         self.ledger = HeldLedger()
         self.committer = Committer(self.ledger, VirtualClock(), LINGER)
-        self.lives = LiveResponses()
+        self.live = LiveResponses()
         self.draining = self.leaving = False
-        self.reader = Reader(self.lives, NoJournal(), VirtualClock(), self, 15.0)
+        self.reader = Reader(self.live, NoJournal(), VirtualClock(), self, 15.0)
 
     def live(self, response_id: str = "resp_1", visible: bool = False) -> LiveResponse:
         fold = Fold()
         fold.apply([*opening(), ADDED] if visible else opening())
         live = LiveResponse(Lease(response_id, 1, 1), fold)
-        self.lives.enter(live)
+        self.live.enter(live)
         return live
 
 
@@ -100,7 +100,7 @@ def numbers(entry: Entry) -> list[int]:
 
 
 def test_a_reader_sees_nothing_before_the_commit_is_over() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.live()
         cursor = stage.reader.follow("resp_1", live.committed)
@@ -115,11 +115,11 @@ def test_a_reader_sees_nothing_before_the_commit_is_over() -> None:
         assert reading.result() == entry.frames
         assert len(live.fold.output) == 1
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_the_terminal_event_too_shows_only_once_it_is_committed() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.live()
         cursor = stage.reader.follow("resp_1", live.committed)
@@ -134,7 +134,7 @@ def test_the_terminal_event_too_shows_only_once_it_is_committed() -> None:
         assert cursor.ended
         assert live.final == b"{}"
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def close(stage: Stage, live: LiveResponse) -> asyncio.Task[None]:
@@ -150,16 +150,16 @@ def close(stage: Stage, live: LiveResponse) -> asyncio.Task[None]:
 
 
 def test_an_idle_committer_commits_at_once() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.committer.submit(stage.live(), [ADDED])
         assert await stage.ledger.next_append(1) == 0.0
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_what_comes_during_a_commit_goes_into_the_next_one_in_order() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         one, two = stage.live("resp_1"), stage.live("resp_2")
         stage.committer.submit(one, [ADDED])
@@ -178,11 +178,11 @@ def test_what_comes_during_a_commit_goes_into_the_next_one_in_order() -> None:
         ]
         assert [one.committed, two.committed] == [5, 4]
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_under_load_a_commit_waits_for_company_but_never_longer_than_the_linger() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.live(visible=True)
         for count, wait in ((2, 0.0005), (5, 0.002), (100, LINGER)):
@@ -197,11 +197,11 @@ def test_under_load_a_commit_waits_for_company_but_never_longer_than_the_linger(
             await stage.ledger.commit()
             await asyncio.sleep(1)
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_the_first_output_of_a_response_does_not_wait_for_company() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         busy, fresh = stage.live("resp_1", visible=True), stage.live("resp_2")
         stage.committer.submit(busy, deltas(*["x"] * 100))
@@ -212,11 +212,11 @@ def test_the_first_output_of_a_response_does_not_wait_for_company() -> None:
         stage.committer.submit(fresh, [ADDED])
         assert await stage.ledger.next_append(2) == now
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_the_first_output_waits_for_the_commit_under_way_and_no_longer() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         busy, fresh = stage.live("resp_1", visible=True), stage.live("resp_2")
         stage.committer.submit(busy, deltas(*["x"] * 100))
@@ -227,14 +227,14 @@ def test_the_first_output_waits_for_the_commit_under_way_and_no_longer() -> None
         now = asyncio.get_running_loop().time()
         assert await stage.ledger.next_append(2) == now
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 # -- stale and failing
 
 
 def test_a_stale_response_is_lost_and_the_others_go_on() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         one, two = stage.live("resp_1"), stage.live("resp_2")
         stage.committer.submit(one, [ADDED])
@@ -244,12 +244,12 @@ def test_a_stale_response_is_lost_and_the_others_go_on() -> None:
         assert (one.lost, one.committed) == (True, 1)
         assert (two.lost, two.committed) == (False, 2)
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 @pytest.mark.parametrize("error", [StorageUnavailable("append"), RuntimeError("a mistake of ours")])
 def test_what_could_not_be_committed_goes_first_next_time(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.live(visible=True)
         stage.committer.submit(live, deltas("a", "b"))
@@ -262,11 +262,11 @@ def test_what_could_not_be_committed_goes_first_next_time(error: Exception, capl
         assert numbers(entry) == [3, 4, 5]
         assert live.committed == 5
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_storage_that_is_down_is_tried_again_less_and_less_often() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live, times = stage.live(visible=True), []
         stage.committer.submit(live, deltas("a"))
@@ -282,19 +282,19 @@ def test_a_storage_that_is_down_is_tried_again_less_and_less_often() -> None:
         assert len(await stage.ledger.commit()) == 7
         assert live.committed == 9
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 # -- settling and closing
 
 
 def test_settling_waits_for_the_commit_or_for_the_loss() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         for kept in AppendResult:
             live = stage.live()
             stage.committer.submit(live, [ADDED])
-            settling = asyncio.create_task(stage.committer.settle(live))
+            settling = asyncio.create_task(stage.committer.flush(live))
             await turn()
             assert not settling.done()
             await stage.ledger.commit([kept])
@@ -302,11 +302,11 @@ def test_settling_waits_for_the_commit_or_for_the_loss() -> None:
             assert live.lost is (kept is AppendResult.STALE)
             await asyncio.sleep(1)
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_closing_takes_along_what_is_pending_and_waits_for_what_is_under_way() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.live(visible=True)
         stage.committer.submit(live, deltas("a"))
@@ -324,11 +324,11 @@ def test_closing_takes_along_what_is_pending_and_waits_for_what_is_under_way() -
         assert len(stage.ledger.appends) == 1
         assert live.committed == 5
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_closing_after_a_failed_commit_carries_what_failed() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.live(visible=True)
         stage.committer.submit(live, deltas("a"))
@@ -343,11 +343,11 @@ def test_closing_after_a_failed_commit_carries_what_failed() -> None:
         await asyncio.sleep(5)
         assert len(stage.ledger.appends) == 1
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_closing_keeps_trying_while_the_storage_is_down() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.live()
         closing = close(stage, live)
@@ -362,11 +362,11 @@ def test_closing_keeps_trying_while_the_storage_is_down() -> None:
         assert len({closed.entry.frames for _, closed, _ in stage.ledger.closings}) == 1
         assert live.ended
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_closing_under_a_stale_fence_loses_the_response() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.live()
         closing = close(stage, live)
@@ -377,11 +377,11 @@ def test_closing_under_a_stale_fence_loses_the_response() -> None:
         assert live.lost
         assert not live.ended
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_run_that_is_cancelled_while_closing_is_closed_all_the_same() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.live()
         closing = close(stage, live)
@@ -389,7 +389,7 @@ def test_a_run_that_is_cancelled_while_closing_is_closed_all_the_same() -> None:
         closing.cancel()
         await turn()
         assert closing.cancelled()
-        settling = asyncio.create_task(stage.committer.settle(live))
+        settling = asyncio.create_task(stage.committer.flush(live))
         await turn()
         assert not settling.done()
         # Also if the storage is down at first.
@@ -399,11 +399,11 @@ def test_a_run_that_is_cancelled_while_closing_is_closed_all_the_same() -> None:
         await settling
         assert live.ended
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_mistake_in_closing_does_not_leave_anybody_waiting(caplog: pytest.LogCaptureFixture) -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.live()
         closing = close(stage, live)
@@ -413,7 +413,7 @@ def test_a_mistake_in_closing_does_not_leave_anybody_waiting(caplog: pytest.LogC
             await closing
         assert live.lost
 
-    run_virtually(scene())
+    run_virtually(body())
     assert "a mistake of ours" in caplog.text
 
 
@@ -421,7 +421,7 @@ def test_a_mistake_in_closing_does_not_leave_anybody_waiting(caplog: pytest.LogC
 
 
 def test_what_the_journal_lost_is_appended_again_before_anything_else() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.live()
         ledger = stage.ledger
@@ -447,12 +447,12 @@ def test_what_the_journal_lost_is_appended_again_before_anything_else() -> None:
         batch = live.slice(1)
         assert batch is not None and batch.frames == shown.frames + rest.frames
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 @pytest.mark.parametrize("at_the_end", [True, False])
 def test_a_repair_that_fails_is_tried_again_and_a_stale_one_is_given_up(at_the_end: bool) -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.live()
         ledger = stage.ledger
@@ -485,7 +485,7 @@ def test_a_repair_that_fails_is_tried_again_and_a_stale_one_is_given_up(at_the_e
         if closing is not None:
             await closing
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 async def _expect_stale(closing: asyncio.Task[None]) -> None:
@@ -494,14 +494,14 @@ async def _expect_stale(closing: asyncio.Task[None]) -> None:
 
 
 def test_what_is_not_known_any_more_is_told_to_whoever_looks_after_that() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.live(visible=True)
-        told: list[LiveResponse] = []
-        stage.committer.on_behind = told.append
+        told_to_model: list[LiveResponse] = []
+        stage.committer.on_behind = told_to_model.append
         stage.committer.submit(live, deltas("a"))
         await turn()
         await stage.ledger.commit([Behind(0)])
-        assert told == [live]
+        assert told_to_model == [live]
 
-    run_virtually(scene())
+    run_virtually(body())

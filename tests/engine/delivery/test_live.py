@@ -14,7 +14,7 @@ from outlive.core.numbering import number
 from outlive.engine.delivery.live import PENDING_BYTES, TAIL_BYTES, LiveResponse, LiveResponses
 from outlive.ports.ledger import Lease
 from tests.core.journals import fold_of, frames_of, opening
-from tests.engine.virtual import run_virtually, turn
+from tests.engine.virtual_clock import run_virtually, turn
 
 CHANNEL = Channel("response.output_text.delta", "msg_1", 0, "content_index", 0)
 ADDED = Draft(
@@ -131,7 +131,7 @@ def test_what_was_finished_before_is_in_the_fold() -> None:
 
 
 def test_commits_losses_and_rings_wake_whoever_waits() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         live = make()
         for wake in (lambda: commit(live, [ADDED]), live.wake, live.lose):
             waiters = [live.wait() for _ in range(3)]
@@ -139,18 +139,18 @@ def test_commits_losses_and_rings_wake_whoever_waits() -> None:
             await asyncio.gather(*waiters)
         assert live.settled
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_waiter_that_gave_up_harms_nobody() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         live = make()
         gone, there = live.wait(), live.wait()
         gone.cancel()
         live.wake()
         await there
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_follower_is_called_at_every_wake_until_it_has_had_enough() -> None:
@@ -177,45 +177,45 @@ def test_a_follower_is_called_at_every_wake_until_it_has_had_enough() -> None:
 
 
 def test_entering_loses_whoever_was_there_before() -> None:
-    async def scene() -> None:
-        lives = LiveResponses()
+    async def body() -> None:
+        live = LiveResponses()
         first, second = make(), make()
-        lives.enter(first)
+        live.enter(first)
         waiter = first.wait()
-        lives.enter(second)
+        live.enter(second)
         await waiter
         assert first.lost
-        assert lives.get("resp_1") is second
-        lives.leave(first)
-        assert lives.get("resp_1") is second
-        lives.leave(second)
-        assert lives.get("resp_1") is None
-        assert list(lives) == []
+        assert live.get("resp_1") is second
+        live.leave(first)
+        assert live.get("resp_1") is second
+        live.leave(second)
+        assert live.get("resp_1") is None
+        assert list(live) == []
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_whoever_waits_for_a_response_to_begin_is_rung() -> None:
-    async def scene() -> None:
-        lives = LiveResponses()
-        waiter, other = lives.wait("resp_1"), lives.wait("resp_2")
-        lives.enter(make("resp_1"))
+    async def body() -> None:
+        live = LiveResponses()
+        waiter, other = live.wait("resp_1"), live.wait("resp_2")
+        live.enter(make("resp_1"))
         await waiter
         await turn()
         assert not other.done()
-        lives.wake_all()
+        live.wake_all()
         await other
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_nothing_is_kept_of_waiters_that_left() -> None:
-    async def scene() -> None:
-        lives = LiveResponses()
-        one, two = lives.wait("resp_1"), lives.wait("resp_1")
-        lives.forget("resp_1", one)
-        lives.forget("resp_1", two)
-        lives.forget("resp_1", two)
-        assert lives._waiters == {}
+    async def body() -> None:
+        live = LiveResponses()
+        one, two = live.wait("resp_1"), live.wait("resp_1")
+        live.forget("resp_1", one)
+        live.forget("resp_1", two)
+        live.forget("resp_1", two)
+        assert live._waiters == {}
 
-    run_virtually(scene())
+    run_virtually(body())

@@ -17,8 +17,8 @@ from outlive.ports.journal import Batch
 from outlive.ports.ledger import AppendResult, Closing, Lease
 from outlive.storage.memory import MemoryJournal, MemoryLedger
 from tests.core.journals import fold_of, frames_of, opening
-from tests.engine.rig import FixedClock
-from tests.engine.virtual import run_virtually, turn
+from tests.engine.harness import FixedClock
+from tests.engine.virtual_clock import run_virtually, turn
 
 CHANNEL = Channel("response.output_text.delta", "msg_1", 0, "content_index", 0)
 ADDED = Draft(
@@ -42,9 +42,9 @@ class Stage:
         self.clock = FixedClock()
         self.journal = CountingJournal()
         self.ledger = MemoryLedger(self.journal)
-        self.lives = LiveResponses()
+        self.live = LiveResponses()
         self.draining = self.leaving = False
-        self.reader = Reader(self.lives, self.journal, self.clock, self, 15.0)
+        self.reader = Reader(self.live, self.journal, self.clock, self, 15.0)
         self.drafts: list[AnyDraft] = []
         self.live: LiveResponse | None = None
 
@@ -54,7 +54,7 @@ class Stage:
 
     def start(self) -> LiveResponse:
         self.live = LiveResponse(self.admit(), fold_of(self.drafts), self.clock.monotonic(), frames_of(self.drafts))
-        self.lives.enter(self.live)
+        self.live.enter(self.live)
         return self.live
 
     async def commit(self, *drafts: AnyDraft) -> None:
@@ -73,7 +73,7 @@ class Stage:
         self.live.finish(entry, b"{}")
         self.drafts.append(LAST)
         if leave:
-            self.lives.leave(self.live)
+            self.live.leave(self.live)
 
     @property
     def frames(self) -> list[bytes]:
@@ -95,7 +95,7 @@ def deltas(count: int, text: str = "x") -> list[AnyDraft]:
 
 
 def test_one_commit_is_one_read() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.start()
         cursor = stage.reader.follow("resp_1")
@@ -104,11 +104,11 @@ def test_one_commit_is_one_read() -> None:
         assert await cursor.read() == b"".join(stage.frames[2:])
         assert stage.journal.reads == 0
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_reader_that_keeps_up_never_asks_the_journal() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.start()
         cursor = stage.reader.follow("resp_1")
@@ -121,11 +121,11 @@ def test_a_reader_that_keeps_up_never_asks_the_journal() -> None:
         assert await reading == b"".join(stage.frames)
         assert stage.journal.reads == 0
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_slow_reader_falls_back_to_the_journal_and_misses_nothing() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.start()
         cursor = stage.reader.follow("resp_1")
@@ -141,12 +141,12 @@ def test_a_slow_reader_falls_back_to_the_journal_and_misses_nothing() -> None:
         assert b"".join(got) == b"".join(stage.frames)
         assert all(len(part) <= PAGE_BYTES + TAIL_BYTES for part in got[:-1])
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 @pytest.mark.parametrize("after", [-1, 0, 1, 2, 7])
 def test_a_reader_may_begin_after_any_number(after: int) -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.start()
         await stage.commit(ADDED, *deltas(3))
@@ -159,11 +159,11 @@ def test_a_reader_may_begin_after_any_number(after: int) -> None:
         # And the replay, from the journal alone, is the same bytes.
         assert await read_to_end(stage.reader.follow("resp_1", after)) == live_bytes
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_readers_are_counted_while_they_read() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.start()
         one, two = stage.reader.follow("resp_1"), stage.reader.follow("resp_1")
@@ -177,14 +177,14 @@ def test_readers_are_counted_while_they_read() -> None:
         two.leave()
         assert live.readers == 0
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 # -- elsewhere
 
 
 def test_a_reader_waits_for_a_response_that_has_not_begun_here() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         lease = stage.admit()
         cursor = stage.reader.follow("resp_1")
@@ -193,15 +193,15 @@ def test_a_reader_waits_for_a_response_that_has_not_begun_here() -> None:
         await turn()
         assert not reading.done()
         stage.live = LiveResponse(lease, fold_of(stage.drafts))
-        stage.lives.enter(stage.live)
+        stage.live.enter(stage.live)
         await stage.commit(ADDED)
         assert await reading == stage.frames[-1]
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_response_that_began_and_ended_between_two_looks_is_read_to_its_end() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.admit()
         cursor = stage.reader.follow("resp_1")
@@ -209,16 +209,16 @@ def test_a_response_that_began_and_ended_between_two_looks_is_read_to_its_end() 
         reading = asyncio.create_task(read_to_end(cursor))
         await turn()
         stage.live = LiveResponse(Lease("resp_1", 1, 1), fold_of(stage.drafts))
-        stage.lives.enter(stage.live)
+        stage.live.enter(stage.live)
         await stage.commit(ADDED)
         await stage.finish()
         assert await reading == b"".join(stage.frames[2:])
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_reader_goes_on_with_whoever_has_taken_over() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         first = stage.start()
         cursor = stage.reader.follow("resp_1")
@@ -227,7 +227,7 @@ def test_a_reader_goes_on_with_whoever_has_taken_over() -> None:
         await turn()
         fold = await stage.reader.replay("resp_1")
         stage.live = LiveResponse(first.lease, fold)
-        stage.lives.enter(stage.live)
+        stage.live.enter(stage.live)
         assert first.lost
         await stage.commit(*deltas(2))
         await turn()
@@ -235,12 +235,12 @@ def test_a_reader_goes_on_with_whoever_has_taken_over() -> None:
         assert await reading == b"".join(stage.frames)
         assert (first.readers, stage.live.readers) == (0, 1)
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 @pytest.mark.parametrize("beyond", [0, 1, 100])
 def test_a_reader_beyond_the_end_of_a_finished_response_ends_at_once(beyond: int) -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.start()
         await stage.commit(ADDED)
@@ -249,11 +249,11 @@ def test_a_reader_beyond_the_end_of_a_finished_response_ends_at_once(beyond: int
         assert await cursor.read() == b""
         assert cursor.ended
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_slow_reader_of_a_response_that_is_deleted_is_cut() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.start()
         cursor = stage.reader.follow("resp_1")
@@ -266,15 +266,15 @@ def test_a_slow_reader_of_a_response_that_is_deleted_is_cut() -> None:
         with pytest.raises(StreamInterrupted):
             await cursor.read()
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_reader_of_nothing_is_cut() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         with pytest.raises(StreamInterrupted):
             await Stage().reader.follow("resp_none").read()
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 # -- passing on
@@ -297,7 +297,7 @@ async def pass_to_end(cursor: Cursor, write_now: Pour, poured: list[bytes]) -> N
 
 
 def test_what_is_committed_is_poured_in_that_moment_once_and_in_order() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.start()
         cursors = [stage.reader.follow("resp_1") for _ in range(2)]
@@ -317,7 +317,7 @@ def test_what_is_committed_is_poured_in_that_moment_once_and_in_order() -> None:
         assert [len(got) for got in gots] == [6, 6]
         assert stage.journal.reads == 0
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.booleans()), max_size=20), st.sampled_from([1, 1500]))
@@ -326,7 +326,7 @@ def test_what_cannot_be_poured_is_read_and_nothing_is_lost_or_repeated(
 ) -> None:
     """Whenever the client is slow, however far the reader falls behind, and however large the events are."""
 
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.start()
         got: list[bytes] = []
@@ -348,7 +348,7 @@ def test_what_cannot_be_poured_is_read_and_nothing_is_lost_or_repeated(
         await reading
         assert split_frames(b"".join(got)) == stage.frames
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 @pytest.mark.parametrize("why", ["stopped", "lost", "ended", "leaving"])
@@ -356,7 +356,7 @@ def test_what_cannot_be_poured_is_read_and_nothing_is_lost_or_repeated(
 def test_passing_is_over_when_something_else_is_to_be_done(why: str, early: bool) -> None:
     """Also if that came up before it began, while the last frames were being sent: no other ring may ever follow."""
 
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.start()
         cursor = stage.reader.follow("resp_1")
@@ -375,7 +375,7 @@ def test_passing_is_over_when_something_else_is_to_be_done(why: str, early: bool
             await stage.finish()
         else:
             stage.leaving = True
-            stage.lives.wake_all()
+            stage.live.wake_all()
         await passing
         assert (len(poured), live._followers) == (not early, [])
         if why == "stopped":
@@ -386,11 +386,11 @@ def test_passing_is_over_when_something_else_is_to_be_done(why: str, early: bool
             with pytest.raises(StreamInterrupted):
                 await cursor.read()
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_reader_that_is_behind_has_nothing_to_wait_for() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.start()
         cursor = stage.reader.follow("resp_1")
@@ -399,11 +399,11 @@ def test_a_reader_that_is_behind_has_nothing_to_wait_for() -> None:
         await cursor.forward_to(lambda _: pytest.fail("it is to be read"))
         assert await cursor.read() == stage.frames[-1]
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_reader_that_is_cancelled_while_it_passes_on_follows_no_more() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.start()
         cursor = stage.reader.follow("resp_1")
@@ -419,11 +419,11 @@ def test_a_reader_that_is_cancelled_while_it_passes_on_follows_no_more() -> None
         await stage.commit(ADDED)
         assert (poured, await cursor.read()) == ([], stage.frames[-1])
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_pour_that_fails_is_its_readers_trouble_alone() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.start()
         cursors = [stage.reader.follow("resp_1") for _ in range(3)]
@@ -445,15 +445,15 @@ def test_a_pour_that_fails_is_its_readers_trouble_alone() -> None:
         assert await reading == stage.frames[-1]
         with pytest.raises(RuntimeError, match="closed"):
             await failing
-        stage.lives.wake_all()
+        stage.live.wake_all()
         await passing
         assert live._followers == []
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_an_idle_stream_that_is_passed_on_is_kept_alive_too() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.start()
         poured: list[bytes] = []
@@ -464,23 +464,23 @@ def test_an_idle_stream_that_is_passed_on_is_kept_alive_too() -> None:
             await stage.commit(ADDED)
             count = len(poured)
             for _ in range(3):  # the first tick finds it idle, and the keep-alive is due 15 seconds later
-                stage.lives.wake_all()
+                stage.live.wake_all()
                 await turn()
                 assert len(poured) == count
                 stage.clock.time += 5
-            stage.lives.wake_all()
+            stage.live.wake_all()
             await turn()
             assert poured[count:] == [KEEP_ALIVE_FRAME]
         reading.cancel()
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 # -- keep-alives and leaving
 
 
 def test_an_idle_stream_gets_a_keep_alive_when_one_is_due_and_not_before() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.start()
         cursor = stage.reader.follow("resp_1", 1)
@@ -488,11 +488,11 @@ def test_an_idle_stream_gets_a_keep_alive_when_one_is_due_and_not_before() -> No
         for seconds in (5, 5, 4.9):
             await turn()
             stage.clock.time += seconds
-            stage.lives.wake_all()
+            stage.live.wake_all()
         await turn()
         assert not reading.done()
         stage.clock.time += 0.1
-        stage.lives.wake_all()
+        stage.live.wake_all()
         assert await reading == KEEP_ALIVE_FRAME
         # The next one is due as long again, and an event puts it off.
         reading = asyncio.create_task(cursor.read())
@@ -503,30 +503,30 @@ def test_an_idle_stream_gets_a_keep_alive_when_one_is_due_and_not_before() -> No
         reading = asyncio.create_task(cursor.read())
         await turn()
         stage.clock.time += 14
-        stage.lives.wake_all()
+        stage.live.wake_all()
         await turn()
         assert not reading.done()
         reading.cancel()
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_stream_that_waits_for_its_response_to_begin_is_kept_alive_too() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.admit()
         cursor = stage.reader.follow("resp_1", 1)
         reading = asyncio.create_task(cursor.read())
         await turn()
         stage.clock.time += 15
-        stage.lives.wake_all()
+        stage.live.wake_all()
         assert await reading == KEEP_ALIVE_FRAME
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_streams_are_cut_when_the_server_leaves_but_get_what_is_there() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.start()
         cursor = stage.reader.follow("resp_1")
@@ -535,45 +535,45 @@ def test_streams_are_cut_when_the_server_leaves_but_get_what_is_there() -> None:
         with pytest.raises(StreamInterrupted):
             await cursor.read()
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_waiting_stream_notices_that_the_server_leaves() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.start()
         reading = asyncio.create_task(stage.reader.follow("resp_1", 1).read())
         await turn()
         stage.leaving = True
-        stage.lives.wake_all()
+        stage.live.wake_all()
         with pytest.raises(StreamInterrupted):
             await reading
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_while_draining_what_runs_is_followed_and_what_does_not_is_cut() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.start()
         cursor = stage.reader.follow("resp_1", 1)
         reading = asyncio.create_task(cursor.read())
         await turn()
         stage.draining = True
-        stage.lives.wake_all()
+        stage.live.wake_all()
         await turn()
         assert not reading.done()
         # Handed back: it is not here any more.
-        stage.lives.leave(live)
+        stage.live.leave(live)
         live.lose()
         with pytest.raises(StreamInterrupted):
             await reading
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_finished_response_can_be_read_to_its_end_while_the_server_leaves() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.start()
         await stage.finish()
@@ -581,12 +581,12 @@ def test_a_finished_response_can_be_read_to_its_end_while_the_server_leaves() ->
         frames = await read_to_end(stage.reader.follow("resp_1"))
         assert is_last(frames)
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_stopping_makes_a_waiting_read_come_back(begun: bool) -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         if begun:
             stage.start()
@@ -599,14 +599,14 @@ def test_stopping_makes_a_waiting_read_come_back(begun: bool) -> None:
         assert await reading == b""
         assert (cursor.stopped, cursor.ended) == (True, False)
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 # -- the whole
 
 
 def test_the_fold_of_what_runs_here_comes_from_memory() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.start()
         await stage.commit(ADDED, *deltas(2))
@@ -617,13 +617,13 @@ def test_the_fold_of_what_runs_here_comes_from_memory() -> None:
         assert replayed.response() == live.fold.response()
         assert stage.journal.reads > 0
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_replay_is_the_fold_of_every_page() -> None:
     """Not on virtual time: large pages are folded in a thread."""
 
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.start()
         await stage.commit(ADDED)
@@ -635,11 +635,11 @@ def test_a_replay_is_the_fold_of_every_page() -> None:
         assert fold.response() == whole.response()
         assert fold.last == len(stage.drafts) - 1
 
-    asyncio.run(scene())
+    asyncio.run(body())
 
 
 def test_waiting_for_the_end_gives_the_final_object() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.start()
         waiting = asyncio.create_task(stage.reader.wait_end("resp_1"))
@@ -650,26 +650,26 @@ def test_waiting_for_the_end_gives_the_final_object() -> None:
         assert await waiting == b"{}"
         assert live.readers == 0
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_waiting_for_the_end_has_its_limit() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         live = stage.start()
         assert await stage.reader.wait_end("resp_1", 30) is None
         assert asyncio.get_running_loop().time() == pytest.approx(30)
         assert live.readers == 0
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_the_end_of_what_ended_before_is_found_in_the_journal() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.start()
         await stage.finish()
         assert await stage.reader.wait_end("resp_1") is None
         assert split_frames(await read_to_end(stage.reader.follow("resp_1"))) == stage.frames
 
-    run_virtually(scene())
+    run_virtually(body())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.engine.stages import ADDED, Stage, deltas
-from tests.engine.virtual import pass_time, run_virtually
+from tests.engine.mirror_harness import ADDED, Stage, deltas
+from tests.engine.virtual_clock import pass_time, run_virtually
 
 
 def test_a_response_is_shown_as_it_is_by_folding_only_what_is_new() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         run = stage.start()
         await run.commit(ADDED, *deltas(200))
@@ -29,11 +29,11 @@ def test_a_response_is_shown_as_it_is_by_folding_only_what_is_new() -> None:
         reader.folds.drop_old()
         assert len(reader.folds) == 0
 
-    run_virtually(scene())
+    run_virtually(body())
 
 
 def test_a_fold_that_nobody_asks_for_is_dropped() -> None:
-    async def scene() -> None:
+    async def body() -> None:
         stage = Stage()
         stage.start()
         reader = stage.here.reader
@@ -46,4 +46,4 @@ def test_a_fold_that_nobody_asks_for_is_dropped() -> None:
         reader.folds.drop_old()
         assert len(reader.folds) == 0
 
-    run_virtually(scene())
+    run_virtually(body())

@@ -15,7 +15,7 @@ from outlive.core.requests.create import CreateResponse
 from outlive.engine.run.compactor import HALVINGS, NO_SUMMARY, RETRIES, Compactor, Summary
 from outlive.storage.seal import SecretSeal
 from outlive.testing import Script, ScriptedBackend, answer, finish_chunk, reasoning_chunk
-from tests.engine.rig import FixedClock, text_of
+from tests.engine.harness import FixedClock, text_of
 from tests.support.scripting import CountingIds
 
 TOO_LONG = UpstreamFault("It is too long.", status=400, retryable=False, too_long=True)
@@ -30,10 +30,12 @@ def make(secret: bytes = b"secret") -> Compactor:
     return Compactor(SecretSeal([secret]), CountingIds(), FixedClock())
 
 
-def summarise(*scripts: Script, told: list[Json] | None = None, **fields: Any) -> tuple[Summary, ScriptedBackend]:
+def summarise(
+    *scripts: Script, told_to_model: list[Json] | None = None, **fields: Any
+) -> tuple[Summary, ScriptedBackend]:
     backend = ScriptedBackend("m", scripts)
     request = CreateResponse(model="m", input=[], **fields)
-    items = told if told is not None else [say("user", "one"), say("assistant", "1")]
+    items = told_to_model if told_to_model is not None else [say("user", "one"), say("assistant", "1")]
     return asyncio.run(make().summarise(backend, "m", request, items)), backend
 
 
@@ -72,8 +74,8 @@ def test_where_there_is_no_summary_to_be_had_the_fault_says_so(script: Script, a
 
 
 def test_what_is_too_long_to_be_summarised_goes_without_its_oldest_part() -> None:
-    told = [say("user" if n % 2 == 0 else "assistant", f"{n} " + "x" * 100) for n in range(16)]
-    summary, backend = summarise([TOO_LONG], [TOO_LONG], [answer("The end of it.")], told=told)
+    told_to_model = [say("user" if n % 2 == 0 else "assistant", f"{n} " + "x" * 100) for n in range(16)]
+    summary, backend = summarise([TOO_LONG], [TOO_LONG], [answer("The end of it.")], told_to_model=told_to_model)
     assert summary.text == "The end of it."
     lengths = [len(call.items) - 1 for call in backend.calls]
     assert lengths[0] == 16
@@ -86,8 +88,8 @@ def test_what_is_too_long_to_be_summarised_goes_without_its_oldest_part() -> Non
 def test_a_small_window_gets_what_fits_and_a_summary_that_fits_beside_it() -> None:
     backend = ScriptedBackend("m", [[answer("The end of it.")]])
     backend.context_window = 2000
-    told = [say("user" if n % 2 == 0 else "assistant", f"{n} " + "x" * 400) for n in range(40)]
-    asyncio.run(make().summarise(backend, "m", CreateResponse(model="m", input=[]), told))
+    told_to_model = [say("user" if n % 2 == 0 else "assistant", f"{n} " + "x" * 400) for n in range(40)]
+    asyncio.run(make().summarise(backend, "m", CreateResponse(model="m", input=[]), told_to_model))
     (call,) = backend.calls
     assert call.request.max_output_tokens == 500
     assert sum(map(estimate_item, call.items[:-1])) <= 1500
@@ -96,9 +98,9 @@ def test_a_small_window_gets_what_fits_and_a_summary_that_fits_beside_it() -> No
 
 def test_halving_comes_to_an_end() -> None:
     backend = ScriptedBackend("m", [[TOO_LONG]])
-    told = [say("user" if n % 2 == 0 else "assistant", "x" * 100) for n in range(500)]
+    told_to_model = [say("user" if n % 2 == 0 else "assistant", "x" * 100) for n in range(500)]
     with pytest.raises(UpstreamFault):
-        asyncio.run(make().summarise(backend, "m", CreateResponse(model="m", input=[]), told))
+        asyncio.run(make().summarise(backend, "m", CreateResponse(model="m", input=[]), told_to_model))
     assert len(backend.calls) == HALVINGS + 1
 
 

@@ -10,7 +10,7 @@ from outlive.core.requests.create import CreateResponse
 from outlive.engine.run import context
 from outlive.engine.run.context import ContextLoader
 from outlive.ports.ledger import NO_CHECKPOINT, Claim, Lease, Memory, Position
-from tests.engine.rig import FixedClock
+from tests.engine.harness import FixedClock
 
 
 def said(text: str, role: str = "user", **fields: Any) -> Json:
@@ -54,9 +54,9 @@ def texts(items: list[Json]) -> list[str]:
 def test_the_history_is_read_once() -> None:
     async def main() -> None:
         shelf = Shelf(said("before"))
-        told = past_of(shelf, previous_response_id="resp_0")
+        told_to_model = past_of(shelf, previous_response_id="resp_0")
         for _ in range(2):
-            assert texts(await told.context()) == ["msg_before", "msg_now"]
+            assert texts(await told_to_model.context()) == ["msg_before", "msg_now"]
         assert shelf.reads == [HERE]
 
     asyncio.run(main())
@@ -75,8 +75,8 @@ def test_what_begins_nothing_reads_nothing() -> None:
 def test_what_a_connection_remembers_comes_after_what_is_stored() -> None:
     async def main() -> None:
         shelf = Shelf(said("stored"))
-        told = past_of(shelf, Memory([said("remembered")], Position(2, 3)), previous_response_id="resp_0")
-        assert texts(await told.context()) == ["msg_stored", "msg_remembered", "msg_now"]
+        told_to_model = past_of(shelf, Memory([said("remembered")], Position(2, 3)), previous_response_id="resp_0")
+        assert texts(await told_to_model.context()) == ["msg_stored", "msg_remembered", "msg_now"]
         assert shelf.reads == [Position(2, 3)]
         assert texts(await past_of(shelf, Memory([said("alone")])).history()) == ["msg_alone"]
 

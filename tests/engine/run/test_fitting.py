@@ -15,7 +15,7 @@ from outlive.engine.run.fitting import ANSWER_TOKENS
 from outlive.ports.backend import ModelCall
 from outlive.ports.catalog import Paging
 from outlive.testing import Script, finish_chunk, text_chunk, usage_chunk
-from tests.engine.rig import Rig, answer_of, play, text_of
+from tests.engine.harness import Harness, answer_of, run_with_harness, text_of
 from tests.engine.test_ephemeral import read_all
 from tests.support.scripting import Gate
 
@@ -27,16 +27,16 @@ TOO_LONG = UpstreamFault("It is too long.", code="invalid_prompt", status=400, r
 BROKEN = UpstreamFault("It broke.", retryable=False)
 
 
-def told(call: ModelCall) -> list[str]:
+def told_to_model(call: ModelCall) -> list[str]:
     return [text_of(item) for item in call.items]
 
 
-async def talk(rig: Rig, turns: int = 3, **fields: Any) -> Json:
+async def talk(harness: Harness, turns: int = 3, **fields: Any) -> Json:
     """A chain of long turns; the last response."""
     parent: Json = {}
     for n in range(turns):
         chained = {"previous_response_id": parent["id"]} if parent else {}
-        parent = await rig.answer(f"{n} {LONG}", **chained, **fields)
+        parent = await harness.answer(f"{n} {LONG}", **chained, **fields)
     return parent
 
 
@@ -44,80 +44,80 @@ async def talk(rig: Rig, turns: int = 3, **fields: Any) -> Json:
 
 
 def test_below_the_threshold_nothing_happens(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        rig.backend.counter = fail_to_count
-        final = await rig.answer("Hi", **MANAGED)
+    async def body(harness: Harness) -> None:
+        harness.backend.counter = fail_to_count
+        final = await harness.answer("Hi", **MANAGED)
         assert [item["type"] for item in final["output"]] == ["message"]
-        assert len(rig.backend.calls) == 1
+        assert len(harness.backend.calls) == 1
 
     def fail_to_count(call: ModelCall) -> int:
         raise AssertionError("far from the threshold nobody counts")
 
-    play(tmp_path, scene, ANSWER)
+    run_with_harness(tmp_path, body, ANSWER)
 
 
 def test_above_it_the_context_is_compacted_in_the_run_and_the_answer_comes_after_it(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        parent = await talk(rig, 2)
-        final = await rig.answer("last", previous_response_id=parent["id"], **MANAGED)
+    async def body(harness: Harness) -> None:
+        parent = await talk(harness, 2)
+        final = await harness.answer("last", previous_response_id=parent["id"], **MANAGED)
         assert [item["type"] for item in final["output"]] == ["compaction", "message"]
         assert (final["status"], answer_of(final)) == ("completed", "Hello")
-        summarised, answered = rig.backend.calls[2:]
-        assert told(summarised)[:4] == [f"0 {LONG}", "Hello", f"1 {LONG}", "Hello"]
-        assert "THE SUMMARY" in told(answered)[-2]
-        assert told(answered)[-1] == "last"
-        assert "Hello" not in told(answered)
+        summarised, answered = harness.backend.calls[2:]
+        assert told_to_model(summarised)[:4] == [f"0 {LONG}", "Hello", f"1 {LONG}", "Hello"]
+        assert "THE SUMMARY" in told_to_model(answered)[-2]
+        assert told_to_model(answered)[-1] == "last"
+        assert "Hello" not in told_to_model(answered)
         assert answered.first == 1
-        types = await rig.types(final["id"])
+        types = await harness.types(final["id"])
         assert types[2:6] == ["output_item.added", "compaction.compacting", "output_item.done", "output_item.added"]
         assert "outlive" not in final
 
-    play(tmp_path, scene, ANSWER, ANSWER, SUMMARY, ANSWER)
+    run_with_harness(tmp_path, body, ANSWER, ANSWER, SUMMARY, ANSWER)
 
 
 def test_what_compacting_used_is_part_of_the_usage(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        parent = await talk(rig, 2)
-        final = await rig.answer("last", previous_response_id=parent["id"], **MANAGED)
+    async def body(harness: Harness) -> None:
+        parent = await talk(harness, 2)
+        final = await harness.answer("last", previous_response_id=parent["id"], **MANAGED)
         assert (final["usage"]["input_tokens"], final["usage"]["output_tokens"]) == (107, 11)
         assert final["usage"]["total_tokens"] == 118
 
-    play(tmp_path, scene, ANSWER, ANSWER, SUMMARY, ANSWER)
+    run_with_harness(tmp_path, body, ANSWER, ANSWER, SUMMARY, ANSWER)
 
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_later_turns_use_the_summary_instead_of_what_lies_before_it(tmp_path: Path, stored: bool) -> None:
-    async def scene(rig: Rig) -> None:
-        parent = await talk(rig, 2)
-        compacted = await rig.answer("then", previous_response_id=parent["id"], **MANAGED)
-        accepted = await rig.create("later", previous_response_id=compacted["id"], store=stored)
-        reader = rig.reader if stored else rig.fleeting_reader
+    async def body(harness: Harness) -> None:
+        parent = await talk(harness, 2)
+        compacted = await harness.answer("then", previous_response_id=parent["id"], **MANAGED)
+        accepted = await harness.create("later", previous_response_id=compacted["id"], store=stored)
+        reader = harness.reader if stored else harness.reader
         await reader.wait_end(accepted.response_id)
-        texts = told(rig.backend.calls[4])
+        texts = told_to_model(harness.backend.calls[4])
         assert not any(text.startswith("0 ") for text in texts)
         assert "THE SUMMARY" in texts[-4]
         assert texts[-3:] == ["then", "Hello", "later"]
 
-    play(tmp_path, scene, ANSWER, ANSWER, SUMMARY, ANSWER)
+    run_with_harness(tmp_path, body, ANSWER, ANSWER, SUMMARY, ANSWER)
 
 
 def test_a_conversation_keeps_everything_and_its_models_get_the_summary(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        conversation = await rig.converse()
+    async def body(harness: Harness) -> None:
+        conversation = await harness.converse()
         for text in (f"0 {LONG}", f"1 {LONG}"):
-            await rig.answer(text, conversation=conversation)
-        await rig.answer("then", conversation=conversation, **MANAGED)
-        await rig.answer("later", conversation=conversation, **MANAGED)
-        kept = await rig.texts_of(conversation)
+            await harness.answer(text, conversation=conversation)
+        await harness.answer("then", conversation=conversation, **MANAGED)
+        await harness.answer("later", conversation=conversation, **MANAGED)
+        kept = await harness.texts_of(conversation)
         assert kept == [f"0 {LONG}", "Hello", f"1 {LONG}", "Hello", "then", "", "Hello", "later", "Hello"]
-        assert told(rig.backend.calls[-1])[-3:] == ["then", "Hello", "later"]
-        assert len(rig.backend.calls) == 5  # four answers and one summary
+        assert told_to_model(harness.backend.calls[-1])[-3:] == ["then", "Hello", "later"]
+        assert len(harness.backend.calls) == 5  # four answers and one summary
 
-    play(tmp_path, scene, ANSWER, ANSWER, SUMMARY, ANSWER)
+    run_with_harness(tmp_path, body, ANSWER, ANSWER, SUMMARY, ANSWER)
 
 
 def test_with_store_false_the_client_sends_the_item_back(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
+    async def body(harness: Harness) -> None:
         history: list[Json] = [
             {"role": "user", "content": LONG},
             {"role": "assistant", "content": "Hello"},
@@ -125,175 +125,178 @@ def test_with_store_false_the_client_sends_the_item_back(tmp_path: Path) -> None
             {"role": "assistant", "content": "Hello"},
             {"role": "user", "content": "then"},
         ]
-        accepted = await rig.create(history, store=False, **MANAGED)
-        output = (await read_all(rig, accepted.response_id))[-1]["response"]["output"]
+        accepted = await harness.create(history, store=False, **MANAGED)
+        output = (await read_all(harness, accepted.response_id))[-1]["response"]["output"]
         assert [item["type"] for item in output] == ["compaction", "message"]
         # All that came before the item may be left out now.
-        second = await rig.create([*output, {"role": "user", "content": "later"}], store=False, **MANAGED)
-        await rig.fleeting_reader.wait_end(second.response_id)
-        texts = told(rig.backend.calls[-1])
+        second = await harness.create([*output, {"role": "user", "content": "later"}], store=False, **MANAGED)
+        await harness.reader.wait_end(second.response_id)
+        texts = told_to_model(harness.backend.calls[-1])
         assert "THE SUMMARY" in texts[-4]
         assert texts[-3:] == ["then", "Hello", "later"]
 
-    play(tmp_path, scene, SUMMARY, ANSWER)
+    run_with_harness(tmp_path, body, SUMMARY, ANSWER)
 
 
 def test_a_call_and_its_output_survive_a_compaction_between_them_and_the_answer(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
+    async def body(harness: Harness) -> None:
         call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
         output = {"type": "function_call_output", "call_id": "c1", "output": LONG}
         history = [{"role": "user", "content": LONG}, {"role": "assistant", "content": "Hm."}, call, output]
-        await rig.answer(
+        await harness.answer(
             [{"role": "user", "content": LONG}, {"role": "assistant", "content": "x"}, *history], **MANAGED
         )
-        kinds = [item["type"] for item in rig.backend.calls[-1].items]
+        kinds = [item["type"] for item in harness.backend.calls[-1].items]
         assert kinds[-2:] == ["function_call", "function_call_output"]
 
-    play(tmp_path, scene, SUMMARY, ANSWER)
+    run_with_harness(tmp_path, body, SUMMARY, ANSWER)
 
 
 def test_a_context_that_cannot_be_compacted_is_sent_as_it_is(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        parent = await talk(rig, 2)
-        final = await rig.answer("last", previous_response_id=parent["id"], **MANAGED)
+    async def body(harness: Harness) -> None:
+        parent = await talk(harness, 2)
+        final = await harness.answer("last", previous_response_id=parent["id"], **MANAGED)
         assert (final["status"], [item["type"] for item in final["output"]]) == ("completed", ["message"])
-        assert told(rig.backend.calls[-1]) == [f"0 {LONG}", "Hello", f"1 {LONG}", "Hello", "last"]
+        assert told_to_model(harness.backend.calls[-1]) == [f"0 {LONG}", "Hello", f"1 {LONG}", "Hello", "last"]
 
-    play(tmp_path, scene, ANSWER, ANSWER, [BROKEN], ANSWER)
+    run_with_harness(tmp_path, body, ANSWER, ANSWER, [BROKEN], ANSWER)
 
 
 @pytest.mark.parametrize(("tokens", "compacted"), [(1001, True), (1000, False)])
 def test_near_the_threshold_whoever_can_count_decides(tmp_path: Path, tokens: int, compacted: bool) -> None:
-    async def scene(rig: Rig) -> None:
-        parent = await talk(rig, 2)
-        rig.backend.counter = lambda call: tokens
-        final = await rig.answer("last", previous_response_id=parent["id"], **MANAGED)
+    async def body(harness: Harness) -> None:
+        parent = await talk(harness, 2)
+        harness.backend.counter = lambda call: tokens
+        final = await harness.answer("last", previous_response_id=parent["id"], **MANAGED)
         assert (final["output"][0]["type"] == "compaction") is compacted
 
-    play(tmp_path, scene, ANSWER, ANSWER, SUMMARY if compacted else ANSWER, ANSWER)
+    run_with_harness(tmp_path, body, ANSWER, ANSWER, SUMMARY if compacted else ANSWER, ANSWER)
 
 
 def test_without_a_threshold_three_quarters_of_the_window_are_one(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        parent = await talk(rig, 2)
+    async def body(harness: Harness) -> None:
+        parent = await talk(harness, 2)
         managed = {"context_management": [{"type": "compaction"}], "previous_response_id": parent["id"]}
-        assert [item["type"] for item in (await rig.answer("one", **managed))["output"]] == ["message"]
-        rig.backend.context_window = 1200
-        assert [item["type"] for item in (await rig.answer("two", **managed))["output"]] == ["compaction", "message"]
+        assert [item["type"] for item in (await harness.answer("one", **managed))["output"]] == ["message"]
+        harness.backend.context_window = 1200
+        assert [item["type"] for item in (await harness.answer("two", **managed))["output"]] == [
+            "compaction",
+            "message",
+        ]
 
-    play(tmp_path, scene, ANSWER, ANSWER, ANSWER, SUMMARY, ANSWER)
+    run_with_harness(tmp_path, body, ANSWER, ANSWER, ANSWER, SUMMARY, ANSWER)
 
 
 # -- and durably
 
 
 def test_a_crash_while_the_summary_is_made_begins_anew(tmp_path: Path) -> None:
-    async def before(rig: Rig) -> None:
-        parent = await talk(rig, 2)
-        accepted = await rig.create("last", previous_response_id=parent["id"], **MANAGED)
+    async def before(harness: Harness) -> None:
+        parent = await talk(harness, 2)
+        accepted = await harness.create("last", previous_response_id=parent["id"], **MANAGED)
         begun.append(accepted.response_id)
         await gate.reached.wait()
 
-    async def after(rig: Rig) -> None:
-        assert await rig.worker.recover() == 1
-        final = await rig.end(*begun)
+    async def after(harness: Harness) -> None:
+        assert await harness.worker.recover() == 1
+        final = await harness.end(*begun)
         assert [item["type"] for item in final["output"]] == ["compaction", "message"]
-        assert len(rig.backend.calls) == 2
+        assert len(harness.backend.calls) == 2
 
     gate = Gate()
     begun: list[str] = []
-    play(tmp_path, before, ANSWER, ANSWER, ["THE SUM", gate])
-    play(tmp_path, after, SUMMARY, ANSWER)
+    run_with_harness(tmp_path, before, ANSWER, ANSWER, ["THE SUM", gate])
+    run_with_harness(tmp_path, after, SUMMARY, ANSWER)
 
 
 def test_a_crash_after_it_was_shown_goes_on_with_the_answer_and_summarises_nothing_again(tmp_path: Path) -> None:
-    async def before(rig: Rig) -> None:
-        parent = await talk(rig, 2)
-        accepted = await rig.create("last", previous_response_id=parent["id"], **MANAGED)
+    async def before(harness: Harness) -> None:
+        parent = await talk(harness, 2)
+        accepted = await harness.create("last", previous_response_id=parent["id"], **MANAGED)
         begun.append(accepted.response_id)
         await gate.reached.wait()
 
-    async def after(rig: Rig) -> None:
-        assert await rig.worker.recover() == 1
-        final = await rig.end(*begun)
+    async def after(harness: Harness) -> None:
+        assert await harness.worker.recover() == 1
+        final = await harness.end(*begun)
         assert (final["status"], [item["type"] for item in final["output"]]) == ("completed", ["compaction", "message"])
-        (call,) = rig.backend.calls
-        assert "THE SUMMARY" in told(call)[-2]
-        assert told(call)[-1] == "last"
+        (call,) = harness.backend.calls
+        assert "THE SUMMARY" in told_to_model(call)[-2]
+        assert told_to_model(call)[-1] == "last"
         # What was used before the crash counts, too.
         assert final["usage"]["input_tokens"] == 107
 
     gate = Gate()
     begun: list[str] = []
-    play(tmp_path, before, ANSWER, ANSWER, SUMMARY, [gate])
-    play(tmp_path, after, ANSWER)
+    run_with_harness(tmp_path, before, ANSWER, ANSWER, SUMMARY, [gate])
+    run_with_harness(tmp_path, after, ANSWER)
 
 
 def test_an_answer_that_was_cut_off_after_a_compaction_goes_on_in_place(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        parent = await talk(rig, 2)
-        final = await rig.answer("last", previous_response_id=parent["id"], **MANAGED)
+    async def body(harness: Harness) -> None:
+        parent = await talk(harness, 2)
+        final = await harness.answer("last", previous_response_id=parent["id"], **MANAGED)
         assert (final["status"], answer_of(final)) == ("completed", "Hello there")
-        again = rig.backend.calls[-1]
+        again = harness.backend.calls[-1]
         assert again.resume is not None and (again.resume.output_index, again.resume.text) == (1, "Hello")
-        assert "THE SUMMARY" in told(again)[-2]
+        assert "THE SUMMARY" in told_to_model(again)[-2]
 
     broken: Script = ["Hello", UpstreamFault("It broke.")]
     rest: Script = [" there", finish_chunk()]
-    play(tmp_path, scene, ANSWER, ANSWER, SUMMARY, broken, rest, continuation="prefill")
+    run_with_harness(tmp_path, body, ANSWER, ANSWER, SUMMARY, broken, rest, continuation="prefill")
 
 
 # -- compaction on demand
 
 
 def test_a_trigger_compacts_what_there_is_and_answers_nothing(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        parent = await talk(rig, 2)
+    async def body(harness: Harness) -> None:
+        parent = await talk(harness, 2)
         trigger = [{"type": "compaction_trigger"}]
-        final = await rig.answer(trigger, previous_response_id=parent["id"])
+        final = await harness.answer(trigger, previous_response_id=parent["id"])
         assert (final["status"], [item["type"] for item in final["output"]]) == ("completed", ["compaction"])
         assert final["usage"]["input_tokens"] == 100
-        await rig.answer("later", previous_response_id=final["id"])
-        texts = told(rig.backend.calls[-1])
+        await harness.answer("later", previous_response_id=final["id"])
+        texts = told_to_model(harness.backend.calls[-1])
         assert texts[0] == f"0 {LONG}"  # the user's own words stay, as far as there is room
         assert "THE SUMMARY" in texts[-2]
         assert texts[-1] == "later"
 
-    play(tmp_path, scene, ANSWER, ANSWER, SUMMARY, ANSWER)
+    run_with_harness(tmp_path, body, ANSWER, ANSWER, SUMMARY, ANSWER)
 
 
 def test_a_trigger_in_a_conversation_leaves_only_the_item_in_it(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        conversation = await rig.converse()
-        await rig.answer("one", conversation=conversation)
-        await rig.answer([{"type": "compaction_trigger"}], conversation=conversation)
-        page = await rig.catalog.items("ann", conversation, Paging(order="asc"))
+    async def body(harness: Harness) -> None:
+        conversation = await harness.converse()
+        await harness.answer("one", conversation=conversation)
+        await harness.answer([{"type": "compaction_trigger"}], conversation=conversation)
+        page = await harness.catalog.items("ann", conversation, Paging(order="asc"))
         assert [item["type"] for item in page.data] == ["message", "message", "compaction"]
 
-    play(tmp_path, scene, ANSWER, SUMMARY)
+    run_with_harness(tmp_path, body, ANSWER, SUMMARY)
 
 
 def test_a_trigger_whose_summary_cannot_be_had_fails(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer([{"role": "user", "content": "one"}, {"type": "compaction_trigger"}])
+    async def body(harness: Harness) -> None:
+        final = await harness.answer([{"role": "user", "content": "one"}, {"type": "compaction_trigger"}])
         assert final["status"] == "failed"
         assert final["error"]["message"] == "It broke."
 
-    play(tmp_path, scene, [BROKEN])
+    run_with_harness(tmp_path, body, [BROKEN])
 
 
 def test_a_call_that_waits_for_its_output_survives_a_trigger(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
+    async def body(harness: Harness) -> None:
         call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
         given = [{"role": "user", "content": "one"}, call, {"type": "compaction_trigger"}]
-        compacted = await rig.answer(given)
+        compacted = await harness.answer(given)
         output = {"type": "function_call_output", "call_id": "c1", "output": "42"}
-        await rig.answer([output], previous_response_id=compacted["id"])
-        sent = rig.backend.calls[-1].items
+        await harness.answer([output], previous_response_id=compacted["id"])
+        sent = harness.backend.calls[-1].items
         assert [item["type"] for item in sent[-2:]] == ["function_call", "function_call_output"]
         assert sent[-1]["output"] == "42"
 
-    play(tmp_path, scene, SUMMARY, ANSWER)
+    run_with_harness(tmp_path, body, SUMMARY, ANSWER)
 
 
 # -- truncation
@@ -307,74 +310,74 @@ def by_estimate(call: ModelCall) -> int:
 def test_auto_leaves_out_the_oldest_turns_that_do_not_fit(
     tmp_path: Path, counter: Callable[[ModelCall], int] | None
 ) -> None:
-    async def scene(rig: Rig) -> None:
-        parent = await talk(rig, 6)
-        rig.backend.context_window, rig.backend.counter = 2400, counter
-        await rig.answer("last", previous_response_id=parent["id"], truncation="auto", instructions="Be kind.")
-        call = rig.backend.calls[-1]
+    async def body(harness: Harness) -> None:
+        parent = await talk(harness, 6)
+        harness.backend.context_window, harness.backend.counter = 2400, counter
+        await harness.answer("last", previous_response_id=parent["id"], truncation="auto", instructions="Be kind.")
+        call = harness.backend.calls[-1]
         count = counter or by_estimate
         assert count(call) <= 2400 - 2400 // 4
-        assert told(call)[-3:] == [f"5 {LONG}", "Hello", "last"]
-        assert told(call)[0].startswith(("3 ", "4 ", "5 "))
+        assert told_to_model(call)[-3:] == [f"5 {LONG}", "Hello", "last"]
+        assert told_to_model(call)[0].startswith(("3 ", "4 ", "5 "))
         assert call.request.instructions == "Be kind."
 
-    play(tmp_path, scene, ANSWER)
+    run_with_harness(tmp_path, body, ANSWER)
 
 
 def test_auto_leaves_a_context_alone_that_fits_or_whose_window_nobody_knows(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        parent = await talk(rig, 2)
+    async def body(harness: Harness) -> None:
+        parent = await talk(harness, 2)
         for window in (None, 100_000):
-            rig.backend.context_window = window
-            await rig.answer("last", previous_response_id=parent["id"], truncation="auto")
-            assert len(rig.backend.calls[-1].items) == 5
+            harness.backend.context_window = window
+            await harness.answer("last", previous_response_id=parent["id"], truncation="auto")
+            assert len(harness.backend.calls[-1].items) == 5
 
-    play(tmp_path, scene, ANSWER)
+    run_with_harness(tmp_path, body, ANSWER)
 
 
 def test_the_answer_gets_the_room_that_it_may_take(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        parent = await talk(rig, 6)
-        rig.backend.context_window = 3100 + ANSWER_TOKENS
-        await rig.answer("last", previous_response_id=parent["id"], truncation="auto", max_output_tokens=16)
-        assert len(rig.backend.calls[-1].items) == 13  # all of it
-        rig.backend.context_window = 3100 + 16
-        await rig.answer("last", previous_response_id=parent["id"], truncation="auto", max_output_tokens=16)
-        assert len(rig.backend.calls[-1].items) == 13
-        await rig.answer("last", previous_response_id=parent["id"], truncation="auto", max_output_tokens=600)
-        assert len(rig.backend.calls[-1].items) < 13
+    async def body(harness: Harness) -> None:
+        parent = await talk(harness, 6)
+        harness.backend.context_window = 3100 + ANSWER_TOKENS
+        await harness.answer("last", previous_response_id=parent["id"], truncation="auto", max_output_tokens=16)
+        assert len(harness.backend.calls[-1].items) == 13  # all of it
+        harness.backend.context_window = 3100 + 16
+        await harness.answer("last", previous_response_id=parent["id"], truncation="auto", max_output_tokens=16)
+        assert len(harness.backend.calls[-1].items) == 13
+        await harness.answer("last", previous_response_id=parent["id"], truncation="auto", max_output_tokens=600)
+        assert len(harness.backend.calls[-1].items) < 13
 
-    play(tmp_path, scene, ANSWER)
+    run_with_harness(tmp_path, body, ANSWER)
 
 
 def test_auto_sends_less_to_an_upstream_that_finds_it_too_long(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        parent = await talk(rig, 6)
-        final = await rig.answer("last", previous_response_id=parent["id"], truncation="auto")
+    async def body(harness: Harness) -> None:
+        parent = await talk(harness, 6)
+        final = await harness.answer("last", previous_response_id=parent["id"], truncation="auto")
         assert (final["status"], answer_of(final)) == ("completed", "Hello")
-        lengths = [len(call.items) for call in rig.backend.calls[6:]]
+        lengths = [len(call.items) for call in harness.backend.calls[6:]]
         assert lengths[0] == 13
         assert lengths[0] > lengths[1] > lengths[2]
-        assert told(rig.backend.calls[-1])[-1] == "last"
+        assert told_to_model(harness.backend.calls[-1])[-1] == "last"
 
-    play(tmp_path, scene, *[ANSWER] * 6, [TOO_LONG], [TOO_LONG], ANSWER)
+    run_with_harness(tmp_path, body, *[ANSWER] * 6, [TOO_LONG], [TOO_LONG], ANSWER)
 
 
 def test_a_question_that_is_too_long_by_itself_fails(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer(LONG, truncation="auto")
+    async def body(harness: Harness) -> None:
+        final = await harness.answer(LONG, truncation="auto")
         assert (final["status"], final["error"]["code"]) == ("failed", "invalid_prompt")
-        assert len(rig.backend.calls) == 1
+        assert len(harness.backend.calls) == 1
 
-    play(tmp_path, scene, [TOO_LONG])
+    run_with_harness(tmp_path, body, [TOO_LONG])
 
 
 def test_disabled_never_drops_anything(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        parent = await talk(rig, 6)
-        rig.backend.context_window = 1000
-        final = await rig.answer("last", previous_response_id=parent["id"])
+    async def body(harness: Harness) -> None:
+        parent = await talk(harness, 6)
+        harness.backend.context_window = 1000
+        final = await harness.answer("last", previous_response_id=parent["id"])
         assert (final["status"], final["error"]["code"]) == ("failed", "invalid_prompt")
-        assert len(rig.backend.calls[-1].items) == 13
+        assert len(harness.backend.calls[-1].items) == 13
 
-    play(tmp_path, scene, *[ANSWER] * 6, [TOO_LONG])
+    run_with_harness(tmp_path, body, *[ANSWER] * 6, [TOO_LONG])

@@ -16,7 +16,7 @@ from outlive.core.recovery import MAX_ATTEMPTS
 from outlive.dialects.derived_ids import DerivedIds
 from outlive.dialects.responses.translator import ResponsesTranslator
 from outlive.ports.backend import ModelCall
-from tests.engine.rig import Rig, Scene, answer_of, play
+from tests.engine.harness import Body, Harness, answer_of, run_with_harness
 from tests.support.responses_events import Item, answer, call, message, reasoning
 from tests.support.scripting import Gate
 
@@ -70,7 +70,7 @@ class Runs:
                 yield [json.dumps(named).encode()]
 
 
-def told(*items: Item, **at: Step) -> list[Step]:
+def told_to_model(*items: Item, **at: Step) -> list[Step]:
     """A whole answer; `at_N` stands before its event N."""
     steps: list[Step] = list(answer(*items))
     for name, step in sorted(at.items(), key=lambda pair: -int(pair[0][3:])):
@@ -83,18 +83,18 @@ HELLO = (reasoning("Hm."), message("Hel", "lo", "!"), call("{}"))
 MIDDLE = 12
 
 
-def last(rig: Rig, runs: Runs) -> None:
+def last(harness: Harness, runs: Runs) -> None:
     """Have the rig's upstream be one whose runs last."""
-    rig.backend.background_runs = runs
-    rig.backend.translator = lambda call: ResponsesTranslator(call, DerivedIds(call.response_id))  # type: ignore[assignment,method-assign,return-value]
+    harness.backend.background_runs = runs
+    harness.backend.translator = lambda call: ResponsesTranslator(call, DerivedIds(call.response_id))  # type: ignore[assignment,method-assign,return-value]
 
 
-def run(path: Path, runs: Runs, scene: Scene) -> None:
-    async def lasting(rig: Rig) -> None:
-        last(rig, runs)
-        await scene(rig)
+def run(path: Path, runs: Runs, body: Body) -> None:
+    async def lasting(harness: Harness) -> None:
+        last(harness, runs)
+        await body(harness)
 
-    play(path, lasting)
+    run_with_harness(path, lasting)
 
 
 def assert_whole(final: Json) -> None:
@@ -103,70 +103,70 @@ def assert_whole(final: Json) -> None:
 
 
 def test_a_run_is_submitted_once_and_its_copy_is_let_go(tmp_path: Path) -> None:
-    runs = Runs(told(*HELLO))
+    runs = Runs(told_to_model(*HELLO))
 
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer()
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
         assert_whole(final)
         assert "outlive" not in final
         assert (len(runs.submitted), runs.followed, runs.dismissed) == (1, [], [("run_1", False)])
         assert runs.submitted[0].response_id == final["id"]
 
-    run(tmp_path, runs, scene)
+    run(tmp_path, runs, body)
 
 
 def test_nothing_is_shown_before_the_runs_id_is_noted(tmp_path: Path) -> None:
-    runs = Runs(told(*HELLO))
+    runs = Runs(told_to_model(*HELLO))
 
-    async def scene(rig: Rig) -> None:
-        reached = rig.ledger.hold("save_checkpoint")
-        accepted = await rig.create()
+    async def body(harness: Harness) -> None:
+        reached = harness.ledger.hold("save_checkpoint")
+        accepted = await harness.create()
         await reached.wait()
         await asyncio.sleep(0.02)
-        assert await rig.types(accepted.response_id) == ["created", "in_progress"]
-        rig.ledger.let_go("save_checkpoint")
-        assert_whole(await rig.end(accepted.response_id))
+        assert await harness.types(accepted.response_id) == ["created", "in_progress"]
+        harness.ledger.let_pass("save_checkpoint")
+        assert_whole(await harness.end(accepted.response_id))
 
-    run(tmp_path, runs, scene)
+    run(tmp_path, runs, body)
 
 
 @pytest.mark.parametrize("place", range(2, 20))
 def test_a_run_is_taken_up_wherever_the_connection_broke(tmp_path: Path, place: int) -> None:
-    whole = len(told(*HELLO))
-    runs = Runs(told(*HELLO, **{f"at_{min(place, whole - 1)}": BROKEN}))
+    whole = len(told_to_model(*HELLO))
+    runs = Runs(told_to_model(*HELLO, **{f"at_{min(place, whole - 1)}": BROKEN}))
 
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer()
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
         assert_whole(final)
         assert (len(runs.submitted), runs.followed, runs.dismissed) == (1, ["run_1"], [("run_1", False)])
 
-    run(tmp_path, runs, scene)
+    run(tmp_path, runs, body)
 
 
 @pytest.mark.parametrize("place", range(2, 20))
 def test_a_run_is_taken_up_by_the_next_worker(tmp_path: Path, place: int) -> None:
     """Killed at any event: the next one goes on with the same run, and its journal is the one that would have been."""
-    whole = len(told(*HELLO))
+    whole = len(told_to_model(*HELLO))
     gate = Gate()
-    runs = Runs(told(*HELLO, **{f"at_{min(place, whole - 1)}": gate}))
+    runs = Runs(told_to_model(*HELLO, **{f"at_{min(place, whole - 1)}": gate}))
     seen: list[str] = []
 
-    async def first(rig: Rig) -> None:
-        accepted = await rig.create()
+    async def first(harness: Harness) -> None:
+        accepted = await harness.create()
         await gate.reached.wait()
         await asyncio.sleep(0.01)
         seen.append(accepted.response_id)
-        for running in list(rig.worker._running.values()):
+        for running in list(harness.worker._running.values()):
             running.task.cancel()  # as a kill would; nobody ends it
             await asyncio.gather(running.task, return_exceptions=True)
-        seen.extend(await rig.types(accepted.response_id))
+        seen.extend(await harness.types(accepted.response_id))
 
-    async def second(rig: Rig) -> None:
+    async def second(harness: Harness) -> None:
         gate.open()
-        await rig.worker.recover()
-        final = await rig.end(seen[0])
+        await harness.worker.recover()
+        final = await harness.end(seen[0])
         assert_whole(final)
-        types = await rig.types(seen[0])
+        types = await harness.types(seen[0])
         assert types[: len(seen) - 1] == seen[1:]
         assert final["outlive"]["attempts"] == 2
         assert (len(runs.submitted), runs.followed, runs.dismissed) == (1, ["run_1"], [("run_1", False)])
@@ -177,32 +177,32 @@ def test_a_run_is_taken_up_by_the_next_worker(tmp_path: Path, place: int) -> Non
 
 def test_a_run_that_failed_there_is_submitted_anew(tmp_path: Path) -> None:
     failed: Json = {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "Oh"}}}
-    runs = Runs([*told(*HELLO)[:2], failed], told(*HELLO))
+    runs = Runs([*told_to_model(*HELLO)[:2], failed], told_to_model(*HELLO))
 
-    async def scene(rig: Rig) -> None:
-        assert_whole(await rig.answer())
+    async def body(harness: Harness) -> None:
+        assert_whole(await harness.answer())
         assert (len(runs.submitted), runs.followed) == (2, [])
         assert runs.dismissed == [("run_1", False), ("run_2", False)]
 
-    run(tmp_path, runs, scene)
+    run(tmp_path, runs, body)
 
 
 def test_a_run_that_failed_after_something_was_shown_ends_as_incomplete(tmp_path: Path) -> None:
     failed: Json = {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "Oh"}}}
-    runs = Runs([*told(*HELLO)[:MIDDLE], failed])
+    runs = Runs([*told_to_model(*HELLO)[:MIDDLE], failed])
 
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer()
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
         assert (final["status"], answer_of(final)) == ("incomplete", "Hello")
         assert "Oh" in final["incomplete_details"]["message"]
         assert (len(runs.submitted), runs.followed, runs.dismissed) == (1, [], [("run_1", False)])
 
-    run(tmp_path, runs, scene)
+    run(tmp_path, runs, body)
 
 
 @pytest.mark.parametrize("shown", [False, True])
 def test_a_run_that_the_upstream_has_lost(tmp_path: Path, shown: bool) -> None:
-    runs = Runs(told(*HELLO, **{f"at_{MIDDLE if shown else 2}": BROKEN}), told(*HELLO))
+    runs = Runs(told_to_model(*HELLO, **{f"at_{MIDDLE if shown else 2}": BROKEN}), told_to_model(*HELLO))
     follow = runs.follow
 
     def lose(run_id: str) -> AsyncGenerator[list[bytes], None]:
@@ -211,8 +211,8 @@ def test_a_run_that_the_upstream_has_lost(tmp_path: Path, shown: bool) -> None:
 
     runs.follow = lose  # type: ignore[method-assign]
 
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer()
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
         if shown:
             assert (final["status"], answer_of(final)) == ("incomplete", "Hello")
             assert len(runs.submitted) == 1
@@ -220,72 +220,72 @@ def test_a_run_that_the_upstream_has_lost(tmp_path: Path, shown: bool) -> None:
             assert_whole(final)
             assert len(runs.submitted) == 2
 
-    run(tmp_path, runs, scene)
+    run(tmp_path, runs, body)
 
 
 def test_an_upstream_that_tells_another_story_is_not_believed(tmp_path: Path) -> None:
-    runs = Runs(told(*HELLO, **{f"at_{MIDDLE}": BROKEN}))
+    runs = Runs(told_to_model(*HELLO, **{f"at_{MIDDLE}": BROKEN}))
     follow = runs.follow
 
     def lie(run_id: str) -> AsyncGenerator[list[bytes], None]:
-        runs._runs[run_id] = told(reasoning("Hm."), message("Good", "bye"), call("{}"))
+        runs._runs[run_id] = told_to_model(reasoning("Hm."), message("Good", "bye"), call("{}"))
         return follow(run_id)
 
     runs.follow = lie  # type: ignore[method-assign]
 
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer()
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
         assert (final["status"], answer_of(final)) == ("incomplete", "Hello")
         assert "same" in final["incomplete_details"]["message"]
 
-    run(tmp_path, runs, scene)
+    run(tmp_path, runs, body)
 
 
 def test_taking_up_that_brings_nothing_comes_to_an_end(tmp_path: Path) -> None:
-    runs = Runs(told(*HELLO))
-    runs._scripts = [[*told(*HELLO)[:MIDDLE], *(UpstreamFault("Cut.") for _ in range(9))]]
+    runs = Runs(told_to_model(*HELLO))
+    runs._scripts = [[*told_to_model(*HELLO)[:MIDDLE], *(UpstreamFault("Cut.") for _ in range(9))]]
 
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer()
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
         assert (final["status"], answer_of(final)) == ("incomplete", "Hello")
         assert len(runs.followed) == MAX_ATTEMPTS
         assert runs.dismissed == [("run_1", True)]
 
-    run(tmp_path, runs, scene)
+    run(tmp_path, runs, body)
 
 
 def test_a_cancel_is_told_to_the_upstream(tmp_path: Path) -> None:
     gate = Gate()
-    runs = Runs(told(*HELLO, **{f"at_{MIDDLE}": gate}))
+    runs = Runs(told_to_model(*HELLO, **{f"at_{MIDDLE}": gate}))
 
-    async def scene(rig: Rig) -> None:
-        accepted = await rig.create()
+    async def body(harness: Harness) -> None:
+        accepted = await harness.create()
         await gate.reached.wait()
-        await rig.worker.cancel(accepted.response_id)
-        assert (await rig.end(accepted.response_id))["status"] == "cancelled"
+        await harness.worker.cancel(accepted.response_id)
+        assert (await harness.end(accepted.response_id))["status"] == "cancelled"
         assert runs.dismissed == [("run_1", True)]
 
-    run(tmp_path, runs, scene)
+    run(tmp_path, runs, body)
 
 
 @pytest.mark.parametrize("place", [2, MIDDLE], ids=["nothing shown", "something shown"])
 def test_a_server_that_leaves_lets_the_run_go_on_and_finds_it_again(tmp_path: Path, place: int) -> None:
     gate = Gate()
-    runs = Runs(told(*HELLO, **{f"at_{place}": gate}))
+    runs = Runs(told_to_model(*HELLO, **{f"at_{place}": gate}))
     seen: list[str] = []
 
-    async def first(rig: Rig) -> None:
-        accepted = await rig.create()
+    async def first(harness: Harness) -> None:
+        accepted = await harness.create()
         seen.append(accepted.response_id)
         await gate.reached.wait()
-        rig.draining = True
-        await rig.worker.drain(60.0)
+        harness.draining = True
+        await harness.worker.drain(60.0)
         assert runs.dismissed == []
 
-    async def second(rig: Rig) -> None:
+    async def second(harness: Harness) -> None:
         gate.open()
-        await rig.worker.recover()
-        assert_whole(await rig.end(seen[0]))
+        await harness.worker.recover()
+        assert_whole(await harness.end(seen[0]))
         assert (len(runs.submitted), runs.followed, runs.dismissed) == (1, ["run_1"], [("run_1", False)])
 
     run(tmp_path, runs, first)
@@ -298,24 +298,24 @@ def test_a_server_that_leaves_lets_the_run_go_on_and_finds_it_again(tmp_path: Pa
     ids=["not stored", "compacted on the way"],
 )
 def test_what_cannot_be_taken_up_is_not_left_there(tmp_path: Path, fields: dict[str, Any]) -> None:
-    runs = Runs(told(*HELLO))
+    runs = Runs(told_to_model(*HELLO))
 
-    async def scene(rig: Rig) -> None:
-        rig.backend.scripts = [[[json.dumps(event).encode() for event in answer(*HELLO)]]]
-        accepted = await rig.create(**fields)
-        reader = rig.reader if fields.get("store", True) else rig.fleeting_reader
+    async def body(harness: Harness) -> None:
+        harness.backend.scripts = [[[json.dumps(event).encode() for event in answer(*HELLO)]]]
+        accepted = await harness.create(**fields)
+        reader = harness.reader if fields.get("store", True) else harness.reader
         await reader.wait_end(accepted.response_id)
         assert runs.submitted == []
-        assert len(rig.backend.calls) == 1
+        assert len(harness.backend.calls) == 1
 
-    run(tmp_path, runs, scene)
+    run(tmp_path, runs, body)
 
 
 def test_an_upstream_that_tells_no_id_is_read_like_any_other(tmp_path: Path) -> None:
     nameless = [{key: value for key, value in event.items() if key != "response"} for event in answer(*HELLO)[2:-1]]
     runs = Runs([*nameless, answer(*HELLO)[-1]])
 
-    async def scene(rig: Rig) -> None:
-        assert_whole(await rig.answer())
+    async def body(harness: Harness) -> None:
+        assert_whole(await harness.answer())
 
-    run(tmp_path, runs, scene)
+    run(tmp_path, runs, body)

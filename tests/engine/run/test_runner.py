@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from outlive.engine.run.runner import TOO_LONG
 
 from outlive.core.endings import TerminalStatus
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
 from outlive.engine.run.run import CUT_OFF, RESTARTED, RETRIES, TOO_OFTEN
-from outlive.engine.run.runner import TOO_LONG
 from outlive.ports.backend import ModelCall
 from outlive.testing import (
     Script,
@@ -25,8 +25,8 @@ from outlive.testing import (
     text_chunk,
     usage_chunk,
 )
-from tests.engine.rig import Rig, answer_of, play, text_of
-from tests.engine.virtual import turn
+from tests.engine.harness import Harness, answer_of, run_with_harness, text_of
+from tests.engine.virtual_clock import turn
 from tests.support.scripting import Gate
 
 BROKEN = UpstreamFault("The model's server went away.")
@@ -46,142 +46,142 @@ def after(seconds: float) -> UpstreamFault:
 
 
 def test_an_answer_is_completed_with_its_usage_and_model(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer("Hi")
+    async def body(harness: Harness) -> None:
+        final = await harness.answer("Hi")
         assert (final["status"], answer_of(final), final["model"]) == ("completed", "Hello", "scripted")
         assert final["usage"]["output_tokens"] == 1
-        assert final["completed_at"] == int(rig.clock.now())
+        assert final["completed_at"] == int(harness.clock.now())
         assert "outlive" not in final
-        (call,) = rig.backend.calls
+        (call,) = harness.backend.calls
         assert [text_of(item) for item in call.items] == ["Hi"]
 
-    play(tmp_path, scene, DONE)
+    run_with_harness(tmp_path, body, DONE)
 
 
 def test_a_background_response_is_queued_before_it_is_in_progress(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer(background=True)
-        assert (await rig.types(final["id"]))[:3] == ["created", "queued", "in_progress"]
+    async def body(harness: Harness) -> None:
+        final = await harness.answer(background=True)
+        assert (await harness.types(final["id"]))[:3] == ["created", "queued", "in_progress"]
 
-    play(tmp_path, scene, DONE)
+    run_with_harness(tmp_path, body, DONE)
 
 
 def test_the_model_gets_ended_turns_and_the_new_input_once(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        conversation = await rig.converse()
-        await rig.answer("one", conversation=conversation)
-        await rig.answer("two", conversation=conversation)
-        assert [text_of(item) for item in rig.backend.calls[1].items] == ["one", "Hello", "two"]
-        assert await rig.texts_of(conversation) == ["one", "Hello", "two", "Hello"]
+    async def body(harness: Harness) -> None:
+        conversation = await harness.converse()
+        await harness.answer("one", conversation=conversation)
+        await harness.answer("two", conversation=conversation)
+        assert [text_of(item) for item in harness.backend.calls[1].items] == ["one", "Hello", "two"]
+        assert await harness.texts_of(conversation) == ["one", "Hello", "two", "Hello"]
 
-    play(tmp_path, scene, DONE)
+    run_with_harness(tmp_path, body, DONE)
 
 
 def test_a_chain_gives_the_model_what_came_before(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        first = await rig.answer("one")
-        await rig.answer("two", previous_response_id=first["id"])
-        assert [text_of(item) for item in rig.backend.calls[1].items] == ["one", "Hello", "two"]
+    async def body(harness: Harness) -> None:
+        first = await harness.answer("one")
+        await harness.answer("two", previous_response_id=first["id"])
+        assert [text_of(item) for item in harness.backend.calls[1].items] == ["one", "Hello", "two"]
 
-    play(tmp_path, scene, DONE)
+    run_with_harness(tmp_path, body, DONE)
 
 
 def test_an_answer_that_is_too_long_is_incomplete_and_its_turn_stays(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        conversation = await rig.converse()
-        final = await rig.answer("one", conversation=conversation)
+    async def body(harness: Harness) -> None:
+        conversation = await harness.converse()
+        final = await harness.answer("one", conversation=conversation)
         assert (final["status"], final["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
-        assert await rig.texts_of(conversation) == ["one", "Hel"]
+        assert await harness.texts_of(conversation) == ["one", "Hel"]
 
-    play(tmp_path, scene, ["Hel", finish_chunk("length")])
+    run_with_harness(tmp_path, body, ["Hel", finish_chunk("length")])
 
 
 # -- nothing visible yet
 
 
 def test_an_upstream_that_shows_nothing_is_asked_again(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer()
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
         assert (final["status"], answer_of(final)) == ("completed", "Hello")
-        assert len(rig.backend.calls) == 3
-        assert rig.clock.slept == [0.5, 1.0]
+        assert len(harness.backend.calls) == 3
+        assert harness.clock.slept == [0.5, 1.0]
         assert final["outlive"] == {"attempts": 3, "resumed_at": []}
 
-    play(tmp_path, scene, [BROKEN], [BUSY], DONE)
+    run_with_harness(tmp_path, body, [BROKEN], [BUSY], DONE)
 
 
 def test_an_upstream_that_never_answers_fails_the_response_with_its_own_reason(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        conversation = await rig.converse()
-        final = await rig.answer(conversation=conversation)
+    async def body(harness: Harness) -> None:
+        conversation = await harness.converse()
+        final = await harness.answer(conversation=conversation)
         assert final["status"] == "failed"
         assert final["error"] == {"code": "rate_limit_exceeded", "message": BUSY.message}
-        assert len(rig.backend.calls) == RETRIES + 1
-        assert rig.clock.slept == [0.5, 1.0, 2.0]
-        assert await rig.texts_of(conversation) == []
+        assert len(harness.backend.calls) == RETRIES + 1
+        assert harness.clock.slept == [0.5, 1.0, 2.0]
+        assert await harness.texts_of(conversation) == []
 
-    play(tmp_path, scene, [BUSY])
+    run_with_harness(tmp_path, body, [BUSY])
 
 
 def test_what_cannot_be_retried_fails_at_once(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer()
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
         assert (final["status"], final["error"]["code"]) == ("failed", "invalid_prompt")
-        assert len(rig.backend.calls) == 1
-        assert rig.clock.slept == []
+        assert len(harness.backend.calls) == 1
+        assert harness.clock.slept == []
 
-    play(tmp_path, scene, [refused()])
+    run_with_harness(tmp_path, body, [refused()])
 
 
 def test_the_wait_that_an_upstream_asks_for_is_honoured(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        assert (await rig.answer())["status"] == "completed"
-        assert rig.clock.slept == [7.0, 0.0]
+    async def body(harness: Harness) -> None:
+        assert (await harness.answer())["status"] == "completed"
+        assert harness.clock.slept == [7.0, 0.0]
 
-    play(tmp_path, scene, [after(7.0)], [after(0.0)], DONE)
+    run_with_harness(tmp_path, body, [after(7.0)], [after(0.0)], DONE)
 
 
 def test_retries_take_a_minute_in_all_at_most(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer()
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
         assert final["status"] == "failed"
-        assert rig.clock.slept == [40.0]
-        assert len(rig.backend.calls) == 2
+        assert harness.clock.slept == [40.0]
+        assert len(harness.backend.calls) == 2
 
-    play(tmp_path, scene, [after(40.0)])
+    run_with_harness(tmp_path, body, [after(40.0)])
 
 
 def test_a_stream_that_ends_without_a_word_or_a_finish_is_broken(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer()
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
         assert answer_of(final) == "Hello"
-        assert len(rig.backend.calls) == 2
+        assert len(harness.backend.calls) == 2
 
-    play(tmp_path, scene, [], DONE)
+    run_with_harness(tmp_path, body, [], DONE)
 
 
 def test_the_cause_of_a_failure_is_at_hand_for_whoever_waits(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        accepted = await rig.create()
-        cursor = rig.reader.follow(accepted.response_id)
+    async def body(harness: Harness) -> None:
+        accepted = await harness.create()
+        cursor = harness.reader.follow(accepted.response_id)
         while not cursor.ended:
             await cursor.read()
         assert cursor.cause is not None
         assert cursor.cause.status == 404
 
-    play(tmp_path, scene, [refused()])
+    run_with_harness(tmp_path, body, [refused()])
 
 
 def test_a_request_that_the_upstream_cannot_be_sent_fails_as_a_bad_prompt(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
+    async def body(harness: Harness) -> None:
         def refuse(call: ModelCall) -> Any:
             raise InvalidRequest("This upstream takes no images.")
 
-        rig.backend.translator = refuse  # type: ignore[method-assign]
-        final = await rig.answer()
+        harness.backend.translator = refuse  # type: ignore[method-assign]
+        final = await harness.answer()
         assert final["error"] == {"code": "invalid_prompt", "message": "This upstream takes no images."}
 
-    play(tmp_path, scene, DONE)
+    run_with_harness(tmp_path, body, DONE)
 
 
 # -- something visible
@@ -197,39 +197,39 @@ def test_a_request_that_the_upstream_cannot_be_sent_fails_as_a_bad_prompt(tmp_pa
     ],
 )
 def test_what_was_shown_is_kept_when_the_upstream_cannot_continue(tmp_path: Path, broken: Script) -> None:
-    async def scene(rig: Rig) -> None:
-        conversation = await rig.converse()
-        final = await rig.answer("Hi", conversation=conversation)
+    async def body(harness: Harness) -> None:
+        conversation = await harness.converse()
+        final = await harness.answer("Hi", conversation=conversation)
         assert final["status"] == "incomplete"
         assert final["incomplete_details"]["reason"] == "interrupted"
         assert final["incomplete_details"]["message"].startswith(CUT_OFF)
         assert final["output"][0]["status"] == "incomplete"
-        assert len(rig.backend.calls) == 1
-        assert await rig.texts_of(conversation) == ["Hi", "Hel"]
+        assert len(harness.backend.calls) == 1
+        assert await harness.texts_of(conversation) == ["Hi", "Hel"]
 
-    play(tmp_path, scene, broken)
+    run_with_harness(tmp_path, body, broken)
 
 
 @pytest.mark.parametrize("mode", ["prefill", "continue_final_message", "prefix"])
 def test_a_text_goes_on_in_place_where_the_upstream_can(tmp_path: Path, mode: str) -> None:
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer()
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
         assert (final["status"], answer_of(final)) == ("completed", "Hello there")
-        types = await rig.types(final["id"])
+        types = await harness.types(final["id"])
         assert types.count("output_item.added") == 1
         joint = types.index("output_text.delta") + 2
         assert final["outlive"] == {"attempts": 2, "resumed_at": [joint]}
-        resume = rig.backend.calls[1].resume
+        resume = harness.backend.calls[1].resume
         assert resume is not None
         assert (resume.text, resume.deltas) == ("Hello", 2)
-        assert rig.clock.slept == []
+        assert harness.clock.slept == []
 
-    play(tmp_path, scene, ["Hel", "lo", BROKEN], [" there", finish_chunk()], continuation=mode)
+    run_with_harness(tmp_path, body, ["Hel", "lo", BROKEN], [" there", finish_chunk()], continuation=mode)
 
 
 def test_a_run_may_be_joined_many_times_as_long_as_each_time_brings_something(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer()
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
         assert (final["status"], answer_of(final)) == ("completed", "abcdef.")
         assert len(final["outlive"]["resumed_at"]) == 6
         assert final["outlive"]["attempts"] == 7
@@ -238,18 +238,18 @@ def test_a_run_may_be_joined_many_times_as_long_as_each_time_brings_something(tm
     for letter in "abcdef":
         scripts.append([letter, BROKEN])
     scripts.append([".", finish_chunk()])
-    play(tmp_path, scene, *scripts, continuation="prefill")
+    run_with_harness(tmp_path, body, *scripts, continuation="prefill")
 
 
 def test_joints_that_bring_nothing_end_the_run(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer()
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
         assert (final["status"], answer_of(final)) == ("incomplete", "Hel")
         assert final["incomplete_details"]["reason"] == "interrupted"
-        assert len(rig.backend.calls) == 4
-        assert rig.clock.slept == [0.5, 1.0, 2.0]
+        assert len(harness.backend.calls) == 4
+        assert harness.clock.slept == [0.5, 1.0, 2.0]
 
-    play(tmp_path, scene, ["Hel", BROKEN], [BROKEN], continuation="prefill")
+    run_with_harness(tmp_path, body, ["Hel", BROKEN], [BROKEN], continuation="prefill")
 
 
 @pytest.mark.parametrize(
@@ -263,81 +263,81 @@ def test_joints_that_bring_nothing_end_the_run(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_made_whole_is_not_continued(tmp_path: Path, script: Script, fields: Json) -> None:
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer(**fields)
+    async def body(harness: Harness) -> None:
+        final = await harness.answer(**fields)
         assert final["status"] == "incomplete"
-        assert len(rig.backend.calls) == 1
+        assert len(harness.backend.calls) == 1
 
-    play(tmp_path, scene, script, DONE, continuation="prefill")
+    run_with_harness(tmp_path, body, script, DONE, continuation="prefill")
 
 
 def test_usage_of_a_continued_answer_adds_up(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer()
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
         assert final["usage"]["output_tokens"] == 2 + 5
 
     script: Script = [" there", finish_chunk(), usage_chunk(3, 5)]
-    play(tmp_path, scene, ["Hel", "lo", BROKEN], script, continuation="prefill")
+    run_with_harness(tmp_path, body, ["Hel", "lo", BROKEN], script, continuation="prefill")
 
 
 # -- after the worker died
 
 
 def test_a_run_that_was_visible_before_the_crash_is_continued_by_the_next_worker(tmp_path: Path) -> None:
-    async def before(rig: Rig) -> None:
-        accepted = await rig.create()
+    async def before(harness: Harness) -> None:
+        accepted = await harness.create()
         await gate.reached.wait()
-        await rig.committer.settle(rig.lives.get(accepted.response_id))  # type: ignore[arg-type]
+        await harness.committer.flush(harness.live.get(accepted.response_id))  # type: ignore[arg-type]
 
-    async def after_crash(rig: Rig) -> None:
-        assert await rig.worker.recover() == 1
-        final = await rig.end("resp_2")
+    async def after_crash(harness: Harness) -> None:
+        assert await harness.worker.recover() == 1
+        final = await harness.end("resp_2")
         assert (final["status"], answer_of(final)) == ("completed", "Hello there")
         assert final["outlive"]["attempts"] == 2
         assert len(final["outlive"]["resumed_at"]) == 1
 
     gate = Gate()
-    play(tmp_path, before, ["Hel", "lo", gate], continuation="prefill")
-    play(tmp_path, after_crash, [" there", finish_chunk()], continuation="prefill")
+    run_with_harness(tmp_path, before, ["Hel", "lo", gate], continuation="prefill")
+    run_with_harness(tmp_path, after_crash, [" there", finish_chunk()], continuation="prefill")
 
 
 def test_a_run_that_was_visible_before_the_crash_is_cut_off_where_it_cannot_go_on(tmp_path: Path) -> None:
-    async def before(rig: Rig) -> None:
-        accepted = await rig.create()
+    async def before(harness: Harness) -> None:
+        accepted = await harness.create()
         await gate.reached.wait()
-        await rig.committer.settle(rig.lives.get(accepted.response_id))  # type: ignore[arg-type]
+        await harness.committer.flush(harness.live.get(accepted.response_id))  # type: ignore[arg-type]
 
-    async def after_crash(rig: Rig) -> None:
-        await rig.worker.recover()
-        final = await rig.end("resp_2")
+    async def after_crash(harness: Harness) -> None:
+        await harness.worker.recover()
+        final = await harness.end("resp_2")
         assert (final["status"], answer_of(final)) == ("incomplete", "Hel")
         assert final["incomplete_details"] == {"reason": "interrupted", "message": f"{CUT_OFF} {RESTARTED}"}
-        assert rig.backend.calls == []
+        assert harness.backend.calls == []
 
     gate = Gate()
-    play(tmp_path, before, ["Hel", gate])
-    play(tmp_path, after_crash, DONE)
+    run_with_harness(tmp_path, before, ["Hel", gate])
+    run_with_harness(tmp_path, after_crash, DONE)
 
 
 def test_a_run_that_showed_nothing_is_tried_three_times_in_all(tmp_path: Path) -> None:
-    async def die(rig: Rig) -> None:
-        await (rig.worker.recover() if started else rig.create())
+    async def die(harness: Harness) -> None:
+        await (harness.worker.recover() if started else harness.create())
         started.append(True)
         await gate.reached.wait()
 
-    async def at_last(rig: Rig) -> None:
-        await rig.worker.recover()
-        final = await rig.end("resp_2")
+    async def at_last(harness: Harness) -> None:
+        await harness.worker.recover()
+        final = await harness.end("resp_2")
         assert final["status"] == "failed"
         assert final["error"] == {"code": "server_error", "message": TOO_OFTEN}
         assert final["outlive"]["attempts"] == 3
-        assert rig.backend.calls == []
+        assert harness.backend.calls == []
 
     started: list[bool] = []
     for _ in range(3):
         gate = Gate()
-        play(tmp_path, die, [gate])
-    play(tmp_path, at_last, DONE)
+        run_with_harness(tmp_path, die, [gate])
+    run_with_harness(tmp_path, at_last, DONE)
 
 
 # -- limits and losses
@@ -345,53 +345,53 @@ def test_a_run_that_showed_nothing_is_tried_three_times_in_all(tmp_path: Path) -
 
 @pytest.mark.parametrize(("shown", "status"), [([], "failed"), (["Hel"], "incomplete")])
 def test_a_run_that_takes_too_long_is_ended(tmp_path: Path, shown: list[str], status: TerminalStatus) -> None:
-    async def scene(rig: Rig) -> None:
-        final = await rig.answer()
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
         assert final["status"] == status
         assert TOO_LONG in str(final["error"] or final["incomplete_details"])
-        assert rig.backend.left == 1
+        assert harness.backend.left == 1
 
-    play(tmp_path, scene, [*shown, Gate()], run_seconds=0.05)
+    run_with_harness(tmp_path, body, [*shown, Gate()], run_seconds=0.05)
 
 
 def test_a_run_whose_time_is_up_while_it_is_being_closed_ends_as_it_was_going_to(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        reached = rig.ledger.hold("close")
-        accepted = await rig.create()
+    async def body(harness: Harness) -> None:
+        reached = harness.ledger.hold("close")
+        accepted = await harness.create()
         await reached.wait()
         await asyncio.sleep(0.06)
-        rig.ledger.let_go("close")
-        assert (await rig.end(accepted.response_id))["status"] == "completed"
+        harness.ledger.let_pass("close")
+        assert (await harness.end(accepted.response_id))["status"] == "completed"
 
-    play(tmp_path, scene, DONE, run_seconds=0.05)
+    run_with_harness(tmp_path, body, DONE, run_seconds=0.05)
 
 
 def test_a_run_whose_time_is_up_while_it_waits_to_be_closed_ends_as_it_was_going_to(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        gate = rig.worker._runner.committer.ending = asyncio.Semaphore(0)
-        accepted = await rig.create()
+    async def body(harness: Harness) -> None:
+        gate = harness.worker._runner.committer.ending = asyncio.Semaphore(0)
+        accepted = await harness.create()
         await asyncio.sleep(0.06)
         gate.release()
-        assert (await rig.end(accepted.response_id))["status"] == "completed"
+        assert (await harness.end(accepted.response_id))["status"] == "completed"
 
-    play(tmp_path, scene, DONE, run_seconds=0.05)
+    run_with_harness(tmp_path, body, DONE, run_seconds=0.05)
 
 
 def test_a_run_that_lost_its_lease_stops_its_upstream_call_and_writes_nothing(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        accepted = await rig.create()
+    async def body(harness: Harness) -> None:
+        accepted = await harness.create()
         await gate.reached.wait()
-        claim = await rig.ledger.take_over(accepted.response_id, "another")
+        claim = await harness.ledger.take_over(accepted.response_id, "another")
         assert claim is not None
-        before = await rig.frames(accepted.response_id)
+        before = await harness.frames(accepted.response_id)
         gate.open()
-        while rig.worker._running:
+        while harness.worker._running:
             await asyncio.sleep(0.001)
-        assert rig.backend.left == 1
-        assert await rig.frames(accepted.response_id) == before
+        assert harness.backend.left == 1
+        assert await harness.frames(accepted.response_id) == before
 
     gate = Gate()
-    play(tmp_path, scene, ["Hel", gate, "lo", Gate()])  # at the end the upstream is silent for ever
+    run_with_harness(tmp_path, body, ["Hel", gate, "lo", Gate()])  # at the end the upstream is silent for ever
 
 
 class Pulled(list[Any]):
@@ -406,45 +406,45 @@ class Pulled(list[Any]):
 
 
 def test_a_run_that_cannot_be_committed_stops_reading_its_upstream(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        reached = rig.ledger.hold("append")
-        accepted = await rig.create()
+    async def body(harness: Harness) -> None:
+        reached = harness.ledger.hold("append")
+        accepted = await harness.create()
         await reached.wait()
         await turn(200)
         assert 0 < script.steps < 10
-        rig.ledger.let_go("append")
-        final = await rig.end(accepted.response_id)
+        harness.ledger.let_pass("append")
+        final = await harness.end(accepted.response_id)
         assert len(answer_of(final)) == 20 * 300_000
 
     script = Pulled([*["x" * 300_000] * 20, finish_chunk()])
-    play(tmp_path, scene, script)
+    run_with_harness(tmp_path, body, script)
 
 
 def test_a_history_that_cannot_be_read_for_a_while_delays_a_run_and_changes_nothing(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        first = await rig.answer()
-        rig.history.failing = 3
-        final = await rig.answer(previous_response_id=first["id"])
+    async def body(harness: Harness) -> None:
+        first = await harness.answer()
+        harness.history.failing = 3
+        final = await harness.answer(previous_response_id=first["id"])
         assert final["status"] == "completed"
 
-    play(tmp_path, scene, DONE)
+    run_with_harness(tmp_path, body, DONE)
 
 
 def test_a_history_that_cannot_be_read_at_all_ends_the_run_with_a_clear_error(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        first = await rig.answer()
-        rig.history.failing = 1_000
-        final = await rig.answer(previous_response_id=first["id"])
+    async def body(harness: Harness) -> None:
+        first = await harness.answer()
+        harness.history.failing = 1_000
+        final = await harness.answer(previous_response_id=first["id"])
         assert final["status"] == "failed"
         assert "database is unavailable" in final["error"]["message"]
 
-    play(tmp_path, scene, DONE)
+    run_with_harness(tmp_path, body, DONE)
 
 
 def test_storage_that_fails_for_a_while_delays_a_run_and_changes_nothing(tmp_path: Path) -> None:
-    async def scene(rig: Rig) -> None:
-        rig.ledger.failing = {"append": 2, "close": 3}
-        final = await rig.answer()
+    async def body(harness: Harness) -> None:
+        harness.ledger.failing = {"append": 2, "close": 3}
+        final = await harness.answer()
         assert (final["status"], answer_of(final)) == ("completed", "Hello there")
 
-    play(tmp_path, scene, ["Hello", " there", finish_chunk()])
+    run_with_harness(tmp_path, body, ["Hello", " there", finish_chunk()])

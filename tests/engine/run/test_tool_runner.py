@@ -21,22 +21,26 @@ from outlive.engine.run.tool_runner import (
     WIDTH,
 )
 from outlive.ports.toolbox import Invocation, ToolProgress
-from tests.engine.bench import Desk, StubTool, StubToolbox, told, wants
-from tests.engine.virtual import run_virtually
+from tests.engine.tool_harness import StubTool, StubToolbox, ToolHarness, told_to_model, wants
+from tests.engine.virtual_clock import run_virtually
 
 Act = Callable[[Invocation], Awaitable[ToolOutcome]]
 
 
-def make(act: Act | str, arguments: str = "{}", times: int = 1, **options: Any) -> tuple[list[Json], Desk, StubTool]:
+def make(
+    act: Act | str, arguments: str = "{}", times: int = 1, **options: Any
+) -> tuple[list[Json], ToolHarness, StubTool]:
     """One step with calls of a tool that acts so; the items they become."""
 
-    async def go() -> tuple[list[Json], Desk, StubTool]:
+    async def go() -> tuple[list[Json], ToolHarness, StubTool]:
         marks = {name: options.pop(name) for name in ("seconds",) if name in options}
         tool = StubTool("act", act, **marks)
-        desk = Desk(StubToolbox(tool), [wants(*[("act", arguments)] * times)], [wants(text="Done.")], **options)
-        final = await desk.run()
+        harness = ToolHarness(
+            StubToolbox(tool), [wants(*[("act", arguments)] * times)], [wants(text="Done.")], **options
+        )
+        final = await harness.run()
         assert final["status"] == "completed"
-        return final["output"][:times], desk, tool
+        return final["output"][:times], harness, tool
 
     return run_virtually(go())
 
@@ -47,8 +51,8 @@ def error_of(item: Json) -> str:
     return str(item["error"]["content"][0]["text"])
 
 
-def reports(desk: Desk) -> list[Json]:
-    return [event for event in desk.events() if event["type"] == "outlive:tool.progress"]
+def reports(harness: ToolHarness) -> list[Json]:
+    return [event for event in harness.events() if event["type"] == "outlive:tool.progress"]
 
 
 def test_an_outcome_is_what_the_tool_says() -> None:
@@ -60,27 +64,27 @@ def test_an_output_of_nothing_is_an_output() -> None:
     async def act(calling: Invocation) -> ToolOutcome:
         return ToolOutcome()
 
-    (item,), desk, _ = make(act)
+    (item,), harness, _ = make(act)
     assert (item["status"], item["output"]) == ("completed", "")
-    assert told(desk.backend.calls[-1].items[:2]) == ["Hi", "act"]
+    assert told_to_model(harness.backend.calls[-1].items[:2]) == ["Hi", "act"]
 
 
 def test_a_tool_may_fail_and_the_model_is_told() -> None:
     async def act(calling: Invocation) -> ToolOutcome:
         return fail("No such city.")
 
-    (item,), desk, _ = make(act)
+    (item,), harness, _ = make(act)
     assert error_of(item) == "No such city."
-    assert told(desk.backend.calls[-1].items)[-1] == "The call failed. No such city."
+    assert told_to_model(harness.backend.calls[-1].items)[-1] == "The call failed. No such city."
 
 
 def test_a_tool_that_raises_has_failed_and_says_nothing_of_its_insides(caplog: pytest.LogCaptureFixture) -> None:
     async def act(calling: Invocation) -> ToolOutcome:
         raise RuntimeError("secret inside")
 
-    (item,), desk, _ = make(act)
+    (item,), harness, _ = make(act)
     assert error_of(item) == BROKEN
-    assert "secret" not in str(desk.events())
+    assert "secret" not in str(harness.events())
 
 
 def test_a_tool_that_cancels_itself_has_failed() -> None:
@@ -96,9 +100,9 @@ def test_a_call_has_its_deadline() -> None:
         await asyncio.sleep(3600)
         raise AssertionError
 
-    (item,), desk, _ = make(act, seconds=2.5)
+    (item,), harness, _ = make(act, seconds=2.5)
     assert error_of(item).startswith("The call took longer than 2.5 s")
-    assert "may or may not" in told(desk.backend.calls[-1].items)[-1]
+    assert "may or may not" in told_to_model(harness.backend.calls[-1].items)[-1]
 
 
 def test_a_call_that_will_not_be_stopped_is_left_alone() -> None:
@@ -113,9 +117,11 @@ def test_a_call_that_will_not_be_stopped_is_left_alone() -> None:
     leaving = asyncio.Event()
 
     async def go() -> None:
-        desk = Desk(StubToolbox(StubTool("act", act, seconds=2.0)), [wants(("act", "{}"))], [wants(text="Done.")])
+        harness = ToolHarness(
+            StubToolbox(StubTool("act", act, seconds=2.0)), [wants(("act", "{}"))], [wants(text="Done.")]
+        )
         began = asyncio.get_running_loop().time()
-        final = await desk.run()
+        final = await harness.run()
         assert (final["status"], final["output"][0]["status"]) == ("completed", "failed")
         assert asyncio.get_running_loop().time() - began == pytest.approx(2.0 + STOP_SECONDS, abs=0.1)
         leaving.set()
@@ -190,8 +196,8 @@ def test_progress_shows_in_the_stream() -> None:
         calling.report(ToolProgress(message="x" * 10_000))
         return ToolOutcome("fine")
 
-    (item,), desk, _ = make(act)
-    one, two = reports(desk)
+    (item,), harness, _ = make(act)
+    one, two = reports(harness)
     assert (one["progress"], one["total"], one["message"], one["item_id"]) == (1, 3, "one", item["id"])
     assert one["output_index"] == 0
     assert len(two["message"]) == MAX_MESSAGE
@@ -204,8 +210,8 @@ def test_a_tool_that_reports_all_the_time_is_heard_now_and_then() -> None:
             await asyncio.sleep(0.001)
         return ToolOutcome("fine")
 
-    _, desk, _ = make(act)
-    assert len(reports(desk)) == pytest.approx(REPORTS + 10 * REPORTS_PER_SECOND, abs=2)
+    _, harness, _ = make(act)
+    assert len(reports(harness)) == pytest.approx(REPORTS + 10 * REPORTS_PER_SECOND, abs=2)
 
 
 def test_nothing_is_reported_of_a_call_that_is_over() -> None:
@@ -216,10 +222,10 @@ def test_nothing_is_reported_of_a_call_that_is_over() -> None:
         return ToolOutcome("fine")
 
     async def go() -> None:
-        desk = Desk(StubToolbox(StubTool("act", act)), [wants(("act", "{}"))], [wants(text="Done.")])
-        await desk.run()
+        harness = ToolHarness(StubToolbox(StubTool("act", act)), [wants(("act", "{}"))], [wants(text="Done.")])
+        await harness.run()
         late[0].report(ToolProgress(1))
-        desk.check()
-        assert reports(desk) == []
+        harness.check()
+        assert reports(harness) == []
 
     run_virtually(go())

@@ -1,4 +1,4 @@
-"""Echoes: responses that run on other nodes, as readers here see them. One look at the journal serves them all."""
+"""Mirrors: the tails of responses that run on other nodes and are read here. One query serves them all."""
 
 from __future__ import annotations
 
@@ -7,166 +7,145 @@ import logging
 from functools import partial
 
 from outlive.core.errors import StorageUnavailable
-from outlive.core.events import is_last
-from outlive.core.fold import Fold
-from outlive.engine.delivery.live import LiveResponse, LiveResponses
+from outlive.engine.delivery.live import LiveResponses
+from outlive.engine.delivery.tail import Tail
 from outlive.ports.bell import Bell, Ring
 from outlive.ports.journal import Batch, Journal
-from outlive.ports.ledger import Lease
 
 log = logging.getLogger(__name__)
 
-# What is read of one response in one look.
+# Read of one response in one query.
 PAGE_BYTES = 64 * 1024
-# The runner may not have heard yet that we want to know: what it commits until then, this second look finds.
+# The node that runs the response may not know yet that it is read here: a second look finds what it commits until then.
 SECOND_LOOK_SECONDS = 0.05
-# A look that takes longer stands in a connection that is dead without knowing it; the next takes another one.
-LOOK_SECONDS = 5.0
-# How many responses one look asks for.
-LOOK_MANY = 1000
-
-
-class Echo(LiveResponse):
-    """Has no run behind it, only the journal: it advances when somebody has looked."""
-
-    __slots__ = ()
-
-    def __init__(self, response_id: str, after: int) -> None:
-        super().__init__(Lease(response_id, 0, 0), Fold(None, after))
-
-    @property
-    def id(self) -> str:
-        return self.lease.response_id
-
-    def on_chunks(self, batch: Batch) -> None:
-        """These events are in the journal; an empty batch: none will ever follow."""
-        self.ended = not batch.frames or is_last(batch.frames)
-        if batch.frames:
-            self.committed = batch.last
-            self._keep(batch)
-        self.wake()
+# A query that takes longer hangs in a connection that is dead without knowing it; the next takes another one.
+QUERY_SECONDS = 5.0
+# Responses in one query.
+MAX_QUERIED = 1000
 
 
 class Mirrors:
-    """The responses that run elsewhere and are read here.
+    """Keeps a tail for each response that runs elsewhere and is read here.
 
-    The bell says when to look; once a second all are looked at anyway, in one query, for a bell may be lost.
+    The bell signals when to look at the journal; once a second all are looked at anyway, for a ring may be lost.
     """
 
-    def __init__(self, journal: Journal, lives: LiveResponses, bell: Bell) -> None:
+    def __init__(self, journal: Journal, live: LiveResponses, bell: Bell) -> None:
         self._journal = journal
-        self._lives = lives
+        self._live = live
         self._bell = bell
-        self._echoes: dict[str, Echo] = {}
+        self._tails: dict[str, Tail] = {}
         self._due: set[str] = set()
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        return len(self._echoes)
+        return len(self._tails)
 
-    def join(self, response_id: str, after: int) -> Echo:
-        """The echo to read on from, for a reader that has read the journal up to this number."""
-        echo = self._echoes.get(response_id)
-        if echo is None or echo.lost or echo.ended:
-            echo = self._echoes[response_id] = Echo(response_id, after)
-            self._watch_lives(echo)
-            self._want(echo)
-            self._look_twice(response_id)
-        return echo
+    def join(self, response_id: str, after: int) -> Tail:
+        """Return the tail to read on from, for a reader that has read the journal up to that number."""
+        tail = self._tails.get(response_id)
+        if tail is None or tail.lost or tail.ended:
+            tail = self._tails[response_id] = Tail(response_id, after)
+            self._watch_live(tail)
+            self._subscribe(tail)
+            self._poll_twice(response_id)
+        return tail
 
-    # -- what the bell says
+    # -- rings of other nodes
 
-    def advanced(self, response_id: str, number: int) -> None:
-        echo = self._echoes.get(response_id)
-        if echo is not None and number > echo.committed:
-            self._look_at(response_id)
+    def on_advanced(self, response_id: str, number: int) -> None:
+        """Poll a response whose journal has reached that number."""
+        tail = self._tails.get(response_id)
+        if tail is not None and number > tail.committed:
+            self._poll_one(response_id)
 
-    def taken(self, response_id: str) -> None:
-        """It runs somewhere else now, where nobody knows yet that it is read here."""
-        if (echo := self._echoes.get(response_id)) is not None:
-            self._want(echo)
-            self._look_twice(response_id)
+    def on_taken(self, response_id: str) -> None:
+        """Subscribe again: the response runs on another node now, which does not know that it is read here."""
+        if (tail := self._tails.get(response_id)) is not None:
+            self._subscribe(tail)
+            self._poll_twice(response_id)
 
-    # -- now and then
+    # -- regularly
 
-    def want_all(self) -> None:
-        """Say again what is read here: whoever runs it stops ringing when that is not said for long."""
-        for echo in self._echoes.values():
-            self._want(echo)
+    def subscribe_all(self) -> None:
+        """Repeat all subscriptions: a node stops ringing for a response whose subscription is not renewed."""
+        for tail in self._tails.values():
+            self._subscribe(tail)
 
-    def look_at_all(self) -> None:
-        """Look whether a ring was lost, and forget what nobody reads any more."""
-        for response_id, echo in list(self._echoes.items()):
-            if echo.readers == 0:
-                del self._echoes[response_id]
-        self._due.update(self._echoes)
-        self._look()
+    def poll_all(self) -> None:
+        """Poll everything, in case a ring was lost, and drop the tails without readers."""
+        for response_id, tail in list(self._tails.items()):
+            if tail.readers == 0:
+                del self._tails[response_id]
+        self._due.update(self._tails)
+        self._start_polling()
 
-    def _want(self, echo: Echo) -> None:
-        self._bell.ring(Ring("wanted", echo.id, echo.committed))
+    def _subscribe(self, tail: Tail) -> None:
+        self._bell.ring(Ring("wanted", tail.response_id, tail.committed))
 
-    # -- looking
+    # -- polling the journal
 
-    def _look_twice(self, response_id: str) -> None:
-        self._look_at(response_id)
-        asyncio.get_running_loop().call_later(SECOND_LOOK_SECONDS, self._look_at, response_id)
+    def _poll_twice(self, response_id: str) -> None:
+        self._poll_one(response_id)
+        asyncio.get_running_loop().call_later(SECOND_LOOK_SECONDS, self._poll_one, response_id)
 
-    def _look_at(self, response_id: str) -> None:
-        if response_id in self._echoes:
+    def _poll_one(self, response_id: str) -> None:
+        if response_id in self._tails:
             self._due.add(response_id)
-            self._look()
+            self._start_polling()
 
-    def _look(self) -> None:
-        if self._due and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.create_task(self._look_on())
+    def _start_polling(self) -> None:
+        if self._due and (self._polling is None or self._polling.done()):
+            self._polling = asyncio.create_task(self._poll_due())
+            self._polling.add_done_callback(_log_failure)
 
-    async def _look_on(self) -> None:
-        """Look until nothing is due: what becomes due during one look is part of the next."""
+    async def _poll_due(self) -> None:
+        """Poll until nothing is due: what becomes due during one query is part of the next."""
         while self._due:
-            due = [self._due.pop() for _ in range(min(len(self._due), LOOK_MANY))]
-            echoes = {each: self._echoes[each] for each in due if each in self._echoes}
-            after = {each: echo.committed for each, echo in echoes.items()}
+            due = [self._due.pop() for _ in range(min(len(self._due), MAX_QUERIED))]
+            tails = {each: self._tails[each] for each in due if each in self._tails}
+            after = {each: tail.committed for each, tail in tails.items()}
             try:
-                async with asyncio.timeout(LOOK_SECONDS):
-                    news = await self._journal.read_many(after, PAGE_BYTES)
+                async with asyncio.timeout(QUERY_SECONDS):
+                    batches = await self._journal.read_many(after, PAGE_BYTES)
             except (StorageUnavailable, TimeoutError):
-                return  # the next round looks at all of them again
-            except Exception:
-                log.exception("looking at what runs elsewhere failed")
-                return
-            for response_id, batch in news.items():
-                self._tell(echoes[response_id], batch)
+                return  # the next round polls all of them again
+            for response_id, batch in batches.items():
+                self._feed(tails[response_id], batch)
 
-    def _tell(self, echo: Echo, batch: Batch | None) -> None:
+    def _feed(self, tail: Tail, batch: Batch | None) -> None:
         if batch is None:
-            self._drop(echo)  # it was deleted: its readers find that out by themselves
+            self._lose(tail)  # deleted: the readers find that out when they read the journal
             return
-        echo.on_chunks(batch)
-        if echo.ended:
-            self._forget(echo)
+        tail.mirror(batch)
+        if tail.ended:
+            self._drop(tail)
         elif len(batch.frames) >= PAGE_BYTES:
-            self._due.add(echo.id)  # there is more
+            self._due.add(tail.response_id)  # there is more
 
-    # -- when it begins to run here
+    # -- when the response begins to run here
 
-    def _watch_lives(self, echo: Echo) -> None:
-        self._lives.wait(echo.id).add_done_callback(partial(self._lives_moved, echo))
+    def _watch_live(self, tail: Tail) -> None:
+        self._live.wait(tail.response_id).add_done_callback(partial(self._on_live, tail))
 
-    def _lives_moved(self, echo: Echo, _: asyncio.Future[None]) -> None:
-        if self._echoes.get(echo.id) is not echo:
+    def _on_live(self, tail: Tail, _: asyncio.Future[None]) -> None:
+        if self._tails.get(tail.response_id) is not tail:
             return
-        live = self._lives.get(echo.id)
-        if live is not None and not live.lost:
-            self._drop(echo)
+        if self._live.tail(tail.response_id) is not None:
+            self._lose(tail)
         else:
-            self._watch_lives(echo)
-            echo.wake()  # a keep-alive may be due, or the server may be leaving
+            self._watch_live(tail)
+            tail.wake()  # a keep-alive may be due, or the server may be shutting down
 
-    def _drop(self, echo: Echo) -> None:
-        """Its readers must read on elsewhere."""
-        self._forget(echo)
-        echo.lose()
+    def _lose(self, tail: Tail) -> None:
+        self._drop(tail)
+        tail.lose()
 
-    def _forget(self, echo: Echo) -> None:
-        if self._echoes.get(echo.id) is echo:
-            del self._echoes[echo.id]
+    def _drop(self, tail: Tail) -> None:
+        if self._tails.get(tail.response_id) is tail:
+            del self._tails[tail.response_id]
+
+
+def _log_failure(polling: asyncio.Task[None]) -> None:
+    if not polling.cancelled() and (error := polling.exception()) is not None:
+        log.error("polling the journal for other nodes failed", exc_info=error)

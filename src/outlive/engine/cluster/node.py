@@ -1,4 +1,4 @@
-"""One node among several on a database: it hears the bell, says that it lives, and looks after what others left."""
+"""A node of a cluster: it answers the bell, sends its heartbeat, and takes over what dead nodes left."""
 
 from __future__ import annotations
 
@@ -7,117 +7,116 @@ import contextlib
 import logging
 
 from outlive.core.errors import StorageUnavailable
+from outlive.engine.cluster.mirrors import Mirrors
 from outlive.engine.cluster.notifier import ProgressNotifier
-from outlive.engine.delivery.reader import Reader
+from outlive.engine.delivery.snapshots import RemoteFolds
 from outlive.engine.retries import PendingCreates
 from outlive.engine.worker import Worker
-from outlive.ports.bell import Bell, Ring
-from outlive.ports.heartbeat import Heartbeat
-from outlive.ports.ledger import Ledger
+from outlive.ports.bell import Ring
+from outlive.ports.storage import Storage
 
 log = logging.getLogger(__name__)
 
-# How often to look whether a ring was lost, and whether a node has died. Readers are at most so late.
-ROUND_SECONDS = 1.0
-# A round that takes longer stands in a connection that is dead without knowing it; the next takes another one.
-LONGEST_SECONDS = 5.0
-# How many rounds pass until the others are told again what is read here.
-WANT_EVERY = 5
+# Seconds between two polls for lost rings and dead nodes. Readers are late by that much at most.
+POLL_SECONDS = 1.0
+# A poll that takes longer hangs in a connection that is dead without knowing it; the next takes another one.
+MAX_POLL_SECONDS = 5.0
+# Polls after which subscriptions to other nodes' responses are renewed.
+SUBSCRIBE_EVERY = 5
 
 
 class Node:
-    """Truth is in the database: one that hears nothing does the same as one that hears all, a second later."""
+    """Acts on rings, and polls for what a lost ring would have said: the database alone holds the truth."""
 
     def __init__(
         self,
+        storage: Storage,
         worker: Worker,
-        reader: Reader,
-        crier: ProgressNotifier,
-        answering: PendingCreates,
-        ledger: Ledger,
-        bell: Bell,
-        heart: Heartbeat,
+        mirrors: Mirrors,
+        remote_folds: RemoteFolds,
+        notifier: ProgressNotifier,
+        creates: PendingCreates,
     ) -> None:
-        assert reader.echoes is not None
-        assert reader.folds is not None
+        self._ledger = storage.ledger
+        self._bell = storage.bell
+        self._heartbeat = storage.heartbeat
         self._worker = worker
-        self._echoes = reader.echoes
-        self._folds = reader.folds
-        self._crier = crier
-        self._answering = answering
-        self._ledger = ledger
-        self._bell = bell
-        self._heart = heart
-        self._again = asyncio.Event()
-        self._rounds = 0
-        self._down = False
+        self._mirrors = mirrors
+        self._remote_folds = remote_folds
+        self._notifier = notifier
+        self._creates = creates
+        self._poll_now = asyncio.Event()
+        self._polls = 0
+        self._failing = False
 
     async def start(self) -> None:
-        """From here on this node counts as alive, and hears."""
-        await self._heart.start()
-        self._bell.listen(self.on_chunks)
+        """Join the cluster: send heartbeats and listen to the bell."""
+        await self._heartbeat.start()
+        self._bell.listen(self.on_ring)
 
     async def run(self) -> None:
+        """Tick and poll until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tick())
-            group.create_task(self._go_round())
+            group.create_task(self._poll())
 
     async def stop(self) -> None:
-        """This node is gone: what it still holds is free for the others at once."""
-        await self._heart.stop()
+        """Leave the cluster: what this node still holds is free for the others at once."""
+        await self._heartbeat.stop()
         self._bell.ring(Ring("waits"))
 
-    def on_chunks(self, ring: Ring) -> None:
+    def on_ring(self, ring: Ring) -> None:
+        """Act on the ring of another node."""
         match ring.kind:
             case "advanced":
-                self._echoes.advanced(ring.response_id, ring.number)
+                self._mirrors.on_advanced(ring.response_id, ring.number)
             case "wanted":
-                self._crier.wanted(ring.response_id, ring.number)
+                self._notifier.on_wanted(ring.response_id, ring.number)
             case "taken":
-                self._worker.lose(ring.response_id, ring.number)
-                self._echoes.taken(ring.response_id)
+                self._worker.on_taken(ring.response_id, ring.number)
+                self._mirrors.on_taken(ring.response_id)
             case "waits":
                 self._worker.find_work()
             case "asking":
-                self._answering.asked(ring.response_id)
+                self._creates.on_asked(ring.response_id)
             case "answering":
-                self._answering.told(ring.response_id)
+                self._creates.on_answer(ring.response_id)
             case "missed":
-                self._rounds = 0
-                self._again.set()
+                self._polls = 0
+                self._poll_now.set()
 
     async def _tick(self) -> None:
-        # By itself: a round may have to wait for the database, and that is no reason to be taken for hung.
+        # Apart from the polls: one that waits for the database must not make the event loop look hung.
         while True:
-            self._heart.tick()
-            await asyncio.sleep(ROUND_SECONDS)
+            self._heartbeat.tick()
+            await asyncio.sleep(POLL_SECONDS)
 
-    async def _go_round(self) -> None:
+    async def _poll(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(LONGEST_SECONDS):
-                    await self.go_round()
-                self._down = False
+                async with asyncio.timeout(MAX_POLL_SECONDS):
+                    await self.poll_once()
+                self._failing = False
             except (StorageUnavailable, TimeoutError) as error:
-                if not self._down:
-                    log.warning("out of touch with the other nodes: %s", str(error) or "no answer in time")
-                self._down = True
+                if not self._failing:
+                    log.warning("cluster poll failed: %s", str(error) or "no answer in time")
+                self._failing = True
             except Exception:
-                log.exception("looking after the other nodes failed")
+                log.exception("cluster poll failed")  # a bug; this node must go on polling all the same
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ROUND_SECONDS):
-                    await self._again.wait()
-            self._again.clear()
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._poll_now.wait()
+            self._poll_now.clear()
 
-    async def go_round(self) -> None:
-        """Everything that a ring would have said, found by looking."""
-        self._echoes.look_at_all()
-        if self._rounds % WANT_EVERY == 0:
-            self._echoes.want_all()
-        self._rounds += 1
-        self._folds.drop_old()
-        await self._worker.confirm()
+    async def poll_once(self) -> None:
+        """Find by polling everything that rings would have said, and take over what dead nodes left."""
+        self._mirrors.poll_all()
+        if self._polls % SUBSCRIBE_EVERY == 0:
+            self._mirrors.subscribe_all()
+        self._polls += 1
+        self._remote_folds.drop_old()
+        await self._worker.confirm_leases()
         if freed := await self._ledger.free_dead_leases():
-            log.warning("a node has died or is cut off: what it ran (%d responses) is taken over", freed)
+            log.warning("node died or is unreachable: taking over responses=%d", freed)
             self._bell.ring(Ring("waits"))
         self._worker.find_work()

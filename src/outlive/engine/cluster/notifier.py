@@ -1,71 +1,71 @@
-"""The crier: rings the bell for responses that run here and are read on other nodes, and for no others."""
+"""The progress notifier: rings the bell for responses that run here and are read on other nodes, and for no others."""
 
 from __future__ import annotations
 
 import asyncio
 from functools import partial
 
-from outlive.engine.delivery.live import LiveResponse, LiveResponses
+from outlive.engine.delivery.live import LiveResponses
+from outlive.engine.delivery.tail import Tail
 from outlive.ports.bell import Bell, Ring
 from outlive.ports.clock import Clock
 
-# How long to ring for a response after a node has said that it is read there. Nodes say so again well within that.
-WANTED_SECONDS = 15.0
+# Seconds to ring for a response after a node has subscribed to it. Nodes renew their subscriptions well within that.
+SUBSCRIPTION_SECONDS = 15.0
 
 
-class Interest:
-    """A response that is read elsewhere: up to where that is known there, and until when to ring for it."""
+class Subscription:
+    """A response that is read on other nodes: the number they were last notified of, and until when to ring."""
 
-    __slots__ = ("live", "rung", "until")
+    __slots__ = ("notified", "tail", "until")
 
-    def __init__(self, live: LiveResponse, rung: int, until: float) -> None:
-        self.live = live
-        self.rung = rung
+    def __init__(self, tail: Tail, notified: int, until: float) -> None:
+        self.tail = tail
+        self.notified = notified
         self.until = until
 
 
 class ProgressNotifier:
-    """A reader among others of what runs here, that rings instead of sending: the commits themselves know nothing
-    of it, and pay nothing for it."""
+    """Reads tails like any reader, and rings instead of sending: the commits themselves cost nothing more."""
 
-    def __init__(self, lives: LiveResponses, bell: Bell, clock: Clock) -> None:
-        self._lives = lives
+    def __init__(self, live: LiveResponses, bell: Bell, clock: Clock) -> None:
+        self._live = live
         self._bell = bell
         self._clock = clock
-        self._interests: dict[str, Interest] = {}
+        self._subscriptions: dict[str, Subscription] = {}
 
     def __len__(self) -> int:
-        return len(self._interests)
+        return len(self._subscriptions)
 
-    def wanted(self, response_id: str, number: int) -> None:
-        """Somebody reads this on another node, and has it up to that number."""
-        live = self._lives.get(response_id)
-        if live is None or live.lost:
+    def on_wanted(self, response_id: str, number: int) -> None:
+        """Subscribe another node, which has the response up to that number."""
+        tail = self._live.tail(response_id)
+        if tail is None:
             return
-        if number < live.committed:
-            self._bell.ring(Ring("advanced", response_id, live.committed))
-        until = self._clock.monotonic() + WANTED_SECONDS
-        interest = self._interests.get(response_id)
-        if interest is not None and interest.live is live:
-            interest.until = until
-        elif not live.ended:
-            live.readers += 1  # whoever reads elsewhere keeps it from being abandoned here (D1)
-            interest = self._interests[response_id] = Interest(live, live.committed, until)
-            self._follow(interest)
+        if number < tail.committed:
+            self._bell.ring(Ring("advanced", response_id, tail.committed))
+        until = self._clock.monotonic() + SUBSCRIPTION_SECONDS
+        subscription = self._subscriptions.get(response_id)
+        if subscription is not None and subscription.tail is tail:
+            subscription.until = until
+        elif not tail.ended:
+            tail.readers += 1  # a reader elsewhere keeps the run from being abandoned here (D1)
+            subscription = self._subscriptions[response_id] = Subscription(tail, tail.committed, until)
+            self._follow(subscription)
 
-    def _follow(self, interest: Interest) -> None:
-        interest.live.wait().add_done_callback(partial(self._moved, interest))
+    def _follow(self, subscription: Subscription) -> None:
+        subscription.tail.wait().add_done_callback(partial(self._on_wake, subscription))
 
-    def _moved(self, interest: Interest, _: asyncio.Future[None]) -> None:
-        live = interest.live
-        if live.committed > interest.rung:
-            interest.rung = live.committed
-            self._bell.ring(Ring("advanced", live.lease.response_id, live.committed))
+    def _on_wake(self, subscription: Subscription, _: asyncio.Future[None]) -> None:
+        tail = subscription.tail
+        if tail.committed > subscription.notified:
+            subscription.notified = tail.committed
+            self._bell.ring(Ring("advanced", tail.response_id, tail.committed))
         now = self._clock.monotonic()
-        if live.ended or live.lost or now > interest.until:
-            live.readers -= 1
-            live.read_at = now
-            if self._interests.get(live.lease.response_id) is interest:
-                del self._interests[live.lease.response_id]
+        if tail.ended or tail.lost or now > subscription.until:
+            tail.readers -= 1
+            tail.read_at = now
+            if self._subscriptions.get(tail.response_id) is subscription:
+                del self._subscriptions[tail.response_id]
         else:
-            self._follow(interest)
+            self._follow(subscription)

@@ -1,4 +1,4 @@
-"""Group commit: the new events of all running responses go to the ledger together, and show only then."""
+"""Group commit: the pending events of all live responses go to the ledger together, and show only then."""
 
 from __future__ import annotations
 
@@ -6,116 +6,154 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import TypeAlias
 
 from outlive.core.endings import TerminalStatus
 from outlive.core.errors import Behind, StaleFence, StorageUnavailable
 from outlive.core.events import AnyDraft, Json
-from outlive.engine.delivery.live import LiveResponse
+from outlive.engine.delivery.live import LiveResponse, State
 from outlive.ports.clock import Clock
 from outlive.ports.ledger import AppendResult, AppendResults, Closing, Entry, RunLedger
 
 log = logging.getLogger(__name__)
 
-Taken = list[tuple[LiveResponse, Entry, list[AnyDraft]]]
+Taken: TypeAlias = list[tuple[LiveResponse, Entry, list[AnyDraft]]]
 
-# While the storage is down: how long until the next try.
+# While the storage is down: seconds until the next try.
 RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
-
-
+# Seconds that a commit waits for more, for each event but the first of the commit before.
 PER_EVENT = 0.0005
-# So many responses come to their end at once. When many do, as many others often begin, and should not wait for them.
+# Responses that end at the same time. When many end, as many others often begin, and should not wait for all of them.
 ENDINGS = 20
 
 
 class Committer:
     """Commits at once when little happens. After a commit of several events it waits half a millisecond for each but
-    the first, `linger` at most, so that under load one carries many; the first output of a response never waits."""
+    the first, `linger` at most, so that under load one commit carries many; the first output of a response never waits.
+
+    Events of a response that is not stored go to the ledger in memory in the call that submits them.
+    """
 
     def __init__(self, ledger: RunLedger, clock: Clock, linger: float) -> None:
         self._ledger = ledger
         self._clock = clock
         self._linger = linger
         self._loop = asyncio.get_running_loop()
-        self._dirty: list[LiveResponse] = []
+        self._queue: list[LiveResponse] = []
         self._timer: asyncio.Handle | None = None
         self._flight: asyncio.Future[AppendResults] | None = None
         self._next_at = 0.0
         self._failures = 0
-        self.ending = asyncio.Semaphore(ENDINGS)  # to be held while an end is made and first tried
-        self._closing: set[asyncio.Task[None]] = set()  # what waits for the storage to come back
         self._urgent = False  # a first output waits for the commit under way to be over
-        # Called for a response whose journal has lost more than is still known here.
-        self.on_behind: Callable[[LiveResponse], None] = LiveResponse.lose
+        self._retries: set[asyncio.Task[None]] = set()  # closings that wait for the storage to come back
+        self.endings = asyncio.Semaphore(ENDINGS)  # held while a closing is rendered and first tried
 
     def submit(self, live: LiveResponse, drafts: list[AnyDraft]) -> None:
-        """Emit drafts and see that they are committed soon."""
+        """Emit drafts and see that they are committed soon. Raises StaleFence if the response is lost."""
         first_output = not live.fold.visible
         live.emit(drafts)
-        if not live.dirty:
-            live.dirty = True
-            self._dirty.append(live)
+        pending = live.pending
+        if live.ledger is not self._ledger:
+            self._commit_now(live)
+            return
+        if not pending.queued:
+            pending.queued = True
+            self._queue.append(live)
         if self._flight is None:
-            # Not against a storage that is down: that is tried again in its own time.
+            # A storage that is down is tried again in its own time.
             self._schedule(urgent=first_output and not self._failures)
         elif first_output:
             self._urgent = True
 
-    async def settle(self, live: LiveResponse) -> None:
-        """Wait until everything this response has emitted is committed, or its lease is lost."""
-        while not live.settled:
-            await live.wait()
+    async def flush(self, live: LiveResponse) -> None:
+        """Wait until everything that this response has emitted is durable, or its lease is lost."""
+        while not live.is_durable:
+            await live.tail.wait()
 
-    async def close(
+    def _commit_now(self, live: LiveResponse) -> None:
+        """Commit to the ledger in memory, which answers at once."""
+        entry, drafts = live.pending.take(live.lease, self._clock.now())
+        if live.ledger.append([entry]).result() == [AppendResult.WRITTEN]:
+            live.advance(entry, drafts)
+        else:
+            live.lose()
+
+    # -- the last commit of a response
+
+    async def wait_idle(self, live: LiveResponse) -> None:
+        """Wait until no commit with events of this response is under way."""
+        while live.pending.in_flight:
+            await live.tail.wait()
+
+    def close(
         self, live: LiveResponse, drafts: list[AnyDraft], *, status: TerminalStatus, snapshot: bytes, turn: list[Json]
-    ) -> None:
-        """Commit the last events with everything that must change with them: the first try. Then `closed` waits for the
-        one that succeeds, for this goes on trying while the storage is down."""
-        while live.in_flight:
-            await live.wait()
-        live.emit(drafts)
-        live.dirty = False  # whatever is pending goes into the closing transaction
-        entry, _ = live.take(self._clock.now())
+    ) -> asyncio.Future[None]:
+        """Send the last events together with everything that must change with them, in one transaction.
+
+        The future that it returns is resolved when the first try has failed. Further tries follow by themselves while
+        the storage is down.
+        """
+        live.pending.add(drafts)
+        live.pending.queued = False  # what is pending goes into the closing transaction
+        entry, _ = live.pending.take(live.lease, self._clock.now())
         closing = Closing(entry, status, snapshot, turn, keep_turn=status != "failed")
-        self._try_close(live, closing)
-        while not (live.ended or live.lost or live.held_up):
-            await live.wait()
+        failed: asyncio.Future[None] = self._loop.create_future()
+        self._try_close(live, closing, failed)
+        return failed
 
-    async def closed(self, live: LiveResponse) -> None:
-        while not live.ended:
-            if live.lost:
+    async def wait_tried(self, live: LiveResponse, failed: asyncio.Future[None]) -> None:
+        """Wait for the first try of a closing to succeed or fail."""
+        while not (failed.done() or live.tail.ended or live.tail.lost):
+            await live.tail.wait()
+
+    async def wait_closed(self, live: LiveResponse) -> None:
+        """Wait until the terminal event is durable. Raises StaleFence if the lease is lost before."""
+        while not live.tail.ended:
+            if live.tail.lost:
                 raise StaleFence
-            await live.wait()
+            await live.tail.wait()
 
-    def _try_close(self, live: LiveResponse, closing: Closing, failures: int = 0) -> None:
-        # Once the transaction is on its way it counts: the live response learns of it, and it is tried again while the
+    def _try_close(self, live: LiveResponse, closing: Closing, failed: asyncio.Future[None], failures: int = 0) -> None:
+        # A transaction that was sent counts: the live response learns of its commit, and it is tried again while the
         # storage is down, even if the run is cancelled meanwhile.
-        closed = self._ledger.close(closing)
-        closed.add_done_callback(partial(self._closed, live, closing, failures))
+        sent = live.ledger.close(closing)
+        sent.add_done_callback(partial(self._on_close, live, closing, failed, failures))
 
-    def _closed(self, live: LiveResponse, closing: Closing, failures: int, closed: asyncio.Future[None]) -> None:
-        if closed.cancelled():
+    def _on_close(
+        self,
+        live: LiveResponse,
+        closing: Closing,
+        failed: asyncio.Future[None],
+        failures: int,
+        sent: asyncio.Future[None],
+    ) -> None:
+        if sent.cancelled():
             return
-        error = closed.exception()
+        error = sent.exception()
         if error is None:
             live.finish(closing.entry, closing.snapshot)
         elif isinstance(error, Behind):
-            self._repair(live, error.last, partial(self._try_close, live, closing))
-        elif isinstance(error, StorageUnavailable):
-            live.held_up = True
-            live.wake()
-            task = asyncio.create_task(self._close_later(live, closing, failures))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._repair(live, error.last, partial(self._try_close, live, closing, failed, failures))
+        elif isinstance(error, StorageUnavailable) and live.state is not State.LOST:
+            live.transition("retry")
+            if not failed.done():
+                failed.set_result(None)
+                live.tail.wake()
+            task = asyncio.create_task(self._close_later(live, closing, failed, failures))
+            self._retries.add(task)
+            task.add_done_callback(self._retries.discard)
         else:
-            if not isinstance(error, StaleFence):
-                log.error("closing %s failed", closing.entry.lease.response_id, exc_info=error)
+            if not isinstance(error, StaleFence | StorageUnavailable):
+                log.error("closing response failed response=%s", live.lease.response_id, exc_info=error)
             live.lose()
 
-    async def _close_later(self, live: LiveResponse, closing: Closing, failures: int) -> None:
+    async def _close_later(
+        self, live: LiveResponse, closing: Closing, failed: asyncio.Future[None], failures: int
+    ) -> None:
         await self._clock.sleep(_pause(failures))
-        self._try_close(live, closing, failures + 1)
+        self._try_close(live, closing, failed, failures + 1)
 
-    # -- one flush after the other
+    # -- one commit after the other
 
     def _schedule(self, urgent: bool = False) -> None:
         if self._timer is not None:
@@ -124,22 +162,23 @@ class Committer:
             self._timer.cancel()
         loop = self._loop
         wait = 0.0 if urgent else self._next_at - loop.time()
-        self._timer = loop.call_later(wait, self._flush) if wait > 0 else loop.call_soon(self._flush)
+        self._timer = loop.call_later(wait, self._commit) if wait > 0 else loop.call_soon(self._commit)
 
-    def _flush(self) -> None:
+    def _commit(self) -> None:
         self._timer = None
         now = self._clock.now()
         taken: Taken = []
-        for live in self._dirty:
-            if live.dirty:
-                live.dirty, live.in_flight = False, True
-                taken.append((live, *live.take(now)))
-        self._dirty = []
+        for live in self._queue:
+            pending = live.pending
+            if pending.queued:
+                pending.queued, pending.in_flight = False, True
+                taken.append((live, *pending.take(live.lease, now)))
+        self._queue = []
         if taken:
             self._flight = self._ledger.append([entry for _, entry, _ in taken])
-            self._flight.add_done_callback(partial(self._committed, taken))
+            self._flight.add_done_callback(partial(self._on_commit, taken))
 
-    def _committed(self, taken: Taken, flight: asyncio.Future[AppendResults]) -> None:
+    def _on_commit(self, taken: Taken, flight: asyncio.Future[AppendResults]) -> None:
         self._flight = None
         if flight.cancelled():
             return
@@ -149,26 +188,29 @@ class Committer:
             self._put_back(taken, error)
         else:
             self._advance(taken, flight.result())
-        if self._dirty:
+        if self._queue:
             self._schedule(urgent)
 
     def _advance(self, taken: Taken, results: AppendResults) -> None:
         self._failures = 0
         count = 0
         for (live, entry, drafts), result in zip(taken, results, strict=True):
-            live.in_flight = False
+            live.pending.in_flight = False
             count += entry.count
             try:
-                if result is AppendResult.WRITTEN:
-                    live.advance(entry, drafts)
-                elif result is AppendResult.STALE:
-                    live.lose()
-                else:
-                    self._repair(live, result.last, partial(self._return, live, entry, drafts))
+                self._apply(live, entry, drafts, result)
             except Exception:
-                # A mistake of ours in one response must not hold up the others of its commit.
-                log.exception("showing events of %s failed", entry.lease.response_id)
+                # A bug in one response must not hold up the others of its commit.
+                log.exception("showing events failed response=%s", entry.lease.response_id)
         self._next_at = self._loop.time() + min((count - 1) * PER_EVENT, self._linger)
+
+    def _apply(self, live: LiveResponse, entry: Entry, drafts: list[AnyDraft], result: AppendResult | Behind) -> None:
+        if result is AppendResult.WRITTEN:
+            live.advance(entry, drafts)
+        elif isinstance(result, Behind):
+            self._repair(live, result.last, partial(self._return, live, entry, drafts))
+        else:
+            live.lose()
 
     def _put_back(self, taken: Taken, error: BaseException) -> None:
         if not isinstance(error, StorageUnavailable):
@@ -176,41 +218,42 @@ class Committer:
         self._next_at = self._loop.time() + _pause(self._failures)
         self._failures += 1
         for live, entry, drafts in taken:
-            live.in_flight = False
+            live.pending.in_flight = False
             self._return(live, entry, drafts)
 
     def _return(self, live: LiveResponse, entry: Entry, drafts: list[AnyDraft]) -> None:
-        """What was not committed goes into the next commit."""
-        live.put_back(entry, drafts)
-        if not live.dirty:
-            live.dirty = True
-            self._dirty.append(live)
-        live.wake()
+        """Put an entry that was not committed into the next commit."""
+        live.pending.put_back(entry, drafts)
+        if not live.pending.queued:
+            live.pending.queued = True
+            self._queue.append(live)
+        live.tail.wake()
 
-    # -- when the journal has lost something
+    # -- a journal that lost committed events (a standby was promoted that lacked them)
 
     def _repair(self, live: LiveResponse, last: int, then: Callable[[], None]) -> None:
-        """Append again what was committed after that number and is there no more, while it is still known here."""
-        lost = live.slice(last)
-        if lost is None:
-            self.on_behind(live)
+        """Append again what was committed after that number, if the tail still holds it; otherwise give the run up."""
+        missing = live.tail.slice(last)
+        if missing is None:
+            live.is_behind = True
+            live.lose()
             return
-        # Nothing else of it is committed meanwhile.
-        self._dirty = [each for each in self._dirty if each is not live]
-        live.in_flight = live.dirty = True
-        count = lost.last - lost.first + 1
-        repair = self._ledger.append([Entry(live.lease, lost.first, count, self._clock.now(), lost.frames)])
-        repair.add_done_callback(partial(self._repaired, live, then))
+        # Nothing else of this response is committed meanwhile.
+        self._queue = [each for each in self._queue if each is not live]
+        live.pending.in_flight = live.pending.queued = True
+        count = missing.last - missing.first + 1
+        repair = live.ledger.append([Entry(live.lease, missing.first, count, self._clock.now(), missing.frames)])
+        repair.add_done_callback(partial(self._on_repair, live, then))
 
-    def _repaired(self, live: LiveResponse, then: Callable[[], None], repair: asyncio.Future[AppendResults]) -> None:
-        live.in_flight = live.dirty = False
+    def _on_repair(self, live: LiveResponse, then: Callable[[], None], repair: asyncio.Future[AppendResults]) -> None:
+        live.pending.in_flight = live.pending.queued = False
         if repair.cancelled():
             return
         if repair.exception() is None and repair.result() == [AppendResult.STALE]:
             live.lose()
             return
-        then()  # if this did not help, whatever is tried next will say so
-        if self._dirty and self._flight is None:
+        then()  # if the repair failed, the next try of the original write reports it
+        if self._queue and self._flight is None:
             self._schedule()
 
 

@@ -1,240 +1,194 @@
-"""A response that runs in this process: its committed tail, its fold, and whoever waits for more of it."""
+"""A response that runs in this process: its state, what is pending, and its durable tail.
+
+The life cycle of a live response. An event that its state has no entry for is a bug and raises `IllegalTransition`.
+
+    state    event      next     meaning
+    OPEN     emit       OPEN     the run adds events
+    OPEN     close      ENDING   the outcome is known; the last events are on their way to the ledger
+    OPEN     fence      LOST     another worker holds the lease, or it was released
+    ENDING   reopen     OPEN     the run was stopped before the last events were sent
+    ENDING   retry      ENDING   the storage was unavailable; the same closing is tried again
+    ENDING   commit     ENDED    the terminal event is durable; nothing follows it
+    ENDING   fence      LOST     the lease was lost before the terminal event was durable
+    LOST     fence      LOST     the loss is noticed a second time
+    LOST     commit     ENDED    the closing had been committed before the loss was noticed
+    ENDED                        final
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterator
+from enum import Enum
 
-from outlive.core.errors import UpstreamFault
-from outlive.core.events import AnyDraft, Draft, Json, split_frames
+from outlive.core.errors import StaleFence
+from outlive.core.events import AnyDraft, Draft, Json
 from outlive.core.fold import Fold
-from outlive.core.numbering import number
+from outlive.engine.delivery.pending import PendingEvents
+from outlive.engine.delivery.tail import Tail
 from outlive.ports.journal import Batch
-from outlive.ports.ledger import Entry, Lease
+from outlive.ports.ledger import Claim, Entry, RunLedger
 
-# Readers that are further behind than this read the journal instead.
-TAIL_BYTES = 4 * 1024
-# A batch longer than this is not kept for them at all: every slow reader would hold a copy of the whole of it.
-BATCH_BYTES = 256 * 1024
-# A run whose events cannot be committed this far stops reading its upstream until they can.
-PENDING_BYTES = 1024 * 1024
+
+class State(Enum):
+    """State of a live response."""
+
+    OPEN = "open"
+    ENDING = "ending"
+    ENDED = "ended"
+    LOST = "lost"
+
+
+TRANSITIONS: dict[State, dict[str, State]] = {
+    State.OPEN: {"emit": State.OPEN, "close": State.ENDING, "fence": State.LOST},
+    State.ENDING: {"reopen": State.OPEN, "retry": State.ENDING, "commit": State.ENDED, "fence": State.LOST},
+    State.LOST: {"fence": State.LOST, "commit": State.ENDED},
+    State.ENDED: {},
+}
+
+
+class IllegalTransition(Exception):
+    """An event that the state of a live response does not allow."""
 
 
 class LiveResponse:
-    """Written by its runner, advanced by the committer, read by cursors. Only what is durable shows (D3)."""
+    """One claim in this process. Written by its run, made durable by the committer, read through its tail (D3)."""
 
     __slots__ = (
-        "_drafts",
-        "_followers",
-        "_frames",
-        "_loop",
-        "_numbered",
-        "_pending_bytes",
-        "_tail",
-        "_tail_bytes",
-        "_waiters",
-        "cause",
-        "committed",
-        "dirty",
-        "ended",
-        "ending",
-        "final",
+        "checkpoint",
+        "claim",
         "fold",
-        "held_up",
-        "in_flight",
+        "is_behind",
         "lease",
-        "lost",
+        "ledger",
         "on_lost",
         "output",
-        "read_at",
-        "readers",
-        "upstream",
+        "pending",
+        "state",
+        "tail",
     )
 
-    def __init__(self, lease: Lease, fold: Fold, read_at: float = 0.0, frames: bytes = b"") -> None:
-        self.lease = lease
-        self.fold = fold
-        # Finished items by output index, committed or not; what was finished before us is in the fold.
+    def __init__(
+        self, claim: Claim, fold: Fold, ledger: RunLedger, *, read_at: float = 0.0, frames: bytes = b""
+    ) -> None:
+        """Begin with the response as its journal has it. `frames` are those of its admission, if it was just admitted:
+        they spare its first reader a look into the journal."""
+        self.claim = claim
+        self.lease = claim.lease
+        self.ledger = ledger  # the database's, or the one in memory for `store: false`
+        self.checkpoint = claim.checkpoint  # as last saved
+        self.fold = fold  # of the durable events only
+        self.state = State.OPEN
+        self.pending = PendingEvents(fold.last)
+        self.tail = Tail(claim.lease.response_id, fold.last, read_at)
+        # Finished items by output index, durable or not; what was finished before this claim is in the fold.
         self.output: dict[int, Json] = dict(enumerate(fold.output)) if fold.visible else {}
-        self.committed = self._numbered = fold.last
-        self.dirty = False  # has something for the next commit
-        self.in_flight = False  # has something in the commit under way
-        self.ending = False  # all is said: its end is being made and committed
-        self.held_up = False  # its end could not be committed at once
-        self.ended = False
-        self.lost = False  # the lease went to another: whoever reads here must read on elsewhere
-        self.on_lost: Callable[[], object] | None = None  # stops the run, which may be waiting for a silent upstream
-        self.final: bytes | None = None
-        self.cause: UpstreamFault | None = None  # why it failed
-        self.upstream: str | None = None  # the upstream's own id of the run, where that goes on without us
-        self.readers = 0
-        self.read_at = read_at  # when somebody last read it
-        self._frames: list[bytes] = []
-        self._drafts: list[AnyDraft] = []
-        self._pending_bytes = 0
-        self._tail: deque[Batch] = deque()
-        self._tail_bytes = 0
-        self._waiters: list[asyncio.Future[None]] = []
-        self._followers: list[Callable[[], bool]] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.on_lost: Callable[[], object] | None = None  # stops the run, which may wait for a silent upstream
+        self.is_behind = False  # lost because the journal lacks committed events that are gone here, too
         if frames:
-            # What it was accepted with, so that its first reader need not ask the journal.
-            self._keep(Batch(0, fold.last, frames))
+            self.tail.keep(Batch(0, fold.last, frames))
 
-    # -- the runner's side
+    def transition(self, event: str) -> None:
+        """Move to the next state. Raises StaleFence for a response that is lost, IllegalTransition for a bug."""
+        following = TRANSITIONS[self.state].get(event)
+        if following is None:
+            if self.state is State.LOST:
+                raise StaleFence
+            raise IllegalTransition(f"{self.lease.response_id}: {event} in state {self.state.value}")
+        self.state = following
+
+    @property
+    def is_durable(self) -> bool:
+        """True if everything emitted is durable, or never will be because the lease is lost."""
+        return self.tail.committed == self.pending.last or self.state is State.LOST
+
+    # -- the run's side
 
     def emit(self, drafts: list[AnyDraft]) -> None:
-        """Number the drafts and put them up for the next commit."""
-        frames = number(drafts, self._numbered)
-        self._numbered += len(frames)
-        self._frames += frames
-        self._drafts += drafts
-        self._pending_bytes += sum(map(len, frames))
+        """Number the drafts and hold them for the next commit."""
+        if self.state is not State.OPEN:
+            self.transition("emit")  # raises
+        self.pending.add(drafts)
         self.collect(drafts)
 
     def collect(self, drafts: list[AnyDraft]) -> None:
-        """Remember the finished items: the final object is made of them."""
+        """Remember finished items: the final object is made of them."""
         for draft in drafts:
             if type(draft) is Draft and draft.type == "response.output_item.done":
                 self.output[draft.fields["output_index"]] = draft.fields["item"]
 
-    @property
-    def crowded(self) -> bool:
-        return self._pending_bytes > PENDING_BYTES
-
-    @property
-    def settled(self) -> bool:
-        """Whether everything emitted is committed (or never will be)."""
-        return self.committed == self._numbered or self.lost
-
     # -- the committer's side
 
-    def take(self, at: float) -> tuple[Entry, list[AnyDraft]]:
-        """What is to be committed next."""
-        frames, drafts = self._frames, self._drafts
-        self._frames, self._drafts, self._pending_bytes = [], [], 0
-        first = self._numbered - len(frames) + 1
-        return Entry(self.lease, first, len(frames), at, b"".join(frames)), drafts
-
-    def put_back(self, entry: Entry, drafts: list[AnyDraft]) -> None:
-        """It could not be committed: it goes first next time."""
-        self._frames[:0] = split_frames(entry.frames)
-        self._drafts[:0] = drafts
-        self._pending_bytes += len(entry.frames)
-
     def advance(self, entry: Entry, drafts: list[AnyDraft]) -> None:
-        """These events are durable now."""
-        self.committed = entry.first + entry.count - 1
+        """Take in events that are durable now, and show them to the readers."""
         self.fold.apply(drafts)
-        self._keep(Batch(entry.first, self.committed, entry.frames))
-        self.wake()
+        self.tail.push(Batch(entry.first, entry.first + entry.count - 1, entry.frames))
 
     def finish(self, entry: Entry, final: bytes) -> None:
-        """The terminal event is durable, and nothing follows it."""
-        self.committed = entry.first + entry.count - 1
-        self.ended, self.final = True, final
-        self._keep(Batch(entry.first, self.committed, entry.frames))
-        self.wake()
+        """Take in the terminal event, which is durable now."""
+        self.transition("commit")
+        self.tail.end(Batch(entry.first, entry.first + entry.count - 1, entry.frames), final)
 
     def lose(self) -> None:
-        self.lost = True
-        self.wake()
+        """Stop the run and send the readers elsewhere: this worker may not write the response any more."""
+        self.transition("fence")
+        self.tail.lose()
         if self.on_lost is not None:
             self.on_lost()
 
-    def _keep(self, batch: Batch) -> None:
-        self._tail.append(batch)
-        self._tail_bytes += len(batch.frames)
-        least = 0 if len(batch.frames) > BATCH_BYTES else 1
-        while self._tail_bytes > TAIL_BYTES and len(self._tail) > least:
-            self._tail_bytes -= len(self._tail.popleft().frames)
-
-    # -- the readers' side
-
-    def slice(self, after: int) -> Batch | None:
-        """The committed frames after that number; None when the tail does not reach back that far."""
-        tail = self._tail
-        if not tail or tail[0].first > after + 1:
-            return None
-        last = tail[-1]
-        if last.first == after + 1:
-            return last
-        parts: list[bytes] = []
-        for batch in tail:
-            if batch.first > after:
-                parts.append(batch.frames)
-            elif batch.last > after:
-                parts += split_frames(batch.frames)[after + 1 - batch.first :]
-        return Batch(after + 1, self.committed, b"".join(parts))
-
-    def wait(self) -> asyncio.Future[None]:
-        """Done when there is more, or an end, or a keep-alive is due."""
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()  # asked once, for it costs a system call
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append(waiter)
-        return waiter
-
-    def follow(self, follower: Callable[[], bool]) -> None:
-        """Call it whenever there is more, or an end, or a keep-alive is due, until it says that this is enough."""
-        self._followers.append(follower)
-
-    def unfollow(self, follower: Callable[[], bool]) -> None:
-        if follower in self._followers:
-            self._followers.remove(follower)
-
-    def wake(self) -> None:
-        if self._followers:
-            self._followers = [follower for follower in self._followers if follower()]
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
 
 class LiveResponses:
-    """The responses that run in this process, and whoever waits for one to begin here."""
+    """Registry of the responses that run in this process, with the readers that wait for one to begin here."""
 
     def __init__(self) -> None:
-        self._lives: dict[str, LiveResponse] = {}
+        self._live: dict[str, LiveResponse] = {}
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
 
     def get(self, response_id: str) -> LiveResponse | None:
-        return self._lives.get(response_id)
+        """Return the live response, also if it is lost."""
+        return self._live.get(response_id)
+
+    def tail(self, response_id: str) -> Tail | None:
+        """Return the tail to read from, or None if the response does not run here."""
+        live = self._live.get(response_id)
+        return None if live is None or live.tail.lost else live.tail
 
     def __iter__(self) -> Iterator[LiveResponse]:
-        return iter(list(self._lives.values()))
+        return iter(list(self._live.values()))
 
-    def enter(self, live: LiveResponse) -> None:
+    def add(self, live: LiveResponse) -> None:
+        """Register a live response. Of two with the same id, the one with the lower fence is lost."""
         response_id = live.lease.response_id
-        before = self._lives.get(response_id)
+        before = self._live.get(response_id)
         if before is not None and before.lease.fence > live.lease.fence:
-            live.lose()  # it was taken over between being claimed and being begun here
+            live.lose()  # another worker took it over between the claim and this call
             return
-        self._lives[response_id] = live
-        if before is not None:
+        self._live[response_id] = live
+        if before is not None and before.state is not State.ENDED:
             before.lose()
-        self.ring(response_id)
+        self.notify(response_id)
 
-    def leave(self, live: LiveResponse) -> None:
+    def remove(self, live: LiveResponse) -> None:
+        """Unregister a live response. Readers that wait for it may find its end in the journal."""
         response_id = live.lease.response_id
-        if self._lives.get(response_id) is live:
-            del self._lives[response_id]
-            self.ring(response_id)  # whoever waits for it to go on may find its end in the journal
+        if self._live.get(response_id) is live:
+            del self._live[response_id]
+            self.notify(response_id)
 
-    def ring(self, response_id: str) -> None:
+    def notify(self, response_id: str) -> None:
+        """Wake the readers that wait for this response to begin here."""
         for waiter in self._waiters.pop(response_id, ()):
             if not waiter.done():
                 waiter.set_result(None)
 
     def wait(self, response_id: str) -> asyncio.Future[None]:
+        """Return a future that `notify` resolves."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(response_id, []).append(waiter)
         return waiter
 
-    def forget(self, response_id: str, waiter: asyncio.Future[None]) -> None:
-        """Nobody waits there any more."""
+    def stop_waiting(self, response_id: str, waiter: asyncio.Future[None]) -> None:
+        """Drop a future that `wait` returned."""
         waiters = self._waiters.get(response_id, [])
         if waiter in waiters:
             waiters.remove(waiter)
@@ -242,8 +196,8 @@ class LiveResponses:
                 del self._waiters[response_id]
 
     def wake_all(self) -> None:
-        """Let every reader look around: a keep-alive may be due, or the server may be leaving."""
-        for live in list(self._lives.values()):
-            live.wake()
+        """Wake every reader: a keep-alive may be due, or the server may be shutting down."""
+        for live in list(self._live.values()):
+            live.tail.wake()
         for response_id in list(self._waiters):
-            self.ring(response_id)
+            self.notify(response_id)

@@ -1,4 +1,4 @@
-"""Compacting contexts: a model is asked for the summary, and what comes of it is sealed into an item."""
+"""The compactor: asks a model for a summary of a context, and seals it into a compaction item."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from outlive.ports.backend import Backend, ModelCall
 from outlive.ports.clock import Clock
 from outlive.ports.seal import Seal
 
-# How often a model that cannot be reached is asked again, and one that finds the context too long is given half of it.
+# Times that an unreachable model is asked again, and that one which finds the context too long gets half of it.
 RETRIES = 3
 HALVINGS = 4
 LEAST_SUMMARY = 256  # tokens
@@ -29,11 +29,15 @@ NO_SUMMARY = "The model gave no summary."
 
 
 class Summary(msgspec.Struct, frozen=True):
+    """A summary, and the usage of making it."""
+
     text: str
     usage: Json | None
 
 
 class Compactor:
+    """Makes and opens compaction items."""
+
     def __init__(self, seal: Seal, ids: IdSource, clock: Clock) -> None:
         self._seal = seal
         self._ids = ids
@@ -41,9 +45,8 @@ class Compactor:
 
     # -- opening
 
-    def concerns(self, *parts: Sequence[Json]) -> bool:
-        """Whether there is anything to open in a context."""
-        # Asked for every run, so without ado.
+    def is_needed(self, *parts: Sequence[Json]) -> bool:
+        """Return True if the context holds a compaction item. Called for every run, hence the plain loops."""
         for part in parts:
             for item in part:
                 if item.get("type") == "compaction":
@@ -51,7 +54,7 @@ class Compactor:
         return False
 
     def open(self, owner: str, items: list[Json]) -> list[Json]:
-        """The context with what its compaction items stand for in their place."""
+        """Put what the compaction items of a context stand for in their place."""
         return compaction.open_context(items, lambda item: self._read(owner, item))
 
     def check(self, owner: str, items: list[Json]) -> None:
@@ -60,8 +63,8 @@ class Compactor:
             if compaction.is_ours(item) and self._read(owner, item) is None:
                 raise InvalidRequest(BrokenSeal().message, param=f"input[{n}].encrypted_content")
 
-    def stand_in(self, items: list[Json]) -> list[Json]:
-        """The items with others in the places of ours, which any upstream can be sent; for checking the rest."""
+    def replace_ours(self, items: list[Json]) -> list[Json]:
+        """Replace our compaction items by ones that any upstream can be sent, so that the rest can be checked."""
         return [compaction.prompt() if compaction.is_ours(item) else item for item in items]
 
     def _read(self, owner: str, item: Json) -> Compacted | None:
@@ -73,26 +76,26 @@ class Compactor:
     # -- making
 
     def make(self, owner: str, compacted: Compacted) -> Json:
-        """The item that stands for it."""
+        """Return the sealed compaction item."""
         content = compaction.pack(compacted, lambda plain: self._seal.close(plain, _purpose(owner)))
         return {"id": self._ids.new("cmp"), "type": "compaction", "encrypted_content": content}
 
-    async def summarise(self, backend: Backend, model: str, request: CreateResponse, told: list[Json]) -> Summary:
-        """Ask the model for a summary of `told`. Raises UpstreamFault when there is none to be had."""
+    async def summarise(self, backend: Backend, model: str, request: CreateResponse, items: list[Json]) -> Summary:
+        """Ask the model for a summary of the items. Raises UpstreamFault if it gives none."""
         asked = compaction.ask_summary(request)
-        told = assemble(told, [])
+        items = assemble(items, [])
         if (window := await backend.window(model)) is not None:
             asked = _limit(asked, window // 4)
-            told = truncate(told, sum(map(estimate_item, told)) - window * 3 // 4)
+            items = truncate(items, sum(map(estimate_item, items)) - window * 3 // 4)
         failures = halvings = 0
         while True:
             try:
-                return await self._ask(backend, ModelCall(model, asked, [*told, compaction.prompt()]))
+                return await self._ask(backend, ModelCall(model, asked, [*items, compaction.prompt()]))
             except UpstreamFault as fault:
-                halved = truncate(told, sum(map(estimate_item, told)) // 2)
-                if fault.too_long and halvings < HALVINGS and len(halved) < len(told):
-                    # What is too long to be answered may be too long to be summarised, too: its oldest part goes.
-                    told, halvings = halved, halvings + 1
+                halved = truncate(items, sum(map(estimate_item, items)) // 2)
+                if fault.too_long and halvings < HALVINGS and len(halved) < len(items):
+                    # What is too long to be answered may be too long to be summarised: leave out its oldest part.
+                    items, halvings = halved, halvings + 1
                     asked = _limit(asked, (asked.max_output_tokens or 0) // 2)
                     continue
                 failures += 1
@@ -130,5 +133,5 @@ def _text_of(item: Json) -> str:
 
 
 def _purpose(owner: str) -> str:
-    # Whoever gets hold of another's item cannot have it opened.
+    # Sealed per owner: another owner who gets hold of an item cannot have it opened.
     return f"compaction of {owner}"

@@ -1,9 +1,9 @@
-"""Fitting a context to its model: what does not fit into the window is left out, what is too much is compacted."""
+"""Fitting a context to its model: truncation to the model's window, and compaction above a threshold."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,23 +16,23 @@ from outlive.core.requests.create import CreateResponse
 from outlive.core.toolcalls.offer import without_server_tools
 from outlive.core.usage import add_usage
 from outlive.engine.run.compactor import Compactor
+from outlive.engine.run.context import ContextLoader
+from outlive.engine.run.log import RunLog
+from outlive.engine.run.plans import Finish, MakeCall
 from outlive.ports.backend import Backend, Ending, ModelCall
 
-if TYPE_CHECKING:
-    from outlive.engine.run.run import MakeCall, Run
+logger = logging.getLogger(__name__)
 
-log = logging.getLogger(__name__)
-
-# By how much an estimate may be off: what it says with this much to spare need not be counted.
+# Factor by which an estimate may be off: one that is further from the limit need not be counted.
 DOUBT = 2.0
-# What is left out beyond what seems to be needed, so that counting again is seldom needed.
+# Factor by which more is left out than seems to be needed, so that counting again is seldom needed.
 MARGIN = 1.1
 TRIES = 4
-# The room that an answer gets in the window where nobody has said how long it may be.
+# Tokens of the window kept free for an answer whose length the request does not limit.
 ANSWER_TOKENS = 4096
-# Where neither the request nor the window says when to compact.
+# Tokens above which a context is compacted, if neither the request nor the window says.
 THRESHOLD = 100_000
-# Of what an upstream has refused as too long, how much it is sent next; and how often.
+# Fraction that is sent next of what an upstream has refused as too long; and how often.
 SHRINK = 0.6
 SHRINKS = 8
 
@@ -43,7 +43,7 @@ class Count(NamedTuple):
 
 
 async def measure(backend: Backend, call: ModelCall) -> Count:
-    """How many tokens a call has: as the upstream counts them, else by estimate."""
+    """Count the tokens of a call as the upstream does, else estimate them."""
     tokens = await backend.count(call)
     if tokens is not None:
         return Count(tokens, exact=True)
@@ -51,27 +51,27 @@ async def measure(backend: Backend, call: ModelCall) -> Count:
 
 
 async def fit(backend: Backend, call: ModelCall, most: int | None = None) -> ModelCall:
-    """The call with as much of its context as the model can hold, or as `most` tokens, if the request wants that."""
+    """Truncate the context of a call to the model's window, or to `most` tokens, if the request allows that."""
     if call.request.truncation != "auto":
         return call
     window = await backend.window(call.model)
-    room = min(limit for limit in (most, _room(call.request, window), 1 << 60) if limit is not None)
+    limit = min(each for each in (most, _limit(call.request, window), 1 << 60) if each is not None)
     for _ in range(TRIES):
         estimate = estimate_request(call.request, call.items)
-        if estimate * DOUBT <= room:
+        if estimate * DOUBT <= limit:
             break
         tokens = (await measure(backend, call)).tokens
-        if tokens <= room:
+        if tokens <= limit:
             break
-        # Of a single item only the estimate can be had, so the excess is told in its measure.
-        shorter = truncate(call.items, int((tokens - room) * estimate / tokens * MARGIN) + 1)
+        # Single items can only be estimated, so the excess is converted to the scale of the estimate.
+        shorter = truncate(call.items, int((tokens - limit) * estimate / tokens * MARGIN) + 1)
         if len(shorter) == len(call.items):
             break
         call = msgspec.structs.replace(call, items=shorter)
     return call
 
 
-def _room(request: CreateResponse, window: int | None) -> int | None:
+def _limit(request: CreateResponse, window: int | None) -> int | None:
     if window is None:
         return None
     if request.max_output_tokens is None:
@@ -83,79 +83,78 @@ def _room(request: CreateResponse, window: int | None) -> int | None:
 class Fitting:
     """Fits the contexts of one run."""
 
-    def __init__(self, run: Run, compactor: Compactor, backend: Backend, model: str) -> None:
-        self._run = run
+    def __init__(self, log: RunLog, context: ContextLoader, compactor: Compactor, backend: Backend, model: str) -> None:
+        self._log = log
+        self._context = context
+        self._request = log.claim.request
         self._compactor = compactor
         self._backend = backend
         self._model = model
-        self._asked: ModelCall | None = None
-        self._most: int | None = None  # tokens; what the upstream has taught us
+        self._sent: ModelCall | None = None
+        self._most: int | None = None  # tokens; learnt from the upstream's refusals
         self._shrinks = 0
 
     async def fit(self, call: ModelCall) -> ModelCall:
-        self._asked = await fit(self._backend, call, self._most)
-        return self._asked
+        """Truncate a call to the model's window, if the request allows that."""
+        self._sent = await fit(self._backend, call, self._most)
+        return self._sent
 
     def can_shrink(self, fault: UpstreamFault) -> bool:
-        """Whether to ask again with less, after an upstream whose window nobody knows has found it too long."""
-        call = self._asked
+        """Return True if a shorter context is worth a try: the upstream, whose window is unknown, refused this one."""
+        call = self._sent
         if call is None or not fault.too_long or call.request.truncation != "auto" or self._shrinks >= SHRINKS:
             return False
         self._shrinks += 1
         self._most = int(estimate_request(call.request, call.items) * SHRINK)
         return len(truncate(call.items, 1)) < len(call.items)
 
-    async def compact(self, make: MakeCall) -> None:
-        """Compact the context if it is above the threshold, and show that. When it cannot be done, the model is asked
-        with the context as it is: that may still fit."""
-        run = self._run
-        if run.claim.request.context_management is None:
-            return
-        await run.committer.settle(run.live)
-        if run.live.lost or next(run.live.fold.open_items(), None) is not None:
-            return
-        call = await make(None)
-        parts = compaction.split(call.items, await self._keep())
-        if parts is None or not await self._is_over(call):
-            return
-        told, compacted = parts
-        try:
-            item = await self._make_item(call.request, told, compacted)
-        except UpstreamFault as fault:
-            log.warning("a context was not compacted: %s", fault.message)
-            return
-        run.committer.submit(run.live, compaction.show(item, len(run.live.fold.output)))
-        await run.committer.settle(run.live)
-        run.begin_step()
+    async def compact(self, make_call: MakeCall) -> bool:
+        """Compact the context if it is above the threshold, and emit that. Returns True if it did.
 
-    async def compact_all(self) -> None:
-        """Compact what there is, and end the response with that."""
-        run = self._run
-        past = [*(await run.history()), *run.claim.request.input]
-        told, compacted = compaction.split_all(self._compactor.open(run.claim.owner, past), compaction.KEPT_TOKENS)
+        If no summary can be had, the model is asked with the context as it is: that may still fit.
+        """
+        if self._request.context_management is None:
+            return False
+        await self._log.flush()
+        if self._log.is_lost or next(self._log.fold.open_items(), None) is not None:
+            return False
+        call = await make_call(None)
+        parts = compaction.split(call.items, await self._kept_tokens())
+        if parts is None or not await self._is_over_threshold(call):
+            return False
         try:
-            item = await self._make_item(without_server_tools(run.claim.request), told, compacted)
+            item = await self._make_item(call.request, *parts)
         except UpstreamFault as fault:
-            await run.give_up(fault)
-            return
-        await run.finish(compaction.show(item, 0), Ending("completed"))
+            logger.warning("compaction failed response=%s: %s", self._log.response_id, fault.message)
+            return False
+        self._log.emit(compaction.show(item, len(self._log.fold.output)))
+        await self._log.flush()
+        return True
 
-    async def _make_item(self, request: CreateResponse, told: list[Json], compacted: compaction.Compacted) -> Json:
-        run = self._run
-        summary = await self._compactor.summarise(self._backend, self._model, request, told)
-        await run.note(compaction=add_usage(run.notes.compaction, summary.usage))
-        return self._compactor.make(run.claim.owner, msgspec.structs.replace(compacted, summary=summary.text))
+    async def compact_all(self) -> Finish:
+        """Compact the whole context, and end the response with that. Raises UpstreamFault."""
+        items = [*(await self._context.history()), *self._request.input]
+        opened = self._compactor.open(self._log.claim.owner, items)
+        summarised, compacted = compaction.split_all(opened, compaction.KEPT_TOKENS)
+        item = await self._make_item(without_server_tools(self._request), summarised, compacted)
+        return Finish(compaction.show(item, 0), Ending("completed"))
+
+    async def _make_item(self, request: CreateResponse, items: list[Json], compacted: compaction.Compacted) -> Json:
+        summary = await self._compactor.summarise(self._backend, self._model, request, items)
+        usage = add_usage(self._log.checkpoint.compaction, summary.usage)
+        await self._log.save_checkpoint(compaction=usage)
+        return self._compactor.make(self._log.claim.owner, msgspec.structs.replace(compacted, summary=summary.text))
 
     async def _threshold(self) -> int:
-        if self._run.claim.request.context_management:
-            return self._run.claim.request.context_management
+        if self._request.context_management:
+            return self._request.context_management
         window = await self._backend.window(self._model)
         return THRESHOLD if window is None else window * 3 // 4
 
-    async def _keep(self) -> int:
+    async def _kept_tokens(self) -> int:
         return min(compaction.KEPT_TOKENS, await self._threshold() // 4)
 
-    async def _is_over(self, call: ModelCall) -> bool:
+    async def _is_over_threshold(self, call: ModelCall) -> bool:
         threshold = await self._threshold()
         estimate = estimate_request(call.request, call.items)
         if estimate * DOUBT < threshold or estimate > threshold * DOUBT:

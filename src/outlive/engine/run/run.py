@@ -1,205 +1,280 @@
-"""One response being run: ask the model, translate, commit, and always come to an end (D9, D10)."""
+"""One run: ask the model, translate, commit, and always come to an end (D9, D10)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Protocol
 
 import msgspec
 
+from outlive import failpoints
 from outlive.core import endings, recovery
-from outlive.core.endings import Outcome, TerminalStatus
-from outlive.core.errors import InvalidRequest, StorageUnavailable, UpstreamFault
-from outlive.core.events import AnyDraft, Draft, Json
-from outlive.core.naming import Renaming
+from outlive.core.errors import InvalidRequest, StaleFence, StorageUnavailable, UpstreamFault
+from outlive.core.events import AnyDraft, Draft
 from outlive.core.recovery import Action, Decision, OpenText
 from outlive.core.toolcalls import calls
+from outlive.core.toolcalls.buffer import RequestedCall
 from outlive.core.usage import NOTHING_USED, add_usage
+from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse
-from outlive.engine.run.context import STORAGE_PAUSE, ContextLoader
+from outlive.engine.run.closer import Closer
+from outlive.engine.run.compactor import Compactor
+from outlive.engine.run.context import ContextLoader
 from outlive.engine.run.fitting import Fitting
-from outlive.engine.run.reattach import Reattaching, attach, let_go
-from outlive.engine.run.tool_loop import Steps
-from outlive.ports.backend import Backend, Ending, ModelCall, OnChunks, Translator
-from outlive.ports.ledger import Claim
+from outlive.engine.run.log import RunLog
+from outlive.engine.run.plans import Finish, MakeCall, OpenStream, StepResult
+from outlive.engine.run.reattach import Reattach
+from outlive.engine.run.tool_loop import ToolLoop
+from outlive.ports.backend import Backend, Ending, ModelCall, Route, Translator
+from outlive.ports.clock import Clock
+from outlive.ports.history import History
 from outlive.ports.toolbox import Tools
 
-if TYPE_CHECKING:
-    from outlive.engine.run.runner import Runner
+log = logging.getLogger(__name__)
 
-# D10: how often an upstream that has shown nothing is asked again, and for how long in all.
+# D10: times that an upstream is asked again while nothing is visible, and for how many seconds in all.
 RETRIES = 3
 RETRY_SECONDS = 60.0
 
-CUT_OFF = "The answer was cut off."
 RESTARTED = "The server was interrupted, and this upstream cannot continue an answer in place."
 TOO_OFTEN = "The server was interrupted before anything was answered, too often to try again."
+MISTAKE = "The server made a mistake while running this response."
+TOO_LONG = "The response ran longer than this server allows."
 
-# What the model says at the end of a step, not shown yet, and how it ended.
-Said: TypeAlias = tuple[list[AnyDraft], Ending]
-MakeCall: TypeAlias = Callable[[OpenText | None], Awaitable[ModelCall]]
-Ask: TypeAlias = Callable[[OnChunks], AsyncGenerator[list[bytes], None]]
-Sift: TypeAlias = Callable[[Translator], Translator]
+# What a run does next that goes on; the other two actions end it.
+_GOES_ON = frozenset({Action.RESTART, Action.REATTACH, Action.NEXT_STEP, Action.CONTINUE})
+
+
+class StepTranslator(Protocol):
+    """A translator whose last drafts may hold calls of server tools."""
+
+    def feed(self, chunk: bytes) -> list[AnyDraft]: ...
+
+    def end(self) -> tuple[Sequence[AnyDraft | RequestedCall], Ending]: ...
+
+
+Wrap = Callable[[Translator], StepTranslator]
+
+
+class RunServices(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that runs share."""
+
+    route: Route
+    history: History
+    clock: Clock
+    committer: Committer
+    closer: Closer
+    run_seconds: float | None = None  # None: no limit
+    tools: Tools | None = None
+    compactor: Compactor | None = None
 
 
 class Run:
-    """One claim being run."""
+    """One live response being run."""
 
-    def __init__(self, runner: Runner, claim: Claim, live: LiveResponse) -> None:
-        self.runner = runner
-        self.claim = claim
-        self.live = live
-        self.clock = runner.clock
-        self.committer = runner.committer
-        self.notes = claim.checkpoint
-        if claim.checkpoint.upstream is not None:
-            live.upstream = claim.checkpoint.upstream
-        self._attempts = max(claim.attempts, 1)
-        self._asked = 0  # in this step
-        self._again = 0  # in all steps, how often for the second time and more
-        self._tools: Tools | None = None  # where the run uses tools of the server's own
-        self._stepwise = False  # the answer is made in several steps
-        self._reattaching: Reattaching | None = None  # where it goes on at the upstream without us
-        self._replay_from = -1  # the last event before this step, where nothing was visible of it then
-        self._began = self.clock.monotonic()
-        self.limit: asyncio.Timeout | None = None  # on the time it may take
-        self._continuation: str = "none"
-        past = ContextLoader(claim, runner.history, runner.compactor, self.clock)
-        self.history, self.context = past.history, past.context
+    def __init__(self, services: RunServices, live: LiveResponse) -> None:
+        self._services = services
+        self._live = live
+        self._request = live.claim.request
+        self._clock = services.clock
+        self._log = RunLog(live, services.committer, services.clock)
+        self._context = ContextLoader(live.claim, services.history, services.compactor, services.clock)
+        self._attempts = max(live.claim.attempts, 1)
+        self._asked = 0  # times the model was asked in this step
+        self._asked_again = 0  # times it was asked again, in all steps
+        self._step_from = -1  # last event before this step, if nothing of the step was visible then
+        self._began = self._clock.monotonic()
+        self._limit: asyncio.Timeout | None = None
+        self._backend: Backend | None = None
+        self._model = ""
+        self._uses_tools = False
         self._fitting: Fitting | None = None
-        self._renaming = Renaming() if claim.request.event_names != "openai" else None
+        self._reattach: Reattach | None = None
+        self._tool_loop: ToolLoop | None = None
 
-    async def go(self) -> None:
+    async def run(self) -> None:
+        """Run to the terminal event, unless another worker has taken the response over."""
+        if self._log.is_lost:
+            return
         try:
-            await self._go()
+            if self._services.run_seconds is None:
+                await self._run_unlimited()
+            else:
+                await self._run_limited(self._services.run_seconds)
+        except StaleFence:
+            pass  # the other worker ends it
+        except Exception:
+            # A bug must not leave a response without an end.
+            log.exception("running response failed response=%s", self._log.response_id)
+            with contextlib.suppress(StaleFence):
+                await self._services.closer.fail(self._live, UpstreamFault(MISTAKE, retryable=False))
+
+    async def _run_limited(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds) as self._limit:
+                await self._run_unlimited()
+        except TimeoutError:
+            self._limit = None
+            await self._fail(UpstreamFault(TOO_LONG, timed_out=True, retryable=False))
+
+    async def _run_unlimited(self) -> None:
+        try:
+            await self._run()
         except InvalidRequest as error:
             # The history holds something that this upstream cannot be sent.
-            await self.give_up(UpstreamFault(error.message, code="invalid_prompt", status=400, retryable=False))
+            await self._fail(UpstreamFault(error.message, code="invalid_prompt", status=400, retryable=False))
         except StorageUnavailable as error:
-            # The history cannot be read, for minutes. What was shown stays; the end is written when that is back.
-            await self.give_up(UpstreamFault(error.message, status=503, retryable=False))
+            # The history could not be read for minutes. The end is written once the storage is back.
+            await self._fail(UpstreamFault(error.message, status=503, retryable=False))
 
-    async def _go(self) -> None:
-        live = self.live
-        backend, model = self._route()
-        if live.fold.status == "queued":
-            header = {**live.fold.header, "status": "in_progress"}
-            self.committer.submit(live, [Draft("response.in_progress", {"response": header})])
-        if not self.claim.request.generate:
-            await self.finish([], Ending("completed", usage=NOTHING_USED))
+    async def _run(self) -> None:
+        backend = self._choose_backend()
+        fold = self._live.fold
+        if fold.status == "queued":
+            header = {**fold.header, "status": "in_progress"}
+            self._log.emit([Draft("response.in_progress", {"response": header})])
+        if not self._request.generate:
+            await self._finish(Finish([], Ending("completed", usage=NOTHING_USED)))
             return
-        self._fitting = self._make_fitting(backend, model)
-        if self._fitting is not None and self.claim.request.compacts:
-            await self._fitting.compact_all()
+        self._fitting = self._make_fitting(backend)
+        try:
+            finish = await self._answer(backend)
+        except UpstreamFault as fault:
+            await self._fail(fault)
             return
-        if self._tools is not None:
-            await Steps(self, self._tools, backend, model).go()
-            return
-        make = await self._prepare(backend, model)
-        said = await self.ask(backend, make)
-        if said is not None:
-            await self.finish(*said)
+        await self._finish(finish)
 
-    async def _prepare(self, backend: Backend, model: str) -> MakeCall:
-        """How to ask: with the same context each time, or with what there is by then."""
-        request = self.claim.request
+    async def _answer(self, backend: Backend) -> Finish:
+        """Make the answer, and return its end. Raises UpstreamFault when there will be none."""
+        if self._fitting is not None and self._request.compacts:
+            return await self._fitting.compact_all()
+        if self._uses_tools and self._services.tools is not None:
+            return await self._run_tools(backend, self._services.tools)
+        step = await self._ask(backend, await self._prepare(backend))
+        return Finish([draft for draft in step.drafts if not isinstance(draft, RequestedCall)], step.ending)
+
+    async def _run_tools(self, backend: Backend, tools: Tools) -> Finish:
+        loop = ToolLoop(self._log, self._context, tools, self._model)
+        await loop.open()
+        self._tool_loop = loop
+        try:
+            revived = self._live.fold.visible
+            finish = await loop.resume()
+            if not revived:
+                self._begin_step()
+            while finish is None:
+                finish = await loop.take(await self._ask(backend, loop.make_call, loop.buffer))
+                if finish is None:
+                    self._begin_step()
+                    failpoints.hit("between-steps")
+            return finish
+        finally:
+            self._tool_loop = None
+            await loop.close()
+
+    def _choose_backend(self) -> Backend:
+        """Route the request, and choose what the run uses: tools of the server's own, or a background run."""
+        if self._backend is not None:
+            return self._backend
+        services, request = self._services, self._request
+        self._backend, self._model = backend, _ = services.route(request.model)
+        # A stepwise backend, such as an agent, has tools of its own.
+        tools = services.tools
+        self._uses_tools = tools is not None and not backend.stepwise and tools.toolbox.serves(request)
+        # No upstream keeps what is not to be stored (D4), and only a single answer can be reattached to.
+        single = not self._is_stepwise and request.context_management is None
+        if backend.background_runs is not None and request.store and single:
+            self._reattach = Reattach(self._log, backend.background_runs)
+        return backend
+
+    @property
+    def _is_stepwise(self) -> bool:
+        """True if the answer is made in several steps and can be continued after each."""
+        return self._uses_tools or (self._backend is not None and self._backend.stepwise)
+
+    def _make_fitting(self, backend: Backend) -> Fitting | None:
+        """Return None for nearly all requests, which want their context as it is."""
+        request, compactor = self._request, self._services.compactor
+        if compactor is None or not (
+            request.truncation == "auto" or request.context_management is not None or request.compacts
+        ):
+            return None
+        return Fitting(self._log, self._context, compactor, backend, self._model)
+
+    async def _prepare(self, backend: Backend) -> MakeCall:
+        """Return how to ask: with the same context each time, or with one that holds the output so far."""
+        model, request = self._model, self._request
         if backend.stepwise or request.context_management is not None:
 
             async def make_next(text: OpenText | None) -> ModelCall:
-                output = self.live.fold.output
+                output = self._live.fold.output
                 own = output if text is None else output[: text.output_index]
-                items, claim = await self.context(own), self.claim
+                items, claim = await self._context.assemble(own), self._live.claim
                 whose = (claim.lease.response_id, claim.owner)
-                return ModelCall(model, request, items, text, len(own), self.settle, own, *whose)
+                return ModelCall(model, request, items, text, len(own), self._log.flush, own, *whose)
 
             return make_next
-        items = await self.context()
+        items = await self._context.assemble()
 
         async def make(text: OpenText | None) -> ModelCall:
             return ModelCall(model, request, items, text)
 
         return make
 
-    async def ask(self, backend: Backend, make: MakeCall, sift: Sift | None = None) -> Said | None:
-        """Ask the model until it has answered (D9, D10); None when that was given up, or is somebody else's now."""
-        live, fitting = self.live, self._fitting
-        if fitting is not None:
-            await fitting.compact(make)
+    # -- asking the model
+
+    async def _ask(self, backend: Backend, make_call: MakeCall, wrap: Wrap | None = None) -> StepResult:
+        """Ask the model until it has answered (D9, D10). Raises the UpstreamFault to end with if it does not."""
+        if self._fitting is not None and await self._fitting.compact(make_call):
+            self._begin_step()
         decision, cause = self._decide(), None
-        while decision.action not in (Action.INTERRUPT, Action.FAIL):
-            if decision.action == Action.NEXT_STEP:
-                await self._close_step()
-            if live.fold.visible and live.fold.last != self._replay_from:
-                await self.note(resumed_at=[*self.notes.resumed_at, live.fold.last + 1])
+        while decision.action in _GOES_ON:
+            await self._resume(decision)
             try:
-                call = await make(decision.open_text)
-                if fitting is not None and decision.action != Action.REATTACH:
-                    call = await fitting.fit(call)
-                if self._reattaching is not None:
-                    return await self._reattaching.ask(backend, call)
-                translator = backend.translator(call)
-                translator = translator if sift is None else sift(translator)
-                return await self.listen(partial(backend.stream, call), translator)
+                return await self._ask_once(backend, await make_call(decision.open_text), decision, wrap)
             except UpstreamFault as fault:
                 cause = fault
-                await self.committer.settle(live)
-                shorter = fitting is not None and fitting.can_shrink(fault)
-                if not shorter and not await self._is_worth_another(fault):
-                    await self.give_up(fault)
-                    return None
+                await self._log.flush()
+                shorter = self._fitting is not None and self._fitting.can_shrink(fault)
+                if not shorter and not await self._wait_to_retry(fault):
+                    raise
             decision = self._decide()
         if self._asked == 0:
-            self._attempts -= 1  # taken only to be ended: that was no attempt
-        if decision.action != Action.INTERRUPT:
-            cause = UpstreamFault(TOO_OFTEN)
-        await self.give_up(cause or UpstreamFault(RESTARTED))
-        return None
+            self._attempts -= 1  # claimed only to be ended: that was no attempt
+        if decision.action is not Action.INTERRUPT:
+            raise UpstreamFault(TOO_OFTEN)
+        raise cause or UpstreamFault(RESTARTED)
 
-    def _make_fitting(self, backend: Backend, model: str) -> Fitting | None:
-        """Nearly all requests want their context as it is."""
-        request, compactor = self.claim.request, self.runner.compactor
-        if compactor is None or not (
-            request.truncation == "auto" or request.context_management is not None or request.compacts
-        ):
-            return None
-        return Fitting(self, compactor, backend, model)
+    async def _resume(self, decision: Decision) -> None:
+        """Note in the checkpoint where a visible answer is resumed, after closing what the last step left open."""
+        if decision.action is Action.NEXT_STEP:
+            for close in (calls.fail_open, endings.close_open):
+                if drafts := close(self._live.fold):
+                    self._log.emit(drafts)
+                    await self._log.flush()
+        fold = self._live.fold
+        if fold.visible and fold.last != self._step_from:
+            await self._log.save_checkpoint(resumed_at=[*self._log.checkpoint.resumed_at, fold.last + 1])
 
-    async def _close_step(self) -> None:
-        """End what a step that was broken off has left open."""
-        for close in (calls.fail_open, endings.close_open):
-            if drafts := self._rename(close(self.live.fold)):
-                self.committer.submit(self.live, drafts)
-                await self.settle()
+    async def _ask_once(self, backend: Backend, call: ModelCall, decision: Decision, wrap: Wrap | None) -> StepResult:
+        if self._fitting is not None and decision.action is not Action.REATTACH:
+            call = await self._fitting.fit(call)
+        if self._reattach is not None:
+            return await self._reattach.ask(backend, call, self._listen)
+        translator = backend.translator(call)
+        return await self._listen(partial(backend.stream, call), translator if wrap is None else wrap(translator))
 
-    def begin_step(self) -> None:
-        """All that was shown so far is finished; what comes now is a step of its own."""
-        self._asked = 0
-        self._began = self.clock.monotonic()
-        self._replay_from = self.live.fold.last
-
-    async def note(self, **changes: Any) -> None:
-        """Keep what the next worker must know. A storage that is down for a while must not end what can go on."""
-        self.notes = msgspec.structs.replace(self.notes, **changes)
-        while not self.live.lost:
-            try:
-                await self.runner.ledger.save_checkpoint(self.live.lease, self.notes)
-                return
-            except StorageUnavailable:
-                await self.clock.sleep(STORAGE_PAUSE)
-
-    async def settle(self) -> None:
-        """Wait until all that was said so far is durable."""
-        await self.committer.settle(self.live)
-
-    async def listen(self, ask: Ask, translator: Translator) -> Said | None:
-        """Ask the model once; what it says is put up for commit as it comes."""
-        live, submit = self.live, self.committer.submit
-        self._again += self._asked > 0
+    async def _listen(self, open_stream: OpenStream, translator: StepTranslator) -> StepResult:
+        """Ask the model once, and emit what it answers as it comes."""
+        log, pending, tail = self._log, self._live.pending, self._live.tail
+        emit, feed = log.emit, translator.feed
+        self._asked_again += self._asked > 0
         self._asked += 1
-        feed = translator.feed if self._renaming is None else self._renaming.follow(translator.feed)
 
         def on_chunks(chunks: list[bytes]) -> bool:
             drafts: list[AnyDraft] = []
@@ -207,144 +282,101 @@ class Run:
                 for chunk in chunks:
                     drafts += feed(chunk)
             finally:
-                # What was said before an error in the same read counts as said.
+                # Drafts made before an error in the same read count.
                 if drafts:
-                    submit(live, drafts)
-            return not (live.crowded or live.lost)
+                    emit(drafts)
+            return not (pending.is_full or tail.lost)
 
-        async with aclosing(ask(on_chunks)) as stream:
+        async with aclosing(open_stream(on_chunks)) as stream:
             async for chunks in stream:
                 on_chunks(chunks)
-                if live.crowded:
-                    await self.committer.settle(live)
-                if live.lost:
-                    return None
-        drafts, ending = translator.end()
-        return self._rename(drafts), ending
+                if pending.is_full:
+                    await log.flush()
+                if tail.lost:
+                    raise StaleFence
+        return StepResult(*translator.end())
 
-    # -- when it breaks
+    def _begin_step(self) -> None:
+        """Begin a step: everything shown so far is finished."""
+        self._asked = 0
+        self._began = self._clock.monotonic()
+        self._step_from = self._live.fold.last
+
+    # -- when the worker or the upstream broke
 
     def _decide(self) -> Decision:
-        request = self.claim.request
-        text = request.text.get("format") or {}
-        # The logprobs of what was shown are not kept, so an answer with logprobs cannot be made whole again.
+        request = self._request
+        # The logprobs of what was shown are not kept, so an answer with logprobs cannot be continued.
         with_logprobs = request.top_logprobs is not None or "message.output_text.logprobs" in request.include
+        continuation = "none" if with_logprobs or self._backend is None else self._backend.continuation
         return recovery.decide(
-            self.live.fold,
+            self._live.fold,
             attempts=self._attempts,
-            resumed_at=self.notes.resumed_at,
-            continuation="none" if with_logprobs else self._continuation,
-            text_format=text.get("type", "text"),
-            stepwise=self._stepwise,
-            reattachable=self._reattaching is not None and self.notes.upstream is not None,
+            resumed_at=self._log.checkpoint.resumed_at,
+            continuation=continuation,
+            text_format=(request.text.get("format") or {}).get("type", "text"),
+            stepwise=self._is_stepwise,
+            reattachable=self._reattach is not None and self._reattach.has_run,
         )
 
-    def can_continue(self) -> bool:
-        """Whether another worker could go on from here, and nothing that was shown would have to be given up."""
-        self._route()
-        if self._reattaching is not None and self.live.upstream is not None:
-            return True
-        decision = self._decide()
-        return decision.open_text is not None or (
-            decision.action == Action.NEXT_STEP and next(self.live.fold.open_items(), None) is None
-        )
-
-    def can_go_on(self) -> bool:
-        """Whether another worker could go on at all: with the next step, if not from here."""
-        self._route()
-        return self._decide().action in (Action.NEXT_STEP, Action.CONTINUE)
-
-    def _route(self) -> tuple[Backend, str]:
-        backend, model = self.runner.route(self.claim.request.model)
-        self._continuation = backend.continuation
-        tools, request = self.runner.tools, self.claim.request
-        # What makes its own steps has tools of its own, too.
-        ours = tools is not None and not backend.stepwise and tools.toolbox.serves(request)
-        self._tools = tools if ours else None
-        self._stepwise = backend.stepwise or self._tools is not None
-        if backend.background_runs is not None:
-            self._reattaching = attach(self, backend.background_runs, self._stepwise)
-        return backend, model
-
-    async def _is_worth_another(self, fault: UpstreamFault) -> bool:
-        """Whether to ask the upstream again, and the wait before that."""
-        visible = self.live.fold.visible and self.live.fold.last != self._replay_from
-        if self.live.lost or not fault.retryable or (not visible and self._asked > RETRIES):
+    async def _wait_to_retry(self, fault: UpstreamFault) -> bool:
+        """Wait before the upstream is asked again; return False if it should not be."""
+        fold = self._live.fold
+        visible = fold.visible and fold.last != self._step_from
+        if self._log.is_lost or not fault.retryable or (not visible and self._asked > RETRIES):
             return False
-        fruitless = self.notes.resumed_at.count(self.live.fold.last + 1) if visible else self._asked
+        fruitless = self._log.checkpoint.resumed_at.count(fold.last + 1) if visible else self._asked
         if fruitless == 0:
             return True
         pause = fault.retry_after if fault.retry_after is not None else 0.5 * 2.0 ** (fruitless - 1)
-        if self.clock.monotonic() - self._began + pause > RETRY_SECONDS and not visible:
+        if self._clock.monotonic() - self._began + pause > RETRY_SECONDS and not visible:
             return False
-        await self.clock.sleep(min(pause, RETRY_SECONDS))
+        await self._clock.sleep(min(pause, RETRY_SECONDS))
         return True
 
-    async def give_up(self, fault: UpstreamFault) -> None:
-        """The end when there will be no good one: `failed` if nothing was visible, else `incomplete` (D10)."""
-        await self.committer.settle(self.live)
-        if self.live.fold.visible:
-            await self.end("incomplete", message=f"{CUT_OFF} {fault.message}")
-        else:
-            self.live.cause = fault
-            await self.end("failed", error={"code": fault.code, "message": fault.message})
+    # -- for a worker that shuts down
 
-    # -- how it ends
+    def can_release(self) -> bool:
+        """Return True if another worker could go on from here, without dropping anything that was shown."""
+        if self._tool_loop is not None and (released := self._tool_loop.can_release()) is not None:
+            return released
+        if not self._can_decide():
+            return False
+        if self._reattach is not None and self._reattach.has_run:
+            return True
+        if self._tool_loop is not None and not self._log.is_durable:
+            return False
+        decision = self._decide()
+        nothing_open = next(self._live.fold.open_items(), None) is None
+        return decision.open_text is not None or (decision.action is Action.NEXT_STEP and nothing_open)
 
-    async def finish(self, drafts: list[AnyDraft], ending: Ending) -> None:
-        await self._close(
-            drafts,
-            Outcome(
-                status=ending.status,
-                at=int(self.clock.now()),
-                usage=add_usage(self.notes.compaction, ending.usage),
-                model=ending.model,
-                service_tier=ending.service_tier,
-                reason=ending.reason,
-                **self._history_of_attempts(),
-            ),
-        )
+    def can_resume(self) -> bool:
+        """Return True if another worker could go on at all: with the next step, if not from here."""
+        return self._can_decide() and self._decide().action in (Action.NEXT_STEP, Action.CONTINUE)
 
-    async def end(self, status: TerminalStatus, *, message: str | None = None, error: Json | None = None) -> None:
-        """End it as it stands: what is open is closed as incomplete."""
-        await self.committer.settle(self.live)
-        outcome = Outcome(
-            status=status,
-            at=int(self.clock.now()),
-            reason="interrupted" if status == "incomplete" else None,
-            message=message,
-            error=error,
-            **self._history_of_attempts(),
-        )
-        await self._close(self._rename(endings.close_open(self.live.fold)), outcome)
+    def _can_decide(self) -> bool:
+        try:
+            self._choose_backend()
+        except InvalidRequest:
+            return False  # the model is not configured any more
+        return True
 
-    def _rename(self, drafts: list[AnyDraft]) -> list[AnyDraft]:
-        return drafts if self._renaming is None else self._renaming.rename(drafts)
+    # -- the end
 
-    def _history_of_attempts(self) -> Json:
-        resumed_at = self.notes.resumed_at
-        # Each joint is another asking, also where no attempt was counted: in a process before this, or handed back.
-        return {"attempts": max(self._attempts + self._again, len(resumed_at) + 1), "resumed_at": resumed_at}
+    async def _finish(self, finish: Finish) -> None:
+        self._lift_limit()
+        usage = add_usage(self._log.checkpoint.compaction, finish.ending.usage)
+        await self._services.closer.finish(self._live, finish.drafts, finish.ending, usage, self._count_attempts())
 
-    async def _close(self, drafts: list[AnyDraft], outcome: Outcome) -> None:
-        live = self.live
-        live.ending = True
-        if self.limit is not None:
-            self.limit.reschedule(None)  # what has been said in time is not too late now
-        async with self.committer.ending:
-            if live.lost or live.ended:
-                return
-            live.collect(drafts)
-            output = [item for _, item in sorted(live.output.items())]
-            terminal = endings.terminal(endings.end(live.fold.header, output, outcome))
-            await self.committer.close(
-                live,
-                [*drafts, terminal],
-                status=outcome.status,
-                snapshot=endings.snapshot_of(terminal),
-                turn=endings.turn(output),
-            )
-        # Not at the gate: one end that cannot be committed must not keep all others from theirs.
-        await self.committer.closed(live)
-        if live.upstream is not None:
-            let_go(self, outcome)
+    async def _fail(self, fault: UpstreamFault) -> None:
+        await self._log.flush()
+        self._lift_limit()
+        await self._services.closer.fail(self._live, fault, self._count_attempts())
+
+    def _lift_limit(self) -> None:
+        """Lift the time limit: an answer that is complete in time is not too late."""
+        if self._limit is not None:
+            self._limit.reschedule(None)
+
+    def _count_attempts(self) -> int:
+        return self._attempts + self._asked_again

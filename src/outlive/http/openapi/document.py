@@ -17,7 +17,7 @@ from outlive.core.events import Json
 from outlive.http.openapi import answers, bodies, shapes
 from outlive.http.openapi.operations import OPERATIONS, Operation
 from outlive.http.openapi.shapes import REF, refer
-from outlive.http.request import Call, Reply
+from outlive.http.request import Reply, Request
 
 ABOUT = (
     "Responses and Conversations whose answers outlive the connection and the process. "
@@ -27,7 +27,7 @@ ABOUT = (
 ALWAYS = (401, 403)
 
 
-async def describe(call: Call) -> Reply:
+async def describe(request: Request) -> Reply:
     return Reply(await asyncio.to_thread(render))
 
 

@@ -1,4 +1,4 @@
-"""What goes over a WebSocket: one JSON object per frame, the events as they are journaled, and errors beside them."""
+"""Frames of a WebSocket: one JSON object each, the events as they are journaled, and errors beside them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LANE = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 
 def event_text(payload: bytes, lane: str | None) -> str:
-    """An event as its journal has it; on a named lane with that name added, and nothing else changed."""
+    """Render an event as its journal has it; on a named lane with that name added."""
     if lane is None:
         return payload.decode()
     return f'{payload[:-1].decode()},"stream_id":"{lane}"}}'
 
 
 def error_text(error: OutliveError, lane: str | None) -> str:
-    """An error that belongs to no response: the envelope of HTTP, with its status and headers inside."""
+    """Render an error that belongs to no response: the envelope of HTTP, with its status and headers inside."""
     status, envelope, headers = describe(error)
     if headers:
         envelope["error"]["headers"] = headers
@@ -31,7 +31,7 @@ def error_text(error: OutliveError, lane: str | None) -> str:
 
 
 def steer_failed_text(steer: Json, number: int, lane: str | None) -> str:
-    """The answer to every steer: it cannot be done here, and this is the input to send in a turn of its own."""
+    """Render the answer to a steer: not supported here, with the input to send in a turn of its own."""
     error = {
         "type": "invalid_request_error",
         "code": "steering_not_supported",
@@ -41,7 +41,7 @@ def steer_failed_text(steer: Json, number: int, lane: str | None) -> str:
 
 
 def read_lane(body: Json) -> str | None:
-    """Takes the lane's name out of a create; None is the lane without a name."""
+    """Remove the lane's name from a create and return it; None is the lane without a name."""
     lane = body.pop("stream_id", None)
     if lane is None:
         return None
@@ -55,7 +55,7 @@ def read_lane(body: Json) -> str | None:
 
 
 def read_steer(body: Json) -> Json:
-    """What a steer may hold, and nothing else."""
+    """Read a steer, refusing every other field."""
     for name in ("previous_response_id", "input"):
         if body.get(name) is None:
             refuse_missing(name)

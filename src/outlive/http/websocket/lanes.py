@@ -14,18 +14,18 @@ from outlive.http.websocket.turns import Turn
 # OpenAI's limits for one connection.
 MAX_RUNNING = 16
 MAX_NAMED = 32
-# And ours for what waits behind them.
+# Our own limit for the turns that wait behind them.
 MAX_WAITING = 256
 
 
 class Lanes:
-    """Runs the turns of one connection, and says when there are none."""
+    """Runs the turns of one connection, and calls back when none is left."""
 
     def __init__(self, run: Callable[[Turn], Awaitable[None]], on_idle: Callable[[], None], max_bytes: int) -> None:
         self._run = run
         self._on_idle = on_idle
         self._max_bytes = max_bytes
-        self._room = asyncio.Semaphore(MAX_RUNNING)
+        self._slots = asyncio.Semaphore(MAX_RUNNING)
         self._named: set[str] = set()
         self._waiting: dict[str | None, deque[Turn]] = {}
         self._running: dict[str | None, Turn] = {}
@@ -33,27 +33,28 @@ class Lanes:
 
     @property
     def busy(self) -> bool:
+        """True while a turn is under way."""
         return bool(self._tasks)
 
     def lane_of(self, response_id: str) -> str | None:
-        """The lane on which a response is being answered just now."""
+        """Return the lane on which a response is being answered."""
         return next((turn.lane for turn in self._running.values() if turn.response_id == response_id), None)
 
     def put(self, turn: Turn) -> None:
         """Put a turn behind the others of its lane. Raises InvalidRequest or TooMany."""
-        self._check_room(turn)
+        self._check_limits(turn)
         self._waiting.setdefault(turn.lane, deque()).append(turn)
         if turn.lane not in self._tasks:
             self._tasks[turn.lane] = asyncio.create_task(self._follow(turn.lane))
 
     async def stop(self) -> None:
-        """End them all: nobody reads them any more."""
+        """Stop all turns: their reader is gone."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _check_room(self, turn: Turn) -> None:
+    def _check_limits(self, turn: Turn) -> None:
         if turn.lane is not None and turn.lane not in self._named:
             if len(self._named) >= MAX_NAMED:
                 refuse(
@@ -75,7 +76,7 @@ class Lanes:
         waiting = self._waiting[lane]
         with contextlib.suppress(OSError):
             while waiting:
-                async with self._room:
+                async with self._slots:
                     turn = self._running[lane] = waiting.popleft()
                     await self._run(turn)
                     del self._running[lane]

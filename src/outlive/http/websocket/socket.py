@@ -13,7 +13,7 @@ from outlive.core.requests.checks import refuse
 from outlive.engine.engine import Engine
 from outlive.http.auth import Auth
 from outlive.http.errors import describe, encode
-from outlive.http.request import LARGE_BYTES, VERSION, Call, Receive, Scope, Send
+from outlive.http.request import LARGE_BYTES, VERSION, Receive, Request, Scope, Send
 from outlive.http.websocket.frames import error_text, read_lane, read_steer, steer_failed_text
 from outlive.http.websocket.lanes import Lanes
 from outlive.http.websocket.turns import Cache, Turn, mistake
@@ -21,25 +21,25 @@ from outlive.http.websocket.turns import Cache, Turn, mistake
 log = logging.getLogger(__name__)
 
 PATH = "/v1/responses"
-# How much longer than its time a connection may stay for turns that are under way.
+# Seconds beyond its time limit for which a connection stays open for turns that are under way.
 LAST_SECONDS = 300.0
-# How long a client that does not read can keep a connection from being closed.
+# Seconds for which a client that does not read can keep its connection from being closed.
 CLOSE_SECONDS = 5.0
 
 
-class Farewell(NamedTuple):
-    """How a connection is closed. Both codes make clients that can reconnect do so."""
+class CloseReason(NamedTuple):
+    """Code and reason of a close. Both codes make clients that can reconnect do so."""
 
     code: int
     reason: str
     error: OutliveError | None = None
 
 
-RESTART = Farewell(1012, "The server is shutting down. Connect again, and resume what was stored.")
+RESTART = CloseReason(1012, "The server is shutting down. Connect again, and resume what was stored.")
 
 
 class Sockets:
-    """Lets connections in, and asks them to go when the server leaves."""
+    """All WebSocket connections of a server."""
 
     def __init__(self, engine: Engine, auth: Auth, max_body: int, seconds: float) -> None:
         self._engine = engine
@@ -49,13 +49,13 @@ class Sockets:
         self._open: set[Socket] = set()
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = Call(scope, receive, send, self._engine, self._max_body)
+        request = Request(scope, receive, send, self._engine, self._max_body)
         try:
-            call.owner = self._admit(call)
+            request.owner = self._admit(request)
         except OutliveError as error:
-            await _deny(call, error)
+            await _deny(request, error)
             return
-        socket = Socket(call, self._seconds)
+        socket = Socket(request, self._seconds)
         self._open.add(socket)
         try:
             await socket.run()
@@ -69,33 +69,33 @@ class Sockets:
         for socket in self._open:
             socket.retire(RESTART)
 
-    def _admit(self, call: Call) -> str:
-        owner = self._auth.admit(call)
-        if call.scope["path"] != PATH:
-            raise NotFound(f"There is no WebSocket at {call.scope['path']}.", code="unknown_url")
-        if self._engine.worker.draining:
+    def _admit(self, request: Request) -> str:
+        owner = self._auth.admit(request)
+        if request.scope["path"] != PATH:
+            raise NotFound(f"There is no WebSocket at {request.scope['path']}.", code="unknown_url")
+        if self._engine.is_draining:
             raise ShuttingDown
         return owner
 
 
 class Socket:
-    """One connection."""
+    """One WebSocket connection."""
 
-    def __init__(self, call: Call, seconds: float, last_seconds: float = LAST_SECONDS) -> None:
-        self._call = call
+    def __init__(self, request: Request, seconds: float, last_seconds: float = LAST_SECONDS) -> None:
+        self._request = request
         self._seconds = seconds
         self._last_seconds = last_seconds
-        self._cache = Cache(call.max_body)
-        self._lanes = Lanes(self._run, self._on_idle, call.max_body)
-        self._farewell: Farewell | None = None
+        self._cache = Cache(request.max_body)
+        self._lanes = Lanes(self._run, self._on_idle, request.max_body)
+        self._close_reason: CloseReason | None = None
         self._closing = asyncio.Event()
         self._steers = 0
 
     async def run(self) -> None:
-        """Take frames until the client leaves, or until the connection is to be closed."""
-        await self._call.receive()  # websocket.connect
-        headers = [(b"x-request-id", self._call.request_id.encode()), VERSION]
-        await self._call.send({"type": "websocket.accept", "headers": headers})
+        """Take frames until the client leaves or the connection is to be closed."""
+        await self._request.receive()  # websocket.connect
+        headers = [(b"x-request-id", self._request.request_id.encode()), VERSION]
+        await self._request.send({"type": "websocket.accept", "headers": headers})
         loop = asyncio.get_running_loop()
         timers = [
             loop.call_later(self._seconds, self._expire),
@@ -110,19 +110,19 @@ class Socket:
             for task in (taking, closing):
                 task.cancel()
             await self._lanes.stop()
-        if self._closing.is_set() and self._farewell is not None:
+        if self._closing.is_set() and self._close_reason is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS):
-                    await self._close(self._farewell)
+                    await self._close(self._close_reason)
 
-    def retire(self, farewell: Farewell) -> None:
+    def retire(self, reason: CloseReason) -> None:
         """Close when nothing is under way any more."""
-        self._farewell = farewell
+        self._close_reason = reason
         if not self._lanes.busy:
             self._closing.set()
 
     def _on_idle(self) -> None:
-        if self._farewell is not None:
+        if self._close_reason is not None:
             self._closing.set()
 
     def _expire(self) -> None:
@@ -131,21 +131,21 @@ class Socket:
             f"This connection has reached its time limit ({minutes}). Open a new one to go on.",
             code="websocket_connection_limit_reached",
         )
-        self.retire(Farewell(1001, f"The connection is {minutes} old.", error))
+        self.retire(CloseReason(1001, f"The connection is {minutes} old.", error))
 
-    async def _close(self, farewell: Farewell) -> None:
-        if farewell.error is not None:
-            await self._send(error_text(farewell.error, None))
-        await self._call.send({"type": "websocket.close", "code": farewell.code, "reason": farewell.reason})
+    async def _close(self, reason: CloseReason) -> None:
+        if reason.error is not None:
+            await self._send(error_text(reason.error, None))
+        await self._request.send({"type": "websocket.close", "code": reason.code, "reason": reason.reason})
 
     async def _send(self, text: str) -> None:
         # Waits while the client's side of the connection is full, so that a slow reader holds one page of its journal.
-        await self._call.send({"type": "websocket.send", "text": text})
+        await self._request.send({"type": "websocket.send", "text": text})
 
-    # -- what the client sends
+    # -- frames from the client
 
     async def _take_all(self) -> None:
-        while (message := await self._call.receive())["type"] == "websocket.receive":
+        while (message := await self._request.receive())["type"] == "websocket.receive":
             text = message.get("text")
             try:
                 await self._take(text.encode() if text is not None else message["bytes"])
@@ -154,8 +154,8 @@ class Socket:
             except OSError:
                 return
             except Exception:
-                log.exception("taking a frame failed (%s)", self._call.request_id)
-                await self._send(error_text(mistake(self._call), None))
+                log.exception("taking a frame failed (%s)", self._request.request_id)
+                await self._send(error_text(mistake(self._request), None))
 
     async def _take(self, raw: bytes) -> None:
         large = len(raw) > LARGE_BYTES
@@ -178,8 +178,8 @@ class Socket:
             refuse("'type' must be 'response.create' or 'response.steer'.", "type")
 
     def _create(self, turn: Turn) -> None:
-        if self._farewell is not None and self._farewell.error is not None:
-            raise self._farewell.error
+        if self._close_reason is not None and self._close_reason.error is not None:
+            raise self._close_reason.error
         if turn.background:
             refuse(
                 "'background' is not supported over WebSocket. A stored response outlives its connection anyway; "
@@ -190,14 +190,14 @@ class Socket:
         self._lanes.put(turn)
 
     async def _run(self, turn: Turn) -> None:
-        await turn.run(self._call, self._cache, self._send)
+        await turn.run(self._request, self._cache, self._send)
 
 
-async def _deny(call: Call, error: OutliveError) -> None:
+async def _deny(request: Request, error: OutliveError) -> None:
     """Answer the handshake with an error of HTTP."""
     status, body, headers = describe(error)
-    raw = [(b"content-type", b"application/json"), (b"x-request-id", call.request_id.encode()), VERSION]
+    raw = [(b"content-type", b"application/json"), (b"x-request-id", request.request_id.encode()), VERSION]
     raw += [(name.encode(), value.encode()) for name, value in headers.items()]
     with contextlib.suppress(OSError):
-        await call.send({"type": "websocket.http.response.start", "status": status, "headers": raw})
-        await call.send({"type": "websocket.http.response.body", "body": encode(body)})
+        await request.send({"type": "websocket.http.response.start", "status": status, "headers": raw})
+        await request.send({"type": "websocket.http.response.body", "body": encode(body)})

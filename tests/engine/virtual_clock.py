@@ -31,10 +31,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._virtual.now
 
 
-def run_virtually(scene: Coroutine[Any, Any, T]) -> T:
+def run_virtually(body: Coroutine[Any, Any, T]) -> T:
     """Run a scene in which nothing but timers and futures is waited for."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(scene)
+        return runner.run(body)
 
 
 class VirtualClock:

@@ -17,7 +17,7 @@ from outlive.ports.ledger import AppendResult, Closing
 from outlive.storage.memory import MemoryJournal, MemoryLedger
 from tests.core.journals import fold_of, frames_of, opening
 from tests.engine.bus import Bus
-from tests.engine.virtual import VirtualClock
+from tests.engine.virtual_clock import VirtualClock
 
 CHANNEL = Channel("response.output_text.delta", "msg_1", 0, "content_index", 0)
 ADDED = Draft(
@@ -57,20 +57,20 @@ class Here:
     def __init__(self, journal: WatchedJournal, bus: Bus) -> None:
         self.draining = self.leaving = False
         self.clock, bell = VirtualClock(), bus.bell()
-        self.lives = LiveResponses()
-        self.echoes = Mirrors(journal, self.lives, bell)
-        self.reader = Reader(self.lives, journal, self.clock, self, 15.0, self.echoes)
-        self.crier = ProgressNotifier(self.lives, bell, self.clock)
+        self.live = LiveResponses()
+        self.mirrors = Mirrors(journal, self.live, bell)
+        self.reader = Reader(self.live, journal, self.clock, self, 15.0, self.mirrors)
+        self.notifier = ProgressNotifier(self.live, bell, self.clock)
         bell.listen(self.on_chunks)
 
     def on_chunks(self, ring: Ring) -> None:
         match ring.kind:
             case "advanced":
-                self.echoes.advanced(ring.response_id, ring.number)
+                self.mirrors.advanced(ring.response_id, ring.number)
             case "taken":
-                self.echoes.taken(ring.response_id)
+                self.mirrors.taken(ring.response_id)
             case "wanted":
-                self.crier.wanted(ring.response_id, ring.number)
+                self.notifier.wanted(ring.response_id, ring.number)
 
 
 class Run:
@@ -81,7 +81,7 @@ class Run:
         lease = ledger.admit(response_id, frames_of(self.drafts), len(self.drafts))
         self.live = LiveResponse(lease, fold_of(self.drafts), 0.0, frames_of(self.drafts))
         self._there, self._ledger = there, ledger
-        there.lives.enter(self.live)
+        there.live.enter(self.live)
 
     async def commit(self, *drafts: AnyDraft) -> None:
         self.live.emit(list(drafts))
@@ -96,15 +96,15 @@ class Run:
         await self._ledger.close(Closing(entry, "completed", b"{}", [], keep_turn=True))
         self.live.finish(entry, b"{}")
         self.drafts.append(LAST)
-        self._there.lives.leave(self.live)
+        self._there.live.leave(self.live)
 
     def move(self, there: Here) -> None:
         """Another node takes it over."""
         lost, self.live = self.live, LiveResponse(self.live.lease, fold_of(self.drafts))
         lost.lose()
-        self._there.lives.leave(lost)
+        self._there.live.leave(lost)
         self._there = there
-        there.lives.enter(self.live)
+        there.live.enter(self.live)
 
     @property
     def bytes(self) -> bytes:
@@ -137,5 +137,5 @@ async def read_to_end(cursor: Cursor) -> bytes:
 
 async def rounds(here: Here) -> None:
     while True:
-        here.echoes.look_at_all()
+        here.mirrors.poll_all()
         await asyncio.sleep(1.0)

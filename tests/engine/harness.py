@@ -13,27 +13,18 @@ import msgspec
 from outlive.core import status
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json, read_frame, split_frames
-from outlive.core.requests.limits import Limits
-from outlive.engine.admission import Accepted, Admitter, Submission
-from outlive.engine.cluster.mirrors import Mirrors
-from outlive.engine.cluster.node import Node
-from outlive.engine.cluster.notifier import ProgressNotifier
-from outlive.engine.delivery.committer import Committer
-from outlive.engine.delivery.live import LiveResponses
-from outlive.engine.delivery.reader import Reader
-from outlive.engine.engine import Engine
-from outlive.engine.ephemeral import EphemeralRuns
-from outlive.engine.retries import PendingCreates
-from outlive.engine.run.compactor import Compactor
-from outlive.engine.run.context_queries import ContextQueries
-from outlive.engine.run.runner import Runner
-from outlive.engine.slots import Capacity, Slots
-from outlive.engine.sweeper import RetentionPolicy, Sweeper
-from outlive.engine.worker import Worker
-from outlive.ports.backend import Backend, ContinuationMode
-from outlive.ports.bell import Bell, NoBell
+from outlive.engine.admission import Accepted, Submission
+from outlive.engine.build import build
+from outlive.engine.engine import EngineOptions
+from outlive.engine.ephemeral import EphemeralStorage
+from outlive.engine.slots import Capacity
+from outlive.engine.sweeper import RetentionPolicy
+from outlive.ports.backend import Backend, Backends, ContinuationMode
+from outlive.ports.bell import NoBell
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Admission, Admitted, AppendResults, Checkpoint, Claim, Closing, Entry, Lease
+from outlive.ports.storage import Storage
+from outlive.ports.toolbox import Tools
 from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.seal import SecretSeal
 from outlive.storage.sqlite.catalog import SqliteCatalog
@@ -45,7 +36,7 @@ from outlive.storage.sqlite.retention import SqliteRetention
 from outlive.storage.sqlite.threads import SqliteHistory
 from outlive.testing import Script, ScriptedBackend
 from tests.core.journals import assert_official_event
-from tests.engine.bus import Bus, CountingHeart
+from tests.engine.bus import Bus, CountingHeartbeat
 from tests.support.scripting import CountingIds
 
 PATIENCE = 60.0  # seconds; only a hang should ever meet it, not a busy machine
@@ -88,7 +79,7 @@ class FaultyLedger(SqliteLedger):
         self.reached[method] = asyncio.Event()
         return self.reached[method]
 
-    def let_go(self, method: str) -> None:
+    def let_pass(self, method: str) -> None:
         self.held.pop(method).set()
 
     async def _pass(self, method: str) -> None:
@@ -179,7 +170,7 @@ class FaultyHistory(SqliteHistory):
         return await super().before(position)
 
 
-class Rig:
+class Harness:
     """One server's engine, and short ways to drive it and look at it."""
 
     def __init__(
@@ -195,97 +186,59 @@ class Rig:
         ids: CountingIds | None = None,
         name: str = "worker",
         bus: Bus | None = None,
-        takes: bool = True,
+        claims: bool = True,
+        tools: Tools | None = None,
+        abandon_after: float | None = None,
     ) -> None:
         self.database = database
         self.bus = bus
-        self.heart = CountingHeart()
-        bell = bus.bell() if bus is not None else NoBell()
+        self.heartbeat = CountingHeartbeat()
         self.clock, self.ids = FixedClock(), ids or CountingIds()
         self.backend = ScriptedBackend("scripted", scripts, continuation=continuation, ids=self.ids)
         self.ledger, self.journal = FaultyLedger(database), FaultyJournal(database)
         self.ledger.shared = bus is not None
         self.history, self.catalog = FaultyHistory(database), SqliteCatalog(database)
-        self.lives, self.fleeting_lives = LiveResponses(), LiveResponses()
-        self.draining = self.leaving = False
-        self.echoes = Mirrors(self.journal, self.lives, bell) if bus is not None else None
-        self.reader = Reader(self.lives, self.journal, self.clock, self, 15.0, self.echoes)
-        self.committer = Committer(self.ledger, self.clock, linger)
-        self.compactor = Compactor(SecretSeal([b"secret"]), self.ids, self.clock)
-        self.runner = Runner(
-            self._route,
-            self.history,
-            self.clock,
-            self.ledger,
-            self.committer,
-            run_seconds=run_seconds,
-            compactor=self.compactor,
-        )
-        self.worker = Worker(
-            name,
-            self.ledger,
-            self.runner,
-            self.reader,
-            self.lives,
-            self.clock,
-            Slots(capacity or Capacity(running=100, waiting=100), shared=bus is not None),
-            bell,
-            self.heart,
-            takes=takes,
-        )
+        self.conversations, self.retention = SqliteConversations(database), SqliteRetention(database)
         memory_journal = MemoryJournal()
         self.memory = MemoryLedger(memory_journal)
-        memory_runner = Runner(
-            self._route,
-            self.history,
-            self.clock,
-            self.memory,
-            Committer(self.memory, self.clock, 0.0),
-            compactor=self.compactor,
-        )
-        self.fleeting = EphemeralRuns(self.memory, memory_runner, self.fleeting_lives)
-        self.fleeting_reader = Reader(self.fleeting_lives, memory_journal, self.clock, self, 15.0)
-        self.answering = PendingCreates(bell, alone=bus is None)
-        self.door = Admitter(
-            self._route,
-            self.ledger,
-            self.catalog,
-            self.history,
-            self.worker,
-            self.fleeting,
-            self.clock,
-            self.ids,
-            Limits(),
-            self.answering,
-            compactor=self.compactor,
-        )
-        self.contexts = ContextQueries(self._route, self.catalog, self.history, self.compactor, self.worker)
-        self.conversations = SqliteConversations(database)
-        self.keeper = SqliteRetention(database)
-        self.sweeper = Sweeper(self.keeper, self.clock, retention or RetentionPolicy())
-        self.engine = Engine(
-            backends={"scripted": self.backend},
-            route=self._route,
-            door=self.door,
-            contexts=self.contexts,
-            worker=self.worker,
-            fleeting=self.fleeting,
-            reader=self.reader,
-            fleeting_reader=self.fleeting_reader,
+        storage = Storage(
             ledger=self.ledger,
+            journal=self.journal,
+            history=self.history,
             catalog=self.catalog,
             conversations=self.conversations,
-            sweeper=self.sweeper,
+            retention=self.retention,
+            bell=bus.bell() if bus is not None else NoBell(),
+            heartbeat=self.heartbeat,
+            probe=database.probe,
+            secret=b"secret",
+            shared=bus is not None,
+        )
+        options = EngineOptions(
+            name=name,
+            capacity=capacity or Capacity(running=100, queued=100),
+            retention=retention or RetentionPolicy(),
+            claims=claims,
+            commit_seconds=linger,
+            run_seconds=run_seconds,
+            abandon_after=abandon_after,
+        )
+        self.engine = build(
+            storage,
+            EphemeralStorage(self.memory, memory_journal),
+            Backends({"scripted": self.backend}, self._route),
+            options,
             clock=self.clock,
             ids=self.ids,
-            limits=Limits(),
-            is_healthy=database.probe,
-            node=self._make_node(bell) if bus is not None else None,
+            seal=SecretSeal([b"secret"]),
+            tools=tools,
         )
-
-    def _make_node(self, bell: Bell) -> Node:
-        self.crier = ProgressNotifier(self.lives, bell, self.clock)
-        return Node(self.worker, self.reader, self.crier, self.answering, self.ledger, bell, self.heart)
+        parts = self.engine.parts
+        self.worker, self.admitter, self.ephemeral = parts.worker, parts.admitter, parts.ephemeral
+        self.reader, self.live, self.shutdown = parts.reader, parts.live, parts.shutdown
+        self.creates, self.contexts, self.sweeper = parts.creates, parts.contexts, parts.sweeper
+        self.services, self.committer = parts.services, parts.services.committer
+        self.mirrors, self.notifier, self.node = parts.reader.mirrors, parts.notifier, parts.node
 
     def _route(self, model: str) -> tuple[Backend, str]:
         return self.backend, model
@@ -302,7 +255,7 @@ class Rig:
         **fields: Any,
     ) -> Accepted:
         body = {"model": "m", "input": input, **fields}
-        return await self.door.admit(Submission(owner=owner, body=body, idempotency_key=key, retry_count=retry))
+        return await self.engine.admit(Submission(owner=owner, body=body, idempotency_key=key, retry_count=retry))
 
     async def answer(self, input: Any = "Hi", **fields: Any) -> Json:
         """A whole response; its final object."""
@@ -354,23 +307,23 @@ def answer_of(response: Json) -> str:
     return "".join(text_of(item) for item in response["output"] if item["type"] == "message")
 
 
-Scene = Callable[[Rig], Awaitable[None]]
+Body = Callable[[Harness], Awaitable[None]]
 
 
 @asynccontextmanager
-async def open_rig(path: Path, *scripts: Script, **options: Any) -> AsyncIterator[Rig]:
+async def open_harness(path: Path, *scripts: Script, **options: Any) -> AsyncIterator[Harness]:
     database = SqliteDatabase(str(path / "outlive.db"))
     try:
-        yield Rig(database, scripts, **options)
+        yield Harness(database, scripts, **options)
     finally:
         await database.close()
 
 
-def play(path: Path, scene: Scene, *scripts: Script, **options: Any) -> None:
+def run_with_harness(path: Path, body: Body, *scripts: Script, **options: Any) -> None:
     """Run a scene on a fresh engine over the database in that folder."""
 
     async def go() -> None:
-        async with asyncio.timeout(PATIENCE), open_rig(path, *scripts, **options) as rig:
-            await scene(rig)
+        async with asyncio.timeout(PATIENCE), open_harness(path, *scripts, **options) as harness:
+            await body(harness)
 
     asyncio.run(go())

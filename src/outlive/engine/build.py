@@ -1,0 +1,88 @@
+"""Building an engine: for the server and for tests alike."""
+
+from __future__ import annotations
+
+from outlive.core.ids import IdSource
+from outlive.engine.admission import Admitter
+from outlive.engine.cluster.mirrors import Mirrors
+from outlive.engine.cluster.node import Node
+from outlive.engine.cluster.notifier import ProgressNotifier
+from outlive.engine.context_queries import ContextQueries
+from outlive.engine.delivery.committer import Committer
+from outlive.engine.delivery.live import LiveResponses
+from outlive.engine.delivery.reader import Reader, Shutdown
+from outlive.engine.engine import Engine, EngineOptions, Parts
+from outlive.engine.ephemeral import EphemeralRuns, EphemeralStorage, Journals
+from outlive.engine.retries import PendingCreates, Retries
+from outlive.engine.run.closer import Closer
+from outlive.engine.run.compactor import Compactor
+from outlive.engine.run.run import RunServices
+from outlive.engine.slots import Slots
+from outlive.engine.sweeper import Sweeper
+from outlive.engine.worker import Worker
+from outlive.ports.backend import Backends
+from outlive.ports.clock import Clock
+from outlive.ports.seal import Seal
+from outlive.ports.storage import Storage
+from outlive.ports.toolbox import Tools
+
+
+def build(
+    storage: Storage,
+    memory: EphemeralStorage,
+    backends: Backends,
+    options: EngineOptions,
+    *,
+    clock: Clock,
+    ids: IdSource,
+    seal: Seal,
+    tools: Tools | None = None,
+) -> Engine:
+    """Build an engine on a database. `seal` closes compaction items."""
+    shutdown, live = Shutdown(), LiveResponses()
+    journal = Journals(memory, storage.journal)
+    mirrors = Mirrors(storage.journal, live, storage.bell) if storage.shared else None
+    reader = Reader(live, journal, clock, shutdown, options.keep_alive_seconds, mirrors)
+    committer = Committer(storage.ledger, clock, options.commit_seconds)
+    services = RunServices(
+        route=backends.route,
+        history=storage.history,
+        clock=clock,
+        committer=committer,
+        closer=Closer(committer, backends.route, clock),
+        run_seconds=options.run_seconds,
+        tools=tools,
+        compactor=Compactor(seal, ids, clock),
+    )
+    slots = Slots(options.capacity, shared=storage.shared)
+    worker = Worker(options.name, storage, services, live, slots, shutdown, claims=options.claims)
+    ephemeral = EphemeralRuns(memory.ledger, services, live)
+    creates = PendingCreates(storage.bell, alone=not storage.shared)
+    retries = Retries(storage.catalog, clock, creates)
+    admitter = Admitter(
+        storage, services, worker, ephemeral, retries, ids, limits=options.limits, event_names=options.event_names
+    )
+    contexts = ContextQueries(storage, services, worker)
+    sweeper = Sweeper(storage.retention, clock, options.retention)
+    notifier = ProgressNotifier(live, storage.bell, clock) if mirrors is not None else None
+    node = None
+    if mirrors is not None and notifier is not None and reader.remote_folds is not None:
+        node = Node(storage, worker, mirrors, reader.remote_folds, notifier, creates)
+    parts = Parts(
+        storage=storage,
+        backends=backends,
+        services=services,
+        worker=worker,
+        admitter=admitter,
+        ephemeral=ephemeral,
+        reader=reader,
+        live=live,
+        creates=creates,
+        contexts=contexts,
+        sweeper=sweeper,
+        shutdown=shutdown,
+        notifier=notifier,
+        node=node,
+        clock=clock,
+    )
+    return Engine(parts, options, ids)

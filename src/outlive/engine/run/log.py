@@ -1,0 +1,83 @@
+"""The log of one run: all that the run's parts (tools, fitting, reattaching) see of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from outlive.core.errors import StorageUnavailable
+from outlive.core.events import AnyDraft
+from outlive.core.fold import Fold
+from outlive.core.naming import Renaming
+from outlive.engine.delivery.committer import Committer
+from outlive.engine.delivery.live import LiveResponse
+from outlive.ports.clock import Clock
+from outlive.ports.ledger import Checkpoint, Claim
+
+# While the storage is down: seconds until the next try.
+STORAGE_PAUSE = 1.0
+
+
+class RunLog:
+    """Emits events, waits until they are durable, and saves the checkpoint that the next worker would start from."""
+
+    __slots__ = ("_committer", "_live", "claim", "clock", "emit")
+
+    def __init__(self, live: LiveResponse, committer: Committer, clock: Clock) -> None:
+        self.claim: Claim = live.claim
+        self.clock = clock
+        self._live = live
+        self._committer = committer
+        # Raises StaleFence if the response is lost. Bound here, for it is called for every event.
+        self.emit: Callable[[list[AnyDraft]], None] = partial(committer.submit, live)
+        if live.claim.request.event_names != "openai":
+            renaming = Renaming()
+            self.emit = lambda drafts: committer.submit(live, renaming.rename(drafts))
+
+    @property
+    def response_id(self) -> str:
+        """Id of the response."""
+        return self._live.lease.response_id
+
+    @property
+    def fold(self) -> Fold:
+        """The fold of the durable events."""
+        return self._live.fold
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint as last saved."""
+        return self._live.checkpoint
+
+    @property
+    def is_lost(self) -> bool:
+        """True if this worker may not write the response any more."""
+        return self._live.tail.lost
+
+    @property
+    def is_full(self) -> bool:
+        """True if so much is pending that the run should wait with `flush`."""
+        return self._live.pending.is_full
+
+    @property
+    def is_durable(self) -> bool:
+        """True if everything emitted is durable."""
+        return self._live.is_durable
+
+    async def flush(self) -> None:
+        """Wait until everything emitted is durable, or the response is lost."""
+        await self._committer.flush(self._live)
+
+    async def save_checkpoint(self, **changes: Any) -> None:
+        """Change the checkpoint and save it. Waits for a storage that is down: that must not end a run."""
+        live = self._live
+        live.checkpoint = msgspec.structs.replace(live.checkpoint, **changes)
+        while not live.tail.lost:
+            try:
+                await live.ledger.save_checkpoint(live.lease, live.checkpoint)
+                return
+            except StorageUnavailable:
+                await self.clock.sleep(STORAGE_PAUSE)

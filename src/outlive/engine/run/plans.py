@@ -1,0 +1,187 @@
+"""Plans: what follows a step of a run. Pure: values in, values out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from outlive.core.events import AnyDraft, Json
+from outlive.core.fold import Fold
+from outlive.core.ids import IdSource
+from outlive.core.recovery import OpenText
+from outlive.core.requests.create import CreateResponse
+from outlive.core.toolcalls import calls
+from outlive.core.toolcalls.approvals import find_approved
+from outlive.core.toolcalls.buffer import RequestedCall
+from outlive.core.toolcalls.calls import ToolCall
+from outlive.core.toolcalls.offer import add_server_tools
+from outlive.core.usage import add_usage
+from outlive.ports.backend import Ending, ModelCall, OnChunks
+from outlive.ports.ledger import Checkpoint
+from outlive.ports.toolbox import Tool, ToolSession
+
+# Times that a call of an idempotent tool is repeated before it counts as one that cannot be made.
+MAX_REPEATS = 2
+OVER_LIMIT = "This call was not made: the response may make no more calls of tools."
+
+# Items of a response that its model has not written.
+_NOT_THE_MODELS = frozenset({"mcp_list_tools", "compaction"})
+_CLIENT_CALLS = frozenset({"function_call", "custom_tool_call"})
+
+ScheduledCall: TypeAlias = tuple[ToolCall, Tool | None]
+MakeCall: TypeAlias = Callable[[OpenText | None], Awaitable[ModelCall]]
+OpenStream: TypeAlias = Callable[[OnChunks], AsyncGenerator[list[bytes], None]]
+
+
+class StepResult(msgspec.Struct, frozen=True):
+    """The end of one step: the drafts not emitted yet, with calls of server tools among them, and how it ended."""
+
+    drafts: Sequence[AnyDraft | RequestedCall]
+    ending: Ending
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """End the response with these drafts."""
+
+    drafts: list[AnyDraft]
+    ending: Ending
+
+
+class CallTools(msgspec.Struct, frozen=True):
+    """Emit the drafts and make the calls."""
+
+    drafts: list[AnyDraft]
+    calls: list[ScheduledCall]
+    ending: Ending  # of the step, with the usage of all steps so far
+    asks_approval: bool = False  # a person must be asked before the run can go on
+
+
+class AskAgain(msgspec.Struct, frozen=True):
+    """Ask the model for the next step."""
+
+
+class ToolPlan:
+    """Decides over the steps of a run that uses the server's own tools."""
+
+    def __init__(self, request: CreateResponse, session: ToolSession, ids: IdSource, max_steps: int) -> None:
+        self._request = request
+        self._tools: Mapping[str, Tool] = session.tools
+        self._lists = session.lists
+        self._ids = ids
+        self._max_steps = max_steps
+
+    # -- before a step
+
+    def offer(self, output: list[Json], fold: Fold, checkpoint: Checkpoint) -> CreateResponse:
+        """Return the request for the next step, which continues `output`."""
+        return add_server_tools(
+            self._request,
+            {alias: tool.spec for alias, tool in self._tools.items()},
+            first=all(item["type"] in _NOT_THE_MODELS or item.get("approval_request_id") for item in output),
+            spent=self._is_spent(fold, checkpoint),
+            max_output_tokens=self._tokens_left(checkpoint.usage),
+        )
+
+    def resume(self, past: list[Json], fold: Fold, checkpoint: Checkpoint) -> CallTools:
+        """Return what comes before the next step: lists of tools to show, calls that an earlier worker left open, and
+        calls that were approved since."""
+        drafts: list[AnyDraft] = []
+        shown = {item["id"] for item in fold.output}
+        index = len(fold.output)
+        for item in self._lists:
+            if item["id"] not in shown:
+                drafts += calls.show_list(item, index)
+                index += 1
+        scheduled: list[ScheduledCall] = []
+        for call in calls.find_open(fold):
+            if call.begun and not self.may_repeat(call, checkpoint):
+                drafts += calls.finish(call, calls.fail(calls.INTERRUPTED))
+            else:
+                scheduled.append((call, self._find(call.label, call.name)))
+        for item in find_approved(past, self._request.input, fold.output):
+            call = self._new_call(index, item["server_label"], item["name"], item["arguments"], item["id"])
+            drafts += calls.announce(call)
+            scheduled.append((call, self._find(call.label, call.name)))
+            index += 1
+        return CallTools(drafts, scheduled, Ending("completed", usage=checkpoint.usage))
+
+    def may_repeat(self, call: ToolCall, checkpoint: Checkpoint) -> bool:
+        """Return True if a call that was begun and interrupted may be made again."""
+        tool = self._find(call.label, call.name)
+        return tool is not None and tool.idempotent and checkpoint.repeats.get(call.item_id, 0) < MAX_REPEATS
+
+    # -- after a step
+
+    def next(self, step: StepResult, fold: Fold, checkpoint: Checkpoint) -> Finish | CallTools:
+        """Decide what follows a step of the model."""
+        usage = add_usage(checkpoint.usage, step.ending.usage)
+        ending = msgspec.structs.replace(step.ending, usage=usage)
+        spent = self._is_spent(fold, checkpoint)
+        planned = self._schedule(step.drafts, ending, spent, self._calls_left(fold))
+        requested = any(isinstance(draft, RequestedCall) for draft in step.drafts)
+        useless = spent and not planned.calls and not planned.asks_approval
+        if not requested or ending.status == "incomplete" or useless:
+            return Finish(planned.drafts, ending)
+        return planned
+
+    def after_calls(self, made: CallTools, fold: Fold) -> Finish | AskAgain:
+        """Decide what follows the calls that `next` asked for."""
+        if made.asks_approval or self.is_clients_turn(fold):
+            return Finish([], made.ending)
+        if self._tokens_left(made.ending.usage) == 0:
+            return Finish([], msgspec.structs.replace(made.ending, status="incomplete", reason="max_output_tokens"))
+        return AskAgain()
+
+    def is_clients_turn(self, fold: Fold) -> bool:
+        """Return True if the model called a tool of the client's, or a person must approve a call."""
+        types = {item["type"] for item in fold.output}
+        return not types.isdisjoint(_CLIENT_CALLS) or "mcp_approval_request" in types
+
+    def _schedule(
+        self, step: Sequence[AnyDraft | RequestedCall], ending: Ending, spent: bool, left: int | None
+    ) -> CallTools:
+        drafts: list[AnyDraft] = []
+        scheduled: list[ScheduledCall] = []
+        asks = False
+        for draft in step:
+            if not isinstance(draft, RequestedCall):
+                drafts.append(draft)
+                continue
+            tool = self._tools[draft.name]
+            call = self._new_call(draft.output_index, tool.spec.label, tool.spec.name, draft.arguments)
+            if not draft.whole or ending.status == "incomplete" or spent:
+                drafts += [*calls.announce(call), calls.close_unmade(call)]
+            elif tool.needs_approval:
+                drafts += calls.ask_approval(call, self._ids.new("mcpr"))
+                asks = True
+            elif left is not None and len(scheduled) >= left:
+                drafts += [*calls.announce(call), *calls.finish(call, calls.fail(OVER_LIMIT))]
+            else:
+                drafts += calls.announce(call)
+                scheduled.append((call, tool))
+        return CallTools(drafts, scheduled, ending, asks)
+
+    # -- limits
+
+    def _calls_left(self, fold: Fold) -> int | None:
+        most = self._request.max_tool_calls
+        return None if most is None else max(0, most - calls.count_made(fold))
+
+    def _is_spent(self, fold: Fold, checkpoint: Checkpoint) -> bool:
+        return self._calls_left(fold) == 0 or checkpoint.steps >= self._max_steps
+
+    def _tokens_left(self, usage: Json | None) -> int | None:
+        most = self._request.max_output_tokens
+        return most if most is None or usage is None else max(0, most - usage["output_tokens"])
+
+    def _new_call(self, index: int, label: str, name: str, arguments: str, approval: str | None = None) -> ToolCall:
+        item_id = self._ids.new("mcp")
+        return ToolCall(
+            item_id=item_id, output_index=index, label=label, name=name, arguments=arguments, approval=approval
+        )
+
+    def _find(self, label: str, name: str) -> Tool | None:
+        tools = self._tools.values()
+        return next((tool for tool in tools if (tool.spec.label, tool.spec.name) == (label, name)), None)
