@@ -74,7 +74,7 @@ async def wait(text: str, context: Context[Any, Any]) -> str:
 def break_down(context: Context[Any, Any]) -> str:
     """Fail."""
     write("break_down", None, context)
-    raise ValueError("the machine is out of order")
+    raise ValueError("the tool is broken")
 
 
 @server.tool()

@@ -17,7 +17,7 @@ SECONDS = 30.0
 
 
 class McpServer:
-    """A running MCP server, and what it was asked."""
+    """A running MCP server, and the calls that it has received."""
 
     def __init__(self, folder: Path, transport: str = "http") -> None:
         self.folder = folder
@@ -62,11 +62,11 @@ class McpServer:
         file = self.folder / "calls"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
-    def named(self, tool: str) -> list[dict[str, Any]]:
+    def calls_of(self, tool: str) -> list[dict[str, Any]]:
         return [call for call in self.calls if call["tool"] == tool]
 
-    def forget(self) -> None:
-        """Count anew."""
+    def forget_calls(self) -> None:
+        """Delete the record of calls."""
         (self.folder / "calls").unlink(missing_ok=True)
 
     def open_gate(self) -> None:

@@ -1,13 +1,13 @@
-"""MCP servers that misbehave: each path of this one is another way to be no good.
+"""MCP servers that misbehave, each in another way, by path.
 
-/good          works: `echo` gives back what it is told
+/good          works: `echo` returns its text
 /hang-connect  never answers anything          /hang-list, /hang-call  never answers that
 /html          answers with a page             /garbage       answers with what is no JSON
 /elsewhere     sends to another origin         /moved         sends to /good on the same one
 /deep          a schema of 60 levels           /many          a list without an end
 /changing      another tool each time it is asked               /image    an image, and words beside it
-/big-image     one that is too long to keep    /loud          says in its errors what token it was given
-/gate          refuses everybody (401)         /dead          drops the connection in the middle of a call
+/big-image     one that is too long to keep    /loud          repeats its token in errors
+/gate          refuses all requests (401)      /dead          drops the connection in the middle of a call
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PIXEL = base64.b64encode(b"\x89PNG" + bytes(60)).decode()
 
 
 class OddServer:
-    """All of them on one port. `asked` holds path and method of each message."""
+    """All of them on one port. `asked` holds the path and the method of each message."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
@@ -34,7 +34,7 @@ class OddServer:
         self.over = threading.Event()
         odd = self
 
-        class PendingCreates(BaseHTTPRequestHandler):
+        class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
@@ -52,7 +52,7 @@ class OddServer:
 
             def log_message(self, format: str, *args: object) -> None: ...
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), PendingCreates)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
 

@@ -1,4 +1,4 @@
-"""What the tests of tools share: a scripted model, real MCP servers, and Outlive servers that may call them."""
+"""Fixtures for the tests of tools: a scripted model, real MCP servers, and Outlive servers that use them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,22 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
+from tests.support.fixtures import upstream
 from tests.support.mcp_server import McpServer
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream
 
-# Whatever is said at the loudest: none of it may be a secret.
-LOUD = ("--log-level", "debug")
+# The most detailed log: it may not hold a secret either.
+DEBUG = ("--log-level", "debug")
 
 Serve = Callable[..., OutliveServer]
 
-
-@pytest.fixture(scope="session")
-def upstream() -> Iterator[FakeUpstream]:
-    with FakeUpstream() as fake:
-        yield fake
+__all__ = ["upstream"]
 
 
 @pytest.fixture(scope="session", params=["http", "sse"])
 def mcp(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[McpServer]:
-    """A real MCP server, once with each transport."""
+    """Start a real MCP server, once with each transport."""
     with McpServer(tmp_path_factory.mktemp("mcp"), request.param) as running:
         running.open_gate()
         yield running
@@ -35,14 +32,14 @@ def mcp(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def make_server(tmp_path: Path, upstream: FakeUpstream) -> Iterator[Serve]:
-    """Makes servers that do not run yet, and sees that none is left when the test is over."""
+    """Give a function that makes servers without starting them. They are killed after the test."""
     with ExitStack() as stack:
 
         def make(*flags: str, config: str = "", **env: str) -> OutliveServer:
             path = tmp_path / "outlive.toml"
             path.write_text(config)
-            server = OutliveServer(tmp_path / "server", upstream.url, *LOUD, "--config", str(path), *flags, env=env)
-            stack.push(server)  # kills it, and looks through what it has journaled
+            server = OutliveServer(tmp_path / "server", upstream.url, *DEBUG, "--config", str(path), *flags, env=env)
+            stack.push(server)  # kills it, and checks its journal
             return server
 
         yield make
@@ -50,14 +47,14 @@ def make_server(tmp_path: Path, upstream: FakeUpstream) -> Iterator[Serve]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory, upstream: FakeUpstream, mcp: McpServer) -> Iterator[OutliveServer]:
-    """One that may be sent to private addresses, and knows the MCP server as `desk`."""
+    """Start a server that may use private addresses, with the MCP server registered as `notes`."""
     folder = tmp_path_factory.mktemp("tools")
     config = folder / "outlive.toml"
     config.write_text(
-        f'mcp_private = true\n[mcp.desk]\nurl = "{mcp.url}"\nauthorization = "env:DESK_TOKEN"\n'
-        'allowed_tools = ["add", "remember", "set_to"]\nheaders = { X-Team = "the-desk" }\n'
+        f'mcp_private = true\n[mcp.notes]\nurl = "{mcp.url}"\nauthorization = "env:NOTES_TOKEN"\n'
+        'allowed_tools = ["add", "remember", "set_to"]\nheaders = { X-Team = "notes-team" }\n'
     )
-    running = OutliveServer(folder, upstream.url, *LOUD, "--config", str(config), env={"DESK_TOKEN": "desk-token"})
+    running = OutliveServer(folder, upstream.url, *DEBUG, "--config", str(config), env={"NOTES_TOKEN": "notes-token"})
     with running:
         yield running
         assert "Traceback" not in running.log, running.log

@@ -1,4 +1,4 @@
-"""Tools and agents on the embedded real model, whose words nobody can foresee."""
+"""Tools and agents on the embedded model, a real one without a script."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from tests.support.mcp_server import McpServer
 from tests.support.server import OutliveServer
 
 ROOT = Path(__file__).parent.parent.parent
-AGENTS = ("librarian_to_serve:librarian", "archivist_to_serve:archivist")
+AGENTS = ("openai_agents:openai_agent", "pydantic_agents:pydantic_agent")
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OutliveServer]:
-    """A server that brings its own model, and may be sent to private addresses."""
+    """Start a server with the embedded model that may use private addresses."""
     with OutliveServer(tmp_path_factory.mktemp("model"), None, env={"OUTLIVE_MCP_PRIVATE": "true"}) as running:
         yield running
 
 
 def test_a_real_model_is_offered_the_tools_of_a_real_mcp_server(model: OutliveServer, tmp_path: Path) -> None:
-    with McpServer(tmp_path / "mcp") as desk:
-        desk.open_gate()
-        tool = {"type": "mcp", "server_label": "desk", "server_url": desk.url, "require_approval": "never"}
+    with McpServer(tmp_path / "mcp") as mcp:
+        mcp.open_gate()
+        tool = {"type": "mcp", "server_label": "notes", "server_url": mcp.url, "require_approval": "never"}
         ended = Client(model.port).create("demo", "Remember the milk.", tools=[tool], max_output_tokens=60).body
     assert ended["status"] in ("completed", "incomplete")
     assert ended["output"][0]["type"] == "mcp_list_tools"
     check_ended(Client(model.port), ended["id"])
 
 
-def test_real_agents_on_a_real_model_survive_a_kill_in_mid_sentence(model: OutliveServer, tmp_path: Path) -> None:
-    flags = [word for agent in AGENTS for word in ("--agent", f"tests.tooling.{agent}")]
+def test_agents_on_a_real_model_survive_a_kill_in_the_middle_of_a_text(model: OutliveServer, tmp_path: Path) -> None:
+    flags = [word for agent in AGENTS for word in ("--agent", f"tests.served_agents.{agent}")]
     env = {"PYTHONPATH": str(ROOT), "MODEL_URL": model.base_url, "MODEL_NAME": "demo"}
     with OutliveServer(tmp_path / "server", None, *flags, env=env) as server, ExitStack() as stack:
         client = Client(server.port)
-        names = ("The-Librarian", "archivist")
+        names = ("Openai-Agent", "pydantic_agent")
         streams = [stack.enter_context(client.stream(name, "Tell me a long story.")) for name in names]
         for stream in streams:
             for _ in range(5):
@@ -53,6 +53,6 @@ def test_real_agents_on_a_real_model_survive_a_kill_in_mid_sentence(model: Outli
             with client.follow(stream.id, stream.last) as rest:
                 ended = check_ended(client, stream.id, [*stream.frames, *rest.read_all().frames])
             shown = "".join(e["delta"] for e in stream.events if e["type"] == "response.output_text.delta")
-            # Nobody but its model could go on in the middle of a sentence: what was shown stays, and it has ended.
+            # Only its model could continue in the middle of a text: what was shown stays, and the response has ended.
             assert ended["status"] == "incomplete" and text_of(ended).startswith(shown)
             assert client.create(name, "Say hello.", max_output_tokens=20).body["status"] == "completed"

@@ -1,4 +1,4 @@
-"""Where requests may send this server: nowhere that only its own network knows."""
+"""Requests cannot send this server to private addresses."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ PRIVATE = [
 
 
 @pytest.mark.parametrize("address", PRIVATE)
-def test_private_addresses_are_known_in_every_spelling(address: str) -> None:
+def test_a_private_address_is_recognised_in_every_spelling(address: str) -> None:
     assert is_private(address)
 
 
 @pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1::1", "64:ff9b::5db8:d822"])
-def test_public_addresses_are_public(address: str) -> None:
+def test_a_public_address_is_not_private(address: str) -> None:
     assert not is_private(address)
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST.", "db.internal", "printer.local", "[::1]", "127.0.0.1"])
-def test_some_hosts_are_private_by_their_looks(host: str) -> None:
+def test_a_host_is_recognised_as_private_by_its_name(host: str) -> None:
     assert names_private(host)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000/mcp", "http://localhost/mcp", "https://[::1]/mcp"])
-def test_a_private_address_is_refused_at_once(url: str) -> None:
+def test_a_private_url_is_refused_in_a_request(url: str) -> None:
     servers = McpSource([], CountingIds(), private=False, seconds=1)
     with pytest.raises(InvalidRequest) as refused:
         servers.check({"type": "mcp", "server_label": "x", "server_url": url}, "tools[0]")
@@ -60,18 +60,20 @@ def test_a_private_address_is_refused_at_once(url: str) -> None:
 
 
 def test_a_registered_server_may_have_a_private_address() -> None:
-    servers = McpSource([ToolServer(label="desk", url="http://127.0.0.1/mcp")], CountingIds(), private=False, seconds=1)
-    entry = {"type": "mcp", "server_label": "desk"}
+    servers = McpSource(
+        [ToolServer(label="notes", url="http://127.0.0.1/mcp")], CountingIds(), private=False, seconds=1
+    )
+    entry = {"type": "mcp", "server_label": "notes"}
     assert servers.owns(entry)
     servers.check(entry, "tools[0]")
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "0x7f000001", "2130706433", "127.1"])
-def test_a_name_that_turns_out_to_be_private_is_not_connected_to(host: str) -> None:
+def test_a_name_that_resolves_to_a_private_address_is_not_connected_to(host: str) -> None:
     async def ask() -> None:
         async with httpx2.AsyncClient(transport=GuardedTransport(private=False)) as client:
             await client.get(f"http://{host}:9/")
 
     with pytest.raises((PrivateAddress, httpx2.ConnectError, httpx2.InvalidURL)) as refused:
         asyncio.run(ask())
-    assert "refused" not in str(refused.value).lower()  # nobody was asked at all
+    assert "refused" not in str(refused.value).lower()  # no connection was tried

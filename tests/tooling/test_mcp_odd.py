@@ -1,4 +1,4 @@
-"""MCP servers that are slow, broken, huge or indiscreet: the response always comes to a good end, in time."""
+"""MCP servers that hang, break, send too much or repeat secrets: the response still completes in time."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def tool(odd: OddServer, path: str, label: str = "odd", **fields: Any) -> Json:
 
 
 def echo(body: Json) -> Script:
-    """Calls what it is offered, and then says what it was told."""
-    told = [message["content"] for message in body["messages"] if message["role"] == "tool"]
+    """Script of a model that calls the first tool it is offered, and answers with the output."""
+    outputs = [message["content"] for message in body["messages"] if message["role"] == "tool"]
     offered = [each["function"]["name"] for each in body.get("tools") or []]
-    if told or not offered:
-        return say(told[-1] if told else "Without, then.")
+    if outputs or not offered:
+        return say(outputs[-1] if outputs else "Without, then.")
     return [call(0, '{"text": "hi"}', "call_1", offered[0]), *ending("tool_calls")]
 
 
@@ -66,14 +66,14 @@ def find(response: Json, kind: str) -> Json:
         ("/many", "list of tools has more than"),
     ],
 )
-def test_a_server_that_is_no_good_has_no_tools_and_the_list_says_why(
+def test_an_unusable_server_has_no_tools_and_the_list_gives_the_reason(
     server: OutliveServer, upstream: FakeUpstream, odd: OddServer, path: str, words: str
 ) -> None:
     listed = find(ask(server, upstream, tool(odd, path)), "mcp_list_tools")
     assert listed["tools"] == [] and words in listed["error"]
 
 
-def test_servers_that_hang_cost_the_time_of_one_and_the_others_are_used(
+def test_several_hanging_servers_delay_a_response_once_and_the_others_are_used(
     server: OutliveServer, upstream: FakeUpstream, odd: OddServer
 ) -> None:
     tools = [tool(odd, path, path.strip("/")) for path in ("/hang-connect", "/hang-list", "/good")]
@@ -93,7 +93,7 @@ def test_servers_that_hang_cost_the_time_of_one_and_the_others_are_used(
         ("/loud", "mcp_protocol_error", "The token Bearer *** of *** is no good."),
     ],
 )
-def test_a_call_that_gets_no_good_answer_has_failed_and_the_model_is_told(
+def test_a_call_without_a_usable_answer_fails_and_the_model_gets_the_reason(
     server: OutliveServer, upstream: FakeUpstream, odd: OddServer, path: str, kind: str, words: str
 ) -> None:
     before = odd.asked.count((path, "tools/call"))
@@ -105,30 +105,32 @@ def test_a_call_that_gets_no_good_answer_has_failed_and_the_model_is_told(
 
 
 @pytest.mark.parametrize("path", ["/moved", "/deep"])
-def test_what_is_only_unusual_works(server: OutliveServer, upstream: FakeUpstream, odd: OddServer, path: str) -> None:
+def test_a_redirect_and_a_deep_schema_work(
+    server: OutliveServer, upstream: FakeUpstream, odd: OddServer, path: str
+) -> None:
     assert find(ask(server, upstream, tool(odd, path)), "mcp_call")["output"] == "hi"
 
 
 @pytest.mark.parametrize(("path", "kept"), [("/image", True), ("/big-image", False)])
-def test_an_image_is_kept_for_the_client_and_the_model_is_told_that_there_is_one(
+def test_an_image_is_kept_for_the_client_and_mentioned_to_the_model(
     server: OutliveServer, upstream: FakeUpstream, odd: OddServer, path: str, kept: bool
 ) -> None:
     made = ask(server, upstream, tool(odd, path))
     blocks = json.loads(find(made, "mcp_call")["output"])
     assert blocks[0] == {"type": "text", "text": "hi"}
     assert ("data" in blocks[1]) is kept
-    told = find(made, "message")["content"][0]["text"]
-    assert "image/png" in told and "iVBOR" not in told
+    text = find(made, "message")["content"][0]["text"]
+    assert "image/png" in text and "iVBOR" not in text
 
 
-def test_a_list_that_changes_is_the_same_throughout_a_conversation(
+def test_a_changing_list_of_tools_stays_the_same_within_a_conversation(
     server: OutliveServer, upstream: FakeUpstream, odd: OddServer
 ) -> None:
     conversation = Client(server.port).new_conversation()
     changing = tool(odd, "/changing")
     first = ask(server, upstream, changing, conversation=conversation)
     second = ask(server, upstream, changing, conversation=conversation)
-    assert [item["type"] for item in second["output"]] == ["message"]  # told already, by the first turn's call
+    assert [item["type"] for item in second["output"]] == ["message"]  # the first turn's output is in the context
     assert odd.lists["/changing"] == 1
     other = ask(server, upstream, changing)
     assert find(other, "mcp_call")["name"] != find(first, "mcp_call")["name"]

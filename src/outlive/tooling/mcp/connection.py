@@ -79,10 +79,7 @@ class McpConnection:
         """Return the server's tools as an `mcp_list_tools` item shows them, or the reason why there are none."""
         try:
             async with self._connected() as client, asyncio.timeout(min(LIST_SECONDS, self._seconds)):
-                tools = [_show_tool(tool) for tool in await _list(client)]
-            if len(msgspec.json.encode(tools)) > MAX_LIST:
-                return [], f"The server's list of tools has more than {MAX_LIST} bytes."
-            return tools, None
+                return await _list(client), None
         except (MCPError, McpUnreachable) as error:
             return [], self._redact(_explain(error).message)
 
@@ -209,16 +206,20 @@ class McpConnection:
         )
 
 
-async def _list(client: Client) -> list[Tool]:
-    tools: list[Tool] = []
-    cursor = None
+async def _list(client: Client) -> list[Json]:
+    tools: list[Json] = []
+    size, cursor = 0, None
     for _ in range(MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
-        tools += page.tools
+        shown = [_show_tool(tool) for tool in page.tools][: MAX_TOOLS - len(tools)]
+        tools += shown
+        size += len(msgspec.json.encode(shown))
+        if size > MAX_LIST:
+            raise McpUnreachable(f"The server's list of tools has more than {MAX_LIST} bytes.")
         cursor = page.next_cursor
         if cursor is None or len(tools) >= MAX_TOOLS:
             break
-    return tools[:MAX_TOOLS]
+    return tools
 
 
 def _transports(server: ToolServer) -> list[str]:

@@ -1,4 +1,4 @@
-"""Agents of pydantic-ai that the tests serve as models. Each has a scripted model of its own: for-NAME."""
+"""Agents of pydantic-ai that the tests serve. Each has a scripted model of its own: for-NAME."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic_ai import Agent, ModelRetry
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from tests.tooling.agents_to_serve import MODEL, UPSTREAM, look_up
+from tests.served_agents.function_agents import MODEL, UPSTREAM, look_up
 
 PROVIDER = OpenAIProvider(base_url=UPSTREAM, api_key="any")
 
@@ -20,15 +20,15 @@ class File(BaseModel):
 
 
 def search(word: str) -> str:
-    """Wants short words."""
+    """Asks the model to retry with a shorter word."""
     if len(word) > 3:
         raise ModelRetry("Only short words, please.")
     return f"{word} was found"
 
 
-def stumble(word: str) -> str:
-    """Never works."""
-    raise ValueError(f"{word} fell down")
+def fail(word: str) -> str:
+    """Always fails."""
+    raise ValueError(f"{word} failed")
 
 
 def make(name: str, **fields: Any) -> Agent[Any, Any]:
@@ -36,7 +36,7 @@ def make(name: str, **fields: Any) -> Agent[Any, Any]:
     return Agent(model, name=name, **fields)
 
 
-archivist = make("archivist", instructions="Be brief.", tools=[look_up])
-filer = make("filer", output_type=File, tools=[look_up])
-seeker = make("seeker", tools=[search])
-faller = make("faller", tools=[stumble])
+pydantic_agent = make("pydantic_agent", instructions="Be brief.", tools=[look_up])
+structured_pydantic = make("structured_pydantic", output_type=File, tools=[look_up])
+retrying_tool = make("retrying_tool", tools=[search])
+failing_tool_pydantic = make("failing_tool_pydantic", tools=[fail])

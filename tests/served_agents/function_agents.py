@@ -1,6 +1,6 @@
-"""Agents that the tests serve as models. Each call of a tool leaves a line in the file that TOOL_FILE names.
+"""Functions that the tests serve as agents. Each call of a tool writes a line to the file that TOOL_FILE names.
 
-TOOL_GATE names another: a tool that finds none there waits for it, so that a server can be killed while it runs.
+A tool waits until the file that TOOL_GATE names exists, so that a server can be killed while the tool runs.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 from outlive.agent import AgentContext, AgentError, AgentRequest, CallFailed, ReasoningText
 
 UPSTREAM = os.environ.get("MODEL_URL", "http://127.0.0.1:9/v1")
-MODEL = os.environ.get("MODEL_NAME")  # of all agents that have a model; else each has its own
+MODEL = os.environ.get("MODEL_NAME")  # for all agents that have a model; without it each has a scripted model
 SECRET = "-".join(["canary", "in", "the", "agent"])
 FILE = Path(os.environ.get("TOOL_FILE", os.devnull))
 GATE = Path(os.environ.get("TOOL_GATE", os.devnull))
 
 
-def note(word: str) -> None:
+def record(word: str) -> None:
     with FILE.open("a") as file:
         file.write(f"{word}\n")
 
@@ -30,14 +30,14 @@ def is_open() -> bool:
 
 async def look_up(word: str) -> str:
     """Look a word up."""
-    note(word)
+    record(word)
     while not is_open():
         await asyncio.sleep(0.01)
     return f"{word} is a word"
 
 
-async def clerk(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
-    """A function as an agent: it thinks, looks two words up, and tells of them."""
+async def two_calls(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
+    """Reasons, makes two calls, and answers with their outputs."""
     yield ReasoningText("Let me see.")
     yield "Looking. "
     first = await context.call(look_up, word=request.text)
@@ -46,8 +46,8 @@ async def clerk(request: AgentRequest, context: AgentContext) -> AsyncIterator[s
     yield f"Second: {second}."
 
 
-async def asker(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
-    """Looks one word up, and takes it well when that comes to nothing."""
+async def one_call(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
+    """Makes one call, and handles its failure."""
     yield "Looking. "
     try:
         yield await context.call(look_up, word=request.text)
@@ -55,45 +55,45 @@ async def asker(request: AgentRequest, context: AgentContext) -> AsyncIterator[s
         yield "It was interrupted."
 
 
-async def slow_reader(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
+async def slow_text(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
     for n in range(40):
         yield f"line {n}\n"
         await asyncio.sleep(0.02)
 
 
 async def echo(request: AgentRequest, context: AgentContext) -> str:
-    """The smallest agent there is."""
+    """Returns its answer instead of yielding it."""
     return f"You said: {request.text}"
 
 
-async def silent(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
-    """Says nothing at all."""
+async def no_text(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
+    """Yields no text."""
     if request.text == "never":
         yield ""
 
 
-async def absent(request: AgentRequest, context: AgentContext) -> None:
-    """Returns nothing at all."""
+async def returns_none(request: AgentRequest, context: AgentContext) -> None:
+    """Returns None."""
 
 
-async def endless(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
-    """Will not stop, even when it is told to."""
+async def ignores_cancel(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
+    """Does not stop when it is cancelled."""
     yield "On "
     while True:
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            note("told-to-stop")
+            record("cancelled")
 
 
-async def two_at_once(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
-    """Makes two calls side by side."""
+async def parallel_calls(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
+    """Makes two calls in parallel."""
     outputs = await asyncio.gather(*(context.call(look_up, word=word) for word in ("cat", "dog")))
     yield "; ".join(outputs)
 
 
-async def fickle(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
-    """Goes another way after a crash."""
+async def diverging(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
+    """Takes another path after a crash."""
     if context.interrupted:
         await context.call(look_up, word="another")
         yield "Another way."
@@ -102,12 +102,12 @@ async def fickle(request: AgentRequest, context: AgentContext) -> AsyncIterator[
         await context.call(look_up, word="stop")
 
 
-async def complaining(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
+async def raises_agent_error(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
     if request.text == "never":
         yield ""
     raise AgentError("Ask me tomorrow.")
 
 
-async def broken(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
+async def raises_error(request: AgentRequest, context: AgentContext) -> AsyncIterator[str]:
     yield "So far "
     raise RuntimeError(SECRET)

@@ -1,28 +1,29 @@
-"""A server with agents, and what their tools were asked."""
+"""A server with agents, and the calls that their tools have received."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from tests.crash.client import Client, Json
 from tests.support.server import OutliveServer
-from tests.support.upstream import FakeUpstream, call, ending
+from tests.support.upstream import FakeUpstream
 
 ROOT = Path(__file__).parent.parent.parent
 MODULES = {
-    "librarian_to_serve": ("librarian", "triage", "guarded", "cataloguer", "clumsy", "pointer", "cautious"),
-    "archivist_to_serve": ("archivist", "filer", "seeker", "faller"),
-    "agents_to_serve": (
-        "clerk", "asker", "echo", "broken", "slow_reader", "silent", "absent", "endless", "two_at_once", "fickle",
-        "complaining",
+    "openai_agents": (
+        "openai_agent", "with_handoff", "with_guardrail", "structured_openai", "failing_tool_openai",
+        "tool_output_is_answer", "needs_approval",
+    ),
+    "pydantic_agents": ("pydantic_agent", "structured_pydantic", "retrying_tool", "failing_tool_pydantic"),
+    "function_agents": (
+        "two_calls", "one_call", "echo", "raises_error", "slow_text", "no_text", "returns_none", "ignores_cancel",
+        "parallel_calls", "diverging", "raises_agent_error",
     ),
 }  # fmt: skip
 
 
-class Stage:
-    """Not started yet. `gate` holds the tools up while it is closed."""
+class AgentServer:
+    """A server that is not started yet. The agents' tools wait until the file `gate` exists."""
 
     def __init__(self, folder: Path, upstream: FakeUpstream) -> None:
         self.file = folder / "calls"
@@ -39,9 +40,12 @@ class Stage:
         self.client = Client(self.server.port)
 
     def start(self, *names: str, **env: str) -> OutliveServer:
-        """With these agents, of which only the modules are loaded that they need: the SDKs take a second or two."""
+        """Start it with these agents. Only the modules that they need are loaded: the SDKs take a second or two."""
         agents = [
-            f"tests.tooling.{module}:{name}" for module, known in MODULES.items() for name in known if name in names
+            f"tests.served_agents.{module}:{name}"
+            for module, known in MODULES.items()
+            for name in known
+            if name in names
         ]
         self.server.flags = [*self._flags, *(word for agent in agents for word in ("--agent", agent))]
         return self.server.start(**env)
@@ -55,19 +59,10 @@ class Stage:
         return self.file.read_text().split() if self.file.exists() else []
 
 
-def want(word: str, call_id: str = "call_1", tool: str = "look_up") -> list[Any]:
-    return [call(0, json.dumps({"word": word}), call_id, tool), *ending("tool_calls")]
-
-
-def shapes(response: Json) -> list[str]:
+def item_types(response: Json) -> list[str]:
     return [item["type"] for item in response["output"]]
 
 
-def said(response: Json) -> str:
+def output_text(response: Json) -> str:
     parts = [part["text"] for item in response["output"] if item["type"] == "message" for part in item["content"]]
     return "".join(parts)
-
-
-def find_call(response: Json) -> Json:
-    (made,) = [item for item in response["output"] if item["type"] == "mcp_call"]
-    return dict(made)

@@ -1,4 +1,4 @@
-"""The examples work as they stand, and a server loads no SDK that it does not use."""
+"""The examples of agents work unchanged, and a server loads no SDK that it does not use."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from pathlib import Path
 import pytest
 
 from tests.crash.client import Client
+from tests.served_agents.harness import item_types, output_text
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, call, ending, say
-from tests.tooling.stage import said, shapes
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples" / "agents"
 HEAVY = ("mcp", "agents", "openai", "pydantic_ai", "pydantic")
 
 
-def test_the_examples_of_agents_work_as_they_stand(tmp_path: Path, upstream: FakeUpstream) -> None:
+def test_the_examples_of_agents_work_unchanged(tmp_path: Path, upstream: FakeUpstream) -> None:
     names = ("function:reporter", "openai_agents:librarian", "pydantic_ai:archivist")
     flags = [word for name in names for word in ("--agent", f"examples.agents.{name}")]
     env = {"PYTHONPATH": str(ROOT), "MODEL_URL": upstream.url}
     with OutliveServer(tmp_path / "server", None, *flags, env=env) as server:
         client = Client(server.port)
-        assert said(client.create("reporter", "one two three").body) == "Let me count. You said 3 words."
+        assert output_text(client.create("reporter", "one two three").body) == "Let me count. You said 3 words."
         for name, tool, argument in (("librarian", "find_book", "title"), ("archivist", "find_file", "name")):
             upstream.queue([call(0, f'{{"{argument}": "Emma"}}', "c1", tool), *ending("tool_calls")], "MODEL")
             upstream.queue(say("There."), "MODEL")
             made = client.create(name, "Where is Emma?").body
-            assert (shapes(made), said(made)) == (["mcp_call", "message"], "There.")
+            assert (item_types(made), output_text(made)) == (["mcp_call", "message"], "There.")
             assert made["output"][0]["output"].startswith("Emma ")
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda file: file.stem)
-def test_an_example_is_short(file: Path) -> None:
+def test_an_example_has_at_most_15_lines_of_code(file: Path) -> None:
     code = [line for line in file.read_text().splitlines() if line.strip() and not line.startswith('"""')]
     assert len(code) <= 15
 
