@@ -17,7 +17,8 @@ from outlive.core.errors import UpstreamFault
 from outlive.core.events import AnyDraft, Draft, Json
 from outlive.core.fold import Fold
 from outlive.core.numbering import number
-from outlive.core.requests.create import CreateResponse, header
+from outlive.core.requests.create import CreateResponse
+from outlive.core.requests.response import header
 from outlive.dialects.chat.translator import ChatTranslator
 from outlive.ports.backend import ModelCall
 from outlive.testing import call_chunk, finish_chunk, reasoning_chunk, refusal_chunk, text_chunk, usage_chunk

@@ -15,7 +15,8 @@ from outlive.core.events import AnyDraft, Draft, Json, read_frame
 from outlive.core.ids import IdSource
 from outlive.core.numbering import number
 from outlive.core.recovery import OpenText
-from outlive.core.requests.create import CreateResponse, header
+from outlive.core.requests.create import CreateResponse
+from outlive.core.requests.response import header
 from outlive.dialects.chat.translator import ChatTranslator
 from outlive.ports.backend import Ending, ModelCall, Translator
 from tests.support import nesting

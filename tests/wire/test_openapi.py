@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from outlive.http.app import ROUTES
+from outlive.http.routes import ROUTES
 from tests.support.upstream import CUT, HANG, FakeUpstream, Refuse, call, ending, reasoning, refusal, say, text
 from tests.wire.conftest import Servers
 from tests.wire.raw import Answer, Json, Wire
@@ -106,7 +106,7 @@ def test_every_route_answers_as_described(client: Described, upstream: FakeUpstr
     client.ask("POST", "/v1/chat/completions", {"model": model, "messages": messages, "stream": True})
     for path in ("/healthz", "/readyz", "/openapi.json"):
         client.ask("GET", path)
-    assert client.seen == {(method, path.replace(":path", "")) for method, path, _ in ROUTES}
+    assert client.seen == {(route.method, route.path.replace(":path", "")) for route in ROUTES}
 
 
 def test_every_kind_of_item_and_end_is_as_described(client: Described, upstream: FakeUpstream) -> None:

@@ -24,7 +24,8 @@ ITEM_PREFIXES = {
     "mcp_approval_request": "mcpr",
 }
 
-_SHAPE = re.compile(r"[A-Za-z0-9_-]{1,128}\Z")
+ID_PATTERN = "^[A-Za-z0-9_-]{1,128}$"
+_matches = re.compile(ID_PATTERN).fullmatch
 
 
 class IdSource(Protocol):
@@ -40,4 +41,4 @@ def item_prefix(item_type: str) -> str:
 
 
 def is_well_formed(identifier: str) -> bool:
-    return _SHAPE.match(identifier) is not None
+    return _matches(identifier) is not None

@@ -23,10 +23,12 @@ from outlive.core.fold import Fold
 from outlive.core.ids import IdSource
 from outlive.core.naming import EventNames
 from outlive.core.numbering import number
+from outlive.core.requests.body import canonical
 from outlive.core.requests.checks import refuse
-from outlive.core.requests.create import CreateResponse, canonical, header, parse_create
+from outlive.core.requests.create import CreateResponse, parse_create
 from outlive.core.requests.limits import Limits
 from outlive.core.requests.references import find_references, resolve
+from outlive.core.requests.response import header
 from outlive.core.requests.secrets import pack_secrets, purpose_of
 from outlive.core.toolcalls.offer import without_server_tools
 from outlive.engine.delivery.live import LiveResponse

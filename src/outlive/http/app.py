@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -11,49 +10,15 @@ from starlette.routing import Match, Route, Router
 
 from outlive.core.errors import ClientDisconnected, Misdirected, OutliveError
 from outlive.engine.engine import Engine
-from outlive.http import chat, contexts, conversations, health, models, responses
 from outlive.http.auth import Auth
 from outlive.http.cors import Cors
 from outlive.http.errors import describe, encode, envelope
-from outlive.http.openapi import document
+from outlive.http.openapi.document import Handler
 from outlive.http.request import Receive, Reply, Request, Scope, Send
+from outlive.http.routes import EXACT, OPEN_PATHS, ROUTES
 from outlive.http.websocket.socket import Sockets
 
 log = logging.getLogger(__name__)
-
-Endpoint = Callable[[Request], Awaitable[Reply | None]]
-
-ROUTES: list[tuple[str, str, Endpoint]] = [
-    ("POST", "/v1/responses", responses.create),
-    ("POST", "/v1/responses/input_tokens", contexts.count),
-    ("POST", "/v1/responses/compact", contexts.compact),
-    ("GET", "/v1/responses/{id}", responses.retrieve),
-    ("GET", "/v1/responses", responses.list_all),
-    ("DELETE", "/v1/responses/{id}", responses.delete),
-    ("POST", "/v1/responses/{id}/cancel", responses.cancel),
-    ("GET", "/v1/responses/{id}/input_items", responses.list_input_items),
-    ("POST", "/v1/conversations", conversations.create),
-    ("GET", "/v1/conversations", conversations.list_all),
-    ("GET", "/v1/conversations/{id}", conversations.retrieve),
-    ("POST", "/v1/conversations/{id}", conversations.update),
-    ("DELETE", "/v1/conversations/{id}", conversations.delete),
-    ("POST", "/v1/conversations/{id}/items", conversations.create_items),
-    ("GET", "/v1/conversations/{id}/items", conversations.list_items),
-    ("GET", "/v1/conversations/{id}/items/{item_id}", conversations.retrieve_item),
-    ("DELETE", "/v1/conversations/{id}/items/{item_id}", conversations.delete_item),
-    ("GET", "/v1/models", models.list_all),
-    ("GET", "/v1/models/{model:path}", models.retrieve),
-    ("POST", "/v1/chat/completions", chat.create),
-    ("GET", "/healthz", health.healthz),
-    ("GET", "/readyz", health.readyz),
-    ("GET", "/openapi.json", document.describe),
-]
-
-# Most requests are for a path without a parameter, and need no search.
-EXACT = {(method, path): endpoint for method, path, endpoint in ROUTES if "{" not in path}
-
-# Probes come without a key, and from whatever name a load balancer uses; what the API is like is no secret.
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json"})
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +41,7 @@ class Application:
         self._auth = Auth(access.keys, access.origins)
         self._cors = Cors(access.origins)
         self.sockets = Sockets(engine, self._auth, access.max_body_bytes, access.websocket_seconds)
-        self._routes = [Route(path, _Target(endpoint), methods=[method]) for method, path, endpoint in ROUTES]
+        self._routes = [Route(each.path, _Target(each.handler), methods=[each.method]) for each in ROUTES]
         self._router = Router(self._routes)
         self._router.redirect_slashes = False
 
@@ -114,8 +79,8 @@ class Application:
             if self._access.only_health:
                 raise Misdirected
             request.owner = self._auth.admit(request)
-        if (endpoint := EXACT.get((request.scope["method"], request.scope["path"]))) is not None:
-            return await endpoint(request)
+        if (handler := EXACT.get((request.scope["method"], request.scope["path"]))) is not None:
+            return await handler(request)
         request.scope["request"] = request
         request.scope["app"] = self  # makes the router raise what it cannot route, instead of answering it
         await self._router(request.scope, request.receive, request.send)
@@ -124,15 +89,15 @@ class Application:
 
 
 class _Target:
-    """An endpoint as the router wants it: an ASGI application."""
+    """A handler as the router wants it: an ASGI application."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request: Request = scope["request"]
         request.params = scope["path_params"]
-        scope["reply"] = await self._endpoint(request)
+        scope["reply"] = await self._handler(request)
 
 
 def _routing_reply(error: HTTPException, scope: Scope, routes: list[Route]) -> Reply:

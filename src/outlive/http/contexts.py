@@ -6,20 +6,21 @@ import asyncio
 from typing import Any
 
 from outlive.core.events import Json
-from outlive.core.requests.checks import check_str, refuse_missing, refuse_unsupported
-from outlive.core.requests.create import CreateResponse, parse_create
+from outlive.core.requests.checks import check_value, make_check, refuse_missing, refuse_unsupported
+from outlive.core.requests.create import CreateResponse, Personality, parse_create
 from outlive.core.usage import NOTHING_USED
 from outlive.http.request import Reply, Request, json_reply, while_connected
 
 # "exact" if the model's server has counted, "estimate" if this one has estimated.
 COUNTED = "x-outlive-token-count"
+_check_personality = make_check(Personality)
 
 
 async def count(request: Request) -> Reply:
     """Count the tokens of a context."""
     body = await request.object()
     if (personality := body.pop("personality", None)) is not None:
-        check_str(personality, "personality", most=64)
+        check_value(_check_personality, personality, "personality")
     model_given = body.get("model") is not None
     # The input may be left out: an empty context has a length, too.
     parsed = await _parse(request, {**body, "generate": False, "model": body["model"] if model_given else "any"})

@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from outlive.core.errors import InvalidRequest
-from outlive.core.requests.create import canonical
+from outlive.core.requests.body import canonical
 from outlive.core.requests.items import parse_items
 from outlive.core.requests.options import parse_metadata
 from outlive.http.request import Reply, Request, json_reply, list_reply, read_paging

@@ -13,7 +13,7 @@ import msgspec
 from outlive.core.events import Json
 from outlive.core.requests.checks import refuse
 from outlive.core.requests.create import CreateResponse
-from outlive.core.requests.mcp_servers import allows, needs_approval
+from outlive.core.requests.tools import allows, needs_approval
 from outlive.core.toolcalls.calls import ToolSpec
 from outlive.core.toolcalls.offer import SERVER_TOOL_TYPE
 from outlive.ports.toolbox import SessionRequest, Tool, ToolSession

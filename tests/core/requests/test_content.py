@@ -8,10 +8,13 @@ import pytest
 
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
-from outlive.core.requests.content import check_text, parse_content, parse_part
+from outlive.core.requests.checks import check_text, check_value, make_check
+from outlive.core.requests.content import Content, Part
 from outlive.core.requests.limits import Limits
 
 LIMITS = Limits(max_text=10)
+check_part = make_check(Part)
+check_content = make_check(Content)
 
 GOOD: list[tuple[Json, Json]] = [
     ({"type": "input_text", "text": "Hi"}, {}),
@@ -50,28 +53,28 @@ BAD: list[tuple[object, str, str]] = [
 @pytest.mark.parametrize(("part", "added"), GOOD)
 def test_a_part_is_kept_whole_and_what_was_given_is_not_changed(part: Json, added: Json) -> None:
     before = copy.deepcopy(part)
-    assert parse_part(part, "p", LIMITS) == part | added
+    assert check_part(part, LIMITS) == part | added
     assert part == before
 
 
 @pytest.mark.parametrize(("part", "param", "code"), BAD)
 def test_a_part_that_cannot_be_used_is_refused_by_its_field(part: object, param: str, code: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        parse_part(part, "p", LIMITS)
+        check_value(check_part, part, "p", LIMITS)
     assert (caught.value.param, caught.value.code) == (param, code)
 
 
 def test_content_is_a_list_of_parts() -> None:
     parts = [part for part, _ in GOOD]
-    assert len(parse_content(parts, "content", LIMITS)) == len(parts)
+    assert len(check_content(parts, LIMITS)) == len(parts)
     with pytest.raises(InvalidRequest) as caught:
-        parse_content([parts[0], {}], "content", LIMITS)
+        check_value(check_content, [parts[0], {}], "content", LIMITS)
     assert caught.value.param == "content[1].type"
     with pytest.raises(InvalidRequest):
-        parse_content("Hi", "content", LIMITS)
+        check_content("Hi", LIMITS)
 
 
 def test_text_is_measured_in_characters() -> None:
-    assert check_text("\N{PILE OF POO}" * 10, "t", LIMITS)
+    assert check_text("\N{PILE OF POO}" * 10, LIMITS)
     with pytest.raises(InvalidRequest):
-        check_text("\N{PILE OF POO}" * 11, "t", LIMITS)
+        check_text("\N{PILE OF POO}" * 11, LIMITS)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from outlive.core.events import Json
-from outlive.core.requests.create import header, pack, parse_create, unpack
+from outlive.core.requests.create import pack, parse_create, unpack
 from outlive.core.requests.limits import Limits
+from outlive.core.requests.response import header
 from outlive.core.requests.secrets import pack_secrets, purpose_of, split_secrets, unpack_secrets
 from tests.support.scripting import CountingIds
 

@@ -1,4 +1,4 @@
-"""Tools and the choice among them."""
+"""Tools, those of MCP servers among them, and the choice among all of them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,26 @@ from typing import Any
 import pytest
 
 from outlive.core.errors import InvalidRequest
+from outlive.core.events import Json
+from outlive.core.requests.checks import check_value, make_check
+from outlive.core.requests.create import parse_create
 from outlive.core.requests.limits import Limits
-from outlive.core.requests.tools import parse_tool_choice, parse_tools
+from outlive.core.requests.tools import Tools, allows, needs_approval
+from tests.support.scripting import CountingIds
 
 LIMITS = Limits()
+check_tools = make_check(Tools)
+
+
+def parse_tools(tools: Any, limits: Limits) -> list[Json]:
+    return list(check_value(check_tools, tools, "tools", limits))
+
+
+def parse_tool_choice(choice: Any, tools: list[Json]) -> Any:
+    body = {"model": "m", "input": "Hi", "tools": tools, "tool_choice": choice}
+    return parse_create(body, CountingIds(), LIMITS).tool_choice
+
+
 TOOLS = parse_tools([{"type": "function", "name": "f"}, {"type": "custom", "name": "c"}], LIMITS)
 
 
@@ -156,3 +172,103 @@ def test_no_tool_can_be_required_when_there_is_none():
     with pytest.raises(InvalidRequest) as caught:
         parse_tool_choice("required", [])
     assert caught.value.param == "tool_choice"
+
+
+# -- MCP servers
+
+
+def entry(**fields: Any) -> dict[str, Any]:
+    return {"type": "mcp", "server_label": "docs", **fields}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"server_url": "https://docs.example/mcp", "headers": {"x": "y"}, "authorization": "t"},
+        {"allowed_tools": ["search"]},
+        {"allowed_tools": {"tool_names": ["search"], "read_only": True}},
+        {"allowed_tools": None, "require_approval": None, "headers": None},
+        {"require_approval": "never"},
+        {"require_approval": {"never": {"tool_names": ["search"]}, "always": {"read_only": False}}},
+        {"server_description": "Documents."},
+    ],
+)
+def test_an_entry_for_a_server_is_kept_without_its_nulls(fields: dict[str, Any]) -> None:
+    given = {name: value for name, value in fields.items() if value is not None}
+    assert parse_tools([entry(**fields)], LIMITS) == [entry(**given)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"server_label": None}, "tools[0].server_label"),
+        ({"server_label": "a b"}, "tools[0].server_label"),
+        ({"server_url": 5}, "tools[0].server_url"),
+        ({"headers": ["x"]}, "tools[0].headers"),
+        ({"headers": {"x": 5}}, "tools[0].headers.x"),
+        ({"headers": {"": "x"}}, "tools[0].headers"),
+        ({"headers": {str(n): "" for n in range(65)}}, "tools[0].headers"),
+        ({"authorization": 5}, "tools[0].authorization"),
+        ({"allowed_tools": "search"}, "tools[0].allowed_tools"),
+        ({"allowed_tools": [5]}, "tools[0].allowed_tools[0]"),
+        ({"allowed_tools": {"read_only": "yes"}}, "tools[0].allowed_tools.read_only"),
+        ({"require_approval": "sometimes"}, "tools[0].require_approval"),
+        ({"require_approval": {"always": "search"}}, "tools[0].require_approval.always"),
+    ],
+)
+def test_a_wrong_entry_for_a_server_is_refused_by_its_field(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_tools([entry(**fields)], LIMITS)
+    assert refused.value.param == param
+
+
+def test_a_refusal_does_not_repeat_a_secret() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse_tools([entry(authorization="canary" * 10_000)], LIMITS)
+    assert "canary" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("allowed", "search", "write"),
+    [
+        (None, True, True),
+        (["search"], True, False),
+        ([], False, False),
+        ({"tool_names": ["write"]}, False, True),
+        ({"read_only": True}, True, False),
+        ({"read_only": True, "tool_names": ["write"]}, False, False),
+        ({}, True, True),
+    ],
+)
+def test_a_filter_allows_tools_by_name_and_by_reading_only(allowed: Any, search: bool, write: bool) -> None:
+    given = entry() if allowed is None else entry(allowed_tools=allowed)
+    assert (allows(given, "search", True), allows(given, "write", False)) == (search, write)
+
+
+@pytest.mark.parametrize(
+    ("wish", "default", "search", "write"),
+    [
+        (None, "always", True, True),
+        (None, "never", False, False),
+        ("always", "never", True, True),
+        ("never", "always", False, False),
+        ({"never": {"tool_names": ["search"]}}, "never", False, True),
+        ({"always": {"tool_names": ["write"]}}, "always", False, True),
+        ({"always": {"read_only": False}, "never": {"tool_names": ["search"]}}, "always", False, True),
+        ({"always": {"tool_names": ["search"]}, "never": {"tool_names": ["search"]}}, "never", True, True),
+        ({}, "never", True, True),
+    ],
+)
+def test_a_person_is_asked_unless_never_names_the_tool(wish: Any, default: str, search: bool, write: bool) -> None:
+    given = entry() if wish is None else entry(require_approval=wish)
+    asked = (needs_approval(given, "search", True, default), needs_approval(given, "write", False, default))
+    assert asked == (search, write)
+
+
+def test_a_server_can_be_chosen_by_its_label() -> None:
+    tools = parse_tools([entry()], LIMITS)
+    choice = {"type": "mcp", "server_label": "docs", "name": "search"}
+    assert parse_tool_choice(choice, tools) == choice
+    with pytest.raises(InvalidRequest):
+        parse_tool_choice({"type": "mcp", "server_label": "other"}, tools)

@@ -1,17 +1,34 @@
-"""Checks of single values: each returns the value it was given, or refuses it by the path of its field."""
+"""Checks of JSON values, made from the types that describe them.
+
+A field is declared once, as a msgspec type with its constraints: its check is made from that type, and so is its schema
+in /openapi.json. A field with a default may be null, which is as if it were left out.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import Any, NoReturn, cast
+from collections.abc import Callable, Collection, Sized
+from typing import Annotated, Any, NoReturn, TypeAlias, TypeVar, cast
+
+from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType, inspect
 
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
-from outlive.core.ids import is_well_formed
+from outlive.core.ids import ID_PATTERN
+from outlive.core.requests.limits import Limits
+
+T = TypeVar("T")
+# A field that stays out of the object where it is left out; other defaults are filled in.
+Given: TypeAlias = T | UnsetType
+# Returns the value to keep, which may be a completed copy, or raises WrongField.
+Check: TypeAlias = Callable[[Any, Limits], Any]
 
 # Beyond this, languages whose only number is the double can no longer tell integers apart.
 MAX_INTEGER = 2**53
+# The address of a shape in the OpenAPI document.
+REF = "#/components/schemas/{name}"
+# Shapes that one_of and shaped refer to: msgspec does not find them by itself when it describes a type.
+REFERRED: list[type[Struct]] = []
 
 _KINDS: dict[type, str] = {
     str: "a string",
@@ -22,106 +39,79 @@ _KINDS: dict[type, str] = {
     dict: "an object",
     type(None): "null",
 }
-_NAME = re.compile(r"[A-Za-z0-9_-]+")
+# A boolean is no number on the wire, though Python thinks so.
+_INTEGER = ((int,), "an integer", "integer_below_min_value", "integer_above_max_value")
+_NUMBER = ((int, float), "a number", "decimal_below_min_value", "decimal_above_max_value")
 _SHOWN = 60  # characters of a refused value that its message repeats
+
+
+class WrongField(InvalidRequest):
+    """A field that is refused. Its path grows from the inside out, so that none is written for a good field."""
+
+    def __init__(self, problem: str, path: str = "", code: str | None = "invalid_value") -> None:
+        super().__init__(f"'{path}' {problem}", param=path, code=code)
+        self.problem = problem
+
+    def under(self, name: str) -> WrongField:
+        """Return the same refusal, as the object or array called `name` sees it."""
+        return WrongField(self.problem, f"{name}{self.param}", self.code)
 
 
 def refuse(message: str, param: str | None, code: str = "invalid_value") -> NoReturn:
     raise InvalidRequest(message, param=param, code=code)
 
 
-def refuse_type(value: object, param: str, expected: str) -> NoReturn:
+def refuse_type(value: object, path: str, expected: str) -> NoReturn:
     found = _KINDS.get(type(value), type(value).__name__)
-    refuse(f"'{param}' must be {expected}, not {found}.", param, "invalid_type")
+    raise WrongField(f"must be {expected}, not {found}.", path, "invalid_type")
 
 
-def refuse_missing(param: str, hint: str = "") -> NoReturn:
-    refuse(f"'{param}' is required.{hint}", param, "missing_required_parameter")
+def refuse_missing(path: str, hint: str = "") -> NoReturn:
+    raise WrongField(f"is required.{hint}", path, "missing_required_parameter")
 
 
-def refuse_unsupported(param: str, why: str) -> NoReturn:
-    refuse(f"'{param}' is not supported by this server: {why}", param, "unsupported_parameter")
+def refuse_unsupported(path: str, why: str) -> NoReturn:
+    raise WrongField(f"is not supported by this server: {why}", path, "unsupported_parameter")
 
 
-def check_bool(value: object, param: str) -> bool:
-    if value is True or value is False:
-        return value
-    refuse_type(value, param, "a boolean")
-
-
-def check_str(value: object, param: str, least: int = 0, most: int | None = None) -> str:
-    if type(value) is not str:
-        refuse_type(value, param, "a string")
-    if least and len(value) < least:
-        refuse(f"'{param}' must not be empty.", param, "string_below_min_length")
-    if most is not None and len(value) > most:
-        refuse_length(len(value), param, most)
-    return value
-
-
-def refuse_length(length: int, param: str, most: int) -> NoReturn:
-    refuse(f"'{param}' has {length} characters; at most {most} are allowed.", param, "string_above_max_length")
-
-
-def check_int(value: object, param: str, least: int, most: int = MAX_INTEGER) -> int:
-    if type(value) is not int:  # a boolean is no integer on the wire, though Python thinks so
-        refuse_type(value, param, "an integer")
-    if value < least:
-        refuse(f"'{param}' must be at least {least}.", param, "integer_below_min_value")
-    if value > most:
-        refuse(f"'{param}' must be at most {most}.", param, "integer_above_max_value")
-    return value
-
-
-def check_number(value: object, param: str, least: float, most: float) -> float:
-    if type(value) is not float and type(value) is not int:
-        refuse_type(value, param, "a number")
-    if value < least:
-        refuse(f"'{param}' must be at least {least:g}.", param, "decimal_below_min_value")
-    if value > most:
-        refuse(f"'{param}' must be at most {most:g}.", param, "decimal_above_max_value")
-    return float(value)
-
-
-def check_enum(value: object, param: str, values: Collection[str]) -> str:
-    if type(value) is not str:
-        refuse_type(value, param, "a string")
-    if value not in values:
-        refuse(f"'{param}' cannot be '{shorten(value)}'; it can be {listing(values)}.", param)
-    return value
-
-
-def check_object(value: object, param: str) -> Json:
-    if type(value) is not dict:
-        refuse_type(value, param, "an object")
-    return value
-
-
-def check_list(value: object, param: str, most: int | None = None, things: str = "elements") -> list[Any]:
-    if type(value) is not list:
-        refuse_type(value, param, "an array")
-    if most is not None and len(value) > most:
-        refuse(f"'{param}' has {len(value)} {things}; at most {most} are allowed.", param, "array_above_max_length")
-    return value
+def check_value(check: Check, value: object, param: str, limits: Limits | None = None) -> Any:
+    """Check a value that stands alone."""
+    try:
+        return check(value, limits or Limits())
+    except WrongField as wrong:
+        raise wrong.under(param) from None
 
 
 def check_id(value: object, param: str) -> str:
+    return str(check_value(_check_id, value, param))
+
+
+def check_enum(value: object, path: str, values: Collection[str]) -> str:
     if type(value) is not str:
-        refuse_type(value, param, "a string")
-    if not is_well_formed(value):
-        refuse(f"'{param}' is not an id: 1 to 128 letters, digits, '_' or '-' make one.", param)
+        refuse_type(value, path, "a string")
+    if value not in values:
+        choices = ", ".join(f"'{each}'" for each in values)
+        raise WrongField(f"cannot be '{shorten(value)}'; it can be {choices}.", path)
     return value
 
 
-def check_name(value: object, param: str, most: int) -> str:
-    name = check_str(value, param, least=1, most=most)
-    if _NAME.fullmatch(name) is None:
-        refuse(f"'{param}' may hold letters, digits, '_' and '-' only.", param)
-    return name
+def check_text(value: object, limits: Limits) -> str:
+    """Check a string that the model reads: its greatest length is a setting."""
+    if type(value) is not str:
+        refuse_type(value, "", "a string")
+    if len(value) > limits.max_text:
+        _refuse_length(value, limits.max_text, "characters", "string_above_max_length")
+    return value
 
 
-def check_depth(value: object, param: str, most: int) -> None:
-    """Level by level instead of by recursion, so that no depth can exhaust the stack."""
+def check_object(value: object, limits: Limits) -> Json:
+    if type(value) is not dict:
+        refuse_type(value, "", "an object")
+    return value
+
+
+def check_depth(value: object, most: int) -> None:
+    """Go level by level instead of by recursion, so that no depth can exhaust the stack."""
     level = [cast(Any, value)]
     for _ in range(most):
         level = [
@@ -132,12 +122,275 @@ def check_depth(value: object, param: str, most: int) -> None:
         ]
         if not level:
             return
-    refuse(f"'{param}' is nested more than {most} levels deep.", param)
+    raise WrongField(f"is nested more than {most} levels deep.")
 
 
 def shorten(value: str) -> str:
     return value if len(value) <= _SHOWN else value[:_SHOWN] + "..."
 
 
-def listing(values: Collection[str]) -> str:
-    return ", ".join(f"'{value}'" for value in values)
+# -- describing
+
+Text = Annotated[str, Meta(extra={"check": check_text})]
+Id = Annotated[
+    str, Meta(pattern=ID_PATTERN, extra={"says": "is not an id: 1 to 128 letters, digits, '_' or '-' make one."})
+]
+
+
+def note(text: str) -> Meta:
+    return Meta(description=text)
+
+
+def name_of(most: int) -> Meta:
+    says = "may hold letters, digits, '_' and '-' only."
+    return Meta(min_length=1, max_length=most, pattern="^[A-Za-z0-9_-]+$", extra={"says": says})
+
+
+def some(things: str, most: int | str) -> Meta:
+    """Describe an array of at most so many `things`; a string names the setting with that number."""
+    if isinstance(most, str):
+        return Meta(extra={"things": things, "limit": most})
+    return Meta(max_length=most, extra={"things": things})
+
+
+def shaped(shape: type[Struct]) -> Meta:
+    """Describe an object by a shape."""
+    REFERRED.append(shape)
+    return Meta(extra_json_schema=refer(shape), extra={"check": make_check(shape)})
+
+
+def one_of(*shapes: type[Struct], other: type[Struct] | None = None) -> Meta:
+    """Describe an object by the shape whose `type` it has, or by that for all other types."""
+    known = {kind: make_completion(shape) for shape in shapes for kind in kinds_of(shape)}
+    otherwise = make_completion(other) if other is not None else None
+
+    def check(value: Any, limits: Limits) -> Json:
+        if type(value) is not dict:
+            refuse_type(value, "", "an object")
+        kind = value.get("type")
+        complete = known.get(kind, otherwise) if type(kind) is str else None
+        if complete is None:
+            if kind is None:
+                refuse_missing(".type")
+            complete = known[check_enum(kind, ".type", known)]
+        complete(kept := {**value}, limits)
+        return kept
+
+    every = (*shapes, other) if other is not None else shapes
+    REFERRED.extend(every)
+    return Meta(extra_json_schema={"anyOf": [refer(shape) for shape in every]}, extra={"check": check})
+
+
+def kinds_of(shape: type[Struct]) -> list[str]:
+    """Return the values that the `type` of a shape can have."""
+    (tag,) = (field.type for field in _fields(shape) if _is_tag(field))
+    return cast(list[str], list(cast(inspect.LiteralType, tag).values))
+
+
+def refer(shape: type[Struct]) -> Json:
+    return {"$ref": REF.format(name=shape.__name__)}
+
+
+# -- making checks
+
+
+def make_check(described: Any) -> Check:
+    return _make(inspect.type_info(described))
+
+
+def make_checks(shape: type[Struct]) -> dict[str, Check]:
+    """Make the checks of a shape's fields, but not of the `type` that it is chosen by."""
+    return {field.name: _make(field.type) for field in _fields(shape) if not _is_tag(field)}
+
+
+def make_completion(shape: type[Struct]) -> Callable[[Json, Limits], None]:
+    """Make the function that checks an object of this shape and fills in its defaults, in place.
+
+    A shape may have two functions of its own: `complete`, for rules that types cannot express, and `hint`, for the end
+    of the message that a field is missing.
+    """
+    fields = [(field.name, _make(field.type), _find_default(field)) for field in _fields(shape) if not _is_tag(field)]
+    hint: Callable[[Json], str] = getattr(shape, "hint", lambda value: "")
+    finish: Callable[[Json], None] | None = getattr(shape, "complete", None)
+
+    def complete(value: Json, limits: Limits) -> None:
+        name = ""
+        try:
+            for name, check, default in fields:
+                given = value.get(name)
+                if given is not None:
+                    value[name] = check(given, limits)
+                elif default is NODEFAULT:
+                    refuse_missing("", hint(value))
+                elif default is not UNSET:
+                    value[name] = default() if callable(default) else default
+        except WrongField as wrong:
+            raise wrong.under(f".{name}") from None
+        if finish is not None:
+            finish(value)
+
+    return complete
+
+
+def drop_nulls(value: Json) -> None:
+    for name in [name for name, given in value.items() if given is None]:
+        del value[name]
+
+
+def _fields(shape: type[Struct]) -> tuple[inspect.Field, ...]:
+    return cast(inspect.StructType, inspect.type_info(shape)).fields
+
+
+def _is_tag(field: inspect.Field) -> bool:
+    return field.name == "type" and isinstance(field.type, inspect.LiteralType)
+
+
+def _find_default(field: inspect.Field) -> object:
+    """Return a field's default, a function that makes it, NODEFAULT for a required field, or UNSET for a Given one."""
+    if field.default_factory is not NODEFAULT:
+        return field.default_factory
+    return field.default if field.required or field.default is not NODEFAULT else UNSET
+
+
+def _make(info: inspect.Type) -> Check:
+    info, extra = (info.type, info.extra or {}) if isinstance(info, inspect.Metadata) else (info, {})
+    return extra.get("check") or _MAKERS[type(info)](info, extra)
+
+
+def _make_number(info: inspect.IntType | inspect.FloatType, extra: Json) -> Check:
+    whole = isinstance(info, inspect.IntType)
+    kinds, expected, below, above = _INTEGER if whole else _NUMBER
+    least, most = info.ge, MAX_INTEGER if info.le is None else info.le
+
+    def check(value: Any, limits: Limits) -> float:
+        if type(value) not in kinds:
+            refuse_type(value, "", expected)
+        if least is not None and value < least:
+            raise WrongField(f"must be at least {least}.", code=below)
+        if value > most:
+            raise WrongField(f"must be at most {most}.", code=above)
+        return value if whole else float(value)
+
+    return check
+
+
+def _make_str(info: inspect.StrType, extra: Json) -> Check:
+    least, most = info.min_length or 0, info.max_length
+    matches = re.compile(info.pattern).fullmatch if info.pattern is not None else None
+
+    def check(value: Any, limits: Limits) -> str:
+        if type(value) is not str:
+            refuse_type(value, "", "a string")
+        if len(value) < least:
+            raise WrongField("must not be empty.", code="string_below_min_length")
+        if most is not None and len(value) > most:
+            _refuse_length(value, most, "characters", "string_above_max_length")
+        if matches is not None and matches(value) is None:
+            raise WrongField(extra["says"])
+        return value
+
+    return check
+
+
+def _make_literal(info: inspect.LiteralType, extra: Json) -> Check:
+    values = cast(tuple[str, ...], info.values)
+    return lambda value, limits: value if value in values else check_enum(value, "", values)
+
+
+def _make_list(info: inspect.ListType, extra: Json) -> Check:
+    inner, limit, things = _make(info.item_type), extra.get("limit"), extra.get("things", "elements")
+
+    def check(value: Any, limits: Limits) -> list[Any]:
+        if type(value) is not list:
+            refuse_type(value, "", "an array")
+        most = getattr(limits, limit) if limit else info.max_length
+        if most is not None and len(value) > most:
+            _refuse_length(value, most, things, "array_above_max_length")
+        kept: list[Any] = []
+        try:
+            for element in value:
+                kept.append(inner(element, limits))
+        except WrongField as wrong:
+            raise wrong.under(f"[{len(kept)}]") from None
+        return kept
+
+    return check
+
+
+def _make_dict(info: inspect.DictType, extra: Json) -> Check:
+    """Make the check of an object with keys of any name. Those that are called `things` have no paths of their own."""
+    if isinstance(info.value_type, inspect.AnyType):
+        return check_object
+    check_key, check_inner, things = _make(info.key_type), _make(info.value_type), extra.get("things")
+    counted, code = (things, "array_above_max_length") if things else ("pairs", "object_above_max_properties")
+
+    def check(value: Any, limits: Limits) -> Json:
+        if info.max_length is not None and len(check_object(value, limits)) > info.max_length:
+            _refuse_length(value, info.max_length, counted, code)
+        path = ""
+        try:
+            for key, inner in value.items():
+                path = "" if things else f".{shorten(key)}"
+                check_key(key, limits)
+                path = f".{key}"
+                check_inner(inner, limits)
+        except WrongField as wrong:
+            raise wrong.under(path) from None
+        return cast(Json, value)
+
+    return check
+
+
+def _make_struct(info: inspect.StructType, extra: Json) -> Check:
+    complete = make_completion(info.cls)
+
+    def check(value: Any, limits: Limits) -> Json:
+        complete(kept := {**check_object(value, limits)}, limits)
+        return kept
+
+    return check
+
+
+def _make_union(info: inspect.UnionType, extra: Json) -> Check:
+    members = [member for member in info.types if not isinstance(member, inspect.NoneType)]
+    if len(members) == 1:
+        return _make(members[0])
+    checks = {_find_kind(member): _make(member) for member in members}
+    expected = " or ".join(_KINDS[kind] for kind in checks)
+
+    def check(value: Any, limits: Limits) -> Any:
+        chosen = checks.get(type(value))
+        return refuse_type(value, "", expected) if chosen is None else chosen(value, limits)
+
+    return check
+
+
+def _find_kind(info: inspect.Type) -> type:
+    """Return the type of a member of a union, as JSON is decoded."""
+    info = info.type if isinstance(info, inspect.Metadata) else info
+    if isinstance(info, inspect.ListType):
+        return list
+    return dict if isinstance(info, inspect.DictType | inspect.StructType) else str
+
+
+def _refuse_length(value: Sized, most: int, things: str, code: str) -> NoReturn:
+    raise WrongField(f"has {len(value)} {things}; at most {most} are allowed.", code=code)
+
+
+def _check_bool(value: object, limits: Limits) -> bool:
+    return value if type(value) is bool else refuse_type(value, "", "a boolean")
+
+
+_MAKERS: dict[type, Callable[..., Check]] = {
+    inspect.AnyType: lambda info, extra: lambda value, limits: value,
+    inspect.BoolType: lambda info, extra: _check_bool,
+    inspect.IntType: _make_number,
+    inspect.FloatType: _make_number,
+    inspect.StrType: _make_str,
+    inspect.LiteralType: _make_literal,
+    inspect.ListType: _make_list,
+    inspect.DictType: _make_dict,
+    inspect.StructType: _make_struct,
+    inspect.UnionType: _make_union,
+}
+_check_id = make_check(Id)

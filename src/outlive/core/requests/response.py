@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from outlive.core.events import Json
-
-if TYPE_CHECKING:
-    from outlive.core.requests.create import CreateResponse
+from outlive.core.requests.create import CreateResponse
 
 # `fast` is only a name in requests; the tier that serves it is called `priority`.
 _TIER_NAMES = {"fast": "priority"}

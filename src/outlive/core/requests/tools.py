@@ -1,150 +1,195 @@
-"""Tools that the model may call, and which of them it may, must or must not."""
+"""Tools that the model may call, those of MCP servers among them, and which it may, must or must not call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, field
 
 from outlive.core.events import Json
 from outlive.core.requests.checks import (
-    check_bool,
-    check_enum,
-    check_list,
-    check_name,
-    check_object,
-    check_str,
-    refuse,
+    Given,
+    Text,
+    WrongField,
+    check_value,
+    drop_nulls,
+    make_check,
+    name_of,
+    one_of,
     refuse_missing,
     refuse_type,
     shorten,
+    some,
 )
 from outlive.core.requests.limits import Limits
-from outlive.core.requests.mcp_servers import parse_server
 
-MAX_TOOL_NAME = 128
-MAX_ALLOWED = 128
-
-_MODES = ("none", "auto", "required")
-_ALLOWED_MODES = ("auto", "required")
-_SYNTAXES = ("lark", "regex")
 _CHAT_HINT = " Tools are flat here: 'name' and 'parameters' stand beside 'type', not inside 'function'."
+# The field by which a choice names one of several tools of a kind.
+_NAMED_BY = {"function": "name", "custom": "name", "namespace": "name", "mcp": "server_label"}
+
+ToolName = Annotated[str, Meta(min_length=1, max_length=256)]
+ToolNames = Annotated[list[ToolName], some("names", "max_tools")]
+Address = Annotated[str, Meta(min_length=1, max_length=4096)]
+Secret = Annotated[str, Meta(max_length=16 * 1024)]
 
 
-def parse_tools(value: object, limits: Limits) -> list[Json]:
-    tools = check_list(value, "tools", limits.max_tools, "tools")
-    return [_parse_tool(tool, f"tools[{n}]", limits) for n, tool in enumerate(tools)]
+def hint_at_chat(tool: Json) -> str:
+    return _CHAT_HINT if "function" in tool else ""
 
 
-def parse_tool_choice(value: object, tools: list[Json]) -> str | Json:
-    if type(value) is str:
-        check_enum(value, "tool_choice", _MODES)
-        if value == "required" and not tools:
-            refuse("'tool_choice' cannot be 'required' when there are no tools.", "tool_choice")
-        return value
-    if type(value) is not dict:
-        refuse_type(value, "tool_choice", "a string or an object")
-    if value.get("type") == "allowed_tools":
-        return _parse_allowed(value, tools)
-    _check_named(value, "tool_choice", tools)
-    return value
+class PlainInput(Struct):
+    """Any text, as the input of a custom tool."""
+
+    type: Literal["text"]
 
 
-def _parse_tool(value: object, param: str, limits: Limits) -> Json:
-    tool = check_object(value, param)
-    if tool.get("type") is None:
-        refuse_missing(f"{param}.type")
-    kind = check_str(tool["type"], f"{param}.type", least=1, most=MAX_TOOL_NAME)
-    parse = _TOOLS.get(kind)
-    # Whoever runs the other kinds, this server or the model's, knows what they must look like; and whoever runs none
-    # of them refuses them by their type (see Backend.check).
-    return tool if parse is None else parse(tool, param, limits)
+class GrammarInput(Struct):
+    """Text of a grammar, as the input of a custom tool."""
+
+    type: Literal["grammar"]
+    syntax: Literal["lark", "regex"]
+    definition: Text
 
 
-def _parse_function(tool: Json, param: str, limits: Limits) -> Json:
-    name = _parse_name(tool, param)
-    description = _parse_description(tool, param, limits)
-    parameters, strict = tool.get("parameters"), tool.get("strict")
-    if parameters is not None:
-        check_object(parameters, f"{param}.parameters")
-    strict = False if strict is None else check_bool(strict, f"{param}.strict")
-    known = {"type": "function", "name": name, "description": description, "parameters": parameters, "strict": strict}
-    return {**known, **tool, "strict": strict}
+class NamedTool(Struct, kw_only=True):
+    name: Annotated[str, name_of(128)]
+    description: Text | None = None
+
+    hint = staticmethod(hint_at_chat)
 
 
-def _parse_custom(tool: Json, param: str, limits: Limits) -> Json:
-    name = _parse_name(tool, param)
-    description = _parse_description(tool, param, limits)
-    form = tool.get("format")
-    form = {"type": "text"} if form is None else _parse_custom_format(form, f"{param}.format", limits)
-    return {"type": "custom", "name": name, "description": description, **tool, "format": form}
+class FunctionToolParam(NamedTool, kw_only=True):
+    """A function that the client carries out."""
+
+    type: Literal["function"]
+    parameters: Json | None = None
+    strict: bool = False
 
 
-def _parse_custom_format(value: object, param: str, limits: Limits) -> Json:
-    form = check_object(value, param)
-    if form.get("type") is None:
-        refuse_missing(f"{param}.type")
-    if check_enum(form["type"], f"{param}.type", ("text", "grammar")) == "grammar":
-        for name in ("syntax", "definition"):
-            if form.get(name) is None:
-                refuse_missing(f"{param}.{name}")
-        check_enum(form["syntax"], f"{param}.syntax", _SYNTAXES)
-        check_str(form["definition"], f"{param}.definition", most=limits.max_text)
-    return form
+class CustomToolParam(NamedTool, kw_only=True):
+    """A tool of one text that the client carries out."""
+
+    type: Literal["custom"]
+    format: Annotated[Json, one_of(PlainInput, GrammarInput)] = field(default_factory=lambda: {"type": "text"})
 
 
-def _parse_name(tool: Json, param: str) -> str:
-    name = tool.get("name")
-    if name is None:
-        refuse_missing(f"{param}.name", _CHAT_HINT if "function" in tool else "")
-    return check_name(name, f"{param}.name", MAX_TOOL_NAME)
+class ToolFilter(Struct):
+    """Tools of these names, and of those only the ones that read, or that do not."""
+
+    tool_names: Given[ToolNames] = UNSET
+    read_only: Given[bool] = UNSET
 
 
-def _parse_description(tool: Json, param: str, limits: Limits) -> str | None:
-    description = tool.get("description")
-    return None if description is None else check_str(description, f"{param}.description", most=limits.max_text)
+class ApprovalFilter(Struct):
+    """The tools that a person is always asked about, and those that never need it."""
+
+    always: Given[ToolNames | ToolFilter] = UNSET
+    never: Given[ToolNames | ToolFilter] = UNSET
 
 
-def _parse_allowed(choice: Json, tools: list[Json]) -> Json:
-    mode = choice.get("mode")
-    mode = "auto" if mode is None else check_enum(mode, "tool_choice.mode", _ALLOWED_MODES)
-    if choice.get("tools") is None:
-        refuse_missing("tool_choice.tools")
-    allowed = check_list(choice["tools"], "tool_choice.tools", MAX_ALLOWED, "tools")
-    if not allowed:
-        refuse("'tool_choice.tools' must name a tool at least.", "tool_choice.tools", "empty_array")
-    for n, named in enumerate(allowed):
+class McpToolParam(Struct, kw_only=True):
+    """The tools of an MCP server, called by this server or by the model's."""
+
+    type: Literal["mcp"]
+    server_label: Annotated[str, name_of(64)]
+    server_url: Given[Address] = UNSET
+    connector_id: Given[Address] = UNSET
+    tunnel_id: Given[Address] = UNSET
+    server_description: Given[Secret] = UNSET
+    authorization: Given[Secret] = UNSET
+    headers: Given[Annotated[dict[ToolName, Secret], some("headers", 64)]] = UNSET
+    allowed_tools: Given[ToolNames | ToolFilter] = UNSET
+    require_approval: Given[Literal["always", "never"] | ApprovalFilter] = UNSET
+
+    complete = staticmethod(drop_nulls)
+
+
+class OtherToolParam(Struct):
+    """A tool that this server, or the model's, carries out. The one that does knows its other fields."""
+
+    type: Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+Tool = Annotated[Json, one_of(FunctionToolParam, CustomToolParam, McpToolParam, other=OtherToolParam)]
+Tools = Annotated[list[Tool], some("tools", "max_tools")]
+ToolChoice = Literal["none", "auto", "required"] | Json
+
+
+class AllowedTools(Struct, kw_only=True):
+    """A choice among some of the tools."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"] = "auto"
+    tools: Annotated[list[Json], some("tools", 128)]
+
+
+_check_allowed = make_check(AllowedTools)
+
+
+def match_tool_choice(choice: str | Json, tools: list[Json], limits: Limits) -> str | Json:
+    """Complete a choice that points at the request's own tools; refuse any other, as the upstream would later."""
+    if isinstance(choice, str):
+        if choice == "required" and not tools:
+            raise WrongField("cannot be 'required' when there are no tools.", "tool_choice")
+        return choice
+    if choice.get("type") != "allowed_tools":
+        _check_named(choice, "tool_choice", tools)
+        return choice
+    allowed: Json = check_value(_check_allowed, choice, "tool_choice", limits)
+    if not allowed["tools"]:
+        raise WrongField("must name a tool at least.", "tool_choice.tools", "empty_array")
+    for n, named in enumerate(allowed["tools"]):
         _check_named(named, f"tool_choice.tools[{n}]", tools)
-    return {**choice, "mode": mode}
+    return allowed
 
 
-def _check_named(value: object, param: str, tools: list[Json]) -> None:
-    """A choice must point at one of the request's own tools, or the upstream would refuse it later."""
-    choice = check_object(value, param)
-    if choice.get("type") is None:
+def _check_named(choice: Json, param: str, tools: list[Json]) -> None:
+    kind = choice.get("type")
+    if kind is None:
         refuse_missing(f"{param}.type")
-    kind = check_str(choice["type"], f"{param}.type")
+    if type(kind) is not str:
+        refuse_type(kind, f"{param}.type", "a string")
     field = _NAMED_BY.get(kind)
     if field is None:
         # Hosted tools are chosen by their type alone, which may be an older spelling (`web_search_preview`).
         if not any(_is_kin(kind, tool["type"]) for tool in tools):
-            refuse(f"'{param}' names the tool '{shorten(kind)}', which is not among 'tools'.", f"{param}.type")
+            raise WrongField(f"names the tool '{shorten(kind)}', which is not among 'tools'.", f"{param}.type")
         return
-    name = choice.get(field)
+    param, name = f"{param}.{field}", choice.get(field)
     if name is None:
-        refuse_missing(f"{param}.{field}", _CHAT_HINT if "function" in choice else "")
-    check_str(name, f"{param}.{field}")
+        refuse_missing(param, hint_at_chat(choice))
+    if type(name) is not str:
+        refuse_type(name, param, "a string")
     if not any(tool.get(field) == name and tool["type"] == kind for tool in tools):
-        refuse(f"'{param}' names the {kind} tool '{shorten(name)}', which is not among 'tools'.", f"{param}.{field}")
+        raise WrongField(f"names the {kind} tool '{shorten(name)}', which is not among 'tools'.", param)
 
 
 def _is_kin(kind: str, other: str) -> bool:
     return kind == other or kind.startswith(f"{other}_") or other.startswith(f"{kind}_")
 
 
-_TOOLS: dict[str, Callable[[Json, str, Limits], Json]] = {
-    "function": _parse_function,
-    "custom": _parse_custom,
-    "mcp": parse_server,
-}
+def allows(entry: Json, name: str, read_only: bool) -> bool:
+    """Return True if the entry lets the model call a tool of its server."""
+    allowed = entry.get("allowed_tools")
+    return allowed is None or _matches(allowed, name, read_only)
 
-# The field by which a choice names one of several tools of a kind.
-_NAMED_BY = {"function": "name", "custom": "name", "namespace": "name", "mcp": "server_label"}
+
+def needs_approval(entry: Json, name: str, read_only: bool, default: str) -> bool:
+    """Return True if a person is asked before the tool is called: also where both lists name it, or neither does."""
+    wish = entry.get("require_approval", default)
+    if isinstance(wish, str):
+        return wish == "always"
+    never = wish.get("never")
+    always = wish.get("always")
+    if always is not None and _matches(always, name, read_only):
+        return True
+    if never is not None:
+        return not _matches(never, name, read_only)
+    return always is None
+
+
+def _matches(wanted: list[str] | Json, name: str, read_only: bool) -> bool:
+    if isinstance(wanted, list):
+        return name in wanted
+    names, reads = wanted.get("tool_names"), wanted.get("read_only")
+    return (names is None or name in names) and (reads is None or reads == read_only)

@@ -78,7 +78,7 @@ def render(call: ModelCall, upstream: Upstream, *, encrypted: bool = True, lasti
 
 def _render_include(request: CreateResponse, upstream: Upstream, encrypted: bool) -> list[str]:
     """What was asked for, and encrypted reasoning: without it a server that keeps nothing could not think on later."""
-    include = [name for name in request.include if name != ENCRYPTED]
+    include: list[str] = [name for name in request.include if name != ENCRYPTED]
     if encrypted and (upstream.reasoning_input != "plain" or ENCRYPTED in request.include):
         include.append(ENCRYPTED)
     return include

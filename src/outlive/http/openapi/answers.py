@@ -1,4 +1,4 @@
-"""What answers hold, errors included."""
+"""Shapes of answers, errors included."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct
 
 from outlive.core.events import Json
-from outlive.http.openapi.shapes import KNOWN_ITEMS, Given, Metadata, OtherItem, Tool, note, refer
+from outlive.core.requests.checks import REF, Given, kinds_of, note, refer
+from outlive.core.requests.items import KEPT_ITEMS, OtherItem
+from outlive.core.requests.options import Metadata, Truncation
+from outlive.core.requests.tools import Tool
 
 # An item that the server gives out. One of a known kind has that kind's shape, and every one has an id and a type.
 ITEM: Json = {
@@ -16,26 +19,23 @@ ITEM: Json = {
     "type": "object",
     "required": ["id", "type"],
     "allOf": [
-        refer(OtherItem.__name__),
-        *(
-            {"if": {"properties": {"type": {"const": kind}}}, "then": refer(shape.__name__)}
-            for kind, shape in KNOWN_ITEMS.items()
-        ),
+        refer(OtherItem),
+        *({"if": {"properties": {"type": {"enum": kinds_of(shape)}}}, "then": refer(shape)} for shape in KEPT_ITEMS),
     ],
 }
-Item = Annotated[Any, Meta(extra_json_schema=refer("Item"))]
+Item = Annotated[Any, Meta(extra_json_schema={"$ref": REF.format(name="Item")})]
 Seconds = Annotated[int, note("Unix time, in seconds.")]
 
 
 class Event(Struct):
-    """One event of a response: what happened, and its number. The other fields depend on the type."""
+    """One event of a response, and its number. The other fields depend on the type."""
 
     type: str
     sequence_number: Annotated[int, Meta(ge=0)]
 
 
 class Error(Struct):
-    """What went wrong: the message for people, the code for programs, and the field it is about."""
+    """An error: the message for people, the code for programs, and the field it is about."""
 
     message: str
     type: str
@@ -50,14 +50,14 @@ class ErrorAnswer(Struct):
 
 
 class ResponseError(Struct):
-    """Why a response failed."""
+    """The reason why a response failed."""
 
     code: str
     message: str
 
 
 class IncompleteDetails(Struct):
-    """Why a response is not whole."""
+    """The reason why a response is not whole."""
 
     reason: str
     message: Given[str] = UNSET
@@ -85,15 +85,26 @@ class ConversationId(Struct):
     id: str
 
 
-class Attempts(Struct):
-    """How often a response was begun, and at which events it was joined."""
+class QueuePlace(Struct):
+    """A queued response's place, 1 being the next, and the seconds since it was created."""
 
-    attempts: int
-    resumed_at: list[int]
+    place: int
+    seconds: int
+
+
+class OutliveDetails(Struct):
+    """Fields of this server alone: the place of a queued response; of one that was resumed, how often and where."""
+
+    queue: Given[QueuePlace] = UNSET
+    attempts: Given[int] = UNSET
+    resumed_at: Given[Annotated[list[int], note("The numbers of the events before which it was resumed.")]] = UNSET
+    joints: Given[Annotated[list[int], Meta(description="The older name.", extra_json_schema={"deprecated": True})]] = (
+        UNSET
+    )
 
 
 class ResponseSummary(Struct, kw_only=True):
-    """A response without what may be long."""
+    """A response without the fields that may be long."""
 
     id: str
     object: Literal["response"]
@@ -121,16 +132,16 @@ class ResponseSummary(Struct, kw_only=True):
     tool_choice: str | dict[str, Any]
     top_logprobs: int
     top_p: float
-    truncation: Literal["auto", "disabled"]
+    truncation: Truncation
     usage: Usage | None
     user: str | None
     metadata: Metadata
     conversation: Given[ConversationId] = UNSET
-    outlive: Given[Attempts] = UNSET
+    outlive: Given[OutliveDetails] = UNSET
 
 
 class Response(ResponseSummary, kw_only=True):
-    """One run of a model and everything it said."""
+    """One run of a model with all of its output."""
 
     instructions: str | None
     output: list[Item]
@@ -138,14 +149,14 @@ class Response(ResponseSummary, kw_only=True):
 
 
 class InputTokens(Struct):
-    """How long a context is."""
+    """The length of a context."""
 
     object: Literal["response.input_tokens"]
     input_tokens: int
 
 
 class CompactedResponse(Struct):
-    """A context made shorter: what to send as the input of a new chain."""
+    """A context made shorter: the input to begin a new chain with."""
 
     id: str
     object: Literal["response.compaction"]
@@ -155,7 +166,7 @@ class CompactedResponse(Struct):
 
 
 class Conversation(Struct):
-    """A named line of items."""
+    """A named sequence of items."""
 
     id: str
     object: Literal["conversation"]
@@ -207,11 +218,11 @@ class ModelList(Struct):
 
 
 class Health(Struct):
-    """Whether the process lives, or should be sent requests."""
+    """The state of the process: alive, ready for requests, or not."""
 
     status: Literal["ok", "ready", "not ready"]
     reason: Given[str] = UNSET
 
 
 class Anything(Struct):
-    """What the upstream answered."""
+    """An answer of any shape."""

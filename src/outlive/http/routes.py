@@ -1,0 +1,87 @@
+"""The route table: each route's handler, and its description in /openapi.json."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+
+import msgspec
+
+from outlive.core.requests.create import CompactBody, CountBody, CreateBody
+from outlive.http import chat, contexts, conversations, health, models, responses
+from outlive.http.openapi import answers, bodies
+from outlive.http.openapi.document import Route, make_document
+from outlive.http.request import Reply, Request
+
+
+async def describe(request: Request) -> Reply:
+    return Reply(await asyncio.to_thread(render))
+
+
+@cache
+def render() -> bytes:
+    return msgspec.json.format(msgspec.json.encode(make_document(ROUTES)))
+
+
+# fmt: off
+ROUTES = [
+    Route("POST", "/v1/responses", responses.create, "createResponse", answers.Response,
+          "Create a response: answered with its end, with its events (`stream`), or at once (`background`). "
+          "The same path takes WebSockets.",
+          body=CreateBody, streams=answers.Event, repeatable=True, refuses=(404, 429),
+          leads_to=("getResponse", "listInputItems", "cancelResponse", "deleteResponse")),
+    Route("POST", "/v1/responses/input_tokens", contexts.count, "countInputTokens", answers.InputTokens,
+          "Count the tokens of a context. A header says whether they were counted or estimated.",
+          body=CountBody, refuses=(404,)),
+    Route("POST", "/v1/responses/compact", contexts.compact, "compactResponse", answers.CompactedResponse,
+          "Make a context shorter, to begin a new chain with.",
+          body=CompactBody, refuses=(404, 429)),
+    Route("GET", "/v1/responses/{id}", responses.retrieve, "getResponse", answers.Response,
+          "A response as it stands, or its events: all of them, or those after a number.",
+          query=bodies.RetrieveQuery, streams=answers.Event),
+    Route("GET", "/v1/responses", responses.list_all, "listResponses", answers.ResponseList,
+          "List your responses, without what may be long in them.",
+          query=bodies.ResponsesQuery, refuses=(404,)),
+    Route("DELETE", "/v1/responses/{id}", responses.delete, "deleteResponse", answers.DeletedResponse,
+          "Delete a response; one that runs is cancelled first."),
+    Route("POST", "/v1/responses/{id}/cancel", responses.cancel, "cancelResponse", answers.Response,
+          "Cancel a running response, and answer with it as it ended."),
+    Route("GET", "/v1/responses/{id}/input_items", responses.list_input_items, "listInputItems", answers.ItemList,
+          "List a response's own input.", query=bodies.PageQuery),
+    Route("POST", "/v1/conversations", conversations.create, "createConversation", answers.Conversation,
+          "Create a conversation.",
+          body=bodies.CreateConversationBody, repeatable=True,
+          leads_to=("getConversation", "updateConversation", "createItems", "listItems", "deleteConversation")),
+    Route("GET", "/v1/conversations", conversations.list_all, "listConversations", answers.ConversationList,
+          "List your conversations.", query=bodies.PageQuery, refuses=(404,)),
+    Route("GET", "/v1/conversations/{id}", conversations.retrieve, "getConversation", answers.Conversation,
+          "One conversation."),
+    Route("POST", "/v1/conversations/{id}", conversations.update, "updateConversation", answers.Conversation,
+          "Replace its metadata.", body=bodies.UpdateConversationBody),
+    Route("DELETE", "/v1/conversations/{id}", conversations.delete, "deleteConversation", answers.DeletedConversation,
+          "Delete it and its items."),
+    Route("POST", "/v1/conversations/{id}/items", conversations.create_items, "createItems", answers.ItemList,
+          "Add items, and answer with those.", body=bodies.CreateItemsBody, repeatable=True),
+    Route("GET", "/v1/conversations/{id}/items", conversations.list_items, "listItems", answers.ItemList,
+          "List its items.", query=bodies.PageQuery),
+    Route("GET", "/v1/conversations/{id}/items/{item_id}", conversations.retrieve_item, "getItem", "Item",
+          "One item."),
+    Route("DELETE", "/v1/conversations/{id}/items/{item_id}", conversations.delete_item, "deleteItem",
+          answers.Conversation, "Delete an item, and answer with the conversation.", refuses=(400,)),
+    Route("GET", "/v1/models", models.list_all, "listModels", answers.ModelList, "List the upstreams' models."),
+    Route("GET", "/v1/models/{model:path}", models.retrieve, "getModel", answers.Model,
+          "One of them; its name may hold slashes."),
+    Route("POST", "/v1/chat/completions", chat.create, "createChatCompletion", answers.Anything,
+          "Passed through to the upstream, and nothing of it is kept.",
+          body=bodies.ChatBody, streams=answers.Anything, refuses=(429,)),
+    Route("GET", "/healthz", health.healthz, "isAlive", answers.Health, "200 while the process lives.", open=True),
+    Route("GET", "/readyz", health.readyz, "isReady", answers.Health,
+          "200 when it should be sent requests, else 503.", open=True),
+    Route("GET", "/openapi.json", describe, "describe", answers.Anything, "This document.", open=True),
+]
+# fmt: on
+
+# Most requests are for a path without a parameter, and need no search.
+EXACT = {(route.method, route.path): route.handler for route in ROUTES if "{" not in route.path}
+# Probes come without a key, and from any name that a load balancer uses; the API's description is no secret.
+OPEN_PATHS = frozenset(route.path for route in ROUTES if route.open)
