@@ -146,8 +146,10 @@ class Run:
             finish = await self._answer(backend)
         except UpstreamFault as fault:
             await self._fail(fault)
-            return
-        await self._finish(finish)
+        else:
+            await self._finish(finish)
+        finally:
+            await self._close_tools()
 
     async def _answer(self, backend: Backend) -> Finish:
         """Make the answer, and return its end. Raises UpstreamFault when there will be none."""
@@ -162,18 +164,20 @@ class Run:
         loop = ToolLoop(self._log, self._context, tools, self._model)
         await loop.open()
         self._tool_loop = loop
-        try:
-            revived = self._live.fold.visible
-            finish = await loop.resume()
-            if not revived:
+        revived = self._live.fold.visible
+        finish = await loop.resume()
+        if not revived:
+            self._begin_step()
+        while finish is None:
+            finish = await loop.take(await self._ask(backend, loop.make_call, loop.buffer))
+            if finish is None:
                 self._begin_step()
-            while finish is None:
-                finish = await loop.take(await self._ask(backend, loop.make_call, loop.buffer))
-                if finish is None:
-                    self._begin_step()
-                    failpoints.hit("between-steps")
-            return finish
-        finally:
+                failpoints.hit("between-steps")
+        return finish
+
+    async def _close_tools(self) -> None:
+        """Close the tools. After the end: a slow MCP server must not delay the terminal event."""
+        if (loop := self._tool_loop) is not None:
             self._tool_loop = None
             await loop.close()
 
