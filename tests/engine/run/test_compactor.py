@@ -1,4 +1,4 @@
-"""The compactor: a summary is had from a model that may break, and sealed so that only its owner's server opens it."""
+"""The compactor: gets a summary from a model that may break, and seals it so that it opens for its owner alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOO_LONG = UpstreamFault("It is too long.", status=400, retryable=False, too_lon
 BROKEN = UpstreamFault("It broke.")
 
 
-def say(role: str, text: str) -> Json:
+def message(role: str, text: str) -> Json:
     return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
 
 
@@ -30,19 +30,17 @@ def make(secret: bytes = b"secret") -> Compactor:
     return Compactor(SecretSeal([secret]), CountingIds(), FixedClock())
 
 
-def summarise(
-    *scripts: Script, told_to_model: list[Json] | None = None, **fields: Any
-) -> tuple[Summary, ScriptedBackend]:
+def summarise(*scripts: Script, items: list[Json] | None = None, **fields: Any) -> tuple[Summary, ScriptedBackend]:
     backend = ScriptedBackend("m", scripts)
     request = CreateResponse(model="m", input=[], **fields)
-    items = told_to_model if told_to_model is not None else [say("user", "one"), say("assistant", "1")]
-    return asyncio.run(make().summarise(backend, "m", request, items)), backend
+    summarised = items if items is not None else [message("user", "one"), message("assistant", "1")]
+    return asyncio.run(make().summarise(backend, "m", request, summarised)), backend
 
 
 # -- the summary
 
 
-def test_the_model_is_given_what_is_told_and_asked_for_a_summary() -> None:
+def test_the_model_gets_the_items_and_is_asked_for_a_summary() -> None:
     summary, backend = summarise([answer("All ", "of it.")], instructions="Be kind.")
     assert summary.text == "All of it."
     assert summary.usage is not None and summary.usage["output_tokens"] == 2
@@ -52,7 +50,7 @@ def test_the_model_is_given_what_is_told_and_asked_for_a_summary() -> None:
     assert (call.request.instructions, call.request.max_output_tokens) == ("Be kind.", SUMMARY_TOKENS)
 
 
-def test_thoughts_are_no_part_of_a_summary_and_one_that_was_cut_short_counts() -> None:
+def test_a_summary_leaves_out_reasoning_and_may_be_cut_short() -> None:
     script: Script = [reasoning_chunk("hmm"), "As far as", finish_chunk("length")]
     assert summarise(script)[0].text == "As far as"
 
@@ -65,17 +63,17 @@ def test_a_model_that_breaks_is_asked_again() -> None:
 @pytest.mark.parametrize(
     ("script", "asked"), [([BROKEN], RETRIES + 1), ([TOO_LONG], 1), ([finish_chunk()], RETRIES + 1)]
 )
-def test_where_there_is_no_summary_to_be_had_the_fault_says_so(script: Script, asked: int) -> None:
+def test_a_model_that_gives_no_summary_raises_its_fault(script: Script, asked: int) -> None:
     backend = ScriptedBackend("m", [script])
     with pytest.raises(UpstreamFault) as caught:
-        asyncio.run(make().summarise(backend, "m", CreateResponse(model="m", input=[]), [say("user", "one")]))
+        asyncio.run(make().summarise(backend, "m", CreateResponse(model="m", input=[]), [message("user", "one")]))
     assert len(backend.calls) == asked
     assert caught.value.message == (script[0].message if isinstance(script[0], UpstreamFault) else NO_SUMMARY)
 
 
-def test_what_is_too_long_to_be_summarised_goes_without_its_oldest_part() -> None:
-    told_to_model = [say("user" if n % 2 == 0 else "assistant", f"{n} " + "x" * 100) for n in range(16)]
-    summary, backend = summarise([TOO_LONG], [TOO_LONG], [answer("The end of it.")], told_to_model=told_to_model)
+def test_a_context_too_long_to_be_summarised_loses_its_oldest_part() -> None:
+    items = [message("user" if n % 2 == 0 else "assistant", f"{n} " + "x" * 100) for n in range(16)]
+    summary, backend = summarise([TOO_LONG], [TOO_LONG], [answer("The end of it.")], items=items)
     assert summary.text == "The end of it."
     lengths = [len(call.items) - 1 for call in backend.calls]
     assert lengths[0] == 16
@@ -85,22 +83,22 @@ def test_what_is_too_long_to_be_summarised_goes_without_its_oldest_part() -> Non
     assert [call.request.max_output_tokens for call in backend.calls] == [4000, 2000, 1000]
 
 
-def test_a_small_window_gets_what_fits_and_a_summary_that_fits_beside_it() -> None:
+def test_a_small_window_limits_the_items_and_the_length_of_the_summary() -> None:
     backend = ScriptedBackend("m", [[answer("The end of it.")]])
     backend.context_window = 2000
-    told_to_model = [say("user" if n % 2 == 0 else "assistant", f"{n} " + "x" * 400) for n in range(40)]
-    asyncio.run(make().summarise(backend, "m", CreateResponse(model="m", input=[]), told_to_model))
+    items = [message("user" if n % 2 == 0 else "assistant", f"{n} " + "x" * 400) for n in range(40)]
+    asyncio.run(make().summarise(backend, "m", CreateResponse(model="m", input=[]), items))
     (call,) = backend.calls
     assert call.request.max_output_tokens == 500
     assert sum(map(estimate_item, call.items[:-1])) <= 1500
     assert text_of(call.items[-2]).startswith("39 ")
 
 
-def test_halving_comes_to_an_end() -> None:
+def test_a_context_is_halved_a_limited_number_of_times() -> None:
     backend = ScriptedBackend("m", [[TOO_LONG]])
-    told_to_model = [say("user" if n % 2 == 0 else "assistant", "x" * 100) for n in range(500)]
+    items = [message("user" if n % 2 == 0 else "assistant", "x" * 100) for n in range(500)]
     with pytest.raises(UpstreamFault):
-        asyncio.run(make().summarise(backend, "m", CreateResponse(model="m", input=[]), told_to_model))
+        asyncio.run(make().summarise(backend, "m", CreateResponse(model="m", input=[]), items))
     assert len(backend.calls) == HALVINGS + 1
 
 
@@ -108,18 +106,18 @@ def test_halving_comes_to_an_end() -> None:
 
 
 def test_an_item_opens_for_its_owner_on_every_server_with_the_secret() -> None:
-    item = make().make("ann", Compacted("The canary sings.", after=[say("user", "next")]))
+    item = make().make("ann", Compacted("The canary sings.", after=[message("user", "next")]))
     assert (item["type"], item["id"][:4]) == ("compaction", "cmp_")
     assert "canary" not in item["encrypted_content"]
-    opened = make().open("ann", [say("user", "gone"), item])
+    opened = make().open("ann", [message("user", "gone"), item])
     assert "The canary sings." in text_of(opened[0])
     assert text_of(opened[1]) == "next"
     make().check("ann", [item])
 
 
-def test_an_item_opens_for_nobody_else() -> None:
+def test_an_item_does_not_open_for_another_owner_or_with_another_secret() -> None:
     item = make().make("ann", Compacted("The canary sings."))
-    before = [say("user", "mine")]
+    before = [message("user", "mine")]
     for compactor, owner in ((make(), "bob"), (make(b"another secret"), "ann")):
         assert compactor.open(owner, [*before, item]) == before
         with pytest.raises(InvalidRequest) as caught:
@@ -127,18 +125,18 @@ def test_an_item_opens_for_nobody_else() -> None:
         assert caught.value.param == "input[1].encrypted_content"
 
 
-def test_others_items_are_left_alone() -> None:
+def test_compaction_items_of_other_servers_stay_as_they_are() -> None:
     foreign = {"type": "compaction", "encrypted_content": "gAAAAAB"}
     make().check("ann", [foreign])
     assert make().open("ann", [foreign]) == [foreign]
-    assert make().stand_in([foreign]) == [foreign]
+    assert make().replace_ours([foreign]) == [foreign]
 
 
-def test_a_context_without_any_concerns_nobody() -> None:
-    assert not make().concerns([say("user", "one")], [])
-    assert make().concerns([], [make().make("ann", Compacted("s"))])
+def test_only_a_context_with_a_compaction_item_needs_the_compactor() -> None:
+    assert not make().is_needed([message("user", "one")], [])
+    assert make().is_needed([], [make().make("ann", Compacted("s"))])
 
 
-def test_for_a_check_something_plain_stands_in_its_place() -> None:
+def test_our_items_are_replaced_by_messages_for_a_check() -> None:
     item = make().make("ann", Compacted("s"))
-    assert [one["type"] for one in make().stand_in([say("user", "one"), item])] == ["message", "message"]
+    assert [each["type"] for each in make().replace_ours([message("user", "one"), item])] == ["message", "message"]

@@ -1,19 +1,25 @@
-"""What came before a response, read once."""
+"""The context loader: the history of a response is read once, and comes before its input and its own output."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
+import pytest
+
+from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
 from outlive.engine.run import context
-from outlive.engine.run.context import ContextLoader
+from outlive.engine.run.context import STORAGE_TRIES, ContextLoader
+from outlive.engine.run.log import STORAGE_PAUSE
 from outlive.ports.ledger import NO_CHECKPOINT, Claim, Lease, Memory, Position
 from tests.engine.harness import FixedClock
 
+POSITION = Position(1, 5)
 
-def said(text: str, role: str = "user", **fields: Any) -> Json:
+
+def message(text: str, role: str = "user", **fields: Any) -> Json:
     return {
         "id": f"msg_{text}",
         "type": "message",
@@ -23,78 +29,108 @@ def said(text: str, role: str = "user", **fields: Any) -> Json:
     }
 
 
-HERE = Position(1, 5)
+class CountingHistory:
+    """A history that records its reads, the first of which may fail."""
 
-
-class Shelf:
-    """A history that counts how often it is read."""
-
-    def __init__(self, *items: Json) -> None:
+    def __init__(self, *items: Json, failing: int = 0) -> None:
         self.items = list(items)
+        self.failing = failing
         self.reads: list[Position] = []
 
     async def before(self, position: Position) -> list[Json]:
         self.reads.append(position)
+        if len(self.reads) <= self.failing:
+            raise StorageUnavailable("history")
         return self.items
 
     async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
         raise NotImplementedError
 
 
-def past_of(shelf: Shelf, memory: Memory | None = None, position: Position = HERE, **fields: Any) -> ContextLoader:
-    request = CreateResponse(model="m", input=[said("now")], **fields)
+def make_loader(
+    history: CountingHistory,
+    memory: Memory | None = None,
+    position: Position = POSITION,
+    clock: FixedClock | None = None,
+    **fields: Any,
+) -> ContextLoader:
+    request = CreateResponse(model="m", input=[message("now")], **fields)
     claim = Claim(Lease("resp_1", 1, 1), "ann", request, position, 1, NO_CHECKPOINT, False, memory=memory)
-    return ContextLoader(claim, shelf, None, FixedClock())
+    return ContextLoader(claim, history, None, clock or FixedClock())
 
 
-def texts(items: list[Json]) -> list[str]:
+def ids(items: list[Json]) -> list[str]:
     return [item["id"] for item in items]
 
 
 def test_the_history_is_read_once() -> None:
-    async def main() -> None:
-        shelf = Shelf(said("before"))
-        told_to_model = past_of(shelf, previous_response_id="resp_0")
+    async def body() -> None:
+        history = CountingHistory(message("before"))
+        loader = make_loader(history, previous_response_id="resp_0")
         for _ in range(2):
-            assert texts(await told_to_model.context()) == ["msg_before", "msg_now"]
-        assert shelf.reads == [HERE]
+            assert ids(await loader.assemble()) == ["msg_before", "msg_now"]
+        assert history.reads == [POSITION]
 
-    asyncio.run(main())
-
-
-def test_what_begins_nothing_reads_nothing() -> None:
-    async def main() -> None:
-        shelf = Shelf(said("other"))
-        assert texts(await past_of(shelf).context()) == ["msg_now"]
-        assert texts(await past_of(shelf, position=Position(1, 0), conversation="conv_1").context()) == ["msg_now"]
-        assert shelf.reads == []
-
-    asyncio.run(main())
+    asyncio.run(body())
 
 
-def test_what_a_connection_remembers_comes_after_what_is_stored() -> None:
-    async def main() -> None:
-        shelf = Shelf(said("stored"))
-        told_to_model = past_of(shelf, Memory([said("remembered")], Position(2, 3)), previous_response_id="resp_0")
-        assert texts(await told_to_model.context()) == ["msg_stored", "msg_remembered", "msg_now"]
-        assert shelf.reads == [Position(2, 3)]
-        assert texts(await past_of(shelf, Memory([said("alone")])).history()) == ["msg_alone"]
+def test_a_response_that_continues_nothing_reads_no_history() -> None:
+    async def body() -> None:
+        history = CountingHistory(message("other"))
+        begins_conversation = make_loader(history, position=Position(1, 0), conversation="conv_1")
+        assert ids(await make_loader(history).assemble()) == ["msg_now"]
+        assert ids(await begins_conversation.assemble()) == ["msg_now"]
+        assert history.reads == []
 
-    asyncio.run(main())
-
-
-def test_a_thought_that_was_broken_off_is_thought_anew() -> None:
-    async def main() -> None:
-        thought: Json = {"id": "rs_1", "type": "reasoning", "summary": [], "status": "incomplete"}
-        own = [thought, {**thought, "id": "rs_2", "status": "completed"}, said("half", "assistant")]
-        assert texts(await past_of(Shelf()).context(own)) == ["msg_now", "rs_2", "msg_half"]
-
-    asyncio.run(main())
+    asyncio.run(body())
 
 
-def test_a_long_context_is_put_together_all_the_same() -> None:
-    async def main() -> None:
-        shelf = Shelf(*(said(f"t{n}") for n in range(context.MANY_ITEMS + 1)))
-        assert len(await past_of(shelf, previous_response_id="resp_0").context()) == context.MANY_ITEMS + 2
+def test_the_memory_of_a_connection_comes_after_the_stored_history() -> None:
+    async def body() -> None:
+        history = CountingHistory(message("stored"))
+        memory = Memory([message("remembered")], Position(2, 3))
+        loader = make_loader(history, memory, previous_response_id="resp_0")
+        assert ids(await loader.assemble()) == ["msg_stored", "msg_remembered", "msg_now"]
+        assert history.reads == [Position(2, 3)]
+        assert ids(await make_loader(history, Memory([message("alone")])).history()) == ["msg_alone"]
 
-    asyncio.run(main())
+    asyncio.run(body())
+
+
+def test_reasoning_that_was_cut_off_is_left_out() -> None:
+    async def body() -> None:
+        reasoning: Json = {"id": "rs_1", "type": "reasoning", "summary": [], "status": "incomplete"}
+        own = [reasoning, {**reasoning, "id": "rs_2", "status": "completed"}, message("half", "assistant")]
+        assert ids(await make_loader(CountingHistory()).assemble(own)) == ["msg_now", "rs_2", "msg_half"]
+
+    asyncio.run(body())
+
+
+def test_a_long_context_is_assembled_too() -> None:
+    async def body() -> None:
+        history = CountingHistory(*(message(f"t{n}") for n in range(context.MANY_ITEMS + 1)))
+        loader = make_loader(history, previous_response_id="resp_0")
+        assert len(await loader.assemble()) == context.MANY_ITEMS + 2
+
+    asyncio.run(body())
+
+
+def test_a_history_that_cannot_be_read_is_tried_again() -> None:
+    async def body() -> None:
+        history, clock = CountingHistory(message("before"), failing=3), FixedClock()
+        loader = make_loader(history, clock=clock, previous_response_id="resp_0")
+        assert ids(await loader.history()) == ["msg_before"]
+        assert clock.slept == [STORAGE_PAUSE] * 3
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize(("store", "tries"), [(True, STORAGE_TRIES), (False, 1)])
+def test_a_storage_that_stays_down_raises_after_all_tries(store: bool, tries: int) -> None:
+    async def body() -> None:
+        history = CountingHistory(failing=1_000)
+        with pytest.raises(StorageUnavailable):
+            await make_loader(history, previous_response_id="resp_0", store=store).history()
+        assert len(history.reads) == tries
+
+    asyncio.run(body())

@@ -1,4 +1,4 @@
-"""Fitting: a context above the threshold is compacted, durably; one above the window is cut down to it."""
+"""Fitting: a context above the threshold is compacted durably, and one above the model's window is truncated to it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from outlive.core.context.estimate import estimate_request
@@ -16,7 +17,6 @@ from outlive.ports.backend import ModelCall
 from outlive.ports.catalog import Paging
 from outlive.testing import Script, finish_chunk, text_chunk, usage_chunk
 from tests.engine.harness import Harness, answer_of, run_with_harness, text_of
-from tests.engine.test_ephemeral import read_all
 from tests.support.scripting import Gate
 
 LONG = "word " * 400  # 500 tokens
@@ -27,12 +27,12 @@ TOO_LONG = UpstreamFault("It is too long.", code="invalid_prompt", status=400, r
 BROKEN = UpstreamFault("It broke.", retryable=False)
 
 
-def told_to_model(call: ModelCall) -> list[str]:
+def context_texts(call: ModelCall) -> list[str]:
     return [text_of(item) for item in call.items]
 
 
-async def talk(harness: Harness, turns: int = 3, **fields: Any) -> Json:
-    """A chain of long turns; the last response."""
+async def make_chain(harness: Harness, turns: int = 3, **fields: Any) -> Json:
+    """Make a chain of long turns. Returns the last response."""
     parent: Json = {}
     for n in range(turns):
         chained = {"previous_response_id": parent["id"]} if parent else {}
@@ -43,7 +43,7 @@ async def talk(harness: Harness, turns: int = 3, **fields: Any) -> Json:
 # -- compaction above a threshold
 
 
-def test_below_the_threshold_nothing_happens(tmp_path: Path) -> None:
+def test_a_context_far_below_the_threshold_is_neither_counted_nor_compacted(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         harness.backend.counter = fail_to_count
         final = await harness.answer("Hi", **MANAGED)
@@ -51,22 +51,22 @@ def test_below_the_threshold_nothing_happens(tmp_path: Path) -> None:
         assert len(harness.backend.calls) == 1
 
     def fail_to_count(call: ModelCall) -> int:
-        raise AssertionError("far from the threshold nobody counts")
+        raise AssertionError("counted, though the estimate is far from the threshold")
 
     run_with_harness(tmp_path, body, ANSWER)
 
 
-def test_above_it_the_context_is_compacted_in_the_run_and_the_answer_comes_after_it(tmp_path: Path) -> None:
+def test_a_context_above_the_threshold_is_compacted_before_the_answer(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
-        parent = await talk(harness, 2)
+        parent = await make_chain(harness, 2)
         final = await harness.answer("last", previous_response_id=parent["id"], **MANAGED)
         assert [item["type"] for item in final["output"]] == ["compaction", "message"]
         assert (final["status"], answer_of(final)) == ("completed", "Hello")
         summarised, answered = harness.backend.calls[2:]
-        assert told_to_model(summarised)[:4] == [f"0 {LONG}", "Hello", f"1 {LONG}", "Hello"]
-        assert "THE SUMMARY" in told_to_model(answered)[-2]
-        assert told_to_model(answered)[-1] == "last"
-        assert "Hello" not in told_to_model(answered)
+        assert context_texts(summarised)[:4] == [f"0 {LONG}", "Hello", f"1 {LONG}", "Hello"]
+        assert "THE SUMMARY" in context_texts(answered)[-2]
+        assert context_texts(answered)[-1] == "last"
+        assert "Hello" not in context_texts(answered)
         assert answered.first == 1
         types = await harness.types(final["id"])
         assert types[2:6] == ["output_item.added", "compaction.compacting", "output_item.done", "output_item.added"]
@@ -75,9 +75,9 @@ def test_above_it_the_context_is_compacted_in_the_run_and_the_answer_comes_after
     run_with_harness(tmp_path, body, ANSWER, ANSWER, SUMMARY, ANSWER)
 
 
-def test_what_compacting_used_is_part_of_the_usage(tmp_path: Path) -> None:
+def test_usage_includes_the_calls_that_compacted_the_context(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
-        parent = await talk(harness, 2)
+        parent = await make_chain(harness, 2)
         final = await harness.answer("last", previous_response_id=parent["id"], **MANAGED)
         assert (final["usage"]["input_tokens"], final["usage"]["output_tokens"]) == (107, 11)
         assert final["usage"]["total_tokens"] == 118
@@ -86,14 +86,13 @@ def test_what_compacting_used_is_part_of_the_usage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_later_turns_use_the_summary_instead_of_what_lies_before_it(tmp_path: Path, stored: bool) -> None:
+def test_later_turns_get_the_summary_instead_of_the_items_before_it(tmp_path: Path, stored: bool) -> None:
     async def body(harness: Harness) -> None:
-        parent = await talk(harness, 2)
+        parent = await make_chain(harness, 2)
         compacted = await harness.answer("then", previous_response_id=parent["id"], **MANAGED)
         accepted = await harness.create("later", previous_response_id=compacted["id"], store=stored)
-        reader = harness.reader if stored else harness.reader
-        await reader.wait_end(accepted.response_id)
-        texts = told_to_model(harness.backend.calls[4])
+        await harness.reader.wait_end(accepted.response_id)
+        texts = context_texts(harness.backend.calls[4])
         assert not any(text.startswith("0 ") for text in texts)
         assert "THE SUMMARY" in texts[-4]
         assert texts[-3:] == ["then", "Hello", "later"]
@@ -101,7 +100,7 @@ def test_later_turns_use_the_summary_instead_of_what_lies_before_it(tmp_path: Pa
     run_with_harness(tmp_path, body, ANSWER, ANSWER, SUMMARY, ANSWER)
 
 
-def test_a_conversation_keeps_everything_and_its_models_get_the_summary(tmp_path: Path) -> None:
+def test_a_conversation_keeps_all_items_and_its_model_gets_the_summary(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         conversation = await harness.converse()
         for text in (f"0 {LONG}", f"1 {LONG}"):
@@ -110,13 +109,13 @@ def test_a_conversation_keeps_everything_and_its_models_get_the_summary(tmp_path
         await harness.answer("later", conversation=conversation, **MANAGED)
         kept = await harness.texts_of(conversation)
         assert kept == [f"0 {LONG}", "Hello", f"1 {LONG}", "Hello", "then", "", "Hello", "later", "Hello"]
-        assert told_to_model(harness.backend.calls[-1])[-3:] == ["then", "Hello", "later"]
+        assert context_texts(harness.backend.calls[-1])[-3:] == ["then", "Hello", "later"]
         assert len(harness.backend.calls) == 5  # four answers and one summary
 
     run_with_harness(tmp_path, body, ANSWER, ANSWER, SUMMARY, ANSWER)
 
 
-def test_with_store_false_the_client_sends_the_item_back(tmp_path: Path) -> None:
+def test_a_compaction_item_that_the_client_sends_back_replaces_the_items_before_it(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         history: list[Json] = [
             {"role": "user", "content": LONG},
@@ -126,19 +125,21 @@ def test_with_store_false_the_client_sends_the_item_back(tmp_path: Path) -> None
             {"role": "user", "content": "then"},
         ]
         accepted = await harness.create(history, store=False, **MANAGED)
-        output = (await read_all(harness, accepted.response_id))[-1]["response"]["output"]
+        final = await harness.reader.wait_end(accepted.response_id)
+        assert final is not None
+        output = msgspec.json.decode(final)["output"]
         assert [item["type"] for item in output] == ["compaction", "message"]
-        # All that came before the item may be left out now.
+        # The items before the compaction item may be left out now.
         second = await harness.create([*output, {"role": "user", "content": "later"}], store=False, **MANAGED)
         await harness.reader.wait_end(second.response_id)
-        texts = told_to_model(harness.backend.calls[-1])
+        texts = context_texts(harness.backend.calls[-1])
         assert "THE SUMMARY" in texts[-4]
         assert texts[-3:] == ["then", "Hello", "later"]
 
     run_with_harness(tmp_path, body, SUMMARY, ANSWER)
 
 
-def test_a_call_and_its_output_survive_a_compaction_between_them_and_the_answer(tmp_path: Path) -> None:
+def test_a_compaction_before_the_answer_keeps_the_last_call_and_its_output(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
         output = {"type": "function_call_output", "call_id": "c1", "output": LONG}
@@ -154,18 +155,18 @@ def test_a_call_and_its_output_survive_a_compaction_between_them_and_the_answer(
 
 def test_a_context_that_cannot_be_compacted_is_sent_as_it_is(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
-        parent = await talk(harness, 2)
+        parent = await make_chain(harness, 2)
         final = await harness.answer("last", previous_response_id=parent["id"], **MANAGED)
         assert (final["status"], [item["type"] for item in final["output"]]) == ("completed", ["message"])
-        assert told_to_model(harness.backend.calls[-1]) == [f"0 {LONG}", "Hello", f"1 {LONG}", "Hello", "last"]
+        assert context_texts(harness.backend.calls[-1]) == [f"0 {LONG}", "Hello", f"1 {LONG}", "Hello", "last"]
 
     run_with_harness(tmp_path, body, ANSWER, ANSWER, [BROKEN], ANSWER)
 
 
 @pytest.mark.parametrize(("tokens", "compacted"), [(1001, True), (1000, False)])
-def test_near_the_threshold_whoever_can_count_decides(tmp_path: Path, tokens: int, compacted: bool) -> None:
+def test_near_the_threshold_the_upstreams_count_decides(tmp_path: Path, tokens: int, compacted: bool) -> None:
     async def body(harness: Harness) -> None:
-        parent = await talk(harness, 2)
+        parent = await make_chain(harness, 2)
         harness.backend.counter = lambda call: tokens
         final = await harness.answer("last", previous_response_id=parent["id"], **MANAGED)
         assert (final["output"][0]["type"] == "compaction") is compacted
@@ -173,9 +174,9 @@ def test_near_the_threshold_whoever_can_count_decides(tmp_path: Path, tokens: in
     run_with_harness(tmp_path, body, ANSWER, ANSWER, SUMMARY if compacted else ANSWER, ANSWER)
 
 
-def test_without_a_threshold_three_quarters_of_the_window_are_one(tmp_path: Path) -> None:
+def test_the_default_threshold_is_three_quarters_of_the_window(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
-        parent = await talk(harness, 2)
+        parent = await make_chain(harness, 2)
         managed = {"context_management": [{"type": "compaction"}], "previous_response_id": parent["id"]}
         assert [item["type"] for item in (await harness.answer("one", **managed))["output"]] == ["message"]
         harness.backend.context_window = 1200
@@ -187,12 +188,12 @@ def test_without_a_threshold_three_quarters_of_the_window_are_one(tmp_path: Path
     run_with_harness(tmp_path, body, ANSWER, ANSWER, ANSWER, SUMMARY, ANSWER)
 
 
-# -- and durably
+# -- crashes
 
 
-def test_a_crash_while_the_summary_is_made_begins_anew(tmp_path: Path) -> None:
+def test_a_crash_during_the_summary_restarts_the_compaction(tmp_path: Path) -> None:
     async def before(harness: Harness) -> None:
-        parent = await talk(harness, 2)
+        parent = await make_chain(harness, 2)
         accepted = await harness.create("last", previous_response_id=parent["id"], **MANAGED)
         begun.append(accepted.response_id)
         await gate.reached.wait()
@@ -209,9 +210,9 @@ def test_a_crash_while_the_summary_is_made_begins_anew(tmp_path: Path) -> None:
     run_with_harness(tmp_path, after, SUMMARY, ANSWER)
 
 
-def test_a_crash_after_it_was_shown_goes_on_with_the_answer_and_summarises_nothing_again(tmp_path: Path) -> None:
+def test_a_crash_after_the_compaction_continues_with_the_answer(tmp_path: Path) -> None:
     async def before(harness: Harness) -> None:
-        parent = await talk(harness, 2)
+        parent = await make_chain(harness, 2)
         accepted = await harness.create("last", previous_response_id=parent["id"], **MANAGED)
         begun.append(accepted.response_id)
         await gate.reached.wait()
@@ -221,9 +222,9 @@ def test_a_crash_after_it_was_shown_goes_on_with_the_answer_and_summarises_nothi
         final = await harness.end(*begun)
         assert (final["status"], [item["type"] for item in final["output"]]) == ("completed", ["compaction", "message"])
         (call,) = harness.backend.calls
-        assert "THE SUMMARY" in told_to_model(call)[-2]
-        assert told_to_model(call)[-1] == "last"
-        # What was used before the crash counts, too.
+        assert "THE SUMMARY" in context_texts(call)[-2]
+        assert context_texts(call)[-1] == "last"
+        # The usage before the crash counts, too.
         assert final["usage"]["input_tokens"] == 107
 
     gate = Gate()
@@ -232,14 +233,14 @@ def test_a_crash_after_it_was_shown_goes_on_with_the_answer_and_summarises_nothi
     run_with_harness(tmp_path, after, ANSWER)
 
 
-def test_an_answer_that_was_cut_off_after_a_compaction_goes_on_in_place(tmp_path: Path) -> None:
+def test_an_answer_cut_off_after_a_compaction_is_continued_in_place(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
-        parent = await talk(harness, 2)
+        parent = await make_chain(harness, 2)
         final = await harness.answer("last", previous_response_id=parent["id"], **MANAGED)
         assert (final["status"], answer_of(final)) == ("completed", "Hello there")
         again = harness.backend.calls[-1]
         assert again.resume is not None and (again.resume.output_index, again.resume.text) == (1, "Hello")
-        assert "THE SUMMARY" in told_to_model(again)[-2]
+        assert "THE SUMMARY" in context_texts(again)[-2]
 
     broken: Script = ["Hello", UpstreamFault("It broke.")]
     rest: Script = [" there", finish_chunk()]
@@ -249,23 +250,23 @@ def test_an_answer_that_was_cut_off_after_a_compaction_goes_on_in_place(tmp_path
 # -- compaction on demand
 
 
-def test_a_trigger_compacts_what_there_is_and_answers_nothing(tmp_path: Path) -> None:
+def test_a_trigger_compacts_the_context_without_an_answer(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
-        parent = await talk(harness, 2)
+        parent = await make_chain(harness, 2)
         trigger = [{"type": "compaction_trigger"}]
         final = await harness.answer(trigger, previous_response_id=parent["id"])
         assert (final["status"], [item["type"] for item in final["output"]]) == ("completed", ["compaction"])
         assert final["usage"]["input_tokens"] == 100
         await harness.answer("later", previous_response_id=final["id"])
-        texts = told_to_model(harness.backend.calls[-1])
-        assert texts[0] == f"0 {LONG}"  # the user's own words stay, as far as there is room
+        texts = context_texts(harness.backend.calls[-1])
+        assert texts[0] == f"0 {LONG}"  # messages of the user stay, as far as there is room
         assert "THE SUMMARY" in texts[-2]
         assert texts[-1] == "later"
 
     run_with_harness(tmp_path, body, ANSWER, ANSWER, SUMMARY, ANSWER)
 
 
-def test_a_trigger_in_a_conversation_leaves_only_the_item_in_it(tmp_path: Path) -> None:
+def test_a_trigger_adds_only_the_compaction_item_to_its_conversation(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         conversation = await harness.converse()
         await harness.answer("one", conversation=conversation)
@@ -276,7 +277,7 @@ def test_a_trigger_in_a_conversation_leaves_only_the_item_in_it(tmp_path: Path) 
     run_with_harness(tmp_path, body, ANSWER, SUMMARY)
 
 
-def test_a_trigger_whose_summary_cannot_be_had_fails(tmp_path: Path) -> None:
+def test_a_trigger_without_a_summary_fails(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         final = await harness.answer([{"role": "user", "content": "one"}, {"type": "compaction_trigger"}])
         assert final["status"] == "failed"
@@ -285,7 +286,7 @@ def test_a_trigger_whose_summary_cannot_be_had_fails(tmp_path: Path) -> None:
     run_with_harness(tmp_path, body, [BROKEN])
 
 
-def test_a_call_that_waits_for_its_output_survives_a_trigger(tmp_path: Path) -> None:
+def test_a_trigger_keeps_a_call_that_has_no_output_yet(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
         given = [{"role": "user", "content": "one"}, call, {"type": "compaction_trigger"}]
@@ -307,26 +308,26 @@ def by_estimate(call: ModelCall) -> int:
 
 
 @pytest.mark.parametrize("counter", [None, by_estimate, lambda call: by_estimate(call) * 3 // 2])
-def test_auto_leaves_out_the_oldest_turns_that_do_not_fit(
+def test_auto_truncation_leaves_out_the_oldest_turns(
     tmp_path: Path, counter: Callable[[ModelCall], int] | None
 ) -> None:
     async def body(harness: Harness) -> None:
-        parent = await talk(harness, 6)
+        parent = await make_chain(harness, 6)
         harness.backend.context_window, harness.backend.counter = 2400, counter
         await harness.answer("last", previous_response_id=parent["id"], truncation="auto", instructions="Be kind.")
         call = harness.backend.calls[-1]
         count = counter or by_estimate
         assert count(call) <= 2400 - 2400 // 4
-        assert told_to_model(call)[-3:] == [f"5 {LONG}", "Hello", "last"]
-        assert told_to_model(call)[0].startswith(("3 ", "4 ", "5 "))
+        assert context_texts(call)[-3:] == [f"5 {LONG}", "Hello", "last"]
+        assert context_texts(call)[0].startswith(("3 ", "4 ", "5 "))
         assert call.request.instructions == "Be kind."
 
     run_with_harness(tmp_path, body, ANSWER)
 
 
-def test_auto_leaves_a_context_alone_that_fits_or_whose_window_nobody_knows(tmp_path: Path) -> None:
+def test_auto_truncation_leaves_out_nothing_if_the_context_fits_or_the_window_is_unknown(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
-        parent = await talk(harness, 2)
+        parent = await make_chain(harness, 2)
         for window in (None, 100_000):
             harness.backend.context_window = window
             await harness.answer("last", previous_response_id=parent["id"], truncation="auto")
@@ -335,12 +336,12 @@ def test_auto_leaves_a_context_alone_that_fits_or_whose_window_nobody_knows(tmp_
     run_with_harness(tmp_path, body, ANSWER)
 
 
-def test_the_answer_gets_the_room_that_it_may_take(tmp_path: Path) -> None:
+def test_auto_truncation_reserves_max_output_tokens_for_the_answer(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
-        parent = await talk(harness, 6)
+        parent = await make_chain(harness, 6)
         harness.backend.context_window = 3100 + ANSWER_TOKENS
         await harness.answer("last", previous_response_id=parent["id"], truncation="auto", max_output_tokens=16)
-        assert len(harness.backend.calls[-1].items) == 13  # all of it
+        assert len(harness.backend.calls[-1].items) == 13  # all items
         harness.backend.context_window = 3100 + 16
         await harness.answer("last", previous_response_id=parent["id"], truncation="auto", max_output_tokens=16)
         assert len(harness.backend.calls[-1].items) == 13
@@ -350,20 +351,20 @@ def test_the_answer_gets_the_room_that_it_may_take(tmp_path: Path) -> None:
     run_with_harness(tmp_path, body, ANSWER)
 
 
-def test_auto_sends_less_to_an_upstream_that_finds_it_too_long(tmp_path: Path) -> None:
+def test_auto_truncation_shortens_a_context_that_the_upstream_refused_as_too_long(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
-        parent = await talk(harness, 6)
+        parent = await make_chain(harness, 6)
         final = await harness.answer("last", previous_response_id=parent["id"], truncation="auto")
         assert (final["status"], answer_of(final)) == ("completed", "Hello")
         lengths = [len(call.items) for call in harness.backend.calls[6:]]
         assert lengths[0] == 13
         assert lengths[0] > lengths[1] > lengths[2]
-        assert told_to_model(harness.backend.calls[-1])[-1] == "last"
+        assert context_texts(harness.backend.calls[-1])[-1] == "last"
 
     run_with_harness(tmp_path, body, *[ANSWER] * 6, [TOO_LONG], [TOO_LONG], ANSWER)
 
 
-def test_a_question_that_is_too_long_by_itself_fails(tmp_path: Path) -> None:
+def test_an_input_too_long_by_itself_fails(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         final = await harness.answer(LONG, truncation="auto")
         assert (final["status"], final["error"]["code"]) == ("failed", "invalid_prompt")
@@ -372,9 +373,9 @@ def test_a_question_that_is_too_long_by_itself_fails(tmp_path: Path) -> None:
     run_with_harness(tmp_path, body, [TOO_LONG])
 
 
-def test_disabled_never_drops_anything(tmp_path: Path) -> None:
+def test_disabled_truncation_leaves_out_nothing(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
-        parent = await talk(harness, 6)
+        parent = await make_chain(harness, 6)
         harness.backend.context_window = 1000
         final = await harness.answer("last", previous_response_id=parent["id"])
         assert (final["status"], final["error"]["code"]) == ("failed", "invalid_prompt")

@@ -1,4 +1,4 @@
-"""Runs that go on at their upstream, and are taken up again."""
+"""Reattaching: a run goes on in its upstream's background without this server, and is continued from there."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ BROKEN = UpstreamFault("The connection broke.")
 Step = Json | Gate | UpstreamFault
 
 
-class Runs:
-    """An upstream's background, in memory: every run is told from its beginning to whoever asks; faults come once."""
+class StubBackgroundRuns:
+    """An upstream's background in memory. Each stream begins with the run's first event; a fault is raised once."""
 
     def __init__(self, *scripts: list[Step]) -> None:
-        self._scripts = list(scripts)
-        self._runs: dict[str, list[Step]] = {}
+        self.scripts = list(scripts)
+        self.runs: dict[str, list[Step]] = {}
         self.submitted: list[ModelCall] = []
         self.followed: list[str] = []
         self.dismissed: list[tuple[str, bool]] = []
@@ -37,12 +37,12 @@ class Runs:
     def submit(self, call: ModelCall) -> AsyncGenerator[list[bytes], None]:
         self.submitted.append(call)
         run_id = f"run_{len(self.submitted)}"
-        self._runs[run_id] = list(self._scripts[min(len(self.submitted), len(self._scripts)) - 1])
-        return self._tell(run_id)
+        self.runs[run_id] = list(self.scripts[min(len(self.submitted), len(self.scripts)) - 1])
+        return self._stream(run_id)
 
     def follow(self, run_id: str) -> AsyncGenerator[list[bytes], None]:
         self.followed.append(run_id)
-        return self._tell(run_id)
+        return self._stream(run_id)
 
     def read_id(self, chunks: list[bytes]) -> str | None:
         found = [json.loads(chunk).get("response", {}).get("id") for chunk in chunks]
@@ -52,12 +52,12 @@ class Runs:
         self.dismissed.append((run_id, running))
 
     def lose(self) -> None:
-        self._runs.clear()
+        self.runs.clear()
 
-    async def _tell(self, run_id: str) -> AsyncGenerator[list[bytes], None]:
-        if run_id not in self._runs:
+    async def _stream(self, run_id: str) -> AsyncGenerator[list[bytes], None]:
+        if run_id not in self.runs:
             raise LostRun
-        script = self._runs[run_id]
+        script = self.runs[run_id]
         for step in list(script):
             if isinstance(step, UpstreamFault):
                 if step in script:
@@ -70,8 +70,8 @@ class Runs:
                 yield [json.dumps(named).encode()]
 
 
-def told_to_model(*items: Item, **at: Step) -> list[Step]:
-    """A whole answer; `at_N` stands before its event N."""
+def script(*items: Item, **at: Step) -> list[Step]:
+    """Return the events of a whole answer, with the step `at_N` inserted before event N."""
     steps: list[Step] = list(answer(*items))
     for name, step in sorted(at.items(), key=lambda pair: -int(pair[0][3:])):
         steps.insert(int(name[3:]), step)
@@ -79,22 +79,22 @@ def told_to_model(*items: Item, **at: Step) -> list[Step]:
 
 
 HELLO = (reasoning("Hm."), message("Hel", "lo", "!"), call("{}"))
-# Events of HELLO: 0, 1 about the response; 2 to 7 the thought; 8 item, 9 part, 10 to 12 the pieces ...
+# Events of HELLO: 0 and 1 about the response, 2 to 7 the reasoning, 8 the item, 9 the part, 10 to 12 the deltas ...
 MIDDLE = 12
 
 
-def last(harness: Harness, runs: Runs) -> None:
-    """Have the rig's upstream be one whose runs last."""
+def use_background(harness: Harness, runs: StubBackgroundRuns) -> None:
+    """Give the harness an upstream with background runs."""
     harness.backend.background_runs = runs
     harness.backend.translator = lambda call: ResponsesTranslator(call, DerivedIds(call.response_id))  # type: ignore[assignment,method-assign,return-value]
 
 
-def run(path: Path, runs: Runs, body: Body) -> None:
-    async def lasting(harness: Harness) -> None:
-        last(harness, runs)
+def run(path: Path, runs: StubBackgroundRuns, body: Body) -> None:
+    async def with_background(harness: Harness) -> None:
+        use_background(harness, runs)
         await body(harness)
 
-    run_with_harness(path, lasting)
+    run_with_harness(path, with_background)
 
 
 def assert_whole(final: Json) -> None:
@@ -102,8 +102,8 @@ def assert_whole(final: Json) -> None:
     assert [item["type"] for item in final["output"]] == ["reasoning", "message", "function_call"]
 
 
-def test_a_run_is_submitted_once_and_its_copy_is_let_go(tmp_path: Path) -> None:
-    runs = Runs(told_to_model(*HELLO))
+def test_a_run_is_submitted_once_and_dismissed_at_its_end(tmp_path: Path) -> None:
+    runs = StubBackgroundRuns(script(*HELLO))
 
     async def body(harness: Harness) -> None:
         final = await harness.answer()
@@ -115,8 +115,8 @@ def test_a_run_is_submitted_once_and_its_copy_is_let_go(tmp_path: Path) -> None:
     run(tmp_path, runs, body)
 
 
-def test_nothing_is_shown_before_the_runs_id_is_noted(tmp_path: Path) -> None:
-    runs = Runs(told_to_model(*HELLO))
+def test_nothing_is_shown_before_the_runs_id_is_saved(tmp_path: Path) -> None:
+    runs = StubBackgroundRuns(script(*HELLO))
 
     async def body(harness: Harness) -> None:
         reached = harness.ledger.hold("save_checkpoint")
@@ -131,9 +131,9 @@ def test_nothing_is_shown_before_the_runs_id_is_noted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", range(2, 20))
-def test_a_run_is_taken_up_wherever_the_connection_broke(tmp_path: Path, place: int) -> None:
-    whole = len(told_to_model(*HELLO))
-    runs = Runs(told_to_model(*HELLO, **{f"at_{min(place, whole - 1)}": BROKEN}))
+def test_a_run_is_reattached_to_at_whatever_event_the_connection_broke(tmp_path: Path, place: int) -> None:
+    whole = len(script(*HELLO))
+    runs = StubBackgroundRuns(script(*HELLO, **{f"at_{min(place, whole - 1)}": BROKEN}))
 
     async def body(harness: Harness) -> None:
         final = await harness.answer()
@@ -144,11 +144,11 @@ def test_a_run_is_taken_up_wherever_the_connection_broke(tmp_path: Path, place: 
 
 
 @pytest.mark.parametrize("place", range(2, 20))
-def test_a_run_is_taken_up_by_the_next_worker(tmp_path: Path, place: int) -> None:
-    """Killed at any event: the next one goes on with the same run, and its journal is the one that would have been."""
-    whole = len(told_to_model(*HELLO))
+def test_a_run_is_reattached_to_by_the_next_worker(tmp_path: Path, place: int) -> None:
+    """Kill the first worker at any event: the second continues the same run, and the events before it stay."""
+    whole = len(script(*HELLO))
     gate = Gate()
-    runs = Runs(told_to_model(*HELLO, **{f"at_{min(place, whole - 1)}": gate}))
+    runs = StubBackgroundRuns(script(*HELLO, **{f"at_{min(place, whole - 1)}": gate}))
     seen: list[str] = []
 
     async def first(harness: Harness) -> None:
@@ -157,7 +157,7 @@ def test_a_run_is_taken_up_by_the_next_worker(tmp_path: Path, place: int) -> Non
         await asyncio.sleep(0.01)
         seen.append(accepted.response_id)
         for running in list(harness.worker._running.values()):
-            running.task.cancel()  # as a kill would; nobody ends it
+            running.task.cancel()  # as if killed: nothing ends the response
             await asyncio.gather(running.task, return_exceptions=True)
         seen.extend(await harness.types(accepted.response_id))
 
@@ -175,9 +175,9 @@ def test_a_run_is_taken_up_by_the_next_worker(tmp_path: Path, place: int) -> Non
     run(tmp_path, runs, second)
 
 
-def test_a_run_that_failed_there_is_submitted_anew(tmp_path: Path) -> None:
+def test_a_run_that_failed_at_the_upstream_is_submitted_again(tmp_path: Path) -> None:
     failed: Json = {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "Oh"}}}
-    runs = Runs([*told_to_model(*HELLO)[:2], failed], told_to_model(*HELLO))
+    runs = StubBackgroundRuns([*script(*HELLO)[:2], failed], script(*HELLO))
 
     async def body(harness: Harness) -> None:
         assert_whole(await harness.answer())
@@ -189,7 +189,7 @@ def test_a_run_that_failed_there_is_submitted_anew(tmp_path: Path) -> None:
 
 def test_a_run_that_failed_after_something_was_shown_ends_as_incomplete(tmp_path: Path) -> None:
     failed: Json = {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "Oh"}}}
-    runs = Runs([*told_to_model(*HELLO)[:MIDDLE], failed])
+    runs = StubBackgroundRuns([*script(*HELLO)[:MIDDLE], failed])
 
     async def body(harness: Harness) -> None:
         final = await harness.answer()
@@ -201,8 +201,8 @@ def test_a_run_that_failed_after_something_was_shown_ends_as_incomplete(tmp_path
 
 
 @pytest.mark.parametrize("shown", [False, True])
-def test_a_run_that_the_upstream_has_lost(tmp_path: Path, shown: bool) -> None:
-    runs = Runs(told_to_model(*HELLO, **{f"at_{MIDDLE if shown else 2}": BROKEN}), told_to_model(*HELLO))
+def test_a_run_that_the_upstream_has_lost_is_submitted_again_or_cut_off(tmp_path: Path, shown: bool) -> None:
+    runs = StubBackgroundRuns(script(*HELLO, **{f"at_{MIDDLE if shown else 2}": BROKEN}), script(*HELLO))
     follow = runs.follow
 
     def lose(run_id: str) -> AsyncGenerator[list[bytes], None]:
@@ -223,15 +223,15 @@ def test_a_run_that_the_upstream_has_lost(tmp_path: Path, shown: bool) -> None:
     run(tmp_path, runs, body)
 
 
-def test_an_upstream_that_tells_another_story_is_not_believed(tmp_path: Path) -> None:
-    runs = Runs(told_to_model(*HELLO, **{f"at_{MIDDLE}": BROKEN}))
+def test_a_run_that_replays_other_events_is_cut_off(tmp_path: Path) -> None:
+    runs = StubBackgroundRuns(script(*HELLO, **{f"at_{MIDDLE}": BROKEN}))
     follow = runs.follow
 
-    def lie(run_id: str) -> AsyncGenerator[list[bytes], None]:
-        runs._runs[run_id] = told_to_model(reasoning("Hm."), message("Good", "bye"), call("{}"))
+    def change(run_id: str) -> AsyncGenerator[list[bytes], None]:
+        runs.runs[run_id] = script(reasoning("Hm."), message("Good", "bye"), call("{}"))
         return follow(run_id)
 
-    runs.follow = lie  # type: ignore[method-assign]
+    runs.follow = change  # type: ignore[method-assign]
 
     async def body(harness: Harness) -> None:
         final = await harness.answer()
@@ -241,9 +241,9 @@ def test_an_upstream_that_tells_another_story_is_not_believed(tmp_path: Path) ->
     run(tmp_path, runs, body)
 
 
-def test_taking_up_that_brings_nothing_comes_to_an_end(tmp_path: Path) -> None:
-    runs = Runs(told_to_model(*HELLO))
-    runs._scripts = [[*told_to_model(*HELLO)[:MIDDLE], *(UpstreamFault("Cut.") for _ in range(9))]]
+def test_reattaching_that_brings_nothing_new_ends_the_response(tmp_path: Path) -> None:
+    runs = StubBackgroundRuns(script(*HELLO))
+    runs.scripts = [[*script(*HELLO)[:MIDDLE], *(UpstreamFault("Cut.") for _ in range(9))]]
 
     async def body(harness: Harness) -> None:
         final = await harness.answer()
@@ -254,9 +254,9 @@ def test_taking_up_that_brings_nothing_comes_to_an_end(tmp_path: Path) -> None:
     run(tmp_path, runs, body)
 
 
-def test_a_cancel_is_told_to_the_upstream(tmp_path: Path) -> None:
+def test_a_cancelled_response_has_its_run_stopped_at_the_upstream(tmp_path: Path) -> None:
     gate = Gate()
-    runs = Runs(told_to_model(*HELLO, **{f"at_{MIDDLE}": gate}))
+    runs = StubBackgroundRuns(script(*HELLO, **{f"at_{MIDDLE}": gate}))
 
     async def body(harness: Harness) -> None:
         accepted = await harness.create()
@@ -269,16 +269,16 @@ def test_a_cancel_is_told_to_the_upstream(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [2, MIDDLE], ids=["nothing shown", "something shown"])
-def test_a_server_that_leaves_lets_the_run_go_on_and_finds_it_again(tmp_path: Path, place: int) -> None:
+def test_a_server_that_shuts_down_leaves_the_run_for_the_next_worker(tmp_path: Path, place: int) -> None:
     gate = Gate()
-    runs = Runs(told_to_model(*HELLO, **{f"at_{place}": gate}))
+    runs = StubBackgroundRuns(script(*HELLO, **{f"at_{place}": gate}))
     seen: list[str] = []
 
     async def first(harness: Harness) -> None:
         accepted = await harness.create()
         seen.append(accepted.response_id)
         await gate.reached.wait()
-        harness.draining = True
+        harness.shutdown.draining = True
         await harness.worker.drain(60.0)
         assert runs.dismissed == []
 
@@ -295,25 +295,24 @@ def test_a_server_that_leaves_lets_the_run_go_on_and_finds_it_again(tmp_path: Pa
 @pytest.mark.parametrize(
     "fields",
     [{"store": False}, {"context_management": [{"type": "compaction", "compact_threshold": 100_000}]}],
-    ids=["not stored", "compacted on the way"],
+    ids=["not stored", "may be compacted"],
 )
-def test_what_cannot_be_taken_up_is_not_left_there(tmp_path: Path, fields: dict[str, Any]) -> None:
-    runs = Runs(told_to_model(*HELLO))
+def test_a_response_that_cannot_be_reattached_to_runs_in_the_foreground(tmp_path: Path, fields: dict[str, Any]) -> None:
+    runs = StubBackgroundRuns(script(*HELLO))
 
     async def body(harness: Harness) -> None:
         harness.backend.scripts = [[[json.dumps(event).encode() for event in answer(*HELLO)]]]
         accepted = await harness.create(**fields)
-        reader = harness.reader if fields.get("store", True) else harness.reader
-        await reader.wait_end(accepted.response_id)
+        await harness.reader.wait_end(accepted.response_id)
         assert runs.submitted == []
         assert len(harness.backend.calls) == 1
 
     run(tmp_path, runs, body)
 
 
-def test_an_upstream_that_tells_no_id_is_read_like_any_other(tmp_path: Path) -> None:
-    nameless = [{key: value for key, value in event.items() if key != "response"} for event in answer(*HELLO)[2:-1]]
-    runs = Runs([*nameless, answer(*HELLO)[-1]])
+def test_a_run_without_an_id_is_read_like_any_other_answer(tmp_path: Path) -> None:
+    without_id = [{key: value for key, value in event.items() if key != "response"} for event in answer(*HELLO)[2:-1]]
+    runs = StubBackgroundRuns([*without_id, answer(*HELLO)[-1]])
 
     async def body(harness: Harness) -> None:
         assert_whole(await harness.answer())
