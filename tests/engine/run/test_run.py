@@ -1,125 +1,298 @@
-"""A run whose model answers in several steps by itself, such as an agent's: it goes on after any that is finished."""
+"""A run: asks its model again while nothing is visible, keeps its limits, and always comes to an end (D9, D10)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 
-from outlive.core.errors import StorageUnavailable, UpstreamFault
-from outlive.core.events import AnyDraft, Json
-from outlive.core.recovery import MAX_ATTEMPTS
-from outlive.core.toolcalls import calls
-from outlive.core.toolcalls.calls import INTERRUPTED, ToolCall, ToolOutcome
-from outlive.engine.delivery import live
-from outlive.engine.delivery.committer import ENDINGS, Committer
-from outlive.ports.backend import Ending, ModelCall
-from outlive.ports.ledger import AppendResults, Closing, Entry
-from outlive.storage.memory import MemoryJournal
-from outlive.testing import Script, call_chunk, finish_chunk, reasoning_chunk, text_chunk, usage_chunk
+from outlive.core.endings import TerminalStatus
+from outlive.core.errors import InvalidRequest, UpstreamFault
+from outlive.engine.delivery import pending
+from outlive.engine.delivery.committer import Committer
+from outlive.engine.run.run import RETRIES, TOO_LONG, Run
+from outlive.ports.backend import ModelCall
+from outlive.ports.ledger import AppendResults, Entry
+from outlive.storage.memory.journal import MemoryJournal
+from outlive.testing import Script, answer, finish_chunk, text_chunk, usage_chunk
 from tests.dialects.upstream import serve
-from tests.engine.tool_harness import NotingLedger, StubToolbox, ToolHarness, kinds, texts, told_to_model
-from tests.engine.virtual_clock import run_virtually, turn
+from tests.engine.harness import Harness, answer_of, run_with_harness, text_of
+from tests.engine.tool_harness import CheckpointLedger, NoTools, ToolHarness, texts
+from tests.engine.virtual_clock import turn
+from tests.support.scripting import Gate
+
+BROKEN = UpstreamFault("The model's server went away.")
+BUSY = UpstreamFault("Too many requests.", code="rate_limit_exceeded", status=429)
+DONE: Script = [answer("Hello")]
 
 
-class NoTools(StubToolbox):
-    def serves(self, request: Any) -> bool:
-        return False
+def refused() -> UpstreamFault:
+    return UpstreamFault("No such model.", code="invalid_prompt", status=404, retryable=False)
 
 
-class AgentTranslator:
-    """Every chunk is a step: a tool's name, whose call is made at once, or the last words."""
-
-    def __init__(self, call: ModelCall) -> None:
-        self._index = call.first
-
-    def feed(self, chunk: bytes) -> list[AnyDraft]:
-        item_id = f"mcp_{self._index}"
-        call = ToolCall(item_id=item_id, output_index=self._index, label="agent", name=chunk.decode(), arguments="{}")
-        self._index += 1
-        if chunk == b"hang":
-            return [*calls.announce(call), calls.begin(call)]
-        return [*calls.announce(call), calls.begin(call), *calls.finish(call, ToolOutcome("ok"))]
-
-    def end(self) -> tuple[list[AnyDraft], Ending]:
-        return [], Ending("completed")
+def busy_for(seconds: float) -> UpstreamFault:
+    return UpstreamFault("Wait.", code="rate_limit_exceeded", status=429, retry_after=seconds)
 
 
-def make_desk(*scripts: Script) -> ToolHarness:
-    harness = ToolHarness(NoTools(), *scripts, tools=[])
-    harness.backend.stepwise = True
-    harness.backend.translator = AgentTranslator  # type: ignore[assignment,method-assign]
-    return harness
+# -- a good run
 
 
-def test_it_is_asked_again_with_the_steps_that_are_finished() -> None:
-    async def go() -> None:
-        whole = make_desk([[b"one"], [b"two"]])
-        await whole.run()
-        done = [n for n, event in enumerate(whole.events()) if event["type"] == "response.output_item.done"]
-        whole.cut(done[0])
-        whole.backend.scripts = [[[b"two"]]]
-        final = await whole.run()
-        assert [item["name"] for item in final["output"]] == ["one", "two"]
-        again = whole.backend.calls[-1]
-        assert (again.first, told_to_model(again.items)) == (1, ["Hi", "one", "ok"])
-        assert final["outlive"] == {"attempts": 2, "resumed_at": [done[0] + 1]}
+def test_an_answer_is_completed_with_its_usage_and_model(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        final = await harness.answer("Hi")
+        assert (final["status"], answer_of(final), final["model"]) == ("completed", "Hello", "scripted")
+        assert final["usage"]["output_tokens"] == 1
+        assert final["completed_at"] == int(harness.clock.now())
+        assert "outlive" not in final
+        (call,) = harness.backend.calls
+        assert [text_of(item) for item in call.items] == ["Hi"]
 
-    run_virtually(go())
+    run_with_harness(tmp_path, body, DONE)
 
 
-def test_a_call_of_its_own_that_was_under_way_has_failed_and_it_is_told_so() -> None:
-    async def go() -> None:
-        harness = make_desk([[b"one"], [b"hang"], UpstreamFault("Gone.")], [[b"three"]])
-        final = await harness.run()
-        assert [item["status"] for item in final["output"]] == ["completed", "failed", "completed"]
-        assert final["output"][1]["error"]["content"][0]["text"] == INTERRUPTED
-        assert INTERRUPTED in told_to_model(harness.backend.calls[-1].items)[-1]
+def test_a_background_response_is_queued_before_it_is_in_progress(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        final = await harness.answer(background=True)
+        assert (await harness.types(final["id"]))[:3] == ["created", "queued", "in_progress"]
 
-    run_virtually(go())
+    run_with_harness(tmp_path, body, DONE)
 
 
-def test_what_it_said_is_durable_when_it_has_settled() -> None:
-    async def go() -> None:
-        harness = make_desk([[b"one"]])
-        seen: list[Json] = []
-        plain = harness.backend.stream
+def test_a_response_without_generation_asks_no_model(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        final = await harness.answer(generate=False)
+        assert (final["status"], final["output"], final["usage"]["total_tokens"]) == ("completed", [], 0)
+        assert harness.backend.calls == []
 
-        async def stream(call: ModelCall, on_chunks: Any = None) -> Any:
-            async for chunks in plain(call):
-                yield chunks
-                assert call.flush is not None
-                await call.flush()
-                seen.extend(harness.events())
-
-        harness.backend.stream = stream  # type: ignore[method-assign]
-        await harness.run()
-        assert seen[-1]["type"] == "response.output_item.done"
-
-    run_virtually(go())
+    run_with_harness(tmp_path, body, DONE)
 
 
-class HeldLedger(NotingLedger):
-    """Appends when it is let."""
+def test_a_conversation_gives_the_model_ended_turns_and_the_new_input_once(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        conversation = await harness.converse()
+        await harness.answer("one", conversation=conversation)
+        await harness.answer("two", conversation=conversation)
+        assert [text_of(item) for item in harness.backend.calls[1].items] == ["one", "Hello", "two"]
+        assert await harness.texts_of(conversation) == ["one", "Hello", "two", "Hello"]
+
+    run_with_harness(tmp_path, body, DONE)
+
+
+def test_a_chain_gives_the_model_the_turns_before(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        first = await harness.answer("one")
+        await harness.answer("two", previous_response_id=first["id"])
+        assert [text_of(item) for item in harness.backend.calls[1].items] == ["one", "Hello", "two"]
+
+    run_with_harness(tmp_path, body, DONE)
+
+
+def test_an_answer_that_is_too_long_is_incomplete_and_its_turn_stays(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        conversation = await harness.converse()
+        final = await harness.answer("one", conversation=conversation)
+        assert (final["status"], final["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+        assert await harness.texts_of(conversation) == ["one", "Hel"]
+
+    run_with_harness(tmp_path, body, ["Hel", finish_chunk("length")])
+
+
+# -- faults before anything is visible
+
+
+def test_an_upstream_that_shows_nothing_is_asked_again(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
+        assert (final["status"], answer_of(final)) == ("completed", "Hello")
+        assert len(harness.backend.calls) == 3
+        assert harness.clock.slept == [0.5, 1.0]
+        assert final["outlive"] == {"attempts": 3, "resumed_at": []}
+
+    run_with_harness(tmp_path, body, [BROKEN], [BUSY], DONE)
+
+
+def test_an_upstream_that_never_answers_fails_the_response_with_its_own_reason(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        conversation = await harness.converse()
+        final = await harness.answer(conversation=conversation)
+        assert final["status"] == "failed"
+        assert final["error"] == {"code": "rate_limit_exceeded", "message": BUSY.message}
+        assert len(harness.backend.calls) == RETRIES + 1
+        assert harness.clock.slept == [0.5, 1.0, 2.0]
+        assert await harness.texts_of(conversation) == []
+
+    run_with_harness(tmp_path, body, [BUSY])
+
+
+def test_a_fault_that_is_not_retryable_fails_at_once(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
+        assert (final["status"], final["error"]["code"]) == ("failed", "invalid_prompt")
+        assert len(harness.backend.calls) == 1
+        assert harness.clock.slept == []
+
+    run_with_harness(tmp_path, body, [refused()])
+
+
+def test_a_retry_waits_as_long_as_the_upstream_asks_for(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        assert (await harness.answer())["status"] == "completed"
+        assert harness.clock.slept == [7.0, 0.0]
+
+    run_with_harness(tmp_path, body, [busy_for(7.0)], [busy_for(0.0)], DONE)
+
+
+def test_retries_take_a_minute_in_all_at_most(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
+        assert final["status"] == "failed"
+        assert harness.clock.slept == [40.0]
+        assert len(harness.backend.calls) == 2
+
+    run_with_harness(tmp_path, body, [busy_for(40.0)])
+
+
+def test_a_stream_that_ends_without_text_and_finish_is_retried(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
+        assert answer_of(final) == "Hello"
+        assert len(harness.backend.calls) == 2
+
+    run_with_harness(tmp_path, body, [], DONE)
+
+
+def test_a_reader_gets_the_cause_of_a_failure(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        accepted = await harness.create()
+        cursor = harness.reader.follow(accepted.response_id)
+        while not cursor.ended:
+            await cursor.read()
+        assert cursor.cause is not None
+        assert cursor.cause.status == 404
+
+    run_with_harness(tmp_path, body, [refused()])
+
+
+def test_a_context_that_the_upstream_cannot_be_sent_fails_as_a_bad_prompt(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        def refuse(call: ModelCall) -> Any:
+            raise InvalidRequest("This upstream takes no images.")
+
+        harness.backend.translator = refuse  # type: ignore[method-assign]
+        final = await harness.answer()
+        assert final["error"] == {"code": "invalid_prompt", "message": "This upstream takes no images."}
+
+    run_with_harness(tmp_path, body, DONE)
+
+
+# -- limits and losses
+
+
+@pytest.mark.parametrize(("shown", "status"), [([], "failed"), (["Hel"], "incomplete")])
+def test_a_run_that_takes_too_long_is_ended(tmp_path: Path, shown: list[str], status: TerminalStatus) -> None:
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
+        assert final["status"] == status
+        assert TOO_LONG in str(final["error"] or final["incomplete_details"])
+        assert harness.backend.left == 1
+
+    run_with_harness(tmp_path, body, [*shown, Gate()], run_seconds=0.05)
+
+
+def test_a_run_whose_time_is_up_while_its_end_is_written_ends_as_completed(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        reached = harness.ledger.hold("close")
+        accepted = await harness.create()
+        await reached.wait()
+        await asyncio.sleep(0.06)
+        harness.ledger.let_pass("close")
+        assert (await harness.end(accepted.response_id))["status"] == "completed"
+
+    run_with_harness(tmp_path, body, DONE, run_seconds=0.05)
+
+
+def test_a_run_whose_time_is_up_while_it_waits_for_other_endings_ends_as_completed(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        endings = harness.committer.endings = asyncio.Semaphore(0)
+        accepted = await harness.create()
+        await asyncio.sleep(0.06)
+        endings.release()
+        assert (await harness.end(accepted.response_id))["status"] == "completed"
+
+    run_with_harness(tmp_path, body, DONE, run_seconds=0.05)
+
+
+def test_a_run_that_lost_its_lease_stops_its_upstream_call_and_writes_nothing(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        accepted = await harness.create()
+        await gate.reached.wait()
+        claim = await harness.ledger.take_over(accepted.response_id, "another")
+        assert claim is not None
+        before = await harness.frames(accepted.response_id)
+        gate.open()
+        while harness.worker._running:
+            await asyncio.sleep(0.001)
+        assert harness.backend.left == 1
+        assert await harness.frames(accepted.response_id) == before
+
+    gate = Gate()
+    run_with_harness(tmp_path, body, ["Hel", gate, "lo", Gate()])  # at the end the upstream is silent for ever
+
+
+# -- storage that is slow or down
+
+
+class CountedScript(list[Any]):
+    """A script that counts how many of its steps were played."""
+
+    steps = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for step in super().__iter__():
+            self.steps += 1
+            yield step
+
+
+def test_a_run_that_cannot_be_committed_stops_reading_its_upstream(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        reached = harness.ledger.hold("append")
+        accepted = await harness.create()
+        await reached.wait()
+        await turn(200)
+        assert 0 < script.steps < 10
+        harness.ledger.let_pass("append")
+        final = await harness.end(accepted.response_id)
+        assert len(answer_of(final)) == 20 * 300_000
+
+    script = CountedScript([*["x" * 300_000] * 20, finish_chunk()])
+    run_with_harness(tmp_path, body, script)
+
+
+class HeldLedger(CheckpointLedger):
+    """A ledger whose appends wait until they are released."""
 
     def __init__(self, journal: MemoryJournal) -> None:
         super().__init__(journal)
-        self.free = asyncio.Event()
+        self.released = asyncio.Event()
 
     def append(self, entries: list[Entry]) -> asyncio.Future[AppendResults]:
-        async def go() -> AppendResults:
-            await self.free.wait()
+        async def append() -> AppendResults:
+            await self.released.wait()
             return await super(HeldLedger, self).append(entries)
 
-        return asyncio.ensure_future(go())
+        return asyncio.ensure_future(append())
 
 
-def test_what_cannot_be_committed_makes_the_upstream_wait_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_http_upstream_is_held_back_while_nothing_is_committed_and_no_text_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     most, one_read = 64 * 1024, 256 * 1024
-    monkeypatch.setattr(live, "PENDING_BYTES", most)
+    monkeypatch.setattr(pending, "PENDING_BYTES", most)
     pieces = [f"{n:04d}" + "y" * 16 * 1024 for n in range(100)]
     written = 0
     harness: ToolHarness
@@ -131,11 +304,12 @@ def test_what_cannot_be_committed_makes_the_upstream_wait_and_loses_nothing(monk
         for chunk in [*map(text_chunk, pieces), finish_chunk(), usage_chunk()]:
             await response.write(b"data: %b\n\n" % chunk)
             written += 1
-            while not (harness.live.in_flight or harness.live.fold.visible):  # so that all but the first is heard
+            # Until the first read is being committed, so that `on_chunks` takes all the others.
+            while not (harness.live.pending.in_flight or harness.live.fold.visible):
                 await asyncio.sleep(0)
         return response
 
-    async def go() -> None:
+    async def body() -> None:
         nonlocal harness
         harness = ToolHarness(NoTools(), tools=[])
         async with asyncio.timeout(20), serve(reply) as (backend, _):
@@ -144,114 +318,69 @@ def test_what_cannot_be_committed_makes_the_upstream_wait_and_loses_nothing(monk
             harness.backend = backend  # type: ignore[assignment]
             harness.committer = Committer(ledger, harness.clock, 0.0)
             running = harness.start()
-            while not harness.live.crowded:
+            while not harness.live.pending.is_full:
                 await asyncio.sleep(0)
             before = -1
-            while before < written:  # until the network has it all, or holds no more
+            while before < written:  # until everything is sent, or the network's buffers are full
                 before = written
                 await asyncio.sleep(0.02)
-            assert harness.live._pending_bytes < most + one_read + len(pieces[0]) * 2
-            ledger.free.set()
+            assert harness.live.pending._bytes < most + one_read + len(pieces[0]) * 2
+            ledger.released.set()
             await running
             assert texts(harness.check()) == "".join(pieces)
 
-    asyncio.run(go())
+    asyncio.run(body())
 
 
-def test_so_many_end_at_once_and_the_others_wait_their_turn() -> None:
-    async def go() -> None:
-        desks = [ToolHarness(NoTools(), ANSWER, tools=[]) for _ in range(ENDINGS + 5)]
-        begun: list[Closing] = []
-        free = asyncio.Event()
+def test_a_history_that_cannot_be_read_for_a_while_delays_a_run_and_changes_nothing(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        first = await harness.answer()
+        harness.history.failing = 3
+        final = await harness.answer(previous_response_id=first["id"])
+        assert final["status"] == "completed"
 
-        def hold(close: Callable[[Closing], asyncio.Future[None]]) -> Callable[[Closing], asyncio.Future[None]]:
-            async def later(closing: Closing) -> None:
-                begun.append(closing)
-                await free.wait()
-                await close(closing)
-
-            return lambda closing: asyncio.ensure_future(later(closing))
-
-        for harness in desks:
-            harness.committer.ending = desks[0].committer.ending
-            harness.ledger.close = hold(harness.ledger.close)  # type: ignore[method-assign,assignment]
-        running = [harness.start() for harness in desks]
-        await turn(100)
-        assert len(begun) == ENDINGS
-        free.set()
-        await asyncio.gather(*running)
-        assert [harness.check()["status"] for harness in desks] == ["completed"] * len(desks)
-
-    run_virtually(go())
+    run_with_harness(tmp_path, body, DONE)
 
 
-def test_ends_that_cannot_be_committed_keep_no_others_from_theirs() -> None:
-    async def go() -> None:
-        desks = [ToolHarness(NoTools(), ANSWER, tools=[]) for _ in range(ENDINGS + 1)]
-        *stuck, last = desks
+def test_a_history_that_cannot_be_read_at_all_fails_the_response_with_the_reason(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        first = await harness.answer()
+        harness.history.failing = 1_000
+        final = await harness.answer(previous_response_id=first["id"])
+        assert final["status"] == "failed"
+        assert "database is unavailable" in final["error"]["message"]
 
-        def refuse(_: Closing) -> asyncio.Future[None]:
-            refused = asyncio.get_running_loop().create_future()
-            refused.set_exception(StorageUnavailable("close"))
-            return refused
-
-        for harness in desks:
-            harness.committer.ending = last.committer.ending
-        for harness in stuck:
-            harness.ledger.close = refuse  # type: ignore[method-assign,assignment]
-        running = [harness.start() for harness in desks]
-        await running[-1]
-        assert last.check()["status"] == "completed"
-        assert not any(task.done() for task in running[:-1])
-        for harness, task in zip(stuck, running, strict=False):
-            del harness.ledger.close  # the storage is back
-            await task
-            assert harness.check()["status"] == "completed"
-
-    run_virtually(go())
+    run_with_harness(tmp_path, body, DONE)
 
 
-# -- thoughts
+def test_a_ledger_that_fails_for_a_while_delays_a_run_and_changes_nothing(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        harness.ledger.failing = {"append": 2, "close": 3}
+        final = await harness.answer()
+        assert (final["status"], answer_of(final)) == ("completed", "Hello there")
+
+    run_with_harness(tmp_path, body, ["Hello", " there", finish_chunk()])
 
 
-THINKING: list[bytes] = [reasoning_chunk("Hm, "), reasoning_chunk("well")]
-ANSWER: list[bytes] = [text_chunk("18."), finish_chunk(), usage_chunk()]
+# -- releasing
 
 
-def with_tools(*scripts: Script) -> ToolHarness:
-    return ToolHarness(StubToolbox(), *scripts)
+def test_a_run_whose_model_is_no_longer_configured_can_be_neither_released_nor_resumed(tmp_path: Path) -> None:
+    def refuse(model: str) -> Any:
+        raise InvalidRequest("No such model.")
 
+    async def body(harness: Harness) -> None:
+        accepted = await harness.create()
+        await gate.reached.wait()
+        live = harness.live.get(accepted.response_id)
+        assert live is not None
+        await harness.committer.flush(live)
+        for services, expected in (
+            (harness.services, True),
+            (msgspec.structs.replace(harness.services, route=refuse), False),
+        ):
+            assert Run(services, live).can_release() is expected
+            assert Run(services, live).can_resume() is expected
 
-def test_a_thought_that_was_broken_off_is_thought_anew_where_there_are_tools() -> None:
-    async def go() -> None:
-        harness = with_tools([THINKING, UpstreamFault("Gone.")], [THINKING, ANSWER])
-        final = await harness.run()
-        assert [(item["type"], item["status"]) for item in final["output"]] == [
-            ("reasoning", "incomplete"),
-            ("reasoning", "completed"),
-            ("message", "completed"),
-        ]
-        assert (final["status"], texts(final)) == ("completed", "18.")
-        assert told_to_model(harness.backend.calls[-1].items) == ["Hi"]
-
-    run_virtually(go())
-
-
-def test_no_thought_is_thought_anew_for_ever() -> None:
-    async def go() -> None:
-        harness = with_tools([THINKING, UpstreamFault("Gone.")])
-        final = await harness.run()
-        assert (final["status"], kinds(final)) == ("incomplete", ["reasoning"] * MAX_ATTEMPTS)
-
-    run_virtually(go())
-
-
-@pytest.mark.parametrize("client_call", [True, False])
-def test_other_things_that_are_half_shown_end_it(client_call: bool) -> None:
-    async def go() -> None:
-        half = call_chunk(0, "c", "shell", '{"a') if client_call else text_chunk("Half")
-        harness = with_tools([[half], UpstreamFault("Gone.")], [ANSWER])
-        final = await harness.run()
-        assert (final["status"], final["incomplete_details"]["reason"]) == ("incomplete", "interrupted")
-
-    run_virtually(go())
+    gate = Gate()
+    run_with_harness(tmp_path, body, ["Hel", gate, finish_chunk()], continuation="prefill")
