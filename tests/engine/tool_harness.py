@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from outlive.core import status
+from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json, read_frame, split_frames
 from outlive.core.fold import Fold
 from outlive.core.numbering import number
@@ -19,7 +20,7 @@ from outlive.engine.run.closer import Closer
 from outlive.engine.run.log import RunLog
 from outlive.engine.run.run import Run, RunServices
 from outlive.ports.backend import Backend, ContinuationMode
-from outlive.ports.ledger import NO_CHECKPOINT, Checkpoint, Claim, Lease, Position
+from outlive.ports.ledger import NO_CHECKPOINT, AppendResults, Checkpoint, Claim, Closing, Entry, Lease, Position
 from outlive.ports.toolbox import Invocation, SessionRequest, Tool, Tools, ToolSession
 from outlive.storage.memory.journal import MemoryJournal
 from outlive.storage.memory.ledger import MemoryLedger
@@ -31,6 +32,7 @@ from tests.support.scripting import CountingIds
 
 SERVER_TOOLS: Json = {"type": "mcp", "server_label": "outlive"}
 
+T = TypeVar("T")
 Act = Callable[[Invocation], Awaitable[ToolOutcome]]
 
 
@@ -97,13 +99,49 @@ class NoTools(StubToolbox):
         return False
 
 
-class CheckpointLedger(MemoryLedger):
-    """The ledger in memory, which saves the checkpoint too, as a ledger on disk does."""
+class StubLedger(MemoryLedger):
+    """The ledger in memory, which saves the checkpoint too, and whose calls wait or fail when a test says so."""
 
-    checkpoint: Checkpoint = NO_CHECKPOINT
+    def __init__(self, journal: MemoryJournal) -> None:
+        super().__init__(journal)
+        self.checkpoint = NO_CHECKPOINT
+        self.closings: list[Closing] = []  # in the order in which they were sent
+        self.held: dict[str, asyncio.Event] = {}  # methods that wait for their event
+        self.failing: dict[str, int] = {}  # how many of the next calls of a method fail
+
+    def hold(self, method: str) -> asyncio.Event:
+        """Have the calls of a method wait until the returned event is set."""
+        self.held[method] = asyncio.Event()
+        return self.held[method]
+
+    def append(self, entries: list[Entry]) -> asyncio.Future[AppendResults]:
+        return self._call("append", lambda: super(StubLedger, self).append(entries))
+
+    def close(self, closing: Closing) -> asyncio.Future[None]:
+        self.closings.append(closing)
+        return self._call("close", lambda: super(StubLedger, self).close(closing))
 
     async def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
+        self._fail("save_checkpoint")
         self.checkpoint = checkpoint
+
+    def _call(self, method: str, call: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
+        held = self.held.get(method)
+        if (held is None or held.is_set()) and not self.failing.get(method):
+            return call()
+
+        async def later() -> T:
+            if held is not None:
+                await held.wait()
+            self._fail(method)
+            return await call()
+
+        return asyncio.ensure_future(later())
+
+    def _fail(self, method: str) -> None:
+        if self.failing.get(method, 0) > 0:
+            self.failing[method] -= 1
+            raise StorageUnavailable(method)
 
 
 class FixedHistory:
@@ -142,7 +180,7 @@ class ToolHarness:
         self.toolbox = toolbox
         self.backend = ScriptedBackend("scripted", scripts, continuation=continuation, ids=self.ids)
         self.journal = MemoryJournal()
-        self.ledger = CheckpointLedger(self.journal)
+        self.ledger = StubLedger(self.journal)
         self.past = past or []
         self.tools = Tools(toolbox=toolbox, ids=self.ids, seal=seal, max_steps=max_steps, max_output=max_output)
         self.sealed: bytes | None = None  # the secrets of the request's tools

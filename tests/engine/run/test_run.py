@@ -14,15 +14,12 @@ from aiohttp import web
 from outlive.core.endings import TerminalStatus
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.engine.delivery import pending
-from outlive.engine.delivery.committer import Committer
 from outlive.engine.run.run import RETRIES, TOO_LONG, Run
 from outlive.ports.backend import ModelCall
-from outlive.ports.ledger import AppendResults, Entry
-from outlive.storage.memory.journal import MemoryJournal
 from outlive.testing import Script, answer, finish_chunk, text_chunk, usage_chunk
 from tests.dialects.upstream import serve
 from tests.engine.harness import Harness, answer_of, run_with_harness, text_of
-from tests.engine.tool_harness import CheckpointLedger, NoTools, ToolHarness, texts
+from tests.engine.tool_harness import NoTools, ToolHarness, texts
 from tests.engine.virtual_clock import turn
 from tests.support.scripting import Gate
 
@@ -273,21 +270,6 @@ def test_a_run_that_cannot_be_committed_stops_reading_its_upstream(tmp_path: Pat
     run_with_harness(tmp_path, body, script)
 
 
-class HeldLedger(CheckpointLedger):
-    """A ledger whose appends wait until they are released."""
-
-    def __init__(self, journal: MemoryJournal) -> None:
-        super().__init__(journal)
-        self.released = asyncio.Event()
-
-    def append(self, entries: list[Entry]) -> asyncio.Future[AppendResults]:
-        async def append() -> AppendResults:
-            await self.released.wait()
-            return await super(HeldLedger, self).append(entries)
-
-        return asyncio.ensure_future(append())
-
-
 def test_an_http_upstream_is_held_back_while_nothing_is_committed_and_no_text_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -313,10 +295,8 @@ def test_an_http_upstream_is_held_back_while_nothing_is_committed_and_no_text_is
         nonlocal harness
         harness = ToolHarness(NoTools(), tools=[])
         async with asyncio.timeout(20), serve(reply) as (backend, _):
-            ledger = harness.ledger = HeldLedger(harness.journal)
-            harness.lease = ledger.admit("resp_1", harness.journal.batches["resp_1"][0].frames, 2)
             harness.backend = backend  # type: ignore[assignment]
-            harness.committer = Committer(ledger, harness.clock, 0.0)
+            can_append = harness.ledger.hold("append")
             running = harness.start()
             while not harness.live.pending.is_full:
                 await asyncio.sleep(0)
@@ -325,7 +305,7 @@ def test_an_http_upstream_is_held_back_while_nothing_is_committed_and_no_text_is
                 before = written
                 await asyncio.sleep(0.02)
             assert harness.live.pending._bytes < most + one_read + len(pieces[0]) * 2
-            ledger.released.set()
+            can_append.set()
             await running
             assert texts(harness.check()) == "".join(pieces)
 

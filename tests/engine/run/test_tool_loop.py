@@ -191,6 +191,9 @@ def test_each_call_has_a_key_made_of_the_response_and_the_item() -> None:
 
 
 def test_a_response_ends_before_its_tools_are_closed() -> None:
+    harness: ToolHarness
+    states: list[State] = []
+
     class SlowToolbox(StubToolbox):
         async def open(self, session_request: SessionRequest) -> ToolSession:
             session = await super().open(session_request)
@@ -207,8 +210,6 @@ def test_a_response_ends_before_its_tools_are_closed() -> None:
         harness = ToolHarness(SlowToolbox(weather()), *scripts)
         return str((await harness.run())["status"])
 
-    harness: ToolHarness
-    states: list[State] = []
     assert run_virtually(body(*TWO_STEPS)) == "completed"
     assert run_virtually(body([UpstreamFault("Gone.", retryable=False)])) == "failed"
     assert states == [State.ENDED, State.ENDED]

@@ -232,6 +232,8 @@ def test_a_progress_report_after_the_call_has_ended_is_dropped() -> None:
 
 @pytest.mark.parametrize("parallel", [True, False])
 def test_a_response_lost_during_its_calls_emits_no_outcome_and_begins_no_further_call(parallel: bool) -> None:
+    harness: ToolHarness
+
     async def act(invocation: Invocation) -> ToolOutcome:
         harness.live.lose()
         invocation.report(ToolProgress(1))
@@ -246,7 +248,6 @@ def test_a_response_lost_during_its_calls_emits_no_outcome_and_begins_no_further
         assert harness.event_types()[-1] == "response.mcp_call.in_progress"
         assert harness.toolbox.sessions[0].closed
 
-    harness: ToolHarness
     tool = StubTool("act", act)
     run_virtually(body())
     assert len(tool.invocations) == (2 if parallel else 1)
