@@ -327,6 +327,12 @@ def test_resume_announces_and_makes_an_approved_call_after_the_lists() -> None:
     assert list(map(repr, planned.drafts)) == list(map(repr, [*calls.show_list(LIST, 0), *calls.announce(call)]))
 
 
+def test_resume_makes_several_approved_calls_one_after_the_other_in_the_output() -> None:
+    past, given = [APPROVAL_REQUEST, {**APPROVAL_REQUEST, "id": "mcpr_2"}], [answer(True), answer(True, "mcpr_2")]
+    planned = make_plan(input=given).resume(past, make_fold(), NO_CHECKPOINT)
+    assert [(call.output_index, call.approval) for call, _ in planned.calls] == [(0, "mcpr_1"), (1, "mcpr_2")]
+
+
 def test_resume_makes_no_refused_or_unanswered_call() -> None:
     for given in ([answer(False)], []):
         planned = make_plan(input=given).resume([APPROVAL_REQUEST], make_fold(), NO_CHECKPOINT)
