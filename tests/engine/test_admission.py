@@ -1,4 +1,4 @@
-"""The door: a request is accepted in one transaction, attached to what it repeats, or refused with nothing written."""
+"""Admission: a request is accepted in one transaction, attached to what it repeats, or refused with nothing written."""
 
 from __future__ import annotations
 
@@ -175,9 +175,9 @@ def test_a_locked_conversation_refuses_the_second(tmp_path: Path) -> None:
     run_with_harness(tmp_path, body, [Gate()])
 
 
-def test_nobody_is_let_in_while_the_server_leaves(tmp_path: Path) -> None:
+def test_a_draining_server_admits_nothing(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
-        await harness.worker.drain(0.0)
+        await harness.engine.drain(0.0)
         for store in (True, False):
             with pytest.raises(ShuttingDown):
                 await harness.create(store=store)

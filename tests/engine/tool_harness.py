@@ -22,8 +22,7 @@ from outlive.engine.run.run import Run, RunServices
 from outlive.ports.backend import Backend, ContinuationMode
 from outlive.ports.ledger import NO_CHECKPOINT, AppendResults, Checkpoint, Claim, Closing, Entry, Lease, Position
 from outlive.ports.toolbox import Invocation, SessionRequest, Tool, Tools, ToolSession
-from outlive.storage.memory.journal import MemoryJournal
-from outlive.storage.memory.ledger import MemoryLedger
+from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.seal import SecretSeal
 from outlive.testing import Script, ScriptedBackend, call_chunk, finish_chunk, text_chunk, usage_chunk
 from tests.core.journals import assert_official_event, opening
