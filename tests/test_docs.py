@@ -20,11 +20,11 @@ from outlive.config.options import LIMITS, NEVER
 from outlive.config.presets import PRESETS
 from outlive.config.settings import FIELDS, OPTIONS, Settings
 from outlive.config.upstreams import KEYS
-from outlive.core import status
-from outlive.core.events import TERMINAL_EVENTS
+from outlive.core.grammar import TERMINAL_EVENTS
 from outlive.engine.delivery import committer, pending, reader
 from outlive.http.routes import ROUTES
 from outlive.storage import batching
+from tests.support import grammar
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "outlive"
@@ -194,9 +194,9 @@ def test_every_error_code_in_the_reference_exists() -> None:
 def test_every_event_that_may_be_sent_stands_in_the_reference() -> None:
     text = reference("events")
     # The rules know a few more, which no dialect sends yet.
-    unsent = ("output_text.annotation",)
-    names = {name.split()[0] for states in status.ITEMS.values() for moves in states.values() for name in moves}
-    events = {name if ":" in name else f"response.{name}" for name in names if not name.startswith(unsent)}
+    unsent = ("response.output_text.annotation",)
+    names = {name.split()[0] for states in grammar.ITEMS.values() for moves in states.values() for name in moves}
+    events = {name for name in names if not name.startswith(unsent)}
     events |= TERMINAL_EVENTS | {"response.created", "response.queued", "response.in_progress"}
     events.add("response.output_item.added")
     assert [event for event in sorted(events) if f"`{event}`" not in text] == []

@@ -10,9 +10,8 @@ from loads import EVENTS, RUNS, STREAMS, Load, call_all, report, stamp
 
 from outlive import __version__
 from outlive.clock import RandomIds, SystemClock
-from outlive.core.events import AnyDraft, Draft
+from outlive.core.events import AnyDraft, Draft, number
 from outlive.core.fold import Fold
-from outlive.core.numbering import number
 from outlive.core.requests.create import parse_create
 from outlive.core.requests.limits import Limits
 from outlive.core.requests.response import header

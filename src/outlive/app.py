@@ -20,7 +20,7 @@ from outlive.core import routing
 from outlive.core.errors import InvalidRequest
 from outlive.dialects.build import make_backend
 from outlive.dialects.embedded.backend import MODEL, LocalModel
-from outlive.dialects.transport.http1 import Pool
+from outlive.dialects.transport.http1 import ConnectionPool
 from outlive.engine.build import build
 from outlive.engine.engine import Engine, EngineOptions
 from outlive.engine.ephemeral import EphemeralStorage
@@ -61,7 +61,7 @@ async def _serve(settings: Settings) -> None:
         upstreams = settings.upstreams
         if not upstreams and not settings.agents:
             upstreams = [await stack.enter_async_context(_embedded())]
-        pool = Pool()
+        pool = ConnectionPool()
         stack.callback(pool.close)
         engine = build_engine(settings, storage, name, upstreams, pool)
         stack.push_async_callback(engine.stop)
@@ -71,7 +71,9 @@ async def _serve(settings: Settings) -> None:
     await end_stubborn_tasks()
 
 
-def build_engine(settings: Settings, storage: Storage, name: str, upstreams: list[Upstream], pool: Pool) -> Engine:
+def build_engine(
+    settings: Settings, storage: Storage, name: str, upstreams: list[Upstream], pool: ConnectionPool
+) -> Engine:
     """Build the engine that the settings describe."""
     clock, ids = SystemClock(), RandomIds()
     backends: dict[str, Backend] = {upstream.name: make_backend(upstream, pool, ids) for upstream in upstreams}

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from outlive.core.endings import TerminalStatus
-from outlive.core.events import Draft, Json
-from outlive.core.numbering import number
+from outlive.core.events import Draft, Json, number
 from outlive.core.requests.create import CreateResponse
 from outlive.core.requests.response import header
 from outlive.ports.catalog import Paging

@@ -14,9 +14,8 @@ from pydantic import TypeAdapter
 
 from outlive.core.endings import Outcome, end, terminal
 from outlive.core.errors import UpstreamFault
-from outlive.core.events import AnyDraft, Draft, Json
+from outlive.core.events import AnyDraft, Draft, Json, number
 from outlive.core.fold import Fold
-from outlive.core.numbering import number
 from outlive.core.requests.create import CreateResponse
 from outlive.core.requests.response import header
 from outlive.dialects.chat.translator import ChatTranslator

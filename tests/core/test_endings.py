@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.core.endings import (
-    TERMINAL_STATUSES,
     Outcome,
     TerminalStatus,
     close_open,
@@ -21,7 +20,7 @@ from outlive.core.endings import (
 )
 from outlive.core.events import AnyDraft, Draft, Json, read_frame, split_frames
 from outlive.core.fold import Fold
-from outlive.core.status import check
+from outlive.core.grammar import TERMINAL_STATUSES
 from outlive.testing import call_chunk, reasoning_chunk, refusal_chunk, text_chunk
 from tests.core.journals import (
     assert_official,
@@ -33,6 +32,7 @@ from tests.core.journals import (
     run,
     runs,
 )
+from tests.support.grammar import check
 
 OUTCOMES = [
     Outcome(status="incomplete", at=2, reason="interrupted", message="cut"),

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from outlive.core.events import (
     DONE_FRAME,
     KEEP_ALIVE_FRAME,
-    TERMINAL_EVENTS,
     AnyDraft,
     Channel,
     Delta,
     Draft,
     is_last,
+    number,
     payloads,
     read_frame,
     split_frames,
 )
-from outlive.core.numbering import number
+from outlive.core.grammar import FUNCTION_ARGUMENTS, OUTPUT_TEXT, TERMINAL_EVENTS
 from tests.core.journals import NASTY, runs, texts
 
 
@@ -40,7 +40,7 @@ def test_a_frame_reads_back_as_what_it_was_made_of(n: int, fields: dict[str, str
 
 @given(texts, st.integers(0, 10**6))
 def test_a_delta_reads_back_with_its_text_and_place(text: str, n: int) -> None:
-    channel = Channel("response.output_text.delta", "msg_1", 2, "content_index", 1)
+    channel = Channel(OUTPUT_TEXT, "msg_1", 2, 1)
     assert read_frame(Delta(channel, text).frame(n)) == {
         "type": "response.output_text.delta",
         "sequence_number": n,
@@ -53,7 +53,7 @@ def test_a_delta_reads_back_with_its_text_and_place(text: str, n: int) -> None:
 
 
 def test_only_text_deltas_carry_logprobs() -> None:
-    channel = Channel("response.function_call_arguments.delta", "fc_1", 0)
+    channel = Channel(FUNCTION_ARGUMENTS, "fc_1", 0)
     assert set(read_frame(Delta(channel, "{").frame(3))) == {
         "type",
         "sequence_number",
@@ -65,7 +65,7 @@ def test_only_text_deltas_carry_logprobs() -> None:
 
 @pytest.mark.parametrize("text", NASTY)
 def test_no_text_can_break_out_of_its_frame(text: str) -> None:
-    frame = Delta(Channel("response.output_text.delta", "msg_1", 0, "content_index", 0), text).frame(0)
+    frame = Delta(Channel(OUTPUT_TEXT, "msg_1", 0), text).frame(0)
     assert frame.count(b"\n") == 3
     assert frame.count(b"\r") == 0
     assert split_frames(frame) == [frame]
@@ -73,7 +73,7 @@ def test_no_text_can_break_out_of_its_frame(text: str) -> None:
 
 @given(st.lists(texts, max_size=10), st.integers(-1, 100))
 def test_splitting_undoes_joining(pieces: list[str], after: int) -> None:
-    channel = Channel("response.output_text.delta", "msg_1", 0, "content_index", 0)
+    channel = Channel(OUTPUT_TEXT, "msg_1", 0)
     drafts: list[AnyDraft] = [Delta(channel, text) for text in pieces]
     frames = number(drafts, after)
     assert split_frames(b"".join(frames)) == frames
@@ -124,4 +124,20 @@ def test_what_is_not_an_event_has_no_number() -> None:
 
 def test_drafts_show_what_they_are() -> None:
     assert "response.x" in repr(Draft("response.x", {"a": 1}))
-    assert "hello" in repr(Delta(Channel("response.output_text.delta", "msg_1", 0, "content_index", 0), "hello"))
+    assert "hello" in repr(Delta(Channel(OUTPUT_TEXT, "msg_1", 0), "hello"))
+
+
+@given(runs, st.integers(-1, 10_000))
+def test_numbers_go_on_without_gap_or_repeat(drafts: list[AnyDraft], after: int) -> None:
+    numbers = [read_frame(frame)["sequence_number"] for frame in number(drafts, after)]
+    assert numbers == list(range(after + 1, after + 1 + len(drafts)))
+
+
+@given(runs, st.data())
+def test_numbering_in_two_parts_gives_the_same_bytes(drafts: list[AnyDraft], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(0, len(drafts)))
+    assert number(drafts[:cut], -1) + number(drafts[cut:], cut - 1) == number(drafts, -1)
+
+
+def test_nothing_takes_no_number() -> None:
+    assert number([], 5) == []

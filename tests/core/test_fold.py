@@ -6,9 +6,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json
+from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json, number
 from outlive.core.fold import Fold
-from outlive.core.numbering import number
+from outlive.core.grammar import OUTPUT_TEXT, REASONING_TEXT, SUMMARY_TEXT
 from outlive.testing import call_chunk, reasoning_chunk, text_chunk
 from tests.core.journals import assert_official, fold_of, frames_of, opening, run, runs, state_of
 
@@ -84,7 +84,7 @@ def test_open_items_are_told_with_their_open_parts() -> None:
 
 def test_a_summary_folds_like_a_text() -> None:
     place: Json = {"item_id": "rs_1", "output_index": 0, "summary_index": 0}
-    channel = Channel("response.reasoning_summary_text.delta", "rs_1", 0, "summary_index", 0)
+    channel = Channel(SUMMARY_TEXT, "rs_1", 0)
     item: Json = {"id": "rs_1", "type": "reasoning", "summary": [], "status": "in_progress"}
     fold = fold_of(
         [
@@ -101,7 +101,7 @@ def test_a_summary_folds_like_a_text() -> None:
 
 def test_reasoning_text_may_come_without_its_part() -> None:
     item: Json = {"id": "rs_1", "type": "reasoning", "summary": [], "status": "in_progress"}
-    channel = Channel("response.reasoning_text.delta", "rs_1", 0, "content_index", 0)
+    channel = Channel(REASONING_TEXT, "rs_1", 0)
     fold = fold_of(
         [
             *opening(),
@@ -122,9 +122,9 @@ def test_an_event_it_does_not_know_leaves_the_fold_as_it_was() -> None:
 def test_a_text_is_said_from_its_done_to_the_end_of_its_item() -> None:
     drafts = run([text_chunk("Hi")])
     said = next(n for n, draft in enumerate(drafts) if draft.type == "response.output_text.done")
-    assert not fold_of(drafts[:said]).is_said("response.output_text.delta", 0)
-    assert fold_of(drafts[: said + 1]).is_said("response.output_text.delta", 0)
-    assert not fold_of(drafts).is_said("response.output_text.delta", 0)
+    assert not fold_of(drafts[:said]).is_text_done(OUTPUT_TEXT, 0)
+    assert fold_of(drafts[: said + 1]).is_text_done(OUTPUT_TEXT, 0)
+    assert not fold_of(drafts).is_text_done(OUTPUT_TEXT, 0)
 
 
 def test_the_terminal_event_is_the_whole_response() -> None:

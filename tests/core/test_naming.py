@@ -5,11 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 
 from outlive.core.endings import close_open
-from outlive.core.events import AnyDraft, Delta, read_frame, split_frames
+from outlive.core.events import AnyDraft, Channel, Delta, read_frame, split_frames
 from outlive.core.fold import Fold
-from outlive.core.naming import OPEN_RESPONSES_NAMES, OPENAI_NAMES, Renaming
-from outlive.core.status import check
+from outlive.core.grammar import DELTAS, DONES, OPEN_RESPONSES_NAMES, REASONING_TEXT
+from outlive.core.naming import Renaming
 from tests.core.journals import fold_of, frames_of, runs, state_of
+from tests.support.grammar import check
 
 
 def events_of(drafts: list[AnyDraft]) -> list[dict[str, object]]:
@@ -44,9 +45,7 @@ def test_what_is_open_is_closed_under_the_same_names(drafts: list[AnyDraft]) -> 
 
 
 def test_a_channel_is_renamed_once() -> None:
-    from outlive.core.events import Channel
-
-    channel = Channel("response.reasoning_text.delta", "rs_1", 0, "content_index", 0)
+    channel = Channel(REASONING_TEXT, "rs_1", 0)
     first, second = Renaming().rename([Delta(channel, "a"), Delta(channel, "b")])
     assert isinstance(first, Delta) and isinstance(second, Delta)
     assert first.channel is second.channel
@@ -65,5 +64,7 @@ def test_following_a_source_renames_what_it_gives() -> None:
     assert seen == [b"x"]
 
 
-def test_each_name_has_one_counterpart() -> None:
-    assert {OPENAI_NAMES[other]: other for other in OPENAI_NAMES} == OPEN_RESPONSES_NAMES
+def test_both_names_of_an_event_mean_the_same() -> None:
+    texts = DELTAS | DONES
+    assert all(texts[name] is texts[other] for name, other in OPEN_RESPONSES_NAMES.items())
+    assert len(set(OPEN_RESPONSES_NAMES.values())) == len(OPEN_RESPONSES_NAMES)

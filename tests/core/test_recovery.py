@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from outlive.core.events import AnyDraft, read_frame, split_frames
 from outlive.core.fold import Fold
 from outlive.core.recovery import CONTINUABLE, MAX_ATTEMPTS, Action, Decision, OpenText, decide, find_open_text
-from outlive.core.status import check
 from outlive.dialects.chat.translator import ChatTranslator
 from outlive.ports.backend import ModelCall
 from outlive.testing import call_chunk, reasoning_chunk, refusal_chunk, text_chunk
 from tests.core.journals import REQUEST, chunks, fold_of, frames_of, opening, run, runs, texts
+from tests.support.grammar import check
 from tests.support.scripting import CountingIds
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from outlive.core import status
 from outlive.core.toolcalls.calls import INTERRUPTED
 from tests.core.journals import assert_official_event
 from tests.crash.checker import check_conversation, check_ended, check_file
 from tests.crash.client import Client, Json, event_of, text_of, wait_until
 from tests.crash.conftest import Serve
+from tests.support import grammar
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Pause, Script, Step, call, ending, reasoning, say, text
 
@@ -112,7 +112,7 @@ def check_whole(client: Client, response_id: str, seen: list[bytes]) -> Json:
     """It has ended; what was seen and what comes after it are one stream, and a sound one."""
     body = check_ended(client, response_id, seen)
     events = [event_of(frame) for frame in client.replay(response_id)]
-    status.check(events)
+    grammar.check(events)
     for event in events:
         assert_official_event(event)
     return body

@@ -11,9 +11,8 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from outlive.core.events import AnyDraft, Draft, Json, read_frame
+from outlive.core.events import AnyDraft, Draft, Json, number, read_frame
 from outlive.core.ids import IdSource
-from outlive.core.numbering import number
 from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
 from outlive.core.requests.response import header

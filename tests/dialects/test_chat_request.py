@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.core.context.assemble import PLACEHOLDER_OUTPUT
+from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, assemble
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.chat.messages import OUTPUT_ELSEWHERE
-from outlive.dialects.chat.request import check
-from outlive.dialects.chat.translator import render
+from outlive.dialects.chat.request import check, render
 from outlive.ports.backend import Upstream
 from tests.dialects.playback import make_call
 
@@ -50,7 +49,7 @@ def tool(call_id: str, content: str = "42") -> Json:
 
 
 def messages(*items: Json, at: Upstream = PLAIN, **fields: Any) -> list[Json]:
-    rendered: list[Json] = render(make_call(items=list(items), **fields), at)["messages"]
+    rendered: list[Json] = render(make_call(items=assemble(items, []), **fields), at)["messages"]
     return rendered
 
 
@@ -104,7 +103,7 @@ def test_calls_after_outputs_begin_anew() -> None:
     ]
 
 
-def test_a_context_that_was_not_assembled_is_harmless() -> None:
+def test_a_broken_history_becomes_messages_that_no_server_refuses() -> None:
     items = [call("1"), message("user", "Well?"), output("9"), call("2", status="incomplete")]
     assert messages(*items) == [
         {"role": "assistant", "content": None, "tool_calls": [tool_call("1")]},

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlive.dialects.transport.http1 import Broken, Connection, Pool, Take
-from tests.engine.virtual import turn
+from outlive.dialects.transport.http1 import Connection, ConnectionBroken, ConnectionPool, OnPiece
+from tests.engine.virtual_clock import turn
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"
@@ -22,7 +22,7 @@ def chunk(piece: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(piece), piece)
 
 
-def take_into(taken: list[bytes], most: int = 99) -> Take:
+def take_into(taken: list[bytes], most: int = 99) -> OnPiece:
     def take(piece: bytes) -> bool:
         taken.append(piece)
         return len(taken) < most
@@ -42,7 +42,7 @@ async def asked() -> AsyncGenerator[tuple[Connection, asyncio.StreamWriter], Non
         writers.set_result(writer)
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    pool = Pool()
+    pool = ConnectionPool()
     try:
         async with asyncio.timeout(5):
             connection = await pool.request("GET", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", b"")
@@ -180,7 +180,7 @@ def test_an_answer_that_ends_or_breaks_ends_the_passing(end: str) -> None:
                 await connection.forward_to(lambda _: pytest.fail("there is nothing to take"))
             else:
                 for ask in (connection.read, lambda: connection.forward_to(lambda _: True)):
-                    with pytest.raises(TimeoutError if end == "silence" else Broken):
+                    with pytest.raises(TimeoutError if end == "silence" else ConnectionBroken):
                         await ask()
 
     asyncio.run(main())

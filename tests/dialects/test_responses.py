@@ -19,7 +19,7 @@ from outlive.dialects.responses.translator import ResponsesTranslator
 from outlive.ports.backend import Ending, ModelCall
 from tests.dialects.playback import make_call, output, play, translate, types
 from tests.support import responses_events as theirs
-from tests.support.responses_events import RUN, USAGE, Item, answer, call, chunks, custom_call, message, reasoning
+from tests.support.responses_events import USAGE, Item, answer, call, chunks, custom_call, message, reasoning
 from tests.support.scripting import CountingIds
 
 CITATION = {"type": "url_citation", "url": "https://example.org", "title": "t", "start_index": 0, "end_index": 5}
@@ -445,13 +445,6 @@ def test_half_a_character_is_replaced() -> None:
     bad = b'{"type":"response.output_text.delta","item_id":"msg_up1","output_index":0,"delta":"\\ud83d"}'
     (draft,) = translator.feed(bad)
     assert "\ufffd".encode() in draft.frame(0)
-
-
-def test_the_servers_id_of_the_run_is_known() -> None:
-    translator = ResponsesTranslator(make_call(), CountingIds())
-    assert translator.run_id is None
-    translator.feed(chunks(answer())[0])
-    assert translator.run_id == RUN
 
 
 # -- writing on

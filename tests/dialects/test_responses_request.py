@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outlive.core.context.assemble import PLACEHOLDER_OUTPUT
+from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, assemble
 from outlive.core.events import Json
 from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse, parse_create
@@ -46,7 +46,7 @@ def body_of(
 
 
 def sent(*items: Json, **quirks: Any) -> list[Json]:
-    rendered: list[Json] = body_of(list(items), quirks=quirks)["input"]
+    rendered: list[Json] = body_of(assemble(items, []), quirks=quirks)["input"]
     return rendered
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from outlive.core import status
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json, read_frame, split_frames
 from outlive.engine.admission import Accepted, Submission
@@ -37,6 +36,7 @@ from outlive.storage.sqlite.threads import SqliteHistory
 from outlive.testing import Script, ScriptedBackend
 from tests.core.journals import assert_official_event
 from tests.engine.bus import Bus, CountingHeartbeat
+from tests.support import grammar
 from tests.support.scripting import CountingIds
 
 PATIENCE = 60.0  # seconds; only a hang should ever meet it, not a busy machine
@@ -274,7 +274,7 @@ class Harness:
         final = await self.show(response_id, owner)
         assert final is not None
         events = await self.events(response_id)
-        status.check(events)
+        grammar.check(events)
         for event in events:
             assert_official_event(event)
         assert events[-1]["response"] == final

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from outlive.core.errors import StorageUnavailable
-from outlive.core.events import KEEP_ALIVE_FRAME, AnyDraft, Channel, Delta, Draft
-from outlive.core.numbering import number
+from outlive.core.events import KEEP_ALIVE_FRAME, AnyDraft, Channel, Delta, Draft, number
+from outlive.core.grammar import OUTPUT_TEXT
 from outlive.engine.cluster.mirrors import Mirrors
 from outlive.engine.cluster.notifier import ProgressNotifier
 from outlive.engine.delivery.live import LiveResponse, LiveResponses
@@ -19,7 +19,7 @@ from tests.core.journals import fold_of, frames_of, opening
 from tests.engine.bus import Bus
 from tests.engine.virtual_clock import VirtualClock
 
-CHANNEL = Channel("response.output_text.delta", "msg_1", 0, "content_index", 0)
+CHANNEL = Channel(OUTPUT_TEXT, "msg_1", 0)
 ADDED = Draft(
     "response.output_item.added", {"output_index": 0, "item": {"id": "msg_1", "type": "message", "content": []}}
 )

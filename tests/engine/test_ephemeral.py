@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from outlive.core import status
 from outlive.core.errors import InvalidRequest, NotFound, UpstreamFault
 from outlive.core.events import read_frame, split_frames
 from outlive.engine.admission import Submission
@@ -17,6 +16,7 @@ from outlive.ports.ledger import Memory
 from outlive.testing import Script, answer
 from tests.engine.harness import Harness, answer_of, run_with_harness, text_of
 from tests.engine.virtual_clock import turn
+from tests.support import grammar
 from tests.support.scripting import Gate
 
 DONE: Script = [answer("Hello")]
@@ -34,7 +34,7 @@ def test_it_runs_like_any_other(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         accepted = await harness.create("Hi", store=False)
         events = await read_all(harness, accepted.response_id)
-        status.check(events)
+        grammar.check(events)
         assert answer_of(events[-1]["response"]) == "Hello"
         assert events[-1]["response"]["store"] is False
 

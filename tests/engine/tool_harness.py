@@ -6,11 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from outlive.core import status
 from outlive.core.errors import StorageUnavailable
-from outlive.core.events import Json, read_frame, split_frames
+from outlive.core.events import Json, number, read_frame, split_frames
 from outlive.core.fold import Fold
-from outlive.core.numbering import number
 from outlive.core.requests.create import parse_create
 from outlive.core.requests.limits import Limits
 from outlive.core.toolcalls.calls import ToolOutcome, ToolSpec
@@ -27,6 +25,7 @@ from outlive.storage.seal import SecretSeal
 from outlive.testing import Script, ScriptedBackend, call_chunk, finish_chunk, text_chunk, usage_chunk
 from tests.core.journals import assert_official_event, opening
 from tests.engine.virtual_clock import VirtualClock
+from tests.support import grammar
 from tests.support.scripting import CountingIds
 
 SERVER_TOOLS: Json = {"type": "mcp", "server_label": "outlive"}
@@ -271,7 +270,7 @@ class ToolHarness:
     def check(self) -> Json:
         """Check the whole journal, and return the final object."""
         events = self.events()
-        status.check(events)
+        grammar.check(events)
         for event in events:
             assert_official_event(event)
         final: Json = events[-1]["response"]

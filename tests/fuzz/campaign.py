@@ -19,7 +19,7 @@ from hypothesis.errors import HypothesisWarning
 from schemathesis.engine import events as engine_events
 from schemathesis.engine import from_schema
 
-from outlive.core.events import TERMINAL_EVENTS
+from outlive.core.grammar import TERMINAL_EVENTS
 from tests.fuzz import strategies
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from outlive.core import status
-from outlive.core.events import AnyDraft, Json, read_frame
+from outlive.core.events import AnyDraft, Json, number, read_frame
 from outlive.core.fold import Fold
-from outlive.core.numbering import number
 from outlive.core.recovery import OpenText
 from outlive.core.requests.create import parse_create
 from outlive.core.requests.limits import Limits
 from outlive.ports.backend import Ending, ModelCall
 from outlive.served_agents.translator import AgentTranslator, encode
 from tests.core.journals import assert_official_event, opening
+from tests.support import grammar
 from tests.support.scripting import CountingIds
 
 CHUNKS = [
@@ -46,7 +45,7 @@ def translate(chunks: list[bytes], resume: OpenText | None = None, first: int = 
 
 def test_all_chunks_become_well_formed_events() -> None:
     events, fold, ending = translate(CHUNKS)
-    status.check(events, finished=False)
+    grammar.check(events, finished=False)
     for event in events:
         if not event["type"].startswith("outlive:"):
             assert_official_event(event)

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from outlive.core import status
-from outlive.core.events import TERMINAL_EVENTS, Draft, Json, read_frame, split_frames
+from outlive.core.events import Draft, Json, number, read_frame, split_frames
 from outlive.core.fold import Fold
-from outlive.core.numbering import number
+from outlive.core.grammar import TERMINAL_EVENTS
+from tests.support import grammar
 
 # What a response learns while it runs; everything else it is accepted with, and ends with.
 LEARNED = frozenset(
@@ -22,7 +22,7 @@ LEARNED = frozenset(
 
 def check(events: Sequence[Json], *, finished: bool = True) -> None:
     """Raise ValueError or AssertionError, with one sentence, when the events break a rule."""
-    status.check(events, finished=finished)
+    grammar.check(events, finished=finished)
     _check_headers(events)
     _check_logprobs(events)
     _check_fold(events)

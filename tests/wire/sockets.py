@@ -11,7 +11,7 @@ from typing import Any
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from outlive.core.events import TERMINAL_EVENTS
+from outlive.core.grammar import TERMINAL_EVENTS
 from tests.wire.raw import Json
 
 TIMEOUT = 20.0

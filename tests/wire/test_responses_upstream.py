@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from openai import BadRequestError, InternalServerError, OpenAI
 
-from outlive.core import status
+from tests.support import grammar
 from tests.support import responses_events as theirs
 from tests.support.responses_events import CODE_INTERPRETER, FUTURE, WEB_SEARCH, call, message, reasoning
 from tests.support.responses_upstream import ResponsesUpstream, say, steps
@@ -64,7 +64,7 @@ def stream_all(client: OpenAI, **fields: Any) -> list[dict[str, Any]]:
     """Every event of a streamed response, which must keep to the rules, and must replay byte for byte."""
     with client.responses.create(stream=True, **fields) as stream:
         events = [event.model_dump(exclude_unset=True, warnings=False) for event in stream]
-    status.check(events)
+    grammar.check(events)
     with client.responses.retrieve(events[0]["response"]["id"], stream=True) as again:
         assert [event.model_dump(exclude_unset=True, warnings=False) for event in again] == events
     return events

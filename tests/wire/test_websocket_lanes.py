@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outlive.core.events import TERMINAL_EVENTS
+from outlive.core.grammar import TERMINAL_EVENTS
 from outlive.http.websocket.lanes import MAX_NAMED, MAX_RUNNING, MAX_WAITING
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Gate, Script, ending, say, text

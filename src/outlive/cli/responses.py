@@ -32,7 +32,8 @@ from outlive.cli.terminal import (
     print_rows,
     show_time,
 )
-from outlive.core.events import TERMINAL_EVENTS, Json
+from outlive.core.events import Json
+from outlive.core.grammar import TERMINAL_EVENTS
 
 app = typer.Typer(help="The responses of a running server.", no_args_is_help=True)
 

@@ -1,4 +1,4 @@
-"""How a response ends: closing what is open, the terminal event, and what its conversation keeps of it."""
+"""The end of a response: closing open items, the terminal event, and the items that its conversation keeps."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ from typing import Literal
 
 import msgspec
 
-from outlive.core.events import AnyDraft, Draft, Json
-from outlive.core.fold import Fold, Part
+from outlive.core.events import AnyDraft, Channel, Draft, Json, end_item
+from outlive.core.fold import Fold, OpenPart
+from outlive.core.grammar import ITEM_TEXTS, PART_LISTS, PART_TEXTS
 
 TerminalStatus = Literal["completed", "incomplete", "failed", "cancelled"]
 
-TERMINAL_STATUSES = frozenset({"completed", "incomplete", "failed", "cancelled"})
-
-# Calls that never got whole are of no use to anybody's history. One that failed says so in it.
+# A history keeps no call whose arguments never ended. A failed call has its error in it.
 _OVER = ("completed", "failed")
-_CALL_TYPES = frozenset({"function_call", "custom_tool_call", "mcp_call"})
-# What calls of tools that a model's server runs itself may be at.
+# Statuses of unfinished calls of tools that an upstream runs itself.
 _UNFINISHED = frozenset({"in_progress", "searching", "interpreting", "generating", "incomplete"})
-# How an item that was cut off ends, where its type knows no `incomplete`.
+# The last status of an item that was cut off, for types that have no `incomplete`.
 _CUT_OFF = {"image_generation_call": "failed"}
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a terminal event says beyond what the events before it said."""
+    """Everything that a terminal event adds to the events before it."""
 
     status: TerminalStatus
     at: int  # unix seconds
@@ -31,14 +29,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     service_tier: str | None = None
     reason: str | None = None  # why incomplete
-    message: str | None = None  # why interrupted, for people
+    message: str | None = None  # why interrupted, in a sentence
     error: Json | None = None  # code and message, when failed
     attempts: int = 1
     resumed_at: list[int] = []
 
 
 def end(header: Json, output: list[Json], outcome: Outcome) -> Json:
-    """The final Response object."""
+    """Return the final Response object."""
     response = {
         **header,
         "status": outcome.status,
@@ -60,36 +58,34 @@ def end(header: Json, output: list[Json], outcome: Outcome) -> Json:
 
 
 def terminal(response: Json) -> Draft:
-    """The terminal event; its snapshot is rendered here, once, for the journal and for GET."""
+    """Return the terminal event; its snapshot is rendered here, once, for the journal and for GET."""
     return Draft(f"response.{response['status']}", {"response": msgspec.Raw(msgspec.json.encode(response))})
 
 
 def snapshot_of(draft: Draft) -> bytes:
-    """The final Response object as the bytes that its terminal event carries."""
+    """Return the final Response object as the bytes that its terminal event carries."""
     return bytes(draft.fields["response"])
 
 
 def close_open(fold: Fold) -> list[AnyDraft]:
-    """The events that end every open item as `incomplete`, with what it holds so far."""
+    """Return the events that end every open item as `incomplete`, with its content so far."""
     drafts: list[AnyDraft] = []
-    for output_index, item, parts in fold.open_items():
-        place: Json = {"item_id": item.get("id"), "output_index": output_index}
-        for list_name, index in parts:
-            drafts += _close_part(fold, item, (list_name, index), place)
-        drafts += _close_call(fold, item, place)
-        ended = {**item, "status": _CUT_OFF.get(item.get("type", ""), "incomplete")}
-        drafts.append(Draft("response.output_item.done", {"output_index": output_index, "item": ended}))
+    for output_index, item, open_parts in fold.open_items():
+        for open_part in open_parts:
+            drafts += _close_part(fold, item, output_index, open_part)
+        drafts += _close_text(fold, item, output_index)
+        drafts.append(end_item(output_index, {**item, "status": _CUT_OFF.get(item.get("type", ""), "incomplete")}))
     return drafts
 
 
 def turn(output: list[Json]) -> list[Json]:
-    """The output items that a conversation or chain keeps: unfinished calls are left out."""
+    """Return the output items that a conversation or chain keeps: all but unfinished calls."""
     return [item for item in output if _is_kept(item)]
 
 
 def _is_kept(item: Json) -> bool:
     kind, status = str(item.get("type")), item.get("status")
-    if kind in _CALL_TYPES:
+    if kind in ITEM_TEXTS:
         return status in _OVER
     return not (kind.endswith("_call") and status in _UNFINISHED)
 
@@ -98,42 +94,22 @@ def _settled_tier(tier: object) -> object:
     return "default" if tier in (None, "auto") else tier
 
 
-# Per type of call: the name of its text's events, and the field that holds the text.
-_CALL_TEXTS = {
-    "function_call": ("function_call_arguments", "arguments"),
-    "custom_tool_call": ("custom_tool_call_input", "input"),
-    "mcp_call": ("mcp_call_arguments", "arguments"),
-}
-
-
-def _close_call(fold: Fold, item: Json, place: Json) -> list[AnyDraft]:
-    text = _CALL_TEXTS.get(item.get("type", ""))
-    if text is None or fold.is_said(f"response.{text[0]}.delta", place["output_index"]):
-        return []
-    name = {"name": item.get("name")} if item["type"] == "function_call" else {}
-    return [Draft(f"response.{text[0]}.done", {**place, **name, text[1]: item.get(text[1]) or ""})]
-
-
-# Per type of part: the name of its text's events, and the field that holds the text.
-_PART_TEXTS = {
-    "output_text": ("output_text", "text"),
-    "refusal": ("refusal", "refusal"),
-    "reasoning_text": ("reasoning_text", "text"),
-    "summary_text": ("reasoning_summary_text", "text"),
-}
-
-
-def _close_part(fold: Fold, item: Json, where: Part, place: Json) -> list[AnyDraft]:
-    list_name, index = where
-    part = item[list_name][index]
-    event, index_name = (
-        ("content_part", "content_index") if list_name == "content" else ("reasoning_summary_part", "summary_index")
-    )
-    at = {**place, index_name: index}
+def _close_part(fold: Fold, item: Json, output_index: int, open_part: OpenPart) -> list[AnyDraft]:
+    list_name, index = open_part
+    part, parts = item[list_name][index], PART_LISTS[list_name]
+    text = PART_TEXTS.get(part.get("type", ""))
+    if text is None or text.parts is not parts:
+        place = {"item_id": item.get("id"), "output_index": output_index, parts.index_field: index}
+        return [Draft(parts.done, {**place, "part": part})]
+    channel = Channel(text, item["id"], output_index, index)
     drafts: list[AnyDraft] = []
-    text = _PART_TEXTS.get(part.get("type", ""))
-    if text is not None and not fold.is_said(f"response.{text[0]}.delta", place["output_index"], index):
-        logprobs = {"logprobs": part.get("logprobs") or []} if text[0] == "output_text" else {}
-        drafts.append(Draft(f"response.{text[0]}.done", {**at, text[1]: part.get(text[1]) or "", **logprobs}))
-    drafts.append(Draft(f"response.{event}.done", {**at, "part": part}))
-    return drafts
+    if not fold.is_text_done(text, output_index, index):
+        drafts.append(channel.end(part.get(text.field) or "", part.get("logprobs") or []))
+    return [*drafts, channel.end_part(part)]
+
+
+def _close_text(fold: Fold, item: Json, output_index: int) -> list[AnyDraft]:
+    text = ITEM_TEXTS.get(item.get("type", ""))
+    if text is None or fold.is_text_done(text, output_index):
+        return []
+    return [Channel(text, item["id"], output_index).end(item.get(text.field) or "", item.get("name"))]

@@ -1,22 +1,23 @@
 """Events of a response: drafts as translators make them, frames as they are stored and sent.
 
-A draft has no number. `core.numbering` gives it one and renders it, once, into the frame (the very bytes of the SSE
-event) that the journal keeps and every reader gets.
+A draft has no number. `number`, the only place that counts, gives it one and renders it, once, into the frame (the very
+bytes of the SSE event) that the journal keeps and every reader gets.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import copy
 from typing import Any, TypeAlias
 
 import msgspec
 
+from outlive.core.grammar import ITEM_ADDED, ITEM_DONE, TERMINAL_EVENTS, Text
+
 Json: TypeAlias = dict[str, Any]
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Json).decode
-
-TERMINAL_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 
 # The stream's last frame. It is not an event: it has no number and is not journaled.
 DONE_FRAME = b"data: [DONE]\n\n"
@@ -48,37 +49,64 @@ class Draft:
 
 
 class Channel:
-    """A text that is growing: where the deltas of one part, summary or argument string go.
+    """A text that is growing: its kind, its place, and the events that carry it.
 
     Everything in a delta's frame but its number and its text is rendered here once, because deltas are nearly all
     there is on the per-event path.
     """
 
-    __slots__ = ("_head", "_place", "_tail", "key", "output_index", "type")
+    __slots__ = ("_head", "_middle", "_tail", "key", "output_index", "place", "text", "type")
 
-    def __init__(
-        self, type_: str, item_id: str, output_index: int, index_name: str | None = None, index: int = 0
-    ) -> None:
-        name = type_.encode()
-        place: Json = {"item_id": item_id, "output_index": output_index}
-        if index_name is not None:
-            place[index_name] = index
-        self.type = type_
+    def __init__(self, text: Text, item_id: str, output_index: int, index: int = 0) -> None:
+        """`index` is the position of its part in the item's list, where the text lies in a part."""
+        self.text = text
+        self.place: Json = {"item_id": item_id, "output_index": output_index}
+        if text.parts is not None:
+            self.place[text.parts.index_field] = index
+        self.type = text.delta
         self.output_index = output_index
-        self.key = (type_, output_index, index)
-        self._head = b'event: %b\ndata: {"type":"%b","sequence_number":' % (name, name)
-        self._place = b"," + _encode(place)[1:-1] + b',"delta":'
-        self._tail = b',"logprobs":[]}\n\n' if type_ == "response.output_text.delta" else b"}\n\n"
+        self.key = (self.type, output_index, index)
+        self._head = _head(self.type)
+        self._middle = b"," + _encode(self.place)[1:-1] + b',"delta":'
+        self._tail = b',"logprobs":[]}\n\n' if text.beside == "logprobs" else b"}\n\n"
 
     def frame(self, number: int, text: str) -> bytes:
-        return b"%b%d%b%b%b" % (self._head, number, self._place, _encode(text), self._tail)
+        return b"%b%d%b%b%b" % (self._head, number, self._middle, _encode(text), self._tail)
 
     def renamed(self, name: str) -> Channel:
-        """The same text under another name of its event; a fold still knows it by its key."""
+        """Return this channel with another name for its events; its key, by which a fold knows it, stays."""
         other = copy(self)
         other.type = name
-        other._head = b'event: %b\ndata: {"type":"%b","sequence_number":' % (name.encode(), name.encode())
+        other._head = _head(name)
         return other
+
+    def end(self, whole: str, beside: object = None) -> Draft:
+        """End the text; `beside` is what the grammar wants besides the text."""
+        fields = {**self.place, self.text.field: whole}
+        if self.text.beside is not None:
+            fields[self.text.beside] = beside
+        return Draft(self.text.done, fields)
+
+    def add_part(self) -> Draft:
+        """Add the part in which the text lies, empty."""
+        assert self.text.parts is not None
+        return Draft(self.text.parts.added, {**self.place, "part": make_part(self.text, "")})
+
+    def end_part(self, part: Json) -> Draft:
+        assert self.text.parts is not None
+        return Draft(self.text.parts.done, {**self.place, "part": part})
+
+
+def _head(type_: str) -> bytes:
+    name = type_.encode()
+    return b'event: %b\ndata: {"type":"%b","sequence_number":' % (name, name)
+
+
+def make_part(text: Text, whole: str, logprobs: list[Json] | None = None) -> Json:
+    """The part in which a text lies."""
+    if text.beside == "logprobs":
+        return {"type": text.part, "annotations": [], "logprobs": list(logprobs or ()), text.field: whole}
+    return {"type": text.part, text.field: whole}
 
 
 class Delta:
@@ -104,23 +132,36 @@ class Delta:
 AnyDraft: TypeAlias = Draft | Delta
 
 
+def add_item(output_index: int, item: Json) -> Draft:
+    return Draft(ITEM_ADDED, {"output_index": output_index, "item": item})
+
+
+def end_item(output_index: int, item: Json) -> Draft:
+    return Draft(ITEM_DONE, {"output_index": output_index, "item": item})
+
+
+def number(drafts: Iterable[AnyDraft], after: int) -> list[bytes]:
+    """Render drafts into frames, numbered from `after + 1` on."""
+    return [draft.frame(n) for n, draft in enumerate(drafts, after + 1)]
+
+
 def split_frames(frames: bytes) -> list[bytes]:
-    """Cut stored frames apart. JSON has no raw newline, so a blank line is always a frame's end."""
+    """Split stored frames. JSON has no raw newline, so a blank line is always a frame's end."""
     return [frame + b"\n\n" for frame in frames.split(b"\n\n")[:-1]]
 
 
 def payloads(frames: bytes) -> list[bytes]:
-    """The JSON in each of these frames, as it is, without the framing that SSE needs; comments are left out."""
+    """Return the JSON of each frame without its SSE framing; comments are left out."""
     return [frame[frame.index(b"\ndata: ") + 7 :] for frame in frames.split(b"\n\n")[:-1] if not frame.startswith(b":")]
 
 
 def read_frame(frame: bytes) -> Json:
-    """The event in a frame, as a mapping with `type` and `sequence_number`."""
+    """Decode a frame's event, a mapping with `type` and `sequence_number`."""
     return _decode(frame[frame.index(b"\ndata: ") + 7 :])
 
 
 def is_last(frames: bytes) -> bool:
-    """Whether the last of these frames is a terminal event."""
+    """Return True if the last of these frames is a terminal event."""
     start = frames.rfind(b"\n\n", 0, len(frames) - 2)
     start = 0 if start < 0 else start + 2
     name = frames[start + 7 : frames.find(b"\n", start)]

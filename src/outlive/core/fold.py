@@ -1,4 +1,4 @@
-"""The fold: what a response looks like after its events so far. A Response object is never anything else."""
+"""The fold: the state of a response after its events so far. A Response object is never anything else."""
 
 from __future__ import annotations
 
@@ -7,47 +7,42 @@ from typing import Any
 
 import msgspec
 
-from outlive.core.events import TERMINAL_EVENTS, AnyDraft, Delta, Draft, Json, read_frame, split_frames
-from outlive.core.naming import OPENAI_NAMES
+from outlive.core.events import AnyDraft, Delta, Draft, Json, read_frame, split_frames
+from outlive.core.grammar import (
+    ANNOTATION_ADDED,
+    CALL_BEGUN,
+    DELTAS,
+    DONES,
+    ITEM_ADDED,
+    ITEM_DONE,
+    LIFECYCLE_EVENTS,
+    PART_EVENTS,
+    TERMINAL_EVENTS,
+    PartList,
+    Text,
+)
 
-# Where the text of a delta goes: the item's list it lies in (None: the item itself) and the field's name there.
-DELTA_FIELDS: dict[str, tuple[str | None, str, str | None]] = {
-    "response.output_text.delta": ("content", "text", "content_index"),
-    "response.refusal.delta": ("content", "refusal", "content_index"),
-    "response.reasoning_text.delta": ("content", "text", "content_index"),
-    "response.reasoning_summary_text.delta": ("summary", "text", "summary_index"),
-    "response.function_call_arguments.delta": (None, "arguments", None),
-    "response.custom_tool_call_input.delta": (None, "input", None),
-    "response.mcp_call_arguments.delta": (None, "arguments", None),
-}
+# The status that the fold gives to a call that this server has begun; no event carries it.
+CALLING = "calling"
 
-_LIFECYCLE = TERMINAL_EVENTS | {"response.created", "response.queued", "response.in_progress"}
-PART_EVENTS = {
-    "response.content_part.added": ("content", "content_index"),
-    "response.content_part.done": ("content", "content_index"),
-    "response.reasoning_summary_part.added": ("summary", "summary_index"),
-    "response.reasoning_summary_part.done": ("summary", "summary_index"),
-}
-
-
-Part = tuple[str, int]  # the list of an item that a part lies in, and its index there
+OpenPart = tuple[str, int]  # the item's list that an open part lies in, and its index there
 
 
 class Fold:
     """Applies events one after the other. Applying event 10,000 costs what event 10 cost."""
 
-    __slots__ = ("_growing", "_header", "_items", "_open", "_said", "deltas", "ended", "last", "status", "visible")
+    __slots__ = ("_done", "_growing", "_header", "_items", "_open", "deltas", "ended", "last", "status", "visible")
 
     def __init__(self, header: Json | None = None, last: int = -1) -> None:
-        """An empty fold, or one that begins with what a response was accepted as, and its first events' numbers."""
+        """Begin empty, or with the header that a response was accepted with and the number of its last event."""
         self._header: Json = header or {}
         self._items: list[Json] = []
         # Items without a `done` yet, each with its parts that have none.
-        self._open: dict[int, list[Part]] = {}
-        # Texts without a `done` yet, in pieces, by delta type, output index and part index.
+        self._open: dict[int, list[OpenPart]] = {}
+        # Texts without a `done` yet, in pieces, by delta event, output index and part index.
         self._growing: dict[tuple[str, int, int], list[str]] = {}
         # Texts of open items that have had their `done`, by the same key.
-        self._said: set[tuple[str, int, int]] = set()
+        self._done: set[tuple[str, int, int]] = set()
         self.status: str = self._header.get("status", "queued")
         self.last = last
         self.deltas = 0
@@ -55,7 +50,7 @@ class Fold:
         self.ended = False
 
     def apply(self, drafts: Iterable[AnyDraft]) -> None:
-        """Take numbered drafts in; the caller vouches that they are durable and come in order."""
+        """Apply drafts; the caller guarantees that they are durable and come in order."""
         for draft in drafts:
             self.last += 1
             if type(draft) is Delta:
@@ -65,13 +60,13 @@ class Fold:
                 self._take(draft.type, draft.fields)
 
     def replay(self, frames: bytes) -> None:
-        """Take stored frames in."""
+        """Apply stored frames."""
         for frame in split_frames(frames):
             event = read_frame(frame)
             self.last = event["sequence_number"]
             self._take(event["type"], event)
 
-    # -- what is there
+    # -- the state
 
     @property
     def header(self) -> Json:
@@ -91,86 +86,78 @@ class Fold:
     def snapshot(self) -> bytes:
         return msgspec.json.encode(self.response())
 
-    def open_items(self) -> Iterator[tuple[int, Json, list[Part]]]:
-        """Each item that has no `done` yet: its index, what it holds so far, and its parts that have none either."""
+    def open_items(self) -> Iterator[tuple[int, Json, list[OpenPart]]]:
+        """Yield each item that has no `done` yet: its index, the item so far, and its parts that have none either."""
         for index, parts in sorted(self._open.items()):
             yield index, self._item(index), parts
 
-    def is_said(self, delta_type: str, output_index: int, index: int = 0) -> bool:
-        """Whether a text of an open item is whole: it has had its `done`, though its part or item has not."""
-        return (delta_type, output_index, index) in self._said
+    def is_text_done(self, text: Text, output_index: int, index: int = 0) -> bool:
+        """Return True if a text has had its `done` while its item is still open."""
+        return (text.delta, output_index, index) in self._done
 
-    def count_pieces(self, delta_type: str, output_index: int, index: int = 0) -> int:
-        """In how many deltas a text that is growing has come."""
-        return len(self._growing.get((delta_type, output_index, index), ()))
+    def count_deltas(self, text: Text, output_index: int, index: int = 0) -> int:
+        """Count the deltas of a text that is growing."""
+        return len(self._growing.get((text.delta, output_index, index), ()))
 
-    # -- taking one event
+    # -- applying one event
 
     def _take(self, type_: str, fields: Json) -> None:
-        if type_ in _LIFECYCLE:
+        if type_ in LIFECYCLE_EVENTS:
             self._header = fields["response"]
             self.status = self._header["status"]
             self.ended = type_ in TERMINAL_EVENTS
             return
         self.visible = True
-        type_ = OPENAI_NAMES.get(type_, type_)
-        if type_ in DELTA_FIELDS:
-            self._take_delta(type_, fields)
-        elif type_ == "response.output_item.added":
+        if (text := DELTAS.get(type_)) is not None:
+            self.deltas += 1
+            self._grow((text.delta, fields["output_index"], _index_of(text, fields)), fields["delta"])
+        elif (text := DONES.get(type_)) is not None:
+            self._end_text(text, fields)
+        elif (parts := PART_EVENTS.get(type_)) is not None:
+            self._set_part(parts, fields, is_open=type_ == parts.added)
+        elif type_ == ITEM_ADDED:
             self._set_item(fields["output_index"], fields["item"])
             self._open[fields["output_index"]] = []
-        elif type_ == "response.output_item.done":
+        elif type_ == ITEM_DONE:
             self._set_item(fields["output_index"], fields["item"])
             self._close(fields["output_index"])
-        elif type_ in PART_EVENTS:
-            self._take_part(type_, fields)
-        elif type_.endswith(".done") and type_[:-4] + "delta" in DELTA_FIELDS:
-            self._take_text_done(type_[:-4] + "delta", fields)
-        elif type_ == "response.output_text.annotation.added":
+        elif type_ == ANNOTATION_ADDED:
             self._annotate(fields)
-        elif type_ == "response.mcp_call.in_progress":
-            self._items[fields["output_index"]] = {**self._items[fields["output_index"]], "status": "calling"}
+        elif type_ == CALL_BEGUN:
+            self._items[fields["output_index"]] = {**self._items[fields["output_index"]], "status": CALLING}
+
+    def _grow(self, key: tuple[str, int, int], piece: str) -> None:
+        pieces = self._growing.get(key)
+        if pieces is None:
+            self._growing[key] = [piece]
+        else:
+            pieces.append(piece)
+
+    def _end_text(self, text: Text, fields: Json) -> None:
+        output_index, index = fields["output_index"], _index_of(text, fields)
+        key = (text.delta, output_index, index)
+        self._growing.pop(key, None)
+        self._done.add(key)
+        self._items[output_index] = _with_text(self._items[output_index], text, index, fields[text.field])
+
+    def _set_part(self, parts: PartList, fields: Json, *, is_open: bool) -> None:
+        item, index = self._items[fields["output_index"]], fields[parts.index_field]
+        listed = list(item.get(parts.name) or [])
+        listed[index : index + 1] = [fields["part"]]
+        self._items[fields["output_index"]] = {**item, parts.name: listed}
+        open_parts = self._open.setdefault(fields["output_index"], [])
+        if is_open:
+            open_parts.append((parts.name, index))
+        elif (parts.name, index) in open_parts:
+            open_parts.remove((parts.name, index))
 
     def _annotate(self, fields: Json) -> None:
         item, index = self._items[fields["output_index"]], fields["content_index"]
-        parts = list(item.get("content") or [])
-        if index < len(parts):
-            notes = [*(parts[index].get("annotations") or []), fields["annotation"]]
-            parts[index] = {**parts[index], "annotations": notes}
-            self._items[fields["output_index"]] = {**item, "content": parts}
-
-    def _take_delta(self, type_: str, fields: Json) -> None:
-        self.deltas += 1
-        index_name = DELTA_FIELDS[type_][2]
-        key = (type_, fields["output_index"], fields[index_name] if index_name else 0)
-        self._grow(key, fields["delta"])
-
-    def _grow(self, key: tuple[str, int, int], text: str) -> None:
-        pieces = self._growing.get(key)
-        if pieces is None:
-            self._growing[key] = [text]
-        else:
-            pieces.append(text)
-
-    def _take_text_done(self, delta_type: str, fields: Json) -> None:
-        list_name, field, index_name = DELTA_FIELDS[delta_type]
-        index = fields[index_name] if index_name else 0
-        self._growing.pop((delta_type, fields["output_index"], index), None)
-        self._said.add((delta_type, fields["output_index"], index))
-        self._put_text(fields["output_index"], list_name, index, field, fields[field])
-
-    def _take_part(self, type_: str, fields: Json) -> None:
-        list_name, index_name = PART_EVENTS[type_]
-        item = self._items[fields["output_index"]]
-        parts = list(item.get(list_name) or [])
-        index = fields[index_name]
-        parts[index : index + 1] = [fields["part"]]
-        self._items[fields["output_index"]] = {**item, list_name: parts}
-        open_parts = self._open.setdefault(fields["output_index"], [])
-        if type_.endswith(".added"):
-            open_parts.append((list_name, index))
-        elif (list_name, index) in open_parts:
-            open_parts.remove((list_name, index))
+        listed = list(item.get("content") or [])
+        if index < len(listed):
+            annotations = [*(listed[index].get("annotations") or []), fields["annotation"]]
+            listed[index] = {**listed[index], "annotations": annotations}
+            self._items[fields["output_index"]] = {**item, "content": listed}
 
     def _set_item(self, index: int, item: Json) -> None:
         while len(self._items) <= index:
@@ -181,29 +168,30 @@ class Fold:
         self._open.pop(index, None)
         for key in [key for key in self._growing if key[1] == index]:
             del self._growing[key]
-        self._said = {key for key in self._said if key[1] != index}
-
-    def _put_text(self, output_index: int, list_name: str | None, index: int, field: str, text: str) -> None:
-        self._items[output_index] = _with_text(self._items[output_index], list_name, index, field, text)
+        self._done = {key for key in self._done if key[1] != index}
 
     def _item(self, index: int) -> Json:
         item = self._items[index]
         if index in self._open:
             for key, pieces in self._growing.items():
                 if key[1] == index:
-                    list_name, field, _ = DELTA_FIELDS[key[0]]
-                    item = _with_text(item, list_name, key[2], field, "".join(pieces))
+                    item = _with_text(item, DELTAS[key[0]], key[2], "".join(pieces))
         return item
 
 
-def _with_text(item: Json, list_name: str | None, index: int, field: str, text: str) -> Json:
-    """A copy of the item with that text in its place. Copies, because an item may still be in somebody's hands."""
-    if list_name is None:
-        return {**item, field: text}
-    parts: list[Any] = list(item.get(list_name) or [])
-    if index >= len(parts):
+def _index_of(text: Text, fields: Json) -> int:
+    """Return the position of the part that an event of a text is about; 0 for a text without parts."""
+    return 0 if text.parts is None else fields[text.parts.index_field]
+
+
+def _with_text(item: Json, text: Text, index: int, whole: str) -> Json:
+    """Copy the item with that text in its place. A copy, because the item may have been handed out already."""
+    if text.parts is None:
+        return {**item, text.field: whole}
+    listed: list[Any] = list(item.get(text.parts.name) or [])
+    if index >= len(listed):
         # A reasoning text may come without a part event before it.
-        parts.append({"type": "reasoning_text" if list_name == "content" else "summary_text"})
-        index = len(parts) - 1
-    parts[index] = {**parts[index], field: text}
-    return {**item, list_name: parts}
+        listed.append({"type": text.part})
+        index = len(listed) - 1
+    listed[index] = {**listed[index], text.field: whole}
+    return {**item, text.parts.name: listed}

@@ -1,7 +1,7 @@
-"""What events are called: OpenAI and Open Responses differ in a few names, and a response speaks the one or the other.
+"""Event names: OpenAI and Open Responses differ in a few, and each response uses one set of names.
 
-Everything here is made under OpenAI's names. A response that was created under the others has its drafts renamed before
-they are numbered, so that its journal holds what it was created with, whatever the setting says by then.
+Drafts are made with OpenAI's names. Those of a response that was created under the other names are renamed before they
+are numbered, so that its journal keeps the names that it began with, whatever the setting says by then.
 """
 
 from __future__ import annotations
@@ -10,18 +10,13 @@ from collections.abc import Callable
 from typing import Literal
 
 from outlive.core.events import AnyDraft, Channel, Delta, Draft
+from outlive.core.grammar import OPEN_RESPONSES_NAMES
 
 EventNames = Literal["openai", "open-responses"]
 
-OPEN_RESPONSES_NAMES = {
-    "response.reasoning_text.delta": "response.reasoning.delta",
-    "response.reasoning_text.done": "response.reasoning.done",
-}
-OPENAI_NAMES = {other: name for name, other in OPEN_RESPONSES_NAMES.items()}
-
 
 class Renaming:
-    """Gives drafts the names of Open Responses."""
+    """Renames drafts to the names of Open Responses."""
 
     __slots__ = ("_channels",)
 
@@ -29,7 +24,7 @@ class Renaming:
         self._channels: dict[Channel, Channel] = {}
 
     def follow(self, feed: Callable[[bytes], list[AnyDraft]]) -> Callable[[bytes], list[AnyDraft]]:
-        """The same source of drafts, renamed."""
+        """Wrap a source of drafts: what it returns is renamed."""
         return lambda chunk: self.rename(feed(chunk))
 
     def rename(self, drafts: list[AnyDraft]) -> list[AnyDraft]:

@@ -1,4 +1,4 @@
-"""What becomes of a run whose worker died or whose upstream broke: again, continue in place, or end it (D9, D10)."""
+"""Recovery of a run whose worker died or whose upstream broke: restart it, continue in place, or end it (D9, D10)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ import msgspec
 
 from outlive.core.events import Json
 from outlive.core.fold import Fold
+from outlive.core.grammar import CONTENT, OUTPUT_TEXT
 
 MAX_ATTEMPTS = 3
-# What may be open when a step is begun anew.
+# Types of items that may be open when a step is begun again.
 _CLOSABLE = frozenset({"reasoning", "mcp_call"})
 CONTINUABLE = frozenset({"prefill", "continue_final_message", "prefix"})
 
 
 class OpenText(msgspec.Struct, frozen=True):
-    """The text part that was growing when a run was interrupted, and is to grow on."""
+    """The text part that was growing when a run was interrupted, and is to be continued."""
 
     item_id: str
     output_index: int
     content_index: int
     text: str
-    # Deltas already shown; the best count there is of the tokens already made.
+    # Deltas already sent: the best count there is of the tokens already generated.
     deltas: int
 
 
@@ -74,16 +75,16 @@ def decide(
         open_text = find_open_text(fold)
         if open_text is not None:
             if stepwise:  # the deltas of earlier steps are counted already
-                deltas = fold.count_pieces("response.output_text.delta", open_text.output_index)
+                deltas = fold.count_deltas(OUTPUT_TEXT, open_text.output_index)
                 open_text = msgspec.structs.replace(open_text, deltas=deltas)
             return Decision(Action.CONTINUE, open_text)
     return Decision(Action.INTERRUPT)
 
 
 def _may_step(fold: Fold) -> bool:
-    """Whether nothing of the answer itself is half-shown: a thought can be thought anew, and a call has its own rules.
+    """Return True if no part of the answer itself is open: reasoning can be repeated, and calls have their own rules.
 
-    A thought that is never finished, because it ends its server each time, is not thought for ever.
+    Reasoning that never ends, because it crashes the server each time, is not repeated for ever.
     """
     if any(item.get("type") not in _CLOSABLE for _, item, _ in fold.open_items()):
         return False
@@ -96,7 +97,7 @@ def _may_step(fold: Fold) -> bool:
 
 
 def _is_only_compacted(fold: Fold) -> bool:
-    """Whether nothing was said yet: the context was compacted, and the answer is still to come."""
+    """Return True if the output is a compaction alone, and the answer is still to come."""
     output = fold.output
     if not output or next(fold.open_items(), None) is not None:
         return False
@@ -104,15 +105,15 @@ def _is_only_compacted(fold: Fold) -> bool:
 
 
 def find_open_text(fold: Fold) -> OpenText | None:
-    """The one text part that is open, if nothing else is."""
+    """Return the open text part, if nothing else is open."""
     open_items = list(fold.open_items())
     if len(open_items) != 1:
         return None
     output_index, item, parts = open_items[0]
-    # Only a message that is nothing but this text: a part before it (a refusal, say) could not be told to the model.
-    if item.get("type") != "message" or parts != [("content", 0)]:
+    # Only a message with this text alone: a part before it (a refusal, say) could not be sent to the model.
+    if item.get("type") != "message" or parts != [(CONTENT.name, 0)]:
         return None
     part: Json = item["content"][0]
-    if part.get("type") != "output_text" or fold.is_said("response.output_text.delta", output_index):
+    if part.get("type") != "output_text" or fold.is_text_done(OUTPUT_TEXT, output_index):
         return None
     return OpenText(item["id"], output_index, 0, part["text"], fold.deltas)

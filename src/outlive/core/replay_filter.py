@@ -1,8 +1,8 @@
-"""Telling a run again: of what its upstream repeats from the beginning, only what the journal lacks comes out.
+"""Filter of a repeated stream: an upstream sends a run again from the start, and only what the journal lacks passes.
 
-The upstream tells the same events again, and the same translator makes the same drafts of them, so the first so many
-are those that are in the journal already. They are folded and compared with it all the same: an upstream that tells its
-run in another way the second time must not put a hole, or a repeat, into an answer.
+The upstream repeats its events, and the same translator makes the same drafts of them, so the first ones are in the
+journal already. They are folded and compared with it all the same: an upstream that repeats its run differently must
+not put a hole, or a repetition, into an answer.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ NOT_THE_SAME = "The model's server did not tell the same again when its run was 
 class ReplayFilter:
     """Drops the first `count` drafts, which must lead to what `fold` holds."""
 
-    __slots__ = ("_fold", "_left", "_told")
+    __slots__ = ("_fold", "_left", "_repeated")
 
     def __init__(self, fold: Fold, count: int) -> None:
         self._fold = fold
         self._left = count
-        self._told = Fold({"status": "in_progress"})
+        self._repeated = Fold({"status": "in_progress"})
 
     @property
     def is_over(self) -> bool:
         return self._left == 0
 
     def filter(self, drafts: list[AnyDraft]) -> list[AnyDraft]:
-        """What is new of these. Raises UpstreamFault when it is not the same run that is told."""
+        """Return the new drafts among these. Raises UpstreamFault when the repeated run differs from the journal."""
         if not self._left or not drafts:
             return drafts
         known, new = drafts[: self._left], drafts[self._left :]
         self._left -= len(known)
-        self._told.apply(known)
-        if self.is_over and self._told.output != self._fold.output:
+        self._repeated.apply(known)
+        if self.is_over and self._repeated.output != self._fold.output:
             raise UpstreamFault(NOT_THE_SAME, retryable=False)
         return new
 
     def end(self) -> None:
-        """Raise UpstreamFault when there was less than is known already."""
+        """Raise UpstreamFault when the stream ended before it reached the end of the journal."""
         if self._left:
             raise UpstreamFault(NOT_THE_SAME, retryable=False)

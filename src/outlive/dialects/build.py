@@ -6,11 +6,11 @@ from outlive.core.ids import IdSource
 from outlive.dialects.anthropic.backend import AnthropicBackend
 from outlive.dialects.chat.backend import ChatBackend
 from outlive.dialects.responses.backend import ResponsesBackend
-from outlive.dialects.transport.http1 import Pool
+from outlive.dialects.transport.http1 import ConnectionPool
 from outlive.ports.backend import Backend, Upstream
 
 
-def make_backend(upstream: Upstream, pool: Pool, ids: IdSource) -> Backend:
+def make_backend(upstream: Upstream, pool: ConnectionPool, ids: IdSource) -> Backend:
     if upstream.dialect == "anthropic":
         return AnthropicBackend(upstream, pool, ids)
     if upstream.dialect == "responses":

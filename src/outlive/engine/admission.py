@@ -18,11 +18,10 @@ from outlive.core.errors import (
     ShuttingDown,
     TooMany,
 )
-from outlive.core.events import AnyDraft, Draft
+from outlive.core.events import AnyDraft, Draft, number
 from outlive.core.fold import Fold
 from outlive.core.ids import IdSource
 from outlive.core.naming import EventNames
-from outlive.core.numbering import number
 from outlive.core.requests.body import canonical
 from outlive.core.requests.checks import refuse
 from outlive.core.requests.create import CreateResponse, parse_create

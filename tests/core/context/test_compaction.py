@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.core import status
 from outlive.core.context import compaction
 from outlive.core.context.compaction import Compacted, open_context, pack, split, split_all, split_beside, unpack
 from outlive.core.errors import BrokenSeal
 from outlive.core.events import Json, read_frame, split_frames
 from outlive.core.requests.create import CreateResponse
 from tests.core.journals import assert_official_event, frames_of, opening
+from tests.support import grammar
 
 
 def say(role: str, text: str) -> Json:
@@ -67,9 +67,9 @@ def test_what_is_no_packing_is_broken(content: str) -> None:
 
 
 def test_ours_are_known_by_what_they_begin_with() -> None:
-    assert compaction.is_ours(item(Compacted("s")))
-    assert not compaction.is_ours({"type": "compaction", "encrypted_content": "gAAAAAB"})
-    assert not compaction.is_ours({"type": "reasoning", "encrypted_content": "outlive.1.x"})
+    assert compaction.is_own(item(Compacted("s")))
+    assert not compaction.is_own({"type": "compaction", "encrypted_content": "gAAAAAB"})
+    assert not compaction.is_own({"type": "reasoning", "encrypted_content": "outlive.1.x"})
 
 
 # -- opening
@@ -200,7 +200,7 @@ def test_an_item_is_shown_as_the_wire_has_it() -> None:
     shown = item(Compacted("s"))
     frames = split_frames(frames_of([*opening(), *compaction.show(shown, 0)]))
     events = [read_frame(frame) for frame in frames]
-    status.check(events, finished=False)
+    grammar.check(events, finished=False)
     for event in events:
         assert_official_event(event)
     assert [event["type"] for event in events[2:]] == [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, assemble
-from outlive.core.context.tool_history import REFUSED, retell
+from outlive.core.context.tool_history import REFUSED, as_function_calls
 from outlive.core.events import Json
 from outlive.core.toolcalls.calls import fail
 
@@ -31,7 +31,7 @@ def outputs(items: list[Json]) -> list[str]:
 
 def test_items_without_such_calls_stay_as_they_are() -> None:
     items: list[Json] = [{"id": "msg_1", "type": "message", "role": "user", "content": []}]
-    assert retell(items) is items
+    assert as_function_calls(items) is items
 
 
 def test_a_call_becomes_a_function_call_and_its_output() -> None:
@@ -46,8 +46,8 @@ def test_a_call_becomes_a_function_call_and_its_output() -> None:
 
 
 def test_a_tool_that_the_model_knows_by_another_name_is_called_so() -> None:
-    assert retell([call()], {("docs", "search"): "docs_search"})[0]["name"] == "docs_search"
-    assert retell([call()], {("other", "search"): "docs_search"})[0]["name"] == "search"
+    assert as_function_calls([call()], {("docs", "search"): "docs_search"})[0]["name"] == "docs_search"
+    assert as_function_calls([call()], {("other", "search"): "docs_search"})[0]["name"] == "search"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.core.events import AnyDraft, Delta, Draft
-from outlive.core.status import check
+from outlive.core.grammar import OUTPUT_TEXT
 from outlive.core.toolcalls.buffer import RequestedCall, ToolCallBuffer
 from outlive.dialects.chat.translator import ChatTranslator
 from outlive.dialects.open_items import GrowingText
@@ -14,6 +14,7 @@ from outlive.ports.backend import ModelCall
 from outlive.testing import call_chunk, finish_chunk, reasoning_chunk, text_chunk
 from tests.core.journals import REQUEST, opening
 from tests.core.journals import chunks as any_chunks
+from tests.support.grammar import check
 from tests.support.scripting import CountingIds
 
 OURS = {"weather"}
@@ -42,7 +43,7 @@ def test_text_shows_at_once_and_its_end_with_what_follows() -> None:
 def test_an_end_that_comes_early_is_held_until_something_follows_it() -> None:
     """Some dialects say that an item has ended before they say whether another follows."""
     text = GrowingText("message", "msg_1", 0)
-    said = [*text.open(), *text.open_part("output_text"), text.grow("Hi"), *text.close("completed")]
+    said = [*text.open(), *text.open_part(OUTPUT_TEXT), text.grow("Hi"), *text.close("completed")]
     sieve = ToolCallBuffer(OURS)
     assert types([*sieve.feed(said)])[-1] == "output_text.delta"
     assert types(sieve.end([])) == ["output_text.done", "content_part.done", "output_item.done"]

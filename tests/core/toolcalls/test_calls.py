@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from outlive.core.endings import Outcome, close_open, turn
+from outlive.core.errors import InvalidRequest
 from outlive.core.events import AnyDraft, Json, read_frame, split_frames
 from outlive.core.fold import Fold
-from outlive.core.status import check
 from outlive.core.toolcalls import calls
-from outlive.core.toolcalls.calls import ToolCall, ToolOutcome
+from outlive.core.toolcalls.calls import ToolCall, ToolOutcome, find_approved
 from tests.core.journals import assert_official_event, end_with, fold_of, frames_of, opening
+from tests.support.grammar import check
 
 CALL = ToolCall(item_id="mcp_1", output_index=0, label="outlive", name="weather", arguments='{"city":"Paris"}')
 LIST: Json = {
@@ -109,3 +110,39 @@ def test_a_turn_keeps_calls_that_are_over_however_they_ended() -> None:
     failed = fold_of(life(calls.fail("no"))).output
     left = fold_of([*opening(), *calls.announce(CALL), calls.close_unmade(CALL)]).output
     assert turn([*done, *failed, *left]) == [*done, *failed]
+
+
+# -- approvals
+
+REQUEST: Json = {"type": "mcp_approval_request", "id": "mcpr_1", "name": "pay"}
+MADE: Json = {"type": "mcp_call", "id": "mcp_1", "approval_request_id": "mcpr_1"}
+
+
+def answer(approve: object, request_id: str = "mcpr_1") -> Json:
+    return {"type": "mcp_approval_response", "approval_request_id": request_id, "approve": approve}
+
+
+@pytest.mark.parametrize(("approve", "found"), [(True, [REQUEST]), (False, []), ("yes", [])])
+def test_only_a_clear_yes_is_one(approve: object, found: list[Json]) -> None:
+    assert find_approved([REQUEST], [answer(approve)], []) == found
+
+
+def test_a_request_may_come_with_its_answer() -> None:
+    assert find_approved([], [REQUEST, answer(True)], []) == [REQUEST]
+
+
+@pytest.mark.parametrize("where", [0, 1, 2])
+def test_a_call_that_was_made_is_not_made_again_wherever_it_stands(where: int) -> None:
+    past, given, output = [REQUEST], [answer(True)], list[Json]()
+    (past, given, output)[where].append(MADE)
+    assert find_approved(past, given, output) == []
+
+
+def test_an_answer_of_a_turn_before_counts_for_that_turn_alone() -> None:
+    assert find_approved([REQUEST, answer(True)], [], []) == []
+
+
+def test_an_answer_to_what_nobody_asked_is_an_error_unless_its_call_was_made() -> None:
+    with pytest.raises(InvalidRequest, match="mcpr_2"):
+        find_approved([REQUEST], [answer(False, "mcpr_2")], [])
+    assert find_approved([MADE], [answer(True)], []) == []

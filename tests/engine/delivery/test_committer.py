@@ -10,6 +10,7 @@ import pytest
 from outlive.core.errors import Behind, StaleFence, StorageUnavailable
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, read_frame, split_frames
 from outlive.core.fold import Fold
+from outlive.core.grammar import OUTPUT_TEXT
 from outlive.engine.delivery.committer import RETRY_SECONDS, Committer
 from outlive.engine.delivery.live import LiveResponse, LiveResponses
 from outlive.engine.delivery.reader import Reader
@@ -19,7 +20,7 @@ from tests.core.journals import opening
 from tests.engine.virtual_clock import VirtualClock, run_virtually, turn
 
 LINGER = 0.005
-CHANNEL = Channel("response.output_text.delta", "msg_1", 0, "content_index", 0)
+CHANNEL = Channel(OUTPUT_TEXT, "msg_1", 0)
 ADDED = Draft(
     "response.output_item.added", {"output_index": 0, "item": {"id": "msg_1", "type": "message", "content": []}}
 )

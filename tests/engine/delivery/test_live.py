@@ -8,15 +8,15 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.core.events import AnyDraft, Channel, Delta, Draft, split_frames
+from outlive.core.events import AnyDraft, Channel, Delta, Draft, number, split_frames
 from outlive.core.fold import Fold
-from outlive.core.numbering import number
+from outlive.core.grammar import OUTPUT_TEXT
 from outlive.engine.delivery.live import PENDING_BYTES, TAIL_BYTES, LiveResponse, LiveResponses
 from outlive.ports.ledger import Lease
 from tests.core.journals import fold_of, frames_of, opening
 from tests.engine.virtual_clock import run_virtually, turn
 
-CHANNEL = Channel("response.output_text.delta", "msg_1", 0, "content_index", 0)
+CHANNEL = Channel(OUTPUT_TEXT, "msg_1", 0)
 ADDED = Draft(
     "response.output_item.added", {"output_index": 0, "item": {"id": "msg_1", "type": "message", "content": []}}
 )

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.core.events import KEEP_ALIVE_FRAME, AnyDraft, Channel, Delta, Draft, is_last, split_frames
+from outlive.core.events import KEEP_ALIVE_FRAME, AnyDraft, Channel, Delta, Draft, is_last, number, split_frames
 from outlive.core.fold import Fold
-from outlive.core.numbering import number
+from outlive.core.grammar import OUTPUT_TEXT
 from outlive.engine.delivery.live import TAIL_BYTES, LiveResponse, LiveResponses
 from outlive.engine.delivery.reader import PAGE_BYTES, Cursor, Pour, Reader, StreamInterrupted
 from outlive.ports.journal import Batch
@@ -20,7 +20,7 @@ from tests.core.journals import fold_of, frames_of, opening
 from tests.engine.harness import FixedClock
 from tests.engine.virtual_clock import run_virtually, turn
 
-CHANNEL = Channel("response.output_text.delta", "msg_1", 0, "content_index", 0)
+CHANNEL = Channel(OUTPUT_TEXT, "msg_1", 0)
 ADDED = Draft(
     "response.output_item.added", {"output_index": 0, "item": {"id": "msg_1", "type": "message", "content": []}}
 )

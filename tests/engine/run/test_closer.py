@@ -12,6 +12,7 @@ import pytest
 from outlive.core.endings import TerminalStatus
 from outlive.core.errors import InvalidRequest, StaleFence, UpstreamFault
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json
+from outlive.core.grammar import OUTPUT_TEXT
 from outlive.core.usage import NOTHING_USED
 from outlive.engine.delivery.committer import ENDINGS
 from outlive.engine.delivery.live import IllegalTransition, LiveResponse, State
@@ -45,7 +46,7 @@ def open_text(text: str) -> list[AnyDraft]:
     return [
         Draft("response.output_item.added", {"output_index": 0, "item": text_item("", "in_progress")}),
         Draft("response.content_part.added", {**place, "part": part}),
-        Delta(Channel("response.output_text.delta", "msg_1", 0, "content_index", 0), text),
+        Delta(Channel(OUTPUT_TEXT, "msg_1", 0), text),
     ]
 
 

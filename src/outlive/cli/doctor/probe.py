@@ -24,7 +24,7 @@ from outlive.dialects.anthropic.backend import VERSION
 from outlive.dialects.build import make_backend
 from outlive.dialects.transport.endpoint import Endpoint
 from outlive.dialects.transport.errors import read_error
-from outlive.dialects.transport.http1 import Pool
+from outlive.dialects.transport.http1 import ConnectionPool
 from outlive.ports.backend import Backend, ContinuationMode, ModelCall, Upstream
 
 MOST_TOKENS = 16
@@ -116,7 +116,7 @@ class Prober:
         self.upstream = upstream
         self.expected = _EXPECTED[upstream.dialect]
         self.section = section
-        self.pool = Pool()
+        self.pool = ConnectionPool()
         self.model = ""
         # The upstream as it is asked: without `stream_options`, which only one question is about.
         self.asked = replace(upstream, stream_options=False)

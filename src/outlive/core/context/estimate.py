@@ -1,7 +1,7 @@
-"""How many tokens something is likely to have, where nobody who knows can be asked.
+"""Estimates of token counts, for upstreams that cannot count.
 
-Four bytes of UTF-8 count as a token: about right for most languages and tokenizers, and too much for some. What is not
-text counts by its kind.
+Four bytes of UTF-8 count as a token: about right for most languages and tokenizers, and too much for some. Images and
+files count by their kind.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
 
 BYTES_PER_TOKEN = 4
-PER_ITEM = 4  # what a chat template puts around a message
+PER_ITEM = 4  # the tokens that a chat template puts around a message
 PER_IMAGE = 1000
 PER_IMAGE_LOW = 85
-# Of a file or a recording, in characters of base64; most of it is not text.
+# For a file or a recording, in characters of base64; most of it is not text.
 CHARACTERS_PER_TOKEN = 16
 
 _encode = msgspec.json.Encoder().encode
 
-# What an item says about itself rather than to the model.
+# Fields that describe an item itself and are not for the model.
 _ENVELOPE = frozenset({"id", "type", "status", "role", "call_id", "encrypted_content", "logprobs", "annotations"})
 
 
 def estimate_request(request: CreateResponse, items: Iterable[Json]) -> int:
-    """Everything that the model would read."""
+    """Estimate everything that the model would read."""
     total = sum(map(estimate_item, items)) + sum(map(_estimate_tool, request.tools))
     if request.instructions:
         total += PER_ITEM + _text(request.instructions)

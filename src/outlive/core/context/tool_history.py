@@ -1,4 +1,4 @@
-"""Calls that a server made by itself, retold as function calls: the only kind that every model's server knows."""
+"""Calls that a server made itself, rendered as function calls: the only kind that every model's server knows."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ REFUSED = "This call was not made: the person who was asked did not approve it."
 _BLOCKS = msgspec.json.Decoder(list[Json])
 _KINDS = frozenset({"mcp_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"})
 
-# The model's names for tools that it knows by another name than they have, by label and name.
+# The names under which the model knows tools that have another name, by label and name.
 Names = Mapping[tuple[str, str], str]
 
 
-def retell(items: Sequence[Json], names: Names | None = None) -> Sequence[Json]:
-    """The same items, without any that only this server understands."""
+def as_function_calls(items: Sequence[Json], names: Names | None = None) -> Sequence[Json]:
+    """Replace the items that only this server understands by function calls and their outputs."""
     if not any(item.get("type") in _KINDS for item in items):
         return items
     answers = {item["approval_request_id"]: item for item in items if item.get("type") == "mcp_approval_response"}
     made = {item.get("approval_request_id") for item in items if item.get("type") == "mcp_call"}
-    return list(_retell(items, answers, made, names or {}))
+    return list(_convert(items, answers, made, names or {}))
 
 
-def _retell(items: Sequence[Json], answers: Mapping[str, Json], made: set[object], names: Names) -> Iterator[Json]:
+def _convert(items: Sequence[Json], answers: Mapping[str, Json], made: set[object], names: Names) -> Iterator[Json]:
     for item in items:
         kind = item.get("type")
         if kind == "mcp_call":
@@ -34,7 +34,7 @@ def _retell(items: Sequence[Json], answers: Mapping[str, Json], made: set[object
                 yield _as_function(item, names)
                 yield _as_output(item, output)
         elif kind == "mcp_approval_request":
-            # One that was approved shows as the call that followed; one that nobody answered gets its placeholder.
+            # An approved one is followed by its call; one without an answer gets a placeholder from `assemble`.
             if item["id"] not in made:
                 yield _as_function(item, names)
                 if (answer := answers.get(item["id"])) is not None and answer.get("approve") is not True:
@@ -65,18 +65,18 @@ def _refuse(answer: Json) -> str:
 
 
 def _read_outcome(item: Json) -> str | None:
-    """What came of a call, as text; None when nobody knows."""
+    """Return the outcome of a call as text; None when it is unknown."""
     error = item.get("error")
     if error is not None:
         return f"The call failed. {_read_error(error)}"
     output = item.get("output")
     if output is None:
         return None
-    return _leave_out_data(output if isinstance(output, str) else msgspec.json.encode(output).decode())
+    return _strip_data(output if isinstance(output, str) else msgspec.json.encode(output).decode())
 
 
-def _leave_out_data(output: str) -> str:
-    """Images and sounds among what a tool gave are for the client: as letters they would only drown the model."""
+def _strip_data(output: str) -> str:
+    """Replace images and sounds in an output by their size: as base64 text they would only fill the model's window."""
     if not output.startswith("[{") or ('"data":"' not in output and '"blob":"' not in output):
         return output
     try:

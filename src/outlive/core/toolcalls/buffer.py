@@ -1,9 +1,9 @@
-"""The sieve: what of a model's step may be shown at once, and what only when the step is over.
+"""Buffer of a model's step: holds back calls of the server's tools, and the end of each item.
 
-A call that this server makes itself is never shown half: from its first draft on everything is held until the step has
-ended, when its arguments are whole. And the end of an item is held until something follows it. So a journal in which
-nothing is open says that the model had more to do, and it can simply be asked again; had it been done, the response's
-end would stand in the same commit.
+A call that this server makes is never shown half: from its first draft on everything is held until the step has ended,
+when its arguments are whole. And the end of an item is held until something follows it. So a journal in which nothing
+is open means that the model had more to do, and it can simply be asked again; had it been done, the response's end
+would stand in the same commit.
 """
 
 from __future__ import annotations
@@ -13,31 +13,30 @@ from collections.abc import Container
 import msgspec
 
 from outlive.core.events import AnyDraft, Delta, Draft, Json
-
-_ADDED, _DONE = "response.output_item.added", "response.output_item.done"
+from outlive.core.grammar import ITEM_ADDED, ITEM_DONE
 
 
 class RequestedCall(msgspec.Struct, frozen=True):
-    """A call of one of the server's own tools, in its place among the drafts."""
+    """A call of a server tool, at its position among the drafts."""
 
     output_index: int
-    name: str  # as the model calls the tool
+    name: str  # the tool's name as the model knows it
     arguments: str
     whole: bool  # False: the model was cut off before its arguments ended
 
 
 class ToolCallBuffer:
-    """Sifts the drafts of one step."""
+    """Buffers the drafts of one step."""
 
     __slots__ = ("_held", "_names", "_stopped")
 
     def __init__(self, names: Container[str]) -> None:
-        self._names = names  # of the server's own tools
+        self._names = names  # of the server tools
         self._held: list[AnyDraft] = []
-        self._stopped = False  # a call of ours has begun: nothing more is shown
+        self._stopped = False  # a call of a server tool has begun: nothing more is released
 
     def feed(self, drafts: list[AnyDraft]) -> list[AnyDraft]:
-        """What may be shown of these, and of what was held before."""
+        """Return the drafts that may be shown, of these and of those held before."""
         shown: list[AnyDraft] = []
         for draft in drafts:
             if self._stopped:
@@ -49,26 +48,26 @@ class ToolCallBuffer:
                 self._held.append(draft)
             else:
                 shown += self._release()
-                self._stopped = self._is_ours(draft)
+                self._stopped = self._is_server_call(draft)
                 (self._held if self._stopped else shown).append(draft)
         return shown
 
     def end(self, drafts: list[AnyDraft]) -> list[AnyDraft | RequestedCall]:
-        """The step is over: everything else, in order, with calls of our own tools in place of their drafts."""
+        """End the step: return all other drafts, in order, with calls of server tools in place of their drafts."""
         held = [*self._held, *drafts]
         self._held = []
-        ours = {_index_of(draft) for draft in held if self._is_ours(draft)}
+        server_calls = {_index_of(draft) for draft in held if self._is_server_call(draft)}
         done = {
             draft.fields["output_index"]: draft.fields["item"]
             for draft in held
-            if type(draft) is Draft and draft.type == _DONE
+            if type(draft) is Draft and draft.type == ITEM_DONE
         }
         rest: list[AnyDraft | RequestedCall] = []
         for draft in held:
             index = _index_of(draft)
-            if index not in ours:
+            if index not in server_calls:
                 rest.append(draft)
-            elif draft.type == _ADDED:
+            elif draft.type == ITEM_ADDED:
                 rest.append(_read(index, done[index]))
         return rest
 
@@ -76,15 +75,15 @@ class ToolCallBuffer:
         held, self._held = self._held, []
         return held
 
-    def _is_ours(self, draft: AnyDraft) -> bool:
-        if type(draft) is not Draft or draft.type != _ADDED:
+    def _is_server_call(self, draft: AnyDraft) -> bool:
+        if type(draft) is not Draft or draft.type != ITEM_ADDED:
             return False
         item = draft.fields["item"]
         return item["type"] == "function_call" and item["name"] in self._names
 
 
 def _index_of(draft: AnyDraft) -> int:
-    """Which item a draft is about; -1: none, as only events that nobody here knows can be."""
+    """Return the index of the item that a draft is about; -1 for an unknown event about none."""
     return int(draft.channel.output_index if isinstance(draft, Delta) else draft.fields.get("output_index", -1))
 
 

@@ -1,4 +1,4 @@
-"""What a model is told of tools at each step: the caller's own as they are, the server's as functions."""
+"""The tools in a request to the model: the client's tools as they are, the server's tools as functions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
 from outlive.core.toolcalls.calls import ToolSpec
 
-# The type under which a request names tools that this server calls by itself.
+# The type of the tools in a request that this server calls itself.
 SERVER_TOOL_TYPE = "mcp"
 
 
 def without_server_tools(request: CreateResponse) -> CreateResponse:
-    """The request as an upstream could be sent it, were there no tools of ours."""
+    """Return the request without the server's tools."""
     if not any(tool["type"] == SERVER_TOOL_TYPE for tool in request.tools):
         return request
     tools = [tool for tool in request.tools if tool["type"] != SERVER_TOOL_TYPE]
@@ -25,21 +25,21 @@ def without_server_tools(request: CreateResponse) -> CreateResponse:
 def add_server_tools(
     request: CreateResponse, specs: Mapping[str, ToolSpec], *, first: bool, spent: bool, max_output_tokens: int | None
 ) -> CreateResponse:
-    """The request for one step.
+    """Return the request for one step, with the server's tools as functions.
 
-    `first`: a choice that makes the model call something counts only then, or it would call for ever. `spent`: no more
-    calls of ours may be made.
+    `first`: it is the first step. A choice that makes the model call a tool counts only there, or it would never end.
+    `spent`: no more calls of server tools may be made.
     """
-    theirs = [tool for tool in request.tools if tool["type"] != SERVER_TOOL_TYPE]
-    choice = _name_ours(request.tool_choice, specs)
+    client_tools = [tool for tool in request.tools if tool["type"] != SERVER_TOOL_TYPE]
+    choice = _resolve_choice(request.tool_choice, specs)
     if not first:
         choice = _relax(choice)
-    if spent and not theirs:
+    if spent and not client_tools:
         choice = "none"
     elif spent:
         specs = {}
         choice = choice if choice == "none" else "auto"
-    tools = [*theirs, *(_as_function(alias, spec) for alias, spec in specs.items())]
+    tools = [*client_tools, *(_as_function(alias, spec) for alias, spec in specs.items())]
     return msgspec.structs.replace(request, tools=tools, tool_choice=choice, max_output_tokens=max_output_tokens)
 
 
@@ -48,8 +48,8 @@ def _as_function(alias: str, spec: ToolSpec) -> Json:
     return {"type": "function", "name": alias, **described, "strict": False}
 
 
-def _name_ours(choice: str | Json, specs: Mapping[str, ToolSpec]) -> str | Json:
-    """The choice with the server's tools in it called as the model knows them."""
+def _resolve_choice(choice: str | Json, specs: Mapping[str, ToolSpec]) -> str | Json:
+    """Return the choice with the server's tools under the names that the model knows."""
     if isinstance(choice, str):
         return choice
     if choice["type"] == SERVER_TOOL_TYPE:

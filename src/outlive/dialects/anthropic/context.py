@@ -1,6 +1,6 @@
 """A context of items as the system prompt and the messages of Anthropic's API, which is strict about their order.
 
-The first message is the user's and so is the last, unless a text is to be written on. Neighbours of one role are one
+The first message is the user's and so is the last, unless a text is to be continued. Neighbours of one role are one
 message. Each call's result stands in the very next message, under an id that no other call of the context has. Nothing
 in it is empty.
 """
@@ -11,47 +11,42 @@ import re
 
 import msgspec
 
-from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, assemble
+from outlive.core.context.assemble import PLACEHOLDER_OUTPUT
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.dialects.anthropic.blocks import PARTS, open_seal, read_parts, text_block
+from outlive.dialects.request import LEFT_OUT, read_call, read_output
 
-# What stands where the API wants a message of the user, and there is none.
+# Stand where the API wants a message of the user, and there is none.
 BEGIN, GO_ON = "Please begin.", "Please continue."
 
 _JSON = msgspec.json.Decoder()
 _NO_ID = re.compile(r"[^A-Za-z0-9_-]")
 _MOST_NAME = 128
 
-# Items that there is no place for, and whose outcome is in the assistant's own words anyway.
-_LEFT_OUT = frozenset({"code_interpreter_call", "file_search_call", "image_generation_call", "web_search_call"})
 
-# What an item says about itself rather than to the model.
-_ENVELOPE = frozenset({"id", "type", "status", "call_id", "caller", "created_by", "is_error"})
-
-
-class Context:
-    """The context so far. `inline`: a model that takes system messages between others gets them there. `strict`: what
-    cannot be sent is refused, as at the door; what is in a history already must not keep it from going on."""
+class MessagesContext:
+    """The context so far. `inline`: a model that takes system messages between others gets them there. `strict`: an
+    item that cannot be sent is refused; otherwise it is left out, so that what is in a history already cannot block the
+    conversation."""
 
     def __init__(self, *, inline: bool = False, with_thoughts: bool = True, strict: bool = False) -> None:
         self._inline = inline
         self._strict = strict
         self._with_thoughts = with_thoughts
-        self._later: list[str] = []  # system messages that wait for the user's message before them to end
+        self._later: list[str] = []  # system messages that wait for the end of the user's message before them
         self._ids: dict[str, str] = {}  # call_id -> the id that its last call was sent under
         self._taken: set[str] = set()
         self.system: list[str] = []
         self.messages: list[Json] = []
         self.names: dict[str, None] = {}  # of the tools that were called, in order
         self.has_thoughts = False
-        self.has_marks = False  # the caller says where the prompt may be cached
+        self.has_marks = False  # the caller marks where the prompt may be cached
 
     def take_all(self, instructions: str | None, items: list[Json]) -> None:
         if instructions and instructions.strip():
             self.system.append(instructions)
-        # The runner has assembled already; doing so again costs little, and a context that slipped by stays harmless.
-        for item in assemble(items, []):
+        for item in items:
             self.take(item)
 
     def take(self, item: Json) -> None:
@@ -63,13 +58,14 @@ class Context:
         elif kind.endswith("_output"):
             self._answer(item)
         elif "call_id" in item:
-            self._call(str(item["call_id"]), *_read_call(kind, item))
-        elif self._strict and kind not in _LEFT_OUT and ":" not in kind:  # a vendor's own kinds are named `vendor:kind`
+            name, arguments = read_call(item)
+            self._call(str(item["call_id"]), name, _read_arguments(arguments))
+        elif self._strict and kind not in LEFT_OUT and ":" not in kind:  # a vendor's own kinds are named `vendor:kind`
             message = f"Items of type '{kind}' cannot be sent to this model's server."
             raise InvalidRequest(message, param="type", code="unsupported_parameter")
 
     def end(self, partial: str | None) -> None:
-        """Nothing follows but, if there is one, the text that is to be written on."""
+        """End the context, with the text to be continued if there is one."""
         self._say_later()
         if self._later:
             self._say("user", [text_block(text) for text in self._later])
@@ -109,7 +105,7 @@ class Context:
         self._say("assistant", [{"type": "tool_use", "id": sent, "name": name, "input": arguments}])
 
     def _new_id(self, call_id: str) -> str:
-        """An id that the API takes; some models count their calls from zero in every turn."""
+        """Return an id that the API takes; some models count their calls from zero in every turn."""
         stem = _NO_ID.sub("_", call_id) or "_"
         sent, count = stem, 1
         while sent in self._taken:
@@ -121,7 +117,7 @@ class Context:
     def _answer(self, item: Json) -> None:
         call_id = str(item.get("call_id"))
         result: Json = {"type": "tool_result", "tool_use_id": self._ids.get(call_id, call_id)}
-        if content := _read_output(item, self._strict):
+        if content := read_parts(read_output(item, PARTS), "output", strict=self._strict):
             result["content"] = content
         if _is_error(item):
             result["is_error"] = True
@@ -141,23 +137,14 @@ class Context:
             self.messages.append({"role": role, "content": blocks})
 
     def _say_later(self) -> None:
-        """A system message may stand behind the user's only, and before the assistant's or at the end."""
+        """Add the waiting system messages: behind a message of the user, and before one of the assistant or the end."""
         if self._later and self.messages and self.messages[-1]["role"] == "user":
             later, self._later = self._later, []
             self.messages.append({"role": "system", "content": [text_block("\n\n".join(later))]})
 
 
-def _read_call(kind: str, item: Json) -> tuple[str, Json]:
-    """A call's name and arguments, as a tool's."""
-    if kind == "function_call":
-        return str(item.get("name")), _read_arguments(item.get("arguments"))
-    if kind == "custom_tool_call":
-        return str(item.get("name")), {"input": item.get("input")}
-    return kind.removesuffix("_call"), {name: value for name, value in item.items() if name not in _ENVELOPE}
-
-
 def _read_arguments(arguments: object) -> Json:
-    """Always an object: the API takes nothing else."""
+    """Return the arguments as an object: the API takes nothing else."""
     if isinstance(arguments, dict):
         return arguments
     if not isinstance(arguments, str) or not arguments.strip():
@@ -169,20 +156,6 @@ def _read_arguments(arguments: object) -> Json:
     return value if isinstance(value, dict) else {"value": value}
 
 
-def _read_output(item: Json, strict: bool) -> list[Json]:
-    """What a call gave back, as blocks."""
-    output = item.get("output")
-    if output is None and "output" not in item:
-        output = {name: value for name, value in item.items() if name not in _ENVELOPE}
-    if isinstance(output, dict) and output.get("type") == "computer_screenshot":
-        output = [output]
-    if isinstance(output, str):
-        return read_parts(output)
-    if isinstance(output, list) and all(isinstance(part, dict) and part.get("type") in PARTS for part in output):
-        return read_parts(output, "output", strict=strict)
-    return [text_block(msgspec.json.encode(output).decode())]
-
-
 def _is_error(item: Json) -> bool:
-    """Whether the call failed. The Responses API has no word for it, so a caller may add Anthropic's own."""
+    """Return True if the call failed. The Responses API has no field for it, so a caller may add Anthropic's own."""
     return item.get("is_error") is True or item.get("status") == "failed" or item.get("output") == PLACEHOLDER_OUTPUT

@@ -1,4 +1,4 @@
-"""The request to Anthropic's Messages API that asks for what a Responses request asked for."""
+"""The request to Anthropic's Messages API made of a Responses request."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from outlive.core.events import Json
 from outlive.core.requests.checks import refuse, refuse_unsupported, shorten
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.anthropic.blocks import render_cache
-from outlive.dialects.anthropic.context import Context
+from outlive.dialects.anthropic.context import MessagesContext
 from outlive.dialects.anthropic.schema import fit
-from outlive.dialects.chat.request import wants_logprobs
-from outlive.dialects.function_tools import allow, describe_custom
+from outlive.dialects.request import describe_custom, select_tools, wants_logprobs, wants_summary
 from outlive.ports.backend import ModelCall, Upstream
 
-# Tokens to think with, for models that want a number instead of a word. The API takes no fewer than the least.
+# Tokens to think with, for models that take a number instead of a word. The API refuses fewer than LEAST_BUDGET.
 BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16_384, "xhigh": 24_000, "max": 32_000}
 LEAST_BUDGET = 1024
-_EFFORTS = {"minimal": "low"}  # the others are called alike
+_EFFORTS = {"minimal": "low"}  # the others have the same name
 
-# Claude before 4.6: a closed set, for newer models all decide by themselves how much to think.
+# Claude before 4.6. A closed set: all newer models decide themselves how much to think.
 _BUDGETED = re.compile(
     r"claude-(?:[1-3]|instant|4-(?:opus|sonnet)|(?:opus|sonnet|haiku)-4(?:[-.][0-5](?!\d)|[-@]20\d{6}|$))"
 )
@@ -52,8 +51,8 @@ def check(request: CreateResponse) -> None:
 
 
 def check_items(items: list[Json]) -> None:
-    """Raise InvalidRequest naming the first item that there is no place for."""
-    context = Context(strict=True)
+    """Raise InvalidRequest naming the first item that cannot be sent."""
+    context = MessagesContext(strict=True)
     for n, item in enumerate(items):
         try:
             context.take(item)
@@ -62,10 +61,10 @@ def check_items(items: list[Json]) -> None:
 
 
 def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -> tuple[Json, bool]:
-    """The body to send, and whether there are thoughts in it. Raises InvalidRequest naming what cannot be sent."""
+    """Render the body to send, and a flag that thoughts are in it. Raises InvalidRequest naming what cannot be sent."""
     request, resume = call.request, call.resume
-    # No API takes a text that is to be written on together with thoughts.
-    context = Context(inline=upstream.developer_role, with_thoughts=with_thoughts and resume is None)
+    # No API takes a text to be continued together with thoughts.
+    context = MessagesContext(inline=upstream.developer_role, with_thoughts=with_thoughts and resume is None)
     context.take_all(request.instructions, call.items)
     context.end(resume.text if resume is not None else None)
     limit = request.max_output_tokens or upstream.default_max_tokens
@@ -91,7 +90,7 @@ def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -
 
 
 def count_body(body: Json) -> Json:
-    """The request that only counts the tokens of another: without what is about the answer."""
+    """Return the request that counts the tokens of this one: without the fields about the answer."""
     kept = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config")
     return {name: body[name] for name in kept if name in body}
 
@@ -110,9 +109,9 @@ def _render_hints(request: CreateResponse) -> Json:
 
 
 def _render_thinking(request: CreateResponse, upstream: Upstream, body: Json, *, may_think: bool) -> Json:
-    """How much to think, and whether to tell of it."""
+    """Render how much to think, and whether to show it."""
     wish = request.reasoning or {}
-    effort, shown = wish.get("effort"), bool(wish.get("summary") or wish.get("generate_summary"))
+    effort, shown = wish.get("effort"), wants_summary(request)
     display = {"display": "summarized"} if shown else {}
     if effort == "none":
         return {"thinking": {"type": "disabled"}}
@@ -131,9 +130,9 @@ def _render_thinking(request: CreateResponse, upstream: Upstream, body: Json, *,
 
 
 def _render_tools(request: CreateResponse, called: list[str]) -> Json:
-    tools, choice = allow(request)
+    tools, choice = select_tools(request)
     if not tools:
-        # Calls in the context want tools to be declared, though none may be called.
+        # With calls in the context the API wants tools to be declared, though none may be called.
         declared = [{"name": name, "input_schema": {"type": "object"}} for name in called]
         return {"tools": declared, "tool_choice": {"type": "none"}} if declared else {}
     fields: Json = {"tools": [_render_tool(tool) for tool in tools]}

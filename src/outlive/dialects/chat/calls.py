@@ -1,16 +1,15 @@
-"""The function calls of one Chat Completions stream: which call a fragment belongs to."""
+"""The function calls of one Chat Completions stream: finding the call that a fragment belongs to."""
 
 from __future__ import annotations
 
 import msgspec
 
 from outlive.core.events import Json
-from outlive.dialects.arguments import is_whole
-from outlive.dialects.open_items import GrowingCall
+from outlive.dialects.open_items import GrowingCall, is_json
 
 
 class Fragment:
-    """One entry of a chunk's `tool_calls`, with what may be missing or strange in it made plain."""
+    """One entry of a chunk's `tool_calls`; missing or odd fields are replaced by empty ones."""
 
     __slots__ = ("arguments", "id", "index", "name")
 
@@ -23,14 +22,14 @@ class Fragment:
         self.index = index if isinstance(index, int) else None
         self.id = call_id if isinstance(call_id, str) else ""
         self.name = name if isinstance(name, str) else ""
-        # Some servers send the arguments as the object that they ought to spell.
-        self.arguments = arguments if isinstance(arguments, str) else _spell(arguments)
+        # Some servers send the arguments as an object instead of its JSON.
+        self.arguments = arguments if isinstance(arguments, str) else _encode(arguments)
 
 
-class Calls:
+class StreamedCalls:
     """The calls so far, in the order in which they appeared.
 
-    A fragment says where it belongs in one of several ways. With an index: the call of that index, unless it names a
+    Servers mark where a fragment belongs in several ways. With an index: the call of that index, unless it names a
     function under a new id (servers that number every call 0). Without: the call of its id; a new call if it has an
     id or names a function, unless that only repeats the name of a call whose arguments are not whole; else the last.
     """
@@ -45,7 +44,7 @@ class Calls:
         self.all: list[GrowingCall] = []
 
     def place(self, fragment: Fragment) -> GrowingCall:
-        """The call that the fragment belongs to, with what it says taken in."""
+        """Return the call that the fragment belongs to, with the fragment added to it."""
         call = self._find(fragment)
         if call is None:
             call = GrowingCall()
@@ -64,8 +63,8 @@ class Calls:
         return call
 
     def next_named(self) -> GrowingCall | None:
-        """The first call that has a name and is not open yet, nor was."""
-        return next((call for call in self.all if call.name and not call.is_open), None)
+        """Return the first call that has a name and was not opened yet."""
+        return next((call for call in self.all if call.name and not call.was_opened), None)
 
     def _find(self, fragment: Fragment) -> GrowingCall | None:
         if fragment.index is not None:
@@ -76,9 +75,9 @@ class Calls:
             return self._by_id.get(fragment.id)
         last = self._last
         if last is not None and fragment.name:
-            return last if last.name in ("", fragment.name) and not is_whole(last.arguments) else None
+            return last if last.name in ("", fragment.name) and not is_json(last.arguments) else None
         return last
 
 
-def _spell(arguments: object) -> str:
+def _encode(arguments: object) -> str:
     return "" if arguments is None else msgspec.json.encode(arguments).decode()

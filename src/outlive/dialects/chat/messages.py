@@ -2,7 +2,7 @@
 
 Many models' templates refuse two messages of one role in a row, and a cancelled turn without an answer leaves just
 that. So neighbours of one role become one message; calls join the assistant message before them; and the outputs of
-calls stand right behind it, where `core.context` has put them.
+calls stand right behind it, where `core.context.assemble` has put them.
 """
 
 from __future__ import annotations
@@ -11,27 +11,16 @@ from collections.abc import Callable
 
 import msgspec
 
-from outlive.core.context.assemble import UNFINISHED, assemble
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
+from outlive.dialects.request import LEFT_OUT, read_call, read_output
 
 OUTPUT_ELSEWHERE = "The output of this call is in the next message."
 
 _JSON = msgspec.json.Decoder()
 
-# Items that a chat has no place for, and whose outcome is in the assistant's own words anyway.
-_LEFT_OUT = frozenset(
-    {
-        "code_interpreter_call",
-        "file_search_call",
-        "image_generation_call",
-        "mcp_approval_request",
-        "mcp_approval_response",
-        "mcp_list_tools",
-        "reasoning",
-        "web_search_call",
-    }
-)
+# Items that a chat has no place for. Of `mcp_call` and approvals, `assemble` has made function calls before.
+_LEFT_OUT = LEFT_OUT | {"mcp_approval_request", "mcp_approval_response", "mcp_call", "mcp_list_tools", "reasoning"}
 
 # What to do instead of sending an item that a chat has no place for.
 _HINTS = {
@@ -40,19 +29,15 @@ _HINTS = {
     "compaction": ", and this one was not made by this server",
 }
 
-# What an item says about itself rather than to the model.
-_ENVELOPE = frozenset({"id", "type", "status", "call_id", "caller", "created_by"})
-
 
 def render_messages(instructions: str | None, items: list[Json], developer_role: bool) -> list[Json]:
-    """The messages for a context, `instructions` first."""
+    """Render the messages of a context, `instructions` first."""
     chat = _Chat("developer" if developer_role else "system")
     if instructions:
         chat.say("system", [_text(instructions)])
-    # The runner has assembled already; doing so again costs little, and a context that slipped by stays harmless.
-    for item in assemble(items, []):
-        # What a request may not hold is refused at the door. What is in a history already, from another upstream or
-        # from an older time, must not keep it from going on.
+    for item in items:
+        # A request with an item that has no place is refused (`check_items`). One in a history already, from another
+        # upstream or an older version, must not block the conversation.
         chat.take(item)
     return chat.render()
 
@@ -75,7 +60,7 @@ def _refusal(kind: str) -> str:
 
 
 class _Message:
-    """One message while neighbours may still join it. Texts are joined at the end only: to join as they come would be
+    """One message while neighbours may still join it. Texts are joined at the end: joining each as it comes would be
     quadratic."""
 
     __slots__ = ("calls", "parts", "role")
@@ -99,10 +84,10 @@ class _Chat:
     def __init__(self, developer: str) -> None:
         self._developer = developer
         self._messages: list[_Message | Json] = []
-        self._shown: list[Json] = []  # what outputs had to show besides text, until their group is over
+        self._shown: list[Json] = []  # images and files of outputs, until their group is over
 
     def take(self, item: Json) -> bool:
-        """False: there is no place for such an item, and it was left out."""
+        """Add an item. Return False if a chat has no place for it, and it was left out."""
         kind = str(item.get("type"))
         if kind.endswith("_output"):
             self._answer(str(item.get("call_id")), item)
@@ -111,9 +96,8 @@ class _Chat:
         if kind == "message":
             self._take_message(item)
         elif "call_id" in item:
-            self._call(item["call_id"], *_read_call(kind, item))
-        elif kind == "mcp_call":
-            self._take_mcp(item)
+            name, arguments = read_call(item)
+            self._call(item["call_id"], name, _read_arguments(arguments))
         else:
             return kind in _LEFT_OUT or ":" in kind  # a vendor's own kinds are named `vendor:kind`
         return True
@@ -127,7 +111,7 @@ class _Chat:
         return [message.render() if isinstance(message, _Message) else message for message in self._messages]
 
     def _last(self, role: str) -> _Message:
-        """The message to add to: the last one, if it is of that role."""
+        """Return the message to add to: the last one, if it has that role, else a new one."""
         last = self._messages[-1] if self._messages else None
         if not isinstance(last, _Message) or last.role != role:
             last = _Message(role)
@@ -153,22 +137,14 @@ class _Chat:
         self._last("assistant").calls.append({"id": call_id, "type": "function", "function": function})
 
     def _answer(self, call_id: str, item: Json) -> None:
-        parts = _read_output(item)
+        parts = _read_parts(read_output(item, _PARTS), "output")
         texts = [part["text"] for part in parts if part["type"] == "text"]
         shown = [part for part in parts if part["type"] != "text"]
         if shown:
-            # A tool's message can only have text in it, so what else there is to see comes from the user.
+            # A tool's message can only have text in it, so images and files go into a message of the user.
             self._shown += [_text(f"From the output of {call_id}:"), *shown]
             texts = texts or [OUTPUT_ELSEWHERE]
         self._messages.append({"role": "tool", "tool_call_id": call_id, "content": "\n".join(texts)})
-
-    def _take_mcp(self, item: Json) -> None:
-        """A call that a server carried out by itself has its outcome in it."""
-        outcome = item.get("output") if item.get("error") is None else item["error"]
-        if outcome is None or item.get("status") in UNFINISHED:
-            return
-        self._call(item["id"], str(item.get("name")), _read_arguments(item.get("arguments")))
-        self._answer(item["id"], {"output": outcome})
 
     def _show(self) -> None:
         shown, self._shown = self._shown, []
@@ -180,24 +156,14 @@ def _text(text: str) -> Json:
 
 
 def _join(parts: list[Json], seam: str) -> str | list[Json]:
-    """Plain text where there is nothing but text: not every server takes parts."""
+    """Join parts into plain text where all are text: not every server takes parts."""
     if all(part["type"] == "text" for part in parts):
         return seam.join([part["text"] for part in parts])
     return parts
 
 
-def _read_call(kind: str, item: Json) -> tuple[str, str]:
-    """A call's name and arguments, as a function's."""
-    if kind == "function_call":
-        return item["name"], _read_arguments(item.get("arguments"))
-    if kind == "custom_tool_call":
-        return item["name"], msgspec.json.encode({"input": item.get("input")}).decode()
-    rest = {name: value for name, value in item.items() if name not in _ENVELOPE}
-    return kind.removesuffix("_call"), msgspec.json.encode(rest).decode()
-
-
 def _read_arguments(arguments: object) -> str:
-    """Always JSON: some servers parse the arguments of old calls, and would refuse the whole context."""
+    """Return the arguments as JSON: some servers parse those of old calls, and would refuse the whole context."""
     if not isinstance(arguments, str):
         return msgspec.json.encode(arguments or {}).decode()
     if not arguments.strip():
@@ -209,22 +175,8 @@ def _read_arguments(arguments: object) -> str:
     return arguments
 
 
-def _read_output(item: Json) -> list[Json]:
-    """What a call gave back, as chat parts."""
-    output = item.get("output")
-    if output is None and "output" not in item:
-        output = {name: value for name, value in item.items() if name not in _ENVELOPE}
-    if isinstance(output, dict) and output.get("type") == "computer_screenshot":
-        output = [output]
-    if isinstance(output, str):
-        return [_text(output)]
-    if isinstance(output, list) and all(isinstance(part, dict) and part.get("type") in _PARTS for part in output):
-        return _read_parts(output, "output")
-    return [_text(msgspec.json.encode(output).decode())]
-
-
 def _read_parts(content: object, field: str = "content") -> list[Json]:
-    """A message's content as chat parts."""
+    """Translate a message's content to chat parts."""
     if isinstance(content, str):
         return [_text(content)]
     parts: list[Json] = []
@@ -278,7 +230,7 @@ _PARTS: dict[str, Callable[[Json], Json]] = {
     "text": lambda part: _text(part["text"]),
     "summary_text": lambda part: _text(part["text"]),
     "reasoning_text": lambda part: _text(part["text"]),
-    # Servers other than OpenAI's know no refusals; the words are what counts.
+    # Servers other than OpenAI's know no refusals, so the text is sent.
     "refusal": lambda part: _text(part["refusal"]),
     "input_image": _read_image,
     "computer_screenshot": _read_image,

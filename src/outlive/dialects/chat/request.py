@@ -1,4 +1,4 @@
-"""The Chat Completions request that asks for what a Responses request asked for."""
+"""The Chat Completions request made of a Responses request."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from outlive.core.events import Json
 from outlive.core.requests.checks import shorten
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.chat.messages import check_items, render_messages
-from outlive.dialects.function_tools import allow, describe_custom
+from outlive.dialects.request import describe_custom, select_tools, wants_logprobs
 from outlive.ports.backend import ModelCall, Upstream
 
-# Fields that mean the same in both, and are sent on when they were given.
+# Fields that mean the same in both, and are sent when they were given.
 _SAME = (
     "temperature",
     "top_p",
@@ -23,29 +23,15 @@ _SAME = (
     "user",
 )
 
-# How each continuation dialect is told that the last message is to be written on.
+# Fields that ask an upstream to continue the last message, by its way of continuation.
 _CONTINUE_FIELDS: dict[str, Json] = {
     "continue_final_message": {"continue_final_message": True, "add_generation_prompt": False}
 }
 
-# The kinds of tools that a chat has a place for; a free text tool is sent as a function.
+# Types of tools that can be sent; a custom tool is sent as a function.
 _SENDABLE = frozenset({"function", "custom"})
 
 _NO_PARAMETERS: Json = {"type": "object", "properties": {}, "additionalProperties": False}
-
-
-def wants_logprobs(request: CreateResponse) -> bool:
-    return bool(request.top_logprobs) or "message.output_text.logprobs" in request.include
-
-
-def wants_seals(request: CreateResponse) -> bool:
-    return "reasoning.encrypted_content" in request.include
-
-
-def wants_summary(request: CreateResponse) -> bool:
-    """Whether thoughts are to be told in a summary: most clients look for them nowhere else, and ask for one."""
-    wish = request.reasoning or {}
-    return bool(wish.get("summary") or wish.get("generate_summary"))
 
 
 def check(request: CreateResponse) -> None:
@@ -57,7 +43,7 @@ def check(request: CreateResponse) -> None:
 
 
 def render(call: ModelCall, upstream: Upstream) -> Json:
-    """The body to send. Raises InvalidRequest naming what cannot be sent."""
+    """Render the body to send. Raises InvalidRequest naming what cannot be sent."""
     request = call.request
     body: Json = {
         **request.extra,  # first, because extras never override what is set here (D13)
@@ -88,7 +74,7 @@ def _render_limits(call: ModelCall, upstream: Upstream) -> Json:
 
 
 def _render_form(request: CreateResponse) -> Json:
-    """How the answer is to look: format, verbosity, effort, log probabilities."""
+    """Render the form of the answer: format, verbosity, effort, log probabilities."""
     fields: Json = {}
     form = request.text.get("format") or {"type": "text"}
     if form["type"] == "json_schema":
@@ -110,7 +96,7 @@ def _render_form(request: CreateResponse) -> Json:
 
 
 def _render_tools(request: CreateResponse) -> Json:
-    tools, choice = allow(request)
+    tools, choice = select_tools(request)
     if not tools:
         return {}  # servers refuse a choice, or parallel_tool_calls, where there are no tools
     fields: Json = {"tools": [_render_tool(tool) for tool in tools]}

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from outlive.core.errors import SettingsError
-from outlive.dialects.transport.http1 import Pool
+from outlive.dialects.transport.http1 import ConnectionPool
 from outlive.ports.backend import Upstream
 
 MODEL = "smollm2-135m-instruct"
@@ -165,7 +165,7 @@ class LocalModel:
 
 
 async def _wait_for_health(address: str) -> None:
-    pool = Pool()
+    pool = ConnectionPool()
     while True:
         try:
             answer = await pool.request("GET", f"{address}/health", b"")

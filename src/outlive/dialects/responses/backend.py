@@ -1,4 +1,4 @@
-"""An upstream that itself speaks the Responses API over HTTP. It is asked to keep nothing: we keep the state."""
+"""An upstream that itself speaks the Responses API over HTTP. It is asked to keep nothing: the state is kept here."""
 
 from __future__ import annotations
 
@@ -10,57 +10,42 @@ from functools import partial
 import msgspec
 
 from outlive.core.errors import UpstreamFault
-from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests.create import CreateResponse
-from outlive.dialects.derived_ids import DerivedIds
-from outlive.dialects.responses.background_runs import ResponsesRuns
+from outlive.dialects.backend import HttpBackend
+from outlive.dialects.responses.background_runs import DerivedIds, ResponsesRuns
 from outlive.dialects.responses.endings import to_event
 from outlive.dialects.responses.request import is_encrypted, render
 from outlive.dialects.responses.translator import ResponsesTranslator
-from outlive.dialects.transport.endpoint import Endpoint, RelayedAnswer
-from outlive.dialects.transport.http1 import Connection, Pool
-from outlive.dialects.transport.stream import tell
-from outlive.dialects.transport.token_counter import TokenCounter, read_number
-from outlive.ports.backend import BackgroundRuns, ContinuationMode, ModelCall, OnChunks, Upstream
+from outlive.dialects.transport.http1 import Connection, ConnectionPool
+from outlive.dialects.transport.stream import read_stream
+from outlive.dialects.transport.token_counter import read_number
+from outlive.ports.backend import ModelCall, OnChunks, Upstream
 
 _PATH = "responses"
-_MANY_ITEMS = 500
 
 _LAST = re.compile(rb'"type"\s*:\s*"response\.(?:completed|incomplete|failed|cancelled)"')
-# How a server says that it will not have encrypted reasoning: from another's model, or for a model that has none.
+# A server's refusal of encrypted reasoning: from another server's model, or for a model that has none.
 _ENCRYPTED = re.compile(r"encrypted", re.I)
-# What has a bearing on the number of tokens, and may stand in a request to count them.
+# Fields that have a bearing on the number of tokens, and may stand in a request to count them.
 _COUNTED = ("model", "input", "instructions", "tools", "tool_choice", "text", "reasoning", "parallel_tool_calls")
 
 
-class ResponsesBackend:
-    """One upstream. The pool is shared by all of them, and is not closed here."""
-
-    stepwise = False
-
-    def __init__(self, upstream: Upstream, pool: Pool, ids: IdSource) -> None:
-        self.name = upstream.name
-        self.continuation: ContinuationMode = upstream.continuation
-        self._upstream = upstream
-        self._endpoint = Endpoint(upstream, pool)
-        self._counting = TokenCounter(self._endpoint)
-        self._ids = ids
-        self._url = self._endpoint.url(_PATH)
+class ResponsesBackend(HttpBackend):
+    def __init__(self, upstream: Upstream, pool: ConnectionPool, ids: IdSource) -> None:
+        super().__init__(upstream, pool, ids, _PATH)
         self._runs: ResponsesRuns | None = None
         if upstream.reattach:
-            self._runs = ResponsesRuns(self._endpoint, _PATH, partial(self._ask, lasting=True), self._read)
-        self.background_runs: BackgroundRuns | None = self._runs
-        self._open_minds: set[str] = set()  # models whose server refuses to be asked for encrypted reasoning
+            self._runs = ResponsesRuns(self._endpoint, _PATH, partial(self._ask, background=True), self._read)
+        self.background_runs = self._runs
+        self._unencrypted: set[str] = set()  # models whose server refuses a request for encrypted reasoning
 
     def check(self, request: CreateResponse) -> None:
-        """Whatever this server does not know is the upstream's own, and the upstream's to refuse."""
+        """Refuse nothing: a parameter that is unknown here is the upstream's own, and the upstream's to refuse."""
 
     def translator(self, call: ModelCall) -> ResponsesTranslator:
-        # A run that is told again must have the same names in it.
-        return ResponsesTranslator(
-            call, DerivedIds(call.response_id) if self.background_runs is not None else self._ids
-        )
+        # A run that is read again from its beginning must get the same ids again.
+        return ResponsesTranslator(call, self._ids if self._runs is None else DerivedIds(call.response_id))
 
     def stream(self, call: ModelCall, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
         return self._read(partial(self._ask, call), on_chunks)
@@ -68,62 +53,47 @@ class ResponsesBackend:
     def _read(
         self, ask: Callable[[], Awaitable[Connection]], on_chunks: OnChunks | None = None
     ) -> AsyncGenerator[list[bytes], None]:
-        return tell(self._endpoint, ask, on_chunks, whole=lambda body: [to_event(body)], last=_LAST)
-
-    async def pass_through(self, body: Json) -> RelayedAnswer:
-        """Nearly every server that speaks Responses speaks Chat Completions too."""
-        return await self._endpoint.pass_through(body)
-
-    async def models(self) -> list[Json]:
-        return await self._endpoint.models()
+        return read_stream(self._endpoint, ask, on_chunks, whole=lambda body: [to_event(body)], last=_LAST)
 
     async def count(self, call: ModelCall) -> int | None:
         body = await asyncio.to_thread(render, call, self._upstream)
         asked = {name: body[name] for name in _COUNTED if name in body}
-        return read_number(await self._counting.ask(f"{_PATH}/input_tokens", asked), "input_tokens")
-
-    async def window(self, model: str) -> int | None:
-        return await self._counting.window(model)
+        return read_number(await self._counter.ask(f"{_PATH}/input_tokens", asked), "input_tokens")
 
     async def close(self) -> None:
         if self._runs is not None:
             await self._runs.close()
-        await self._endpoint.close()
+        await super().close()
 
-    async def _ask(self, call: ModelCall, lasting: bool = False) -> Connection:
-        """The head of an answer that is no refusal.
+    async def _ask(self, call: ModelCall, background: bool = False) -> Connection:
+        """Ask the model. Raises UpstreamFault for a refusal.
 
-        Encrypted reasoning is asked for, and sent back, so that a model thinks on where it was. But not every model
-        has any, and what another server has encrypted is refused: then the question is put once more without.
+        Encrypted reasoning is asked for, and sent back, so that a model can go on from it. But not every model has
+        any, and reasoning that another server has encrypted is refused: then the model is asked once more without.
         """
-        encrypted = call.model not in self._open_minds
+        encrypted = call.model not in self._unencrypted
         try:
-            return await self._submit(call, encrypted, lasting)
+            return await self._submit(call, encrypted, background)
         except UpstreamFault as fault:
             if not encrypted or fault.status != 400 or not _ENCRYPTED.search(fault.message):
                 raise
-        answer = await self._submit(call, False, lasting)
+        answer = await self._submit(call, False, background)
         if not any(map(is_encrypted, call.items)):
-            self._open_minds.add(call.model)  # it was the asking that was refused
+            self._unencrypted.add(call.model)  # nothing encrypted was sent: the request for it was refused
         return answer
 
-    async def _submit(self, call: ModelCall, encrypted: bool, lasting: bool) -> Connection:
-        data = await self._render(call, encrypted, lasting)
-        if not lasting:
+    async def _submit(self, call: ModelCall, encrypted: bool, background: bool) -> Connection:
+        def encode() -> bytes:
+            return msgspec.json.encode(render(call, self._upstream, encrypted=encrypted, background=background))
+
+        data = await self._render(call, encode)
+        if not background:
             return await self._endpoint.post(self._url, data)
-        # We may die before we know the run's id. Servers that know this header give us the same run again then.
+        # This process may die before it knows the run's id. Servers that know this header return the same run then.
         key = f"outlive-{call.response_id}"
         try:
             return await self._endpoint.post(self._url, data, {"idempotency-key": key})
         except UpstreamFault as fault:
             if fault.status != 409:
                 raise
-        return await self._endpoint.post(self._url, data)  # what we are to ask has changed since
-
-    async def _render(self, call: ModelCall, encrypted: bool, lasting: bool) -> bytes:
-        """The request's body; a long context is put together in a thread, so that streams do not wait for it."""
-
-        def encode() -> bytes:
-            return msgspec.json.encode(render(call, self._upstream, encrypted=encrypted, lasting=lasting))
-
-        return await asyncio.to_thread(encode) if len(call.items) > _MANY_ITEMS else encode()
+        return await self._endpoint.post(self._url, data)  # the request has changed since

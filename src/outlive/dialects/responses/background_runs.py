@@ -1,4 +1,4 @@
-"""Runs in the background of a Responses upstream: submitted there, read on after every cut, and never left behind.
+"""Runs in the background of a Responses upstream: submitted there, read over as many connections as needed, deleted.
 
 The upstream keeps the run and numbers its events, so a connection that breaks costs nothing: the next one goes on after
 the last number that was read.
@@ -11,25 +11,27 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
+from hashlib import sha256
 
 import msgspec
 
 from outlive.core.errors import LostRun, UpstreamFault
-from outlive.core.events import TERMINAL_EVENTS
+from outlive.core.grammar import TERMINAL_EVENTS
 from outlive.dialects.transport.endpoint import Endpoint
 from outlive.dialects.transport.http1 import Connection
 from outlive.ports.backend import ModelCall
 
 log = logging.getLogger(__name__)
 
-# Seconds before the next try to read on; after the last one it is the runner's turn to decide.
+# Seconds before each further connection to a run; after the last one the fault goes to the runner.
 _PAUSES = (0.0, 0.25, 0.5, 1.0, 2.0)
-# The same, for letting go of a run; and how long that may keep the server from leaving.
+# The same, for deleting a run; and how long a deletion may delay the server's shutdown.
 _DISMISS_PAUSES = (0.0, 1.0, 5.0)
-_LEAVE_SECONDS = 3.0
+_SHUTDOWN_SECONDS = 3.0
+_ID_LENGTH = 48
 
-OpenText = Callable[[], Awaitable[Connection]]
-Read = Callable[[OpenText], AsyncGenerator[list[bytes], None]]
+Connect = Callable[[], Awaitable[Connection]]
+Read = Callable[[Connect], AsyncGenerator[list[bytes], None]]
 Ask = Callable[[ModelCall], Awaitable[Connection]]
 
 
@@ -38,7 +40,7 @@ class _Response(msgspec.Struct):
 
 
 class _Event(msgspec.Struct):
-    """What is looked at of an event here."""
+    """The fields of an event that are read here."""
 
     type: str = ""
     sequence_number: int | None = None
@@ -48,30 +50,42 @@ class _Event(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
-def _look_at(chunk: bytes) -> _Event:
+def _peek(chunk: bytes) -> _Event:
     try:
         return _decode(chunk)
     except (ValueError, RecursionError):
-        return _Event()  # the translator will say what is wrong with it
+        return _Event()  # the translator raises the fault
 
 
-class _Place:
-    """How far a run was read."""
+class DerivedIds:
+    """Source of ids that are the same whenever the same run is read again: they are derived from a unique seed."""
+
+    def __init__(self, seed: str) -> None:
+        self._seed = seed
+        self._count = 0
+
+    def new(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}_{sha256(f'{self._seed}/{self._count}'.encode()).hexdigest()[:_ID_LENGTH]}"
+
+
+class _Progress:
+    """The position in a run that was read last."""
 
     def __init__(self) -> None:
         self.number: int | None = None
-        self.is_known = True  # whether the next connection can go on from here
-        self.is_last = False  # whether nothing follows
+        self.is_known = True  # the next connection can go on from here
+        self.is_last = False  # nothing follows
 
     def move(self, newest: bytes) -> None:
-        event = _look_at(newest)
+        event = _peek(newest)
         self.number = event.sequence_number
         self.is_known = self.number is not None
         self.is_last = event.type in TERMINAL_EVENTS
 
 
 class ResponsesRuns:
-    """The runs of one upstream. `ask` submits one, `read` reads the events of one answer."""
+    """The background runs of one upstream. `ask` submits one, `read` reads the events of one answer."""
 
     def __init__(self, endpoint: Endpoint, path: str, ask: Ask, read: Read) -> None:
         self._endpoint = endpoint
@@ -81,14 +95,14 @@ class ResponsesRuns:
         self._dismissing: set[asyncio.Task[None]] = set()
 
     def submit(self, call: ModelCall) -> AsyncGenerator[list[bytes], None]:
-        return self._read_on(partial(self._ask, call), None)
+        return self._read_all(partial(self._ask, call), None)
 
     def follow(self, run_id: str) -> AsyncGenerator[list[bytes], None]:
-        return self._read_on(partial(self._take_up, run_id, None), run_id)
+        return self._read_all(partial(self._reconnect, run_id, None), run_id)
 
     def read_id(self, chunks: list[bytes]) -> str | None:
-        """The run's id, which every event about the response as a whole has."""
-        responses = (_look_at(chunk).response for chunk in chunks)
+        """Return the run's id, which every event about the response as a whole carries."""
+        responses = (_peek(chunk).response for chunk in chunks)
         return next((response.id for response in responses if response is not None and response.id), None)
 
     def dismiss(self, run_id: str, *, running: bool) -> None:
@@ -97,41 +111,41 @@ class ResponsesRuns:
         task.add_done_callback(self._dismissing.discard)
 
     async def close(self) -> None:
-        """What is still to be let go of gets a moment."""
+        """Wait a moment for the deletions under way."""
         if self._dismissing:
-            _, late = await asyncio.wait(self._dismissing, timeout=_LEAVE_SECONDS)
+            _, late = await asyncio.wait(self._dismissing, timeout=_SHUTDOWN_SECONDS)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
     # -- reading
 
-    async def _read_on(self, open_: OpenText, run_id: str | None) -> AsyncGenerator[list[bytes], None]:
-        """The events of a run, over as many connections as it takes."""
-        place = _Place()
+    async def _read_all(self, connect: Connect, run_id: str | None) -> AsyncGenerator[list[bytes], None]:
+        """Yield the events of a run, over as many connections as it takes."""
+        progress = _Progress()
         failures = 0
         while True:
             fault = UpstreamFault("The model's server ended its answer without saying that it was over.")
             try:
-                async with aclosing(self._read(open_)) as stream:
+                async with aclosing(self._read(connect)) as stream:
                     async for chunks in stream:
                         failures = 0
                         run_id = run_id or self.read_id(chunks)
-                        place.move(chunks[-1])
+                        progress.move(chunks[-1])
                         yield chunks
-                if place.is_last:
+                if progress.is_last:
                     return
             except UpstreamFault as broken:
                 fault = broken
-            if run_id is None or not fault.retryable or not place.is_known or failures == len(_PAUSES):
+            if run_id is None or not fault.retryable or not progress.is_known or failures == len(_PAUSES):
                 raise fault
             if isinstance(fault, LostRun):
                 raise fault
             await asyncio.sleep(_PAUSES[failures])
             failures += 1
-            open_ = partial(self._take_up, run_id, place.number)
+            connect = partial(self._reconnect, run_id, progress.number)
 
-    async def _take_up(self, run_id: str, after: int | None) -> Connection:
+    async def _reconnect(self, run_id: str, after: int | None) -> Connection:
         query = {"stream": "true"} if after is None else {"stream": "true", "starting_after": str(after)}
         answer = await self._endpoint.ask("GET", self._endpoint.url(f"{self._path}/{run_id}", **query))
         if answer.status == 200:
@@ -144,7 +158,7 @@ class ResponsesRuns:
             raise LostRun
         raise fault
 
-    # -- letting go
+    # -- deleting
 
     async def _dismiss(self, run_id: str, running: bool) -> None:
         url = self._endpoint.url(f"{self._path}/{run_id}")
@@ -158,7 +172,7 @@ class ResponsesRuns:
                 continue
             if status < 500 and status not in (408, 409, 429):
                 return
-        log.warning("a copy of a response may be left at the upstream %s", self._endpoint.name)
+        log.warning("deleting a background response failed: a copy may remain at the upstream %s", self._endpoint.name)
 
     async def _send(self, method: str, url: str) -> int:
         answer = await self._endpoint.ask(method, url)

@@ -1,4 +1,4 @@
-"""How a Responses server's answer ended: its terminal event, its errors, and its usage, as ours say them."""
+"""The end of a Responses server's answer: its terminal event, errors and usage, translated to ours."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from typing import Literal
 
 import msgspec
 
-from outlive.core.errors import InvalidRequest, UpstreamFault
+from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
+from outlive.core.grammar import TERMINAL_STATUSES
 from outlive.core.recovery import OpenText
-from outlive.core.requests.body import decode_body
 from outlive.dialects.faults import read_fault
+from outlive.dialects.translator import decode_answer, not_an_answer, read_count
 from outlive.ports.backend import Ending
 
-# The codes that clients know of `response.error`, besides those that `faults` chooses by cause. Asking again does not
-# help with any of them, unless it is in the second list.
+# The codes of `response.error` that clients know, besides those that `faults` chooses by cause. Only those in the
+# second list may go away when the request is repeated.
 _CODES = frozenset(
     {
         "bio_policy",
@@ -40,34 +41,30 @@ _CODES = frozenset(
 _PASSING = frozenset({"failed_to_download_image", "vector_store_timeout"})
 
 
-def to_event(whole: bytes) -> bytes:
-    """The terminal event of an answer that came whole, although a stream was asked for. Raises UpstreamFault."""
-    try:
-        response = decode_body(whole)
-    except InvalidRequest as error:
-        raise UpstreamFault("The model's server answered with something that is not JSON.") from error
-    if isinstance(response, dict) and response.get("object") != "response" and response.get("error"):
+def to_event(body: bytes) -> bytes:
+    """Make the terminal event of an answer that came whole, although a stream was asked for. Raises UpstreamFault."""
+    response = decode_answer(body, "a response")
+    if response.get("object") != "response" and response.get("error"):
         raise read_failure(response)
-    if not isinstance(response, dict) or not isinstance(response.get("output"), list):
-        raise UpstreamFault("The model's server answered with something that is not a response.")
+    if not isinstance(response.get("output"), list):
+        raise not_an_answer("a response")
     return msgspec.json.encode({"type": f"response.{response.get('status') or 'completed'}", "response": response})
 
 
 def read_ending(type_: str, response: Json, resume: OpenText | None, limit: int | None = None) -> Ending:
-    """The end that a terminal event tells of. Raises UpstreamFault when it was not a good one.
+    """Translate a terminal event. Raises UpstreamFault when the answer failed or was cancelled.
 
-    `limit` is the most that could be written, where the server would not say that it was reached.
+    `limit` is the most tokens that could be written, where the server does not say that it was reached.
     """
-    told = response.get("status")
-    status = told if told in ("completed", "incomplete", "failed", "cancelled") else type_.removeprefix("response.")
+    given = response.get("status")
+    status = given if given in TERMINAL_STATUSES else type_.removeprefix("response.")
     if status == "failed":
         raise read_failure({"response": response})
     if status == "cancelled":
         raise UpstreamFault("The model's server cancelled the answer.", retryable=False)
     details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) and status == "incomplete" else None
-    told_usage = response.get("usage")
-    usage = _read_usage(told_usage, resume) if isinstance(told_usage, dict) else None
+    usage = _read_usage(response["usage"], resume) if isinstance(response.get("usage"), dict) else None
     if status == "completed" and limit is not None and usage is not None and usage["output_tokens"] >= limit:
         status, reason = "incomplete", "max_output_tokens"
     kept: Literal["completed", "incomplete"] = "incomplete" if status == "incomplete" else "completed"
@@ -81,11 +78,11 @@ def read_ending(type_: str, response: Json, resume: OpenText | None, limit: int 
 
 
 def read_failure(event: Json) -> UpstreamFault:
-    """The fault in an error event, flat or nested, or in a failed response."""
+    """Return the fault in an error event, flat or nested, or in a failed response."""
     response = event.get("response")
     error = response.get("error") if isinstance(response, dict) else event.get("error")
     if not isinstance(error, dict):
-        # A flat one says what it is in the fields of the event itself.
+        # A flat one has its code and message in the event itself.
         error = {"code": event.get("code"), "message": event.get("message") or error}
     fault = read_fault(error)
     code = error.get("code")
@@ -96,9 +93,9 @@ def read_failure(event: Json) -> UpstreamFault:
 
 
 def _read_usage(usage: Json, resume: OpenText | None) -> Json:
-    """Usage with everything that clients look for; what an earlier attempt wrote is counted too."""
-    given, before = _count(usage, "input_tokens"), resume.deltas if resume is not None else 0
-    written = _count(usage, "output_tokens") + before
+    """Complete the usage with the fields that clients read; what an earlier attempt wrote is counted, too."""
+    given, before = read_count(usage, "input_tokens"), resume.deltas if resume is not None else 0
+    written = read_count(usage, "output_tokens") + before
     read, made = usage.get("input_tokens_details"), usage.get("output_tokens_details")
     return {
         **usage,
@@ -110,13 +107,8 @@ def _read_usage(usage: Json, resume: OpenText | None) -> Json:
         },
         "output_tokens": written,
         "output_tokens_details": {"reasoning_tokens": 0, **(made if isinstance(made, dict) else {})},
-        "total_tokens": (_count(usage, "total_tokens") or given + written - before) + before,
+        "total_tokens": (read_count(usage, "total_tokens") or given + written - before) + before,
     }
-
-
-def _count(usage: Json, name: str) -> int:
-    number = usage.get(name)
-    return number if isinstance(number, int) else 0
 
 
 def _read_text(value: object) -> str | None:

@@ -1,13 +1,13 @@
-"""The Responses request that a model's server gets: ours in its own words, with the whole context in it.
+"""The request to a Responses upstream, with the whole context in it.
 
-We keep the state, so the server is always sent everything and asked to keep nothing. What it made itself (reasoning
-with its `encrypted_content`, the calls of its hosted tools, kinds of item that nobody here knows) goes back to it as it
+This server keeps the state, so the upstream is always sent everything and asked to keep nothing. What it made itself
+(reasoning with its `encrypted_content`, calls of its hosted tools, item types that are unknown here) goes back as it
 came, in the order in which it came.
 """
 
 from __future__ import annotations
 
-from outlive.core.context.assemble import UNFINISHED, assemble
+from outlive.core.context.assemble import UNFINISHED, is_output
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.open_items import PLAIN_SEAL
@@ -15,7 +15,7 @@ from outlive.ports.backend import ModelCall, Upstream
 
 ENCRYPTED = "reasoning.encrypted_content"
 
-# Fields that are sent on as they are when they were given.
+# Fields that are sent as they are when they were given.
 _SAME = (
     "instructions",
     "max_output_tokens",
@@ -34,7 +34,7 @@ _SAME = (
     "user",
 )
 
-# Items whose ids mean nothing to the model's server: most are ours, and it may refuse or look up what it does not know.
+# Items that are sent without their ids: most are ours, and the upstream may refuse or look up an id it does not know.
 _NAMELESS = frozenset(
     {
         "custom_tool_call",
@@ -43,17 +43,17 @@ _NAMELESS = frozenset(
         "function_call_output",
     }
 )
-# What servers take an id of a message, or of reasoning, to be.
+# Longest id of a message, or of reasoning, that servers take.
 _MOST_ID = 64
-# What other dialects have put in the place of encrypted reasoning: no server of this one can read it.
+# Beginnings of `encrypted_content` of other dialects, which no server of this one can read.
 _FOREIGN = ("anthropic:", PLAIN_SEAL)
 
 
-def render(call: ModelCall, upstream: Upstream, *, encrypted: bool = True, lasting: bool = False) -> Json:
-    """The body to send.
+def render(call: ModelCall, upstream: Upstream, *, encrypted: bool = True, background: bool = False) -> Json:
+    """Render the body to send.
 
-    Without `encrypted`, encrypted reasoning is neither asked for nor sent. A `lasting` run goes on in the server's
-    background, which has to keep it for that until it is over.
+    Without `encrypted`, encrypted reasoning is neither asked for nor sent. A `background` run goes on when the
+    connection breaks, and its server has to store it until it is over.
     """
     request = call.request
     body: Json = {
@@ -61,9 +61,9 @@ def render(call: ModelCall, upstream: Upstream, *, encrypted: bool = True, lasti
         "model": call.model,
         "input": render_items(call, upstream, encrypted=encrypted),
         "stream": True,
-        "store": lasting,
+        "store": background,
     }
-    if lasting:
+    if background:
         body["background"] = True
     for field in _SAME:
         if (value := getattr(request, field)) is not None:
@@ -77,7 +77,8 @@ def render(call: ModelCall, upstream: Upstream, *, encrypted: bool = True, lasti
 
 
 def _render_include(request: CreateResponse, upstream: Upstream, encrypted: bool) -> list[str]:
-    """What was asked for, and encrypted reasoning: without it a server that keeps nothing could not think on later."""
+    """Return what the caller asked for, and encrypted reasoning: with it a server that keeps nothing can go on from its
+    reasoning later."""
     include: list[str] = [name for name in request.include if name != ENCRYPTED]
     if encrypted and (upstream.reasoning_input != "plain" or ENCRYPTED in request.include):
         include.append(ENCRYPTED)
@@ -85,15 +86,14 @@ def _render_include(request: CreateResponse, upstream: Upstream, encrypted: bool
 
 
 def render_items(call: ModelCall, upstream: Upstream, *, encrypted: bool = True) -> list[Json]:
-    """The context as input items."""
+    """Render the context as input items."""
     backwards: list[Json] = []
     if call.resume is not None:
         part = {"type": "output_text", "text": call.resume.text, "annotations": []}
-        # Servers that write on in a last message want to be told that it is not whole.
+        # Servers that continue a last message want its status to be incomplete.
         head: Json = {"id": _name(call.resume.item_id, "msg"), "type": "message", "status": "incomplete"}
         backwards.append(head | {"role": "assistant", "content": [part]})
-    # The runner has assembled already; doing so again costs little, and a context that slipped by stays harmless.
-    for item in reversed(assemble(call.items, [])):
+    for item in reversed(call.items):
         rendered = _render_item(item, backwards[-1] if backwards else None, upstream, encrypted)
         if rendered is not None:
             backwards.append(rendered)
@@ -101,7 +101,7 @@ def render_items(call: ModelCall, upstream: Upstream, *, encrypted: bool = True)
 
 
 def is_encrypted(item: Json) -> bool:
-    """Whether an item is reasoning that a server of this dialect has encrypted."""
+    """Return True if an item is reasoning that a server of this dialect has encrypted."""
     sealed = item.get("encrypted_content")
     return item.get("type") == "reasoning" and bool(sealed) and not str(sealed).startswith(_FOREIGN)
 
@@ -128,7 +128,8 @@ def _render_message(item: Json, upstream: Upstream) -> Json:
 
 
 def _render_reasoning(item: Json, following: Json | None, upstream: Upstream, encrypted: bool) -> Json | None:
-    """Reasoning in a form that the server takes; None where there is none, or where it led to nothing that is here.
+    """Render reasoning in a form that the server takes; None where there is none, or where nothing that it led to is
+    here.
 
     OpenAI refuses reasoning that nothing follows, and reasoning in plain text; servers of open models know no other.
     """
@@ -144,21 +145,21 @@ def _render_reasoning(item: Json, following: Json | None, upstream: Upstream, en
 
 
 def _is_made(item: Json) -> bool:
-    """Whether a model made this: its answer, its call, its thought."""
+    """Return True if a model made this: its answer, its call, its reasoning."""
     if item.get("type") == "message":
         return item.get("role") == "assistant"
-    return not str(item.get("type")).endswith("_output")
+    return not is_output(item)
 
 
 def _name(item_id: object, prefix: str) -> str:
-    """The id under which an item is sent. A server may refuse one that does not look like its own."""
+    """Return the id under which an item is sent. A server may refuse one that does not look like its own."""
     if isinstance(item_id, str) and item_id.startswith(f"{prefix}_") and len(item_id) <= _MOST_ID:
         return item_id
     return f"{prefix}_{str(item_id)[-_MOST_ID // 2 :]}"
 
 
 def _slim(part: Json) -> Json:
-    """A part of an answer without its log probabilities, which no model reads."""
+    """Drop the log probabilities of a part, which no model reads."""
     if "logprobs" not in part:
         return part
     return {name: value for name, value in part.items() if name != "logprobs"}
@@ -185,7 +186,7 @@ def _render_tools(request: CreateResponse) -> Json:
 
 
 def _render_tool(tool: Json) -> Json:
-    """As it was given: tools that nobody here knows are the server's own."""
+    """Render a tool as it was given: a type that is unknown here is the server's own."""
     if tool["type"] in ("function", "custom") and tool.get("description") is None:
         return {name: value for name, value in tool.items() if name != "description"}
     return tool

@@ -1,61 +1,35 @@
-"""Messages and reasoning of a Responses stream on their way through: their parts, one growing at a time."""
+"""Messages and reasoning of a Responses stream as they pass through: their parts, one growing at a time."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json
+from outlive.core.grammar import ANNOTATION_ADDED, CONTENT, DELTAS, DONES, OUTPUT_TEXT, PART_LISTS, PART_TEXTS, Text
 from outlive.core.recovery import OpenText
-from outlive.dialects.responses.items import PassingItem
-
-
-class Kind(NamedTuple):
-    """A kind of part: where it lies, and what its events and its text are called."""
-
-    list_name: str
-    index_name: str
-    text_event: str
-    text_field: str
-    part_event: str
-
-
-KINDS: dict[str, Kind] = {
-    "output_text": Kind("content", "content_index", "output_text", "text", "content_part"),
-    "refusal": Kind("content", "content_index", "refusal", "refusal", "content_part"),
-    "reasoning_text": Kind("content", "content_index", "reasoning_text", "text", "content_part"),
-    "summary_text": Kind("summary", "summary_index", "reasoning_summary_text", "text", "reasoning_summary_part"),
-}
-# The kind of part that an event of a text is about. Open Responses says `reasoning` where OpenAI says `reasoning_text`.
-TEXTS = {kind.text_event: name for name, kind in KINDS.items()} | {"reasoning": "reasoning_text"}
-# Events of parts; `reasoning_part` is vLLM's.
-PARTS = ("content_part", "reasoning_summary_part", "reasoning_part")
+from outlive.dialects.responses.items import PassingItem, is_part_event
 
 
 class _Part:
     """A part while it grows."""
 
-    __slots__ = ("annotations", "awaited", "channel", "index", "kind", "logprobs", "name", "pieces", "said", "theirs")
+    __slots__ = ("annotations", "awaited", "channel", "ended", "logprobs", "pieces", "text", "upstream_index")
 
-    def __init__(self, name: str, item_id: str, output_index: int, index: int) -> None:
-        kind = KINDS[name]
-        self.name = name
-        self.kind = kind
-        self.index = index
-        self.channel = Channel(f"response.{kind.text_event}.delta", item_id, output_index, kind.index_name, index)
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.text = channel.text
         self.pieces: list[str] = []
         self.logprobs: list[Json] = []
         self.annotations: list[object] = []
-        self.said = False
-        self.awaited = False  # an earlier attempt began it: that it begins is not to be told again
-        self.theirs: object = None  # its index as its server counts, where no event said that it begins
+        self.ended = False  # its text has ended
+        self.awaited = False  # an earlier attempt opened it, so its `added` is not sent again
+        self.upstream_index: object = None  # its index as the upstream counts, where it sent no `added`
 
     def rest_of(self, whole: object, before: str) -> str:
-        """What the deltas have left out of the whole text; `before` is what an earlier attempt had said of it."""
-        said = "".join(self.pieces)
+        """Return what the deltas left out of the whole text; `before` is what an earlier attempt sent of it."""
+        sent = "".join(self.pieces)
         for text in (whole, before + whole) if isinstance(whole, str) else ():
-            if text.startswith(said):
-                return text[len(said) :]
-        return ""  # it contradicts what was shown, which stays
+            if text.startswith(sent):
+                return text[len(sent) :]
+        return ""  # it contradicts what was sent, which stays
 
 
 class PassingText(PassingItem):
@@ -65,20 +39,20 @@ class PassingText(PassingItem):
 
     def __init__(self, item_id: str, output_index: int, kind: str) -> None:
         super().__init__(item_id, output_index, kind)
-        self._done: dict[str, list[Json]] = {"content": [], "summary": []}
+        self._done: dict[str, list[Json]] = {name: [] for name in PART_LISTS}
         self._part: _Part | None = None
         self._before = ""
 
     @property
     def growing(self) -> tuple[Channel, list[str]] | None:
         part = self._part
-        return None if part is None or part.said or part.logprobs else (part.channel, part.pieces)
+        return None if part is None or part.ended or part.logprobs else (part.channel, part.pieces)
 
     def resume(self, text: OpenText) -> None:
-        """Go on in a text that was opened, and shown that far, by an earlier attempt."""
+        """Continue a text that an earlier attempt opened, and sent this far."""
         self.last = {"id": text.item_id, "type": "message", "role": "assistant", "status": "in_progress"}
         self._before = text.text
-        self._part = _Part("output_text", text.item_id, text.output_index, text.content_index)
+        self._part = _Part(Channel(OUTPUT_TEXT, text.item_id, text.output_index, text.content_index))
         self._part.pieces.append(text.text)
         self._part.awaited = True
 
@@ -86,21 +60,20 @@ class PassingText(PassingItem):
         if item["type"] == "message":
             role = item.get("role") or "assistant"
             return super().open({**item, "status": "in_progress", "role": role, "content": []})
-        # What is encrypted may still grow: only the finished item has all of it.
+        # Encrypted content may still grow: only the finished item has all of it.
         begun = {name: value for name, value in item.items() if name not in ("encrypted_content", "content")}
         if begun.get("status") is not None:
             begun["status"] = "in_progress"
         return super().open({**begun, "summary": []})
 
     def take(self, type_: str, event: Json) -> list[AnyDraft]:
-        name, _, what = type_.removeprefix("response.").rpartition(".")
-        if name in PARTS and isinstance(event.get("part"), dict):
-            return self._take_part(type_, what, event)
-        if name in TEXTS and what == "delta":
-            return self._grow(TEXTS[name], event)
-        if name in TEXTS and what == "done":
-            return self._take_said(TEXTS[name], event)
-        if name == "output_text.annotation" and "annotation" in event:
+        if is_part_event(type_) and isinstance(event.get("part"), dict):
+            return self._take_part(type_, event)
+        if (text := DELTAS.get(type_)) is not None and text.part is not None:
+            return self._grow(text, event)
+        if (text := DONES.get(type_)) is not None and text.part is not None:
+            return self._take_done(text, event)
+        if type_ == ANNOTATION_ADDED and "annotation" in event:
             return self._annotate(event)
         return super().take(type_, event)
 
@@ -109,7 +82,7 @@ class PassingText(PassingItem):
         for list_name in ("summary", "content"):
             for index, part in enumerate(item.get(list_name) or ()):
                 drafts += self._complete(list_name, index, part)
-        drafts += self._end({})
+        drafts += self._end_part({})
         whole = {**item, "type": self.kind}
         if self.kind == "message":
             whole |= {
@@ -125,109 +98,102 @@ class PassingText(PassingItem):
 
     # -- parts
 
-    def _take_part(self, type_: str, what: str, event: Json) -> list[AnyDraft]:
+    def _take_part(self, type_: str, event: Json) -> list[AnyDraft]:
         part: Json = event["part"]
-        if part.get("type") in KINDS:
-            return self._begin(part["type"]) if what == "added" else self._end(part)
-        # A kind that nobody here knows has nothing that could be put right.
-        drafts = self._end({})
-        at = self.place(event) | {"content_index": len(self._done["content"])}
-        if what == "done":
-            self._done["content"].append(part)
-        return [*drafts, Draft(type_, at)]
+        if (text := PART_TEXTS.get(str(part.get("type")))) is not None:
+            return self._begin(text) if type_.endswith(".added") else self._end_part(part)
+        # A part of a type that is not in the grammar passes as it is.
+        drafts = self._end_part({})
+        place = self.place(event) | {CONTENT.index_field: len(self._done[CONTENT.name])}
+        if type_.endswith(".done"):
+            self._done[CONTENT.name].append(part)
+        return [*drafts, Draft(type_, place)]
 
     def _complete(self, list_name: str, index: int, part: Json) -> list[AnyDraft]:
-        """Tell what the stream has not told of a part."""
+        """Send what the stream left out of a part."""
         if index < len(self._done[list_name]):
             return []
-        if part.get("type") not in KINDS:
+        text = PART_TEXTS.get(str(part.get("type")))
+        if text is None:
             event: Json = {"part": part}
-            added = self._take_part("response.content_part.added", "added", event)
-            return added + self._take_part("response.content_part.done", "done", event)
-        is_open = self._part is not None and self._part.kind.list_name == list_name
-        return ([] if is_open else self._begin(part["type"])) + self._end(part)
+            return self._take_part(CONTENT.added, event) + self._take_part(CONTENT.done, event)
+        is_open = self._part is not None and self._part.text.parts is PART_LISTS[list_name]
+        return ([] if is_open else self._begin(text)) + self._end_part(part)
 
-    def _begin(self, name: str) -> list[AnyDraft]:
+    def _begin(self, text: Text) -> list[AnyDraft]:
         """Begin a part, unless it was begun already and is still empty."""
         part = self._part
-        if part is not None and part.name == name and not part.said and (part.awaited or not part.pieces):
+        if part is not None and part.text is text and not part.ended and (part.awaited or not part.pieces):
             part.awaited = False
             return []
-        drafts = self._end({})
-        kind = KINDS[name]
-        self._part = _Part(name, self.item_id, self.output_index, len(self._done[kind.list_name]))
-        empty: Json = {"type": name, kind.text_field: ""}
-        if name == "output_text":
-            empty |= {"annotations": [], "logprobs": []}
-        return [*drafts, Draft(f"response.{kind.part_event}.added", self._at(self._part) | {"part": empty})]
+        drafts = self._end_part({})
+        assert text.parts is not None
+        channel = Channel(text, self.item_id, self.output_index, len(self._done[text.parts.name]))
+        self._part = _Part(channel)
+        return [*drafts, channel.add_part()]
 
-    def _open_part(self, name: str, event: Json) -> list[AnyDraft]:
-        """The drafts, if any, after which the part that grows is the one that the event is about."""
-        part, theirs = self._part, event.get(KINDS[name].index_name)
-        if part is not None and part.name == name and not part.said and part.theirs in (None, theirs):
+    def _open_part(self, text: Text, event: Json) -> list[AnyDraft]:
+        """Return the drafts, if any, after which the growing part is the one that the event is about."""
+        assert text.parts is not None
+        part, index = self._part, event.get(text.parts.index_field)
+        if part is not None and part.text is text and not part.ended and part.upstream_index in (None, index):
             return []
-        drafts = self._begin(name)
+        drafts = self._begin(text)
         assert self._part is not None
-        self._part.theirs = theirs
+        self._part.upstream_index = index
         return drafts
 
-    def _grow(self, name: str, event: Json) -> list[AnyDraft]:
-        drafts = self._open_part(name, event)
-        part, text = self._part, event.get("delta")
+    def _grow(self, text: Text, event: Json) -> list[AnyDraft]:
+        drafts = self._open_part(text, event)
+        part, piece = self._part, event.get("delta")
         assert part is not None
-        if not isinstance(text, str) or not text:
+        if not isinstance(piece, str) or not piece:
             return drafts
         part.awaited = False
-        part.pieces.append(text)
+        part.pieces.append(piece)
         if logprobs := _list(event.get("logprobs")):
             part.logprobs += logprobs
-            told = self._at(part) | {"delta": text, "logprobs": logprobs}
-            return [*drafts, Draft(part.channel.type, told)]
-        return [*drafts, Delta(part.channel, text)]
+            return [*drafts, Draft(part.channel.type, {**part.channel.place, "delta": piece, "logprobs": logprobs})]
+        return [*drafts, Delta(part.channel, piece)]
 
     def _annotate(self, event: Json) -> list[AnyDraft]:
-        drafts = self._open_part("output_text", event)
+        drafts = self._open_part(OUTPUT_TEXT, event)
         part = self._part
         assert part is not None
-        at = self._at(part) | {"annotation_index": len(part.annotations)}
+        place = {**part.channel.place, "annotation_index": len(part.annotations)}
         part.annotations.append(event.get("annotation"))
-        return [*drafts, Draft("response.output_text.annotation.added", self.place(event) | at)]
+        return [*drafts, Draft(ANNOTATION_ADDED, self.place(event) | place)]
 
-    def _take_said(self, name: str, event: Json) -> list[AnyDraft]:
-        if self._part is not None and self._part.name == name and self._part.said:
-            return []  # told already
-        return self._open_part(name, event) + self._say(event.get(KINDS[name].text_field), event)
+    def _take_done(self, text: Text, event: Json) -> list[AnyDraft]:
+        if self._part is not None and self._part.text is text and self._part.ended:
+            return []  # sent already
+        return self._open_part(text, event) + self._end_text(event.get(text.field), event)
 
-    def _say(self, whole: object, event: Json) -> list[AnyDraft]:
+    def _end_text(self, whole: object, event: Json) -> list[AnyDraft]:
         part = self._part
         assert part is not None
         drafts: list[AnyDraft] = []
         if rest := part.rest_of(whole, self._before):
             part.pieces.append(rest)
             drafts.append(Delta(part.channel, rest))
-        part.said = True
-        said: Json = self._at(part) | {part.kind.text_field: "".join(part.pieces)}
-        if part.name == "output_text":
-            said["logprobs"] = _list(event.get("logprobs")) or part.logprobs
-        return [*drafts, Draft(f"response.{part.kind.text_event}.done", said)]
+        part.ended = True
+        return [*drafts, part.channel.end("".join(part.pieces), _list(event.get("logprobs")) or part.logprobs)]
 
-    def _end(self, whole: Json) -> list[AnyDraft]:
-        """End the part that is growing as this one says."""
+    def _end_part(self, whole: Json) -> list[AnyDraft]:
+        """End the growing part, if there is one, with the fields of this one."""
         part = self._part
         if part is None:
             return []
-        kind = part.kind
-        drafts = [] if part.said else self._say(whole.get(kind.text_field), whole)
+        text = part.text
+        drafts = [] if part.ended else self._end_text(whole.get(text.field), whole)
         self._part = None
-        ended: Json = {**whole, "type": part.name, kind.text_field: "".join(part.pieces)}
-        if part.name == "output_text":
+        ended: Json = {**whole, "type": text.part, text.field: "".join(part.pieces)}
+        if text is OUTPUT_TEXT:
             ended["annotations"] = part.annotations or _list(whole.get("annotations"))
             ended["logprobs"] = _list(whole.get("logprobs")) or part.logprobs
-        self._done[kind.list_name].append(ended)
-        return [*drafts, Draft(f"response.{kind.part_event}.done", self._at(part) | {"part": ended})]
-
-    def _at(self, part: _Part) -> Json:
-        return self.place() | {part.kind.index_name: part.index}
+        assert text.parts is not None
+        self._done[text.parts.name].append(ended)
+        return [*drafts, part.channel.end_part(ended)]
 
 
 def _list(value: object) -> list[Json]:

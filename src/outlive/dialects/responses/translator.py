@@ -1,8 +1,7 @@
-"""The Responses dialect: the events of a server's answer become drafts of ours. The request is `responses_request`'s.
+"""Translator of the events of a Responses server into drafts of events.
 
-Ids of items stay the server's, for what it made goes back to it under the same name; numbers are ours. Its events about
-the response itself are kept back: what it says of its own end becomes ours. Everything that nobody here knows goes
-through whole.
+Ids of items stay the server's, for what it made goes back to it under the same id; numbers are ours. Its events about
+the response itself are not passed on: its end becomes ours. An event that is not in the grammar passes whole.
 """
 
 from __future__ import annotations
@@ -12,33 +11,35 @@ from typing import Any
 
 import msgspec
 
-from outlive.core.errors import InvalidRequest, UpstreamFault
-from outlive.core.events import TERMINAL_EVENTS, AnyDraft, Channel, Delta, Draft, Json
+from outlive.core.errors import UpstreamFault
+from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json
+from outlive.core.grammar import (
+    ANNOTATION_ADDED,
+    DELTAS,
+    DONES,
+    ITEM_ADDED,
+    ITEM_DONE,
+    LIFECYCLE_EVENTS,
+    PART_TEXTS,
+    TERMINAL_EVENTS,
+)
 from outlive.core.ids import IdSource, is_well_formed, item_prefix
-from outlive.core.requests.body import decode_body
 from outlive.dialects.responses.endings import read_ending, read_failure
-from outlive.dialects.responses.items import ADDED, DONE, PassingCall, PassingItem, SwallowedItem, tidy
-from outlive.dialects.responses.texts import PARTS, TEXTS, PassingText
+from outlive.dialects.responses.items import PassingCall, PassingItem, SwallowedItem, is_part_event, tidy
+from outlive.dialects.responses.texts import PassingText
+from outlive.dialects.translator import decode_damaged
 from outlive.ports.backend import Ending, ModelCall
 
-_OPENING = frozenset({"response.created", "response.queued", "response.in_progress"})
-# Signs of life that say nothing. They are nobody's business further on.
-_SILENT = frozenset({"keepalive", "ping", "heartbeat"})
-# What an event may be called; its name stands on a line of its own.
+# Keep-alives, which are not passed on.
+_KEEP_ALIVES = frozenset({"keepalive", "ping", "heartbeat"})
+# The shape of an event's name, which stands on a line of its own.
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
-# The kind of item that a text, and so its events, belongs to.
-_OWNERS = {"output_text": "message", "refusal": "message", "reasoning_text": "reasoning", "summary_text": "reasoning"}
-# The kind of item that other events are always about, whether they say which or not.
-_FAMILIES = {
-    **{family: _OWNERS[text] for family, text in TEXTS.items()},
-    "custom_tool_call_input": "custom_tool_call",
-    "function_call_arguments": "function_call",
-    "output_text.annotation": "message",
-}
+# Types of items that the upstream may leave out the beginning of: the commonest slip of small servers.
+_TEXT_ITEMS = ("message", "reasoning")
 
 
 class _Delta(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """A delta with nothing in it but what every delta has: nearly all of the events there are."""
+    """A delta with no fields but those of every delta: nearly all of the events there are."""
 
     type: str
     delta: str
@@ -56,7 +57,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class ResponsesTranslator:
-    """Turns the events of one stream into drafts. Several items may be open at a time."""
+    """Translates the events of one stream. Several items may be open at a time."""
 
     __slots__ = (
         "_by_id",
@@ -74,7 +75,6 @@ class ResponsesTranslator:
         "_resume",
         "_resumed",
         "_taken",
-        "run_id",
     )
 
     def __init__(self, call: ModelCall, ids: IdSource) -> None:
@@ -84,18 +84,17 @@ class ResponsesTranslator:
         self._by_index: dict[object, PassingItem] = {}
         self._next_index = call.first
         self._taken = {item.get("id") for item in call.items}
-        # llama.cpp, which does not number its events, says `completed` of an answer that reached its limit, too.
+        # llama.cpp, which does not number its events, sends `completed` for an answer that reached its limit, too.
         self._limit = call.request.max_output_tokens
         self._final: tuple[str, Json] | None = None
-        # The text that is growing, for the way that nearly every event goes; None: the long way.
+        # The growing text, to which `feed` itself appends nearly every event; None: it must look at each.
         self._channel: Channel | None = None
         self._pieces: list[str] = []
         self._growing_type = ""
         self._growing_id: str | None = None
         self._growing_index: int | None = None
         self._resume = call.resume
-        self._resumed: PassingText | None = None  # a text that the model is to write on, and has not yet
-        self.run_id: str | None = None  # the server's own id of the response
+        self._resumed: PassingText | None = None  # a text that the model is to continue, and has not yet
         if call.resume is not None:
             self._resumed = PassingText(call.resume.item_id, call.resume.output_index, "message")
             self._resumed.resume(call.resume)
@@ -125,14 +124,14 @@ class ResponsesTranslator:
         if self._final is None:
             raise UpstreamFault("The model's server ended its answer without saying that it was over.")
         ending = read_ending(*self._final, self._resume, self._limit)
-        told_output = self._final[1].get("output")
-        output = [item for each in told_output if (item := tidy(each))] if isinstance(told_output, list) else []
-        told = {self._by_id[item["id"]]: item for item in output if item.get("id") in self._by_id}
+        final = self._final[1].get("output")
+        output = [item for each in final if (item := tidy(each))] if isinstance(final, list) else []
+        ended = {self._by_id[item["id"]]: item for item in output if item.get("id") in self._by_id}
         drafts: list[AnyDraft] = []
         for passing in self._items:
             if not passing.over and passing is not self._resumed:
-                drafts += passing.close(told.get(passing, {}), ending.status)
-        for item in self._find_untold(output, told):
+                drafts += passing.close(ended.get(passing, {}), ending.status)
+        for item in self._find_unsent(output, ended):
             drafts += self._add(item, {}) + self._items[-1].close(item, ending.status)
         if self._resumed is not None:
             drafts += self._resumed.close({}, ending.status)
@@ -145,46 +144,39 @@ class ResponsesTranslator:
         type_ = event.get("type")
         if type_ in ("error", "response.error", "response.failed") or (type_ is None and "error" in event):
             raise read_failure(event)
-        if not isinstance(type_, str) or self._final is not None or type_ in _SILENT or not _NAME.match(type_):
+        if not isinstance(type_, str) or self._final is not None or type_ in _KEEP_ALIVES or not _NAME.match(type_):
             return []
         if "sequence_number" in event:
             self._limit = None
         response = event.get("response")
-        if isinstance(response, dict) and (type_ in _OPENING or type_ in TERMINAL_EVENTS):
-            self._take_state(type_, response)
+        if isinstance(response, dict) and type_ in LIFECYCLE_EVENTS:
+            if type_ in TERMINAL_EVENTS:
+                self._final = (type_, response)
+                self._channel = None
             return []
         self._channel = None
-        return [] if type_ in _OPENING or type_ in TERMINAL_EVENTS else self._take(type_, event)
-
-    def _take_state(self, type_: str, response: Json) -> None:
-        if isinstance(response.get("id"), str):
-            self.run_id = response["id"]
-        if type_ in TERMINAL_EVENTS:
-            self._final = (type_, response)
-            self._channel = None
+        return [] if type_ in LIFECYCLE_EVENTS else self._take(type_, event)
 
     def _take(self, type_: str, event: Json) -> list[AnyDraft]:
-        if type_ in (ADDED, DONE):
+        if type_ in (ITEM_ADDED, ITEM_DONE):
             item = tidy(event.get("item"))
             if item is None:
                 return []
-            return self._add(item, event) if type_ == ADDED else self._close(item, event)
-        family, _, what = type_.removeprefix("response.").rpartition(".")
-        wanted = _find_kind(family, event)
+            return self._add(item, event) if type_ == ITEM_ADDED else self._close(item, event)
+        wanted = _find_kind(type_, event)
         drafts: list[AnyDraft] = []
-        owner = self._find(event, wanted, family)
-        if owner is None and wanted in ("message", "reasoning") and what in ("delta", "added"):
-            # Its server has not said that the item begins: the commonest slip of small ones.
+        owner = self._find(event, wanted, type_)
+        if owner is None and wanted in _TEXT_ITEMS and type_.endswith((".delta", ".added")):
             drafts = self._add({"type": wanted, "id": event.get("item_id")}, event)
             owner = self._items[-1]
         if owner is None:
-            return [] if _is_about_an_item(family, event) else [_pass(type_, event)]
+            return [] if _is_about_an_item(type_, event) else [_pass(type_, event)]
         drafts += owner.take(type_, event)
-        self._take_short_way(type_, event, owner)
+        self._set_shortcut(type_, event, owner)
         return drafts
 
-    def _take_short_way(self, type_: str, event: Json, owner: PassingItem) -> None:
-        """From now on deltas like this one are taken in by `feed` itself."""
+    def _set_shortcut(self, type_: str, event: Json, owner: PassingItem) -> None:
+        """Let `feed` itself append deltas like this one from now on."""
         if type_.endswith(".delta") and (growing := owner.growing) is not None and growing[0].type == type_:
             self._channel, self._pieces = growing
             self._growing_type = type_
@@ -194,20 +186,20 @@ class ResponsesTranslator:
 
     def _add(self, item: Json, event: Json) -> list[AnyDraft]:
         if (known := self._by_id.get(item.get("id"))) is not None and not known.over:
-            return []  # told twice
+            return []  # sent twice
         drafts: list[AnyDraft] = []
         if self._resumed is not None:
-            if item["type"] in ("message", "reasoning"):
-                return self._write_on(self._resumed, item, event)
-            # The model did something else than to write on.
+            if item["type"] in _TEXT_ITEMS:
+                return self._continue(self._resumed, item, event)
+            # The model did something else than continue the text.
             drafts, self._resumed = self._resumed.close({}, "completed"), None
         passing = self._make(item)
         self._next_index += 1
         self._know(passing, item, event)
         return drafts + passing.open(item)
 
-    def _write_on(self, resumed: PassingText, item: Json, event: Json) -> list[AnyDraft]:
-        """Take the message for the one that was cut off. A model may think again first: that is not shown, for the
+    def _continue(self, resumed: PassingText, item: Json, event: Json) -> list[AnyDraft]:
+        """Take the message for the one that was cut off. A model may reason again first: that is dropped, because the
         text must stay in one piece."""
         if item["type"] == "reasoning":
             self._know(SwallowedItem("", -1, "reasoning"), item, event)
@@ -218,14 +210,14 @@ class ResponsesTranslator:
 
     def _make(self, item: Json) -> PassingItem:
         item_id = self._name(item)
-        if item["type"] in ("message", "reasoning"):
+        if item["type"] in _TEXT_ITEMS:
             return PassingText(item_id, self._next_index, item["type"])
         if item["type"] in ("function_call", "custom_tool_call"):
             return PassingCall(item_id, self._next_index, item["type"])
         return PassingItem(item_id, self._next_index, item["type"])
 
     def _close(self, item: Json, event: Json) -> list[AnyDraft]:
-        passing = self._find({"item_id": item.get("id"), **event}, item["type"], "")
+        passing = self._find({"item_id": item.get("id"), **event}, item["type"], ITEM_DONE)
         if (
             passing is None
             and self._items
@@ -234,21 +226,23 @@ class ResponsesTranslator:
         ):
             passing = self._items[-1]
         if passing is not None and passing.over and item.get("id") in self._by_id:
-            return []  # told twice
+            return []  # sent twice
         if passing is not None and not passing.over:
             return passing.close(item, "completed")
         drafts = self._add(item, event)
         return drafts + self._items[-1].close(item, "completed")
 
-    def _find(self, event: Json, wanted: str | None, family: str) -> PassingItem | None:
-        """The item that an event is about. Some servers leave out ids, some indices, some both; some mix them up."""
+    def _find(self, event: Json, wanted: str | None, type_: str) -> PassingItem | None:
+        """Return the item that an event is about. Some servers leave out ids, some indices, some both; some mix them
+        up."""
         for found in (self._by_id.get(event.get("item_id")), self._by_index.get(event.get("output_index"))):
             if found is not None and (wanted is None or found.kind in (wanted, "")):
                 return found
         if wanted is None and ("item_id" in event or "output_index" in event):
             return None
+        name = type_.removeprefix("response.")
         for passing in reversed(self._items):
-            if not passing.over and (passing.kind == wanted if wanted else family.startswith(passing.kind)):
+            if not passing.over and (passing.kind == wanted if wanted else name.startswith(passing.kind)):
                 return passing
         return None
 
@@ -261,47 +255,47 @@ class ResponsesTranslator:
             self._by_index[event["output_index"]] = passing
 
     def _name(self, item: Json) -> str:
-        """The item's own id, unless the context or this answer has one of that name already."""
+        """Return the item's own id, unless an item of the context or of this answer has it already."""
         item_id = item.get("id")
         if not isinstance(item_id, str) or not is_well_formed(item_id) or item_id in self._taken:
             item_id = self._ids.new(item_prefix(item["type"]))
         self._taken.add(item_id)
         return item_id
 
-    def _find_untold(self, output: list[Json], told: dict[PassingItem, Json]) -> list[Json]:
-        """The items of the finished answer that the stream did not tell of."""
-        if told:
+    def _find_unsent(self, output: list[Json], ended: dict[PassingItem, Json]) -> list[Json]:
+        """Return the items of the finished answer that were not in the stream."""
+        if ended:
             return [item for item in output if item.get("id") not in self._by_id]
-        # A server may give new names at the end: the order has to do.
+        # A server may give other ids at the end: the order has to do.
         return output[len(self._items) - (self._resumed is not None) :]
 
 
-def _is_about_an_item(family: str, event: Json) -> bool:
-    """Whether an event means nothing without its item. One that nobody knows may be about the response as a whole."""
-    known = family in PARTS or family in _FAMILIES or "_call" in family or family.startswith("mcp_")
-    return known or "output_index" in event or "item_id" in event
+def _is_about_an_item(type_: str, event: Json) -> bool:
+    """Return True if an event means nothing without its item. One that is not in the grammar may be about the response
+    as a whole."""
+    if is_part_event(type_) or type_ in DELTAS or type_ in DONES or type_ == ANNOTATION_ADDED:
+        return True
+    name = type_.removeprefix("response.")
+    return "_call" in name or name.startswith("mcp_") or "output_index" in event or "item_id" in event
 
 
-def _find_kind(family: str, event: Json) -> str | None:
-    """The kind of item that an event must be about; None where it may be about any, or none."""
+def _find_kind(type_: str, event: Json) -> str | None:
+    """Return the type of item that an event must be about; None where it may be about any, or none."""
     part = event.get("part")
-    if isinstance(part, dict) and family in PARTS:
-        return _OWNERS.get(str(part.get("type")))
-    return _FAMILIES.get(family)
+    if isinstance(part, dict) and is_part_event(type_):
+        text = PART_TEXTS.get(str(part.get("type")))
+    else:
+        text = DELTAS.get(type_) or DONES.get(type_)
+    return text.item if text is not None else "message" if type_ == ANNOTATION_ADDED else None
 
 
 def _read(chunk: bytes) -> Json:
-    """An event. A character cut in half, as some servers stream them, is replaced by U+FFFD."""
+    """Decode an event."""
     event: object
     try:
         event = _decode(chunk)
     except (ValueError, RecursionError):
-        try:
-            event = decode_body(chunk.decode(errors="replace").encode())
-        except InvalidRequest as error:
-            raise UpstreamFault(
-                "The model's server sent something that is not an event of the Responses API."
-            ) from error
+        event = decode_damaged(chunk, dict, "an event of the Responses API")
     if not isinstance(event, dict):
         raise UpstreamFault("The model's server sent something that is not an event of the Responses API.")
     if type(event.get("item_id", "")) is not str:
@@ -312,5 +306,5 @@ def _read(chunk: bytes) -> Json:
 
 
 def _pass(type_: str, event: Json) -> Draft:
-    """An event that is about no item."""
+    """Pass an event that is about no item."""
     return Draft(type_, {name: value for name, value in event.items() if name not in ("type", "sequence_number")})

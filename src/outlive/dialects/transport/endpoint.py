@@ -18,7 +18,7 @@ from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
 from outlive.core.redactor import Redactor
 from outlive.dialects.transport.errors import read_refusal
-from outlive.dialects.transport.http1 import BadUrl, Connection, Pool, Unreachable
+from outlive.dialects.transport.http1 import BadUrl, ConnectFailed, Connection, ConnectionPool
 from outlive.ports.backend import Upstream
 
 CHAT_PATH = "chat/completions"
@@ -71,7 +71,7 @@ class RelayedAnswer:
 class Endpoint:
     """Asks one upstream. The pool is shared by all of them, and is not closed here."""
 
-    def __init__(self, upstream: Upstream, pool: Pool, headers: dict[str, str] | None = None) -> None:
+    def __init__(self, upstream: Upstream, pool: ConnectionPool, headers: dict[str, str] | None = None) -> None:
         """`headers` are those of the dialect; what the settings say wins over them."""
         self.name = upstream.name
         self.upstream = upstream
@@ -163,7 +163,7 @@ class Endpoint:
 
     def broken(self, error: Exception) -> UpstreamFault:
         """The fault behind an error of the network; neither the URL nor a header is in its message."""
-        if isinstance(error, Unreachable):
+        if isinstance(error, ConnectFailed):
             return self._unreachable(error.__cause__)
         if isinstance(error, TimeoutError):
             seconds = self.upstream.silence_seconds

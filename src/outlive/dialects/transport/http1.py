@@ -20,22 +20,22 @@ IDLE_SECONDS = 60.0  # how long a connection waits for its next request
 MOST_BUFFERED = 256 * 1024
 
 Origin = tuple[str, int, bool]  # host, port, TLS
-Take = Callable[[bytes], bool]  # False: that was enough
+OnPiece = Callable[[bytes], bool]  # False: that was enough
 
 
 class BadUrl(ValueError):
     """That is no http or https URL."""
 
 
-class Unreachable(ConnectionError):
+class ConnectFailed(ConnectionError):
     """There is no connection to be had; `__cause__` says why."""
 
 
-class Broken(ConnectionError):
+class ConnectionBroken(ConnectionError):
     """The connection ended before the answer did, or what came is not HTTP."""
 
 
-class Unanswered(Broken):
+class Unanswered(ConnectionBroken):
     """The connection ended before the first byte of an answer; the request may be sent again on a new one."""
 
 
@@ -50,7 +50,7 @@ def _locate(url: str) -> tuple[Origin, str, str]:
     return (parts.hostname, parts.port or (443 if tls else 80), tls), parts.netloc.rpartition("@")[2], target
 
 
-class Pool:
+class ConnectionPool:
     """Connections that can serve again, by origin."""
 
     def __init__(self) -> None:
@@ -128,14 +128,14 @@ class Pool:
                     lambda: Connection(self, origin, loop), host, port, ssl=self._tls if tls else None
                 )
         except OSError as error:
-            raise Unreachable from error
+            raise ConnectFailed from error
         return connection
 
 
 class Connection(asyncio.Protocol):
     """One connection, and the one answer that it is carrying."""
 
-    def __init__(self, pool: Pool, origin: Origin, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, pool: ConnectionPool, origin: Origin, loop: asyncio.AbstractEventLoop) -> None:
         self.origin = origin
         self.status = 0
         self.headers: dict[str, str] = {}
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
         self._complete = False
         self._reusable = False
         self._lent = False  # carrying somebody's answer
-        self._take: Take | None = None  # who is given what comes, instead of being woken for it
+        self._take: OnPiece | None = None  # who is given what comes, instead of being woken for it
         self._head_done = False
         self._error: BaseException | None = None
         self.idle_since = 0.0
@@ -195,7 +195,7 @@ class Connection(asyncio.Protocol):
             await self._wait()
         return self._collect()
 
-    async def forward_to(self, take: Take) -> None:
+    async def forward_to(self, take: OnPiece) -> None:
         """Give what comes to `take` in the moment it is read, which spares it the way through a task. Over when that
         returns False, or the answer is at its end or broken: `read` goes on from there. What `take` raises, this does.
         """
@@ -269,7 +269,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
-            self._error = Broken("What came is not HTTP.")
+            self._error = ConnectionBroken("What came is not HTTP.")
             self.close()
         if self._take is not None and not self._complete and self._error is None:
             self._give(self._take)
@@ -279,7 +279,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
         self._wake()
 
-    def _give(self, take: Take) -> None:
+    def _give(self, take: OnPiece) -> None:
         try:
             if not self._pieces or take(self._collect()):
                 return
@@ -296,7 +296,7 @@ class Connection(asyncio.Protocol):
         if self._head_done and not self._complete and exc is None and self._ends_with_connection():
             self._complete = True
         elif not self._complete and self._error is None:
-            self._error = (Broken if self.status else Unanswered)("The connection broke.")
+            self._error = (ConnectionBroken if self.status else Unanswered)("The connection broke.")
         self._wake()
 
     def _ends_with_connection(self) -> bool:

@@ -1,21 +1,47 @@
-"""How an upstream's answer is told: the payloads of its events as they come, until its end, a break, or silence."""
+"""Reader of an upstream's streamed answer: its events' payloads as they come, until its end, a break or silence."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from outlive.dialects.transport.endpoint import Endpoint
 from outlive.dialects.transport.event_stream import EventStream
 from outlive.dialects.transport.http1 import Connection
-from outlive.dialects.transport.idle import IdleTimer
 from outlive.ports.backend import OnChunks
 
-# What servers send that answer as a whole, though they were asked for a stream.
+# Content types of servers that answer as a whole, though they were asked for a stream.
 _WHOLE = ("application/json", "text/html")
 
 
-async def tell(
+class IdleTimer:
+    """Calls `on_idle` when nothing was received for so many seconds. Noting that something was costs no timer."""
+
+    __slots__ = ("_last", "_loop", "_on_idle", "_seconds", "_timer")
+
+    def __init__(self, seconds: float, on_idle: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._seconds = seconds
+        self._on_idle = on_idle
+        self._last = self._loop.time()
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def reset(self) -> None:
+        self._last = self._loop.time()
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        left = self._last + self._seconds - self._loop.time()
+        if left <= 0:
+            self._on_idle()
+        else:
+            self._timer = self._loop.call_later(left, self._look)
+
+
+async def read_stream(
     endpoint: Endpoint,
     ask: Callable[[], Awaitable[Connection]],
     on_chunks: OnChunks | None = None,
@@ -24,25 +50,25 @@ async def tell(
     last: re.Pattern[bytes] | None = None,
     enough: re.Pattern[bytes] | None = None,
 ) -> AsyncGenerator[list[bytes], None]:
-    """The payloads of each read; after the first ones `hear` is given them, if there is one, and nothing is yielded.
-    Closing the generator closes the connection at once.
+    """Yield the payloads of each read; with `on_chunks`, all but the first are given to that instead.
 
     `whole` makes payloads of an answer that is no stream; `last` is found in a payload that nothing follows, and
-    `enough` in one after which an answer is whole, though the connection may break.
+    `enough` in one after which an answer is whole, though the connection may break. Closing the generator closes the
+    connection at once.
     """
     answer = await ask()
-    silence = IdleTimer(endpoint.upstream.silence_seconds, lambda: answer.fail(TimeoutError()))
+    idle = IdleTimer(endpoint.upstream.silence_seconds, lambda: answer.fail(TimeoutError()))
     events = EventStream()
     before: list[bytes] = []
     latest: list[bytes] = []
 
     def read(piece: bytes) -> list[bytes]:
         nonlocal before, latest
-        silence.heard()
+        idle.reset()
         if payloads := events.feed(piece):
             before, latest = latest, payloads
             if last is not None and last.search(payloads[-1]):
-                events.done = True  # not every server says so, or hangs up
+                events.done = True  # not every server says so, or closes the connection
         return payloads
 
     def take(piece: bytes) -> bool:
@@ -58,7 +84,7 @@ async def tell(
                 yield payloads
             if on_chunks is not None and not events.done:
                 await answer.forward_to(take)
-                yield []  # whoever hears may have wanted its turn
+                yield []  # `on_chunks` may have asked for it
             if events.done:
                 return
         if payloads := events.end():
@@ -67,5 +93,5 @@ async def tell(
         if enough is None or not any(enough.search(payload) for payload in before + latest):
             raise endpoint.broken(error) from error
     finally:
-        silence.stop()
+        idle.stop()
         endpoint.leave(answer, events.done)

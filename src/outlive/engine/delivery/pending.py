@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from outlive.core.events import AnyDraft, split_frames
-from outlive.core.numbering import number
+from outlive.core.events import AnyDraft, number, split_frames
 from outlive.ports.ledger import Entry, Lease
 
 # A run with more bytes pending than this stops reading its upstream until they are durable.

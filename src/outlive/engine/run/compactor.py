@@ -60,12 +60,12 @@ class Compactor:
     def check(self, owner: str, items: list[Json]) -> None:
         """Raise InvalidRequest, naming the first item that claims to be ours and cannot be opened."""
         for n, item in enumerate(items):
-            if compaction.is_ours(item) and self._read(owner, item) is None:
+            if compaction.is_own(item) and self._read(owner, item) is None:
                 raise InvalidRequest(BrokenSeal().message, param=f"input[{n}].encrypted_content")
 
     def replace_ours(self, items: list[Json]) -> list[Json]:
         """Replace our compaction items by ones that any upstream can be sent, so that the rest can be checked."""
-        return [compaction.prompt() if compaction.is_ours(item) else item for item in items]
+        return [compaction.prompt() if compaction.is_own(item) else item for item in items]
 
     def _read(self, owner: str, item: Json) -> Compacted | None:
         try:

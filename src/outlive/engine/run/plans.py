@@ -13,9 +13,8 @@ from outlive.core.ids import IdSource
 from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
 from outlive.core.toolcalls import calls
-from outlive.core.toolcalls.approvals import find_approved
 from outlive.core.toolcalls.buffer import RequestedCall
-from outlive.core.toolcalls.calls import ToolCall
+from outlive.core.toolcalls.calls import ToolCall, find_approved
 from outlive.core.toolcalls.offer import add_server_tools
 from outlive.core.usage import add_usage
 from outlive.ports.backend import Ending, ModelCall, OnChunks

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from outlive.core.events import Json
-from outlive.core.status import ITEMS, STATUSES, TERMINAL, check
+from outlive.core.grammar import TERMINAL_STATUSES
 from outlive.testing import call_chunk, finish_chunk, reasoning_chunk, refusal_chunk, text_chunk
 from tests.dialects.playback import play
+from tests.support.grammar import ITEMS, STATUSES, check
 
 
 def stream() -> list[Json]:
@@ -178,7 +179,7 @@ def test_items_of_unknown_types_may_have_any_events() -> None:
 
 def test_the_tables_are_closed() -> None:
     assert {status for following in STATUSES.values() for status in following} <= set(STATUSES)
-    assert {status for status, following in STATUSES.items() if not following} == TERMINAL
+    assert {status for status, following in STATUSES.items() if not following} == TERMINAL_STATUSES
     for table in ITEMS.values():
         reached = {following for state in table.values() for following in state.values()}
         assert reached - {"done"} <= set(table)

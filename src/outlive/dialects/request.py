@@ -1,0 +1,91 @@
+"""Parts of requests that dialects share: what the caller asked for, tools, and calls and outputs in the context."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+import msgspec
+
+from outlive.core.events import Json
+from outlive.core.requests.create import CreateResponse
+
+# Items whose outcome is in the assistant's own words anyway.
+LEFT_OUT = frozenset({"code_interpreter_call", "file_search_call", "image_generation_call", "web_search_call"})
+
+# Fields that describe an item itself and are not for the model.
+_ENVELOPE = frozenset({"id", "type", "status", "call_id", "caller", "created_by", "is_error"})
+
+_INPUT: Json = {
+    "type": "object",
+    "properties": {"input": {"type": "string", "description": "The whole input of the tool, as plain text."}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+
+
+def wants_logprobs(request: CreateResponse) -> bool:
+    return bool(request.top_logprobs) or "message.output_text.logprobs" in request.include
+
+
+def wants_seals(request: CreateResponse) -> bool:
+    return "reasoning.encrypted_content" in request.include
+
+
+def wants_summary(request: CreateResponse) -> bool:
+    """Return True if reasoning is to be a summary: most clients look for it nowhere else, and ask for one."""
+    reasoning = request.reasoning or {}
+    return bool(reasoning.get("summary") or reasoning.get("generate_summary"))
+
+
+# -- tools, for servers that know functions only
+
+
+def select_tools(request: CreateResponse) -> tuple[list[Json], str | Json]:
+    """Return the tools to send, and the choice among them. A tool that is not allowed is not sent, so that it cannot
+    be called."""
+    tools, choice = request.tools, request.tool_choice
+    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
+        return tools, choice
+    allowed = {(tool.get("type"), tool.get("name")) for tool in choice["tools"]}
+    return [tool for tool in tools if (tool["type"], tool.get("name")) in allowed], choice.get("mode") or "auto"
+
+
+def describe_custom(tool: Json) -> tuple[str, Json]:
+    """Return the description and parameters of a function that stands for a custom tool."""
+    return "\n\n".join(filter(None, (tool.get("description"), _describe(tool.get("format") or {})))), _INPUT
+
+
+def _describe(form: Json) -> str:
+    """Describe a grammar in words: such servers cannot enforce it, but the model can read it."""
+    if form.get("type") != "grammar":
+        return ""
+    return f"The input must follow this {form.get('syntax')} grammar:\n{form.get('definition')}"
+
+
+# -- calls and outputs of the context
+
+
+def read_call(item: Json) -> tuple[str, object]:
+    """Return the name and the arguments of any item with a `call_id`, as a function's."""
+    kind = str(item.get("type"))
+    if kind == "function_call":
+        return str(item.get("name")), item.get("arguments")
+    if kind == "custom_tool_call":
+        return str(item.get("name")), {"input": item.get("input")}
+    return kind.removesuffix("_call"), _strip(item)
+
+
+def read_output(item: Json, parts: Container[object]) -> str | list[Json]:
+    """Return a call's output as text, or as a list of parts if all are of the types in `parts`."""
+    output = item.get("output")
+    if output is None and "output" not in item:
+        output = _strip(item)
+    if isinstance(output, dict) and output.get("type") == "computer_screenshot":
+        output = [output]
+    if isinstance(output, list) and all(isinstance(part, dict) and part.get("type") in parts for part in output):
+        return output
+    return output if isinstance(output, str) else msgspec.json.encode(output).decode()
+
+
+def _strip(item: Json) -> Json:
+    return {name: value for name, value in item.items() if name not in _ENVELOPE}
