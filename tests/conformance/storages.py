@@ -14,11 +14,10 @@ import msgspec
 
 from outlive.core.requests.create import CreateResponse
 from outlive.ports.catalog import Catalog
-from outlive.ports.conversations import Conversations
 from outlive.ports.history import History
 from outlive.ports.journal import Journal
 from outlive.ports.ledger import Admission, Lease, Ledger, Position, Quota, RunLedger
-from outlive.ports.retention import Retention
+from outlive.ports.storage import Conversations, Retention
 from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.postgres import connection as postgres
 from outlive.storage.postgres.catalog import PostgresCatalog

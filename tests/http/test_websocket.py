@@ -57,9 +57,7 @@ def test_a_client_that_does_not_read_is_sent_one_frame_and_no_more(tmp_path: Pat
         client.reads.clear()
         client.create()
         await client.wait("response.created")
-        assert (await harness.end(client.events[0]["response"]["id"]))[
-            "status"
-        ] == "completed"
+        assert (await harness.end(client.events[0]["response"]["id"]))["status"] == "completed"
         assert [event["type"] for event in client.events] == ["response.created"]
         client.reads.set()
         client.leave()

@@ -10,7 +10,7 @@ import msgspec
 
 from outlive.core.errors import StorageUnavailable
 from outlive.ports.clock import Clock
-from outlive.ports.retention import Retention
+from outlive.ports.storage import Retention
 
 log = logging.getLogger(__name__)
 

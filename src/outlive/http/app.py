@@ -10,8 +10,7 @@ from starlette.routing import Match, Route, Router
 
 from outlive.core.errors import ClientDisconnected, Misdirected, OutliveError
 from outlive.engine.engine import Engine
-from outlive.http.auth import Auth
-from outlive.http.cors import Cors
+from outlive.http.access import Auth, Cors
 from outlive.http.errors import describe, encode, envelope
 from outlive.http.openapi.document import Handler
 from outlive.http.request import Receive, Reply, Request, Scope, Send

@@ -1,12 +1,12 @@
-"""/v1/chat/completions: a stateless pass-through that says so when it is asked for state (D12)."""
+"""/v1/chat/completions, a stateless pass-through that refuses state (D12), and /v1/models."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 
-from outlive.core.errors import InvalidRequest, UpstreamFault
-from outlive.http.request import Request, while_connected
+from outlive.core.errors import InvalidRequest, NotFound, UpstreamFault
+from outlive.http.request import Reply, Request, json_reply, while_connected
 from outlive.ports.backend import PassedAnswer
 
 # Fields that ask for state, and what to do instead.
@@ -50,3 +50,17 @@ async def _relay(request: Request, passed: PassedAnswer) -> None:
         # A broken upstream ends the stream without a last chunk, so that the client sees that it is not whole.
     finally:
         leaving.cancel()
+
+
+async def list_models(request: Request) -> Reply:
+    """List the models."""
+    return json_reply({"object": "list", "data": await request.engine.list_models()})
+
+
+async def retrieve_model(request: Request) -> Reply:
+    """Return one model."""
+    wanted = request.params["model"]
+    for model in await request.engine.list_models():
+        if model["id"] == wanted:
+            return json_reply(model)
+    raise NotFound(f"The model '{wanted}' does not exist.", param="model", code="model_not_found")

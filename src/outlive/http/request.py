@@ -13,7 +13,7 @@ from outlive import __version__
 from outlive.core.errors import ClientDisconnected, InvalidRequest, TooLarge, UnsupportedMedia
 from outlive.core.requests.body import decode_body
 from outlive.engine.engine import Engine
-from outlive.http.connection import ClientConnection
+from outlive.http.protocol import ClientConnection
 from outlive.ports.catalog import Page, Paging
 
 T = TypeVar("T")

@@ -8,10 +8,25 @@ from functools import cache
 import msgspec
 
 from outlive.core.requests.create import CompactBody, CountBody, CreateBody
-from outlive.http import chat, contexts, conversations, health, models, responses
+from outlive.http import chat, contexts, conversations, responses
 from outlive.http.openapi import answers, bodies
 from outlive.http.openapi.document import Route, make_document
-from outlive.http.request import Reply, Request
+from outlive.http.request import Reply, Request, json_reply
+
+
+async def healthz(request: Request) -> Reply:
+    """Answer that the process is alive."""
+    return json_reply({"status": "ok"})
+
+
+async def readyz(request: Request) -> Reply:
+    """Answer 200 if this server should be sent requests, else 503 with the reason."""
+    reason = await request.engine.find_problem()
+    if reason is None:
+        return json_reply({"status": "ready"})
+    reply = json_reply({"status": "not ready", "reason": reason}, {"retry-after": "1"})
+    reply.status = 503
+    return reply
 
 
 async def describe(request: Request) -> Reply:
@@ -68,14 +83,14 @@ ROUTES = [
           "One item."),
     Route("DELETE", "/v1/conversations/{id}/items/{item_id}", conversations.delete_item, "deleteItem",
           answers.Conversation, "Delete an item, and answer with the conversation.", refuses=(400,)),
-    Route("GET", "/v1/models", models.list_all, "listModels", answers.ModelList, "List the upstreams' models."),
-    Route("GET", "/v1/models/{model:path}", models.retrieve, "getModel", answers.Model,
+    Route("GET", "/v1/models", chat.list_models, "listModels", answers.ModelList, "List the upstreams' models."),
+    Route("GET", "/v1/models/{model:path}", chat.retrieve_model, "getModel", answers.Model,
           "One of them; its name may hold slashes."),
     Route("POST", "/v1/chat/completions", chat.create, "createChatCompletion", answers.Anything,
           "Passed through to the upstream, and nothing of it is kept.",
           body=bodies.ChatBody, streams=answers.Anything, refuses=(429,)),
-    Route("GET", "/healthz", health.healthz, "isAlive", answers.Health, "200 while the process lives.", open=True),
-    Route("GET", "/readyz", health.readyz, "isReady", answers.Health,
+    Route("GET", "/healthz", healthz, "isAlive", answers.Health, "200 while the process lives.", open=True),
+    Route("GET", "/readyz", readyz, "isReady", answers.Health,
           "200 when it should be sent requests, else 503.", open=True),
     Route("GET", "/openapi.json", describe, "describe", answers.Anything, "This document.", open=True),
 ]

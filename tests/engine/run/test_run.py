@@ -14,13 +14,13 @@ from aiohttp import web
 from outlive.core.endings import TerminalStatus
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.engine.delivery import pending
-from outlive.engine.run.run import RETRIES, TOO_LONG, Run
+from outlive.engine.run.run import MISTAKE, RETRIES, TOO_LONG, Run
 from outlive.ports.backend import ModelCall
 from outlive.testing import Script, answer, finish_chunk, text_chunk, usage_chunk
 from tests.dialects.upstream import serve
 from tests.engine.harness import Harness, answer_of, run_with_harness, text_of
 from tests.engine.tool_harness import NoTools, ToolHarness, texts
-from tests.engine.virtual_clock import turn
+from tests.engine.virtual_clock import run_virtually, turn
 from tests.support.scripting import Gate
 
 BROKEN = UpstreamFault("The model's server went away.")
@@ -187,6 +187,19 @@ def test_a_context_that_the_upstream_cannot_be_sent_fails_as_a_bad_prompt(tmp_pa
     run_with_harness(tmp_path, body, DONE)
 
 
+def test_a_bug_in_a_run_ends_the_response(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def body(harness: Harness) -> None:
+        def raise_bug(call: ModelCall) -> Any:
+            raise RuntimeError("secret inside")
+
+        harness.backend.translator = raise_bug  # type: ignore[method-assign]
+        final = await harness.answer()
+        assert final["error"] == {"code": "server_error", "message": MISTAKE}
+        assert f"running response failed response={final['id']}" in caplog.text
+
+    run_with_harness(tmp_path, body, DONE)
+
+
 # -- limits and losses
 
 
@@ -239,6 +252,17 @@ def test_a_run_that_lost_its_lease_stops_its_upstream_call_and_writes_nothing(tm
 
     gate = Gate()
     run_with_harness(tmp_path, body, ["Hel", gate, "lo", Gate()])  # at the end the upstream is silent for ever
+
+
+def test_a_run_that_is_lost_before_it_begins_asks_no_model() -> None:
+    async def body() -> None:
+        harness = ToolHarness(NoTools(), DONE, tools=[])
+        running = harness.start()
+        harness.live.lose()
+        await running
+        assert (harness.backend.calls, harness.batches()) == ([], [1])
+
+    run_virtually(body())
 
 
 # -- storage that is slow or down

@@ -215,6 +215,25 @@ def test_a_response_ends_before_its_tools_are_closed() -> None:
     assert states == [State.ENDED, State.ENDED]
 
 
+def test_tools_that_cannot_be_closed_leave_the_end_of_the_response_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    class BrokenToolbox(StubToolbox):
+        async def open(self, session_request: SessionRequest) -> ToolSession:
+            session = await super().open(session_request)
+
+            async def close() -> None:
+                raise RuntimeError
+
+            session.close = close  # type: ignore[method-assign]
+            return session
+
+    async def body() -> None:
+        harness = ToolHarness(BrokenToolbox(weather()), *TWO_STEPS)
+        assert (await harness.run())["status"] == "completed"
+        assert "running response failed response=resp_1" in caplog.text
+
+    run_virtually(body())
+
+
 # -- calls of client tools, and limits
 
 

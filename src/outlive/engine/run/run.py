@@ -21,7 +21,7 @@ from outlive.core.toolcalls import calls
 from outlive.core.toolcalls.buffer import RequestedCall
 from outlive.core.usage import NOTHING_USED, add_usage
 from outlive.engine.delivery.committer import Committer
-from outlive.engine.delivery.live import LiveResponse
+from outlive.engine.delivery.live import LiveResponse, State
 from outlive.engine.run.closer import Closer
 from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.context import ContextLoader
@@ -109,10 +109,11 @@ class Run:
         except StaleFence:
             pass  # the other worker ends it
         except Exception:
-            # A bug must not leave a response without an end.
+            # A bug must not leave a response without an end. Once an end was sent, the committer sees to it.
             log.exception("running response failed response=%s", self._log.response_id)
-            with contextlib.suppress(StaleFence):
-                await self._services.closer.fail(self._live, UpstreamFault(MISTAKE, retryable=False))
+            if self._live.state is State.OPEN:
+                with contextlib.suppress(StaleFence):
+                    await self._services.closer.fail(self._live, UpstreamFault(MISTAKE, retryable=False))
 
     async def _run_limited(self, seconds: float) -> None:
         try:

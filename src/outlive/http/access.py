@@ -1,0 +1,106 @@
+"""Access: owners by their keys (without keys, only programs of this machine), and cross-origin requests."""
+
+from __future__ import annotations
+
+import hmac
+from hashlib import sha256
+
+from outlive.core.errors import Forbidden, Unauthenticated
+from outlive.http.request import Reply, Request
+
+LOCAL = "local"
+_LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+class Auth:
+    """Checks keys, which are kept as digests only and compared in constant time."""
+
+    def __init__(self, keys: dict[str, list[str]], origins: list[str]) -> None:
+        self._digests = [(sha256(key.encode()).digest(), owner) for owner, own in keys.items() for key in own]
+        self._origins = frozenset(origins)
+
+    def admit(self, request: Request) -> str:
+        """Return the owner of a request. Raises Unauthenticated or Forbidden."""
+        if not self._digests:
+            self._check_local(request)
+            return LOCAL
+        scheme, _, key = (request.header(b"authorization") or "").partition(" ")
+        digest = sha256(key.strip().encode("utf-8", "replace")).digest()
+        owner = None
+        for known, name in self._digests:
+            if hmac.compare_digest(known, digest):
+                owner = name
+        if owner is None or scheme.lower() != "bearer":
+            raise Unauthenticated
+        return owner
+
+    def _check_local(self, request: Request) -> None:
+        """Refuse web pages while there are no keys: neither a name that resolves here nor another origin is allowed."""
+        host = (request.header(b"host") or "").lower()
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        if name not in _LOCAL_HOSTS:
+            raise Forbidden(
+                "This server has no keys, so it answers only to localhost. Start it with --api-key NAME=KEY to use "
+                "another name.",
+                code="forbidden_host",
+            )
+        origin = request.header(b"origin")
+        if origin is not None and origin not in self._origins and origin.rpartition("://")[2].lower() != host:
+            raise Forbidden(
+                f"Pages of {origin} may not use this server. Start it with --cors-origin {origin} to allow them.",
+                code="forbidden_origin",
+            )
+
+
+EXPOSED_HEADERS = "x-request-id, retry-after, openai-poll-after-ms"
+METHODS = "GET, POST, DELETE, OPTIONS"
+# Requested by browsers on the SDK's behalf; x-stainless-* is a family, so requested headers are checked one by one.
+ALLOWED_HEADERS = frozenset(
+    {
+        "authorization",
+        "content-type",
+        "accept",
+        "idempotency-key",
+        "openai-organization",
+        "openai-project",
+        "openai-beta",
+        "last-event-id",
+        "x-client-request-id",
+    }
+)
+
+
+class Cors:
+    """Answers browsers that ask across origins."""
+
+    def __init__(self, origins: list[str]) -> None:
+        self._origins = frozenset(origins)
+
+    def headers(self, request: Request) -> dict[str, str]:
+        """Return the headers of an answer to a cross-origin request; none for any other."""
+        if not self._origins:
+            return {}
+        origin = request.header(b"origin")
+        if origin is None or not (origin in self._origins or "*" in self._origins):
+            return {"vary": "origin"}
+        return {
+            "access-control-allow-origin": origin,
+            "access-control-expose-headers": EXPOSED_HEADERS,
+            "vary": "origin",
+        }
+
+    def preflight(self, request: Request) -> Reply | None:
+        """Return the answer to a preflight request; None for any other request."""
+        if request.scope["method"] != "OPTIONS" or request.header(b"access-control-request-method") is None:
+            return None
+        asked = [name.strip().lower() for name in (request.header(b"access-control-request-headers") or "").split(",")]
+        allowed = [name for name in asked if name in ALLOWED_HEADERS or name.startswith("x-stainless-")]
+        return Reply(
+            b"",
+            204,
+            {
+                "access-control-allow-methods": METHODS,
+                "access-control-allow-headers": ", ".join(allowed),
+                "access-control-max-age": "600",
+            },
+        )
