@@ -1,4 +1,4 @@
-"""A bell between nodes in one process, which may be cut, and a heart that only counts."""
+"""A bell between nodes in one process, which a test may cut, and a heartbeat that only counts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from outlive.ports.bell import Listener, Ring
 
 
 class Bus:
-    """Carries rings from each node to all others, as long as it is not cut."""
+    """Carries rings from each node to all others while it is not cut."""
 
     def __init__(self) -> None:
         self.cut = False
@@ -45,7 +45,7 @@ class BusBell:
 
 
 class CountingHeartbeat:
-    """Beats when it is told to."""
+    """Counts its ticks, and beats until a test stops it."""
 
     def __init__(self) -> None:
         self.ticks = 0

@@ -1,4 +1,4 @@
-"""Several nodes in one process, on one database, with a bell between them that may be cut."""
+"""Several nodes in one process, on one database, with a bell between them that a test may cut."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ClusterBody = Callable[[list[Harness]], Awaitable[None]]
 
 @asynccontextmanager
 async def open_nodes(path: Path, scripts: Sequence[Sequence[Script]], **options: Any) -> AsyncIterator[list[Harness]]:
-    """One engine per list of scripts, all on one database and one bus (`harness.bus`), each hearing the others."""
+    """Open one engine per list of scripts, all on one database and one bus."""
     database, bus, ids = SqliteDatabase(str(path / "outlive.db")), Bus(), CountingIds()
     harnesses = [
         Harness(database, each, name=f"node-{number}", bus=bus, ids=ids, **options)
@@ -27,8 +27,8 @@ async def open_nodes(path: Path, scripts: Sequence[Sequence[Script]], **options:
     ]
     try:
         for harness in harnesses:
-            assert harness.engine.node is not None
-            await harness.engine.node.start()
+            assert harness.node is not None
+            await harness.node.start()
         yield harnesses
     finally:
         await database.close()
@@ -43,6 +43,6 @@ def run_with_cluster(path: Path, body: ClusterBody, *scripts: Sequence[Script], 
 
 
 async def poll_once(harness: Harness) -> None:
-    """What a node does once a second."""
-    assert harness.engine.node is not None
-    await harness.engine.node.poll_once()
+    """Do what a node does once a second."""
+    assert harness.node is not None
+    await harness.node.poll_once()

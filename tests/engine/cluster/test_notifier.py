@@ -1,4 +1,4 @@
-"""The crier rings for what is read elsewhere, as long as that is said again, and for nothing else."""
+"""The notifier rings for responses that other nodes subscribe to, while they renew that, and for no others."""
 
 from __future__ import annotations
 
@@ -6,65 +6,72 @@ import asyncio
 
 import pytest
 
-from outlive.engine.cluster.notifier import WANTED_SECONDS
-from tests.engine.mirror_harness import ADDED, Stage, deltas, read_to_end
-from tests.engine.virtual_clock import pass_time, run_virtually, turn
+from outlive.engine.cluster.notifier import SUBSCRIPTION_SECONDS
+from tests.engine.live_responses import ADDED, deltas, read_to_end
+from tests.engine.mirror_harness import TwoNodes
+from tests.engine.virtual_clock import in_virtual_time, pass_time, turn
 
 
-def test_nobody_rings_for_what_is_read_nowhere_else() -> None:
-    async def body() -> None:
-        stage = Stage()
-        run = stage.start()
-        reading = asyncio.create_task(read_to_end(stage.there.reader.follow("resp_1")))
-        await run.commit(ADDED, *deltas(3))
-        await turn()
-        await run.finish()
-        assert await reading == run.bytes
-        assert stage.bus.rung == []
-
-    run_virtually(body())
+@in_virtual_time
+async def test_a_response_that_only_its_own_node_reads_rings_nothing() -> None:
+    nodes = TwoNodes()
+    response = nodes.start()
+    reading = asyncio.create_task(read_to_end(nodes.running.follow()))
+    await response.commit(ADDED, *deltas(3))
+    await turn()
+    await response.finish()
+    assert await reading == response.bytes
+    assert nodes.bus.rung == []
 
 
-def test_what_nobody_reads_any_more_is_forgotten_on_both_sides() -> None:
-    async def body() -> None:
-        stage = Stage()
-        run = stage.start()
-        cursor = stage.here.reader.follow("resp_1")
-        await cursor.read()
-        reading = asyncio.create_task(cursor.read())
-        await turn(20)
-        assert (len(stage.here.mirrors), len(stage.there.notifier), run.live.readers) == (1, 1, 1)
-        cursor.stop()
-        await reading
-        cursor.leave()
-        stage.here.mirrors.poll_all()
-        assert len(stage.here.mirrors) == 0
-        await pass_time(WANTED_SECONDS + 1)
-        stage.there.live.wake_all()
-        await turn()
-        assert (len(stage.there.notifier), run.live.readers) == (0, 0)
-        assert run.live.read_at == pytest.approx(stage.there.clock.monotonic())
-        rung = len(stage.bus.rung)
-        await run.commit(ADDED)
-        await turn()
-        assert len(stage.bus.rung) == rung
+@in_virtual_time
+async def test_a_subscription_without_readers_ends_on_both_nodes() -> None:
+    nodes = TwoNodes()
+    response = nodes.start()
+    tail = response.live.tail
+    cursor = nodes.reading.follow()
+    await cursor.read()
+    reading = asyncio.create_task(cursor.read())
+    await turn(20)
+    assert (len(nodes.reading.mirrors), len(nodes.running.notifier), tail.readers) == (1, 1, 1)
+    cursor.stop()
+    await reading
+    cursor.close()
+    nodes.reading.mirrors.poll_all()
+    assert len(nodes.reading.mirrors) == 0
+    await pass_time(SUBSCRIPTION_SECONDS + 1)
+    nodes.running.live.wake_all()
+    await turn()
+    assert (len(nodes.running.notifier), tail.readers) == (0, 0)
+    assert tail.read_at == pytest.approx(nodes.running.clock.monotonic())
+    rung = len(nodes.bus.rung)
+    await response.commit(ADDED)
+    await turn()
+    assert len(nodes.bus.rung) == rung
 
-    run_virtually(body())
+
+@in_virtual_time
+async def test_a_renewed_subscription_lasts() -> None:
+    nodes = TwoNodes()
+    response = nodes.start()
+    cursor = nodes.reading.follow()
+    await cursor.read()
+    reading = asyncio.create_task(cursor.read())
+    for _ in range(10):
+        await pass_time(SUBSCRIPTION_SECONDS / 3)
+        nodes.reading.mirrors.subscribe_all()
+        nodes.running.live.wake_all()
+    await response.commit(ADDED)
+    await turn(10)
+    assert reading.done()
 
 
-def test_whoever_reads_on_says_so_again() -> None:
-    async def body() -> None:
-        stage = Stage()
-        run = stage.start()
-        cursor = stage.here.reader.follow("resp_1")
-        await cursor.read()
-        reading = asyncio.create_task(cursor.read())
-        for _ in range(10):
-            await pass_time(WANTED_SECONDS / 3)
-            stage.here.mirrors.subscribe_all()
-            stage.there.live.wake_all()
-        await run.commit(ADDED)
-        await turn(10)
-        assert reading.done()
-
-    run_virtually(body())
+@in_virtual_time
+async def test_a_subscription_ends_with_its_response() -> None:
+    nodes = TwoNodes()
+    response = nodes.start()
+    reading = asyncio.create_task(read_to_end(nodes.reading.follow()))
+    await turn(20)
+    await response.finish()
+    await reading
+    assert (len(nodes.running.notifier), response.live.tail.readers) == (0, 0)

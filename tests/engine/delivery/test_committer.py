@@ -7,62 +7,21 @@ from itertools import pairwise
 
 import pytest
 
-from outlive.core.errors import Behind, StaleFence, StorageUnavailable
-from outlive.core.events import AnyDraft, Channel, Delta, Draft, read_frame, split_frames
-from outlive.core.fold import Fold
-from outlive.core.grammar import OUTPUT_TEXT
-from outlive.engine.delivery.committer import RETRY_SECONDS, Committer
-from outlive.engine.delivery.live import LiveResponse, LiveResponses
-from outlive.engine.delivery.reader import Reader
+from outlive.core.errors import Behind, InvalidRequest, StaleFence, StorageUnavailable
+from outlive.core.events import read_frame, split_frames
+from outlive.engine.delivery.committer import ENDINGS, RETRY_SECONDS, Committer
+from outlive.engine.delivery.live import LiveResponse, LiveResponses, State
+from outlive.engine.delivery.reader import Reader, Shutdown
+from outlive.engine.run.closer import Closer
+from outlive.ports.backend import Backend
 from outlive.ports.journal import Batch
-from outlive.ports.ledger import AppendResult, AppendResults, Checkpoint, Closing, Entry, Lease
-from tests.core.journals import opening
-from tests.engine.virtual_clock import VirtualClock, run_virtually, turn
+from outlive.ports.ledger import AppendResult, Entry
+from outlive.storage.memory import MemoryJournal, MemoryLedger
+from tests.core.journals import frames_of, opening
+from tests.engine.live_responses import ADDED, COMPLETED, HeldLedger, deltas, make_live, texts
+from tests.engine.virtual_clock import VirtualClock, elapsed, in_virtual_time, pass_time, turn
 
 LINGER = 0.005
-CHANNEL = Channel(OUTPUT_TEXT, "msg_1", 0)
-ADDED = Draft(
-    "response.output_item.added", {"output_index": 0, "item": {"id": "msg_1", "type": "message", "content": []}}
-)
-
-
-class HeldLedger:
-    """A ledger whose commits end when, and as, the test says; no real one can be held in mid-commit."""
-
-    def __init__(self) -> None:
-        self.appends: list[tuple[float, list[Entry], asyncio.Future[AppendResults]]] = []
-        self.closings: list[tuple[float, Closing, asyncio.Future[None]]] = []
-
-    def append(self, entries: list[Entry]) -> asyncio.Future[AppendResults]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[AppendResults] = loop.create_future()
-        self.appends.append((loop.time(), entries, future))
-        return future
-
-    def close(self, closing: Closing) -> asyncio.Future[None]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self.closings.append((loop.time(), closing, future))
-        return future
-
-    async def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None: ...
-
-    async def commit(self, kept: AppendResults | None = None) -> list[Entry]:
-        """Let the last append succeed; what was in it."""
-        _, entries, future = self.appends[-1]
-        future.set_result(kept if kept is not None else [AppendResult.WRITTEN] * len(entries))
-        await turn()
-        return entries
-
-    async def fail(self, error: Exception | None = None) -> None:
-        self.appends[-1][2].set_exception(error or StorageUnavailable("append"))
-        await turn()
-
-    async def next_append(self, count: int) -> float:
-        """When the commit of that number began."""
-        while len(self.appends) < count:
-            await asyncio.sleep(0.0001)
-        return self.appends[count - 1][0]
 
 
 class NoJournal:
@@ -70,439 +29,501 @@ class NoJournal:
         raise AssertionError("everything is in the tail")
 
     async def read_many(self, after: dict[str, int], max_bytes: int) -> dict[str, Batch | None]:
-        raise AssertionError("nobody else runs anything")
+        raise AssertionError("nothing runs on another node")
 
 
-class Stage:
+class CommitterHarness:
+    """A committer on a ledger that the test holds, with readers of the tails that it feeds."""
+
     def __init__(self) -> None:
         self.ledger = HeldLedger()
         self.committer = Committer(self.ledger, VirtualClock(), LINGER)
         self.live = LiveResponses()
-        self.draining = self.leaving = False
-        self.reader = Reader(self.live, NoJournal(), VirtualClock(), self, 15.0)
+        self.reader = Reader(self.live, NoJournal(), VirtualClock(), Shutdown(), 15.0)
+        self.memory_journal = MemoryJournal()
+        self.memory = MemoryLedger(self.memory_journal)
 
-    def live(self, response_id: str = "resp_1", visible: bool = False) -> LiveResponse:
-        fold = Fold()
-        fold.apply([*opening(), ADDED] if visible else opening())
-        live = LiveResponse(Lease(response_id, 1, 1), fold)
-        self.live.enter(live)
+    def start(self, response_id: str = "resp_1", *, visible: bool = False) -> LiveResponse:
+        """Start a stored response."""
+        durable = [*opening(), ADDED] if visible else opening()
+        live = make_live(response_id, ledger=self.ledger, durable=durable)
+        self.live.add(live)
         return live
 
+    def start_ephemeral(self, response_id: str = "resp_e") -> LiveResponse:
+        """Start a response with `store: false`."""
+        lease = self.memory.admit(response_id, frames_of(opening()), len(opening()))
+        live = make_live(lease=lease, ledger=self.memory)
+        self.live.add(live)
+        return live
 
-def deltas(*texts: str) -> list[AnyDraft]:
-    return [Delta(CHANNEL, text) for text in texts]
+    def close(self, live: LiveResponse) -> asyncio.Task[None]:
+        """Close a response as a closer does it."""
+
+        async def close() -> None:
+            live.transition("close")
+            await self.committer.wait_idle(live)
+            failed = self.committer.close(live, [COMPLETED], status="completed", snapshot=b"{}", turn=[])
+            await self.committer.wait_tried(live, failed)
+            await self.committer.wait_closed(live)
+
+        return asyncio.create_task(close())
 
 
 def numbers(entry: Entry) -> list[int]:
     return [read_frame(frame)["sequence_number"] for frame in split_frames(entry.frames)]
 
 
-# -- persist, then deliver
+# -- durable first, then visible
 
 
-def test_a_reader_sees_nothing_before_the_commit_is_over() -> None:
-    async def body() -> None:
-        stage = Stage()
-        live = stage.live()
-        cursor = stage.reader.follow("resp_1", live.committed)
-        reading = asyncio.create_task(cursor.read())
-        stage.committer.submit(live, [ADDED, *deltas("Hi")])
-        await turn()
-        assert len(stage.ledger.appends) == 1
-        assert not reading.done()
-        assert live.fold.output == []
-        (entry,) = await stage.ledger.commit()
-        assert reading.done()
-        assert reading.result() == entry.frames
-        assert len(live.fold.output) == 1
-
-    run_virtually(body())
+@in_virtual_time
+async def test_a_reader_sees_nothing_before_the_commit_is_over() -> None:
+    harness = CommitterHarness()
+    live = harness.start()
+    cursor = harness.reader.follow("resp_1", live.tail.committed)
+    reading = asyncio.create_task(cursor.read())
+    harness.committer.submit(live, [ADDED, *texts("Hi")])
+    await turn()
+    assert len(harness.ledger.appends) == 1
+    assert not reading.done()
+    assert live.fold.output == []
+    (entry,) = await harness.ledger.commit()
+    assert reading.done()
+    assert reading.result() == entry.frames
+    assert len(live.fold.output) == 1
 
 
-def test_the_terminal_event_too_shows_only_once_it_is_committed() -> None:
-    async def body() -> None:
-        stage = Stage()
-        live = stage.live()
-        cursor = stage.reader.follow("resp_1", live.committed)
-        reading = asyncio.create_task(cursor.read())
-        closing = close(stage, live)
-        await turn()
-        assert not reading.done()
-        assert not live.ended
-        stage.ledger.closings[0][2].set_result(None)
-        await closing
-        assert (await reading) == stage.ledger.closings[0][1].entry.frames
-        assert cursor.ended
-        assert live.final == b"{}"
-
-    run_virtually(body())
+@in_virtual_time
+async def test_a_reader_sees_the_terminal_event_once_it_is_committed() -> None:
+    harness = CommitterHarness()
+    live = harness.start()
+    cursor = harness.reader.follow("resp_1", live.tail.committed)
+    reading = asyncio.create_task(cursor.read())
+    closing = harness.close(live)
+    await turn()
+    assert not reading.done()
+    assert not live.tail.ended
+    closed = await harness.ledger.commit_close()
+    await closing
+    assert await reading == closed.entry.frames
+    assert cursor.ended
+    assert live.tail.final == b"{}"
 
 
-def close(stage: Stage, live: LiveResponse) -> asyncio.Task[None]:
-    async def closing() -> None:
-        last = Draft("response.completed", {"response": {"status": "completed"}})
-        await stage.committer.close(live, [last], status="completed", snapshot=b"{}", turn=[])
-        await stage.committer.closed(live)
-
-    return asyncio.create_task(closing())
+# -- one commit after the other
 
 
-# -- one flush after the other
+@in_virtual_time
+async def test_an_idle_committer_commits_at_once() -> None:
+    harness = CommitterHarness()
+    harness.committer.submit(harness.start(), [ADDED])
+    assert await harness.ledger.wait_append(1) == 0.0
 
 
-def test_an_idle_committer_commits_at_once() -> None:
-    async def body() -> None:
-        stage = Stage()
-        stage.committer.submit(stage.live(), [ADDED])
-        assert await stage.ledger.next_append(1) == 0.0
-
-    run_virtually(body())
-
-
-def test_what_comes_during_a_commit_goes_into_the_next_one_in_order() -> None:
-    async def body() -> None:
-        stage = Stage()
-        one, two = stage.live("resp_1"), stage.live("resp_2")
-        stage.committer.submit(one, [ADDED])
-        await turn()
-        for text in "abc":
-            stage.committer.submit(one, deltas(text))
-            stage.committer.submit(two, [ADDED] if text == "a" else deltas(text))
-        await turn()
-        assert len(stage.ledger.appends) == 1
-        await stage.ledger.commit()
-        await stage.ledger.next_append(2)
-        entries = await stage.ledger.commit()
-        assert [(entry.lease.response_id, numbers(entry)) for entry in entries] == [
-            ("resp_1", [3, 4, 5]),
-            ("resp_2", [2, 3, 4]),
-        ]
-        assert [one.committed, two.committed] == [5, 4]
-
-    run_virtually(body())
+@in_virtual_time
+async def test_events_that_come_during_a_commit_go_into_the_next_one_in_order() -> None:
+    harness = CommitterHarness()
+    one, two = harness.start("resp_1"), harness.start("resp_2")
+    harness.committer.submit(one, [ADDED])
+    await turn()
+    for text in "abc":
+        harness.committer.submit(one, texts(text))
+        harness.committer.submit(two, [ADDED] if text == "a" else texts(text))
+    await turn()
+    assert len(harness.ledger.appends) == 1
+    await harness.ledger.commit()
+    await harness.ledger.wait_append(2)
+    entries = await harness.ledger.commit()
+    assert [(entry.lease.response_id, numbers(entry)) for entry in entries] == [
+        ("resp_1", [3, 4, 5]),
+        ("resp_2", [2, 3, 4]),
+    ]
+    assert [one.tail.committed, two.tail.committed] == [5, 4]
 
 
-def test_under_load_a_commit_waits_for_company_but_never_longer_than_the_linger() -> None:
-    async def body() -> None:
-        stage = Stage()
-        live = stage.live(visible=True)
-        for count, wait in ((2, 0.0005), (5, 0.002), (100, LINGER)):
-            stage.committer.submit(live, deltas(*["x"] * count))
-            n = len(stage.ledger.appends)
-            await stage.ledger.next_append(n + 1)
-            await stage.ledger.commit()
-            committed_at = asyncio.get_running_loop().time()
-            stage.committer.submit(live, deltas("y"))
-            began = await stage.ledger.next_append(n + 2)
-            assert began - committed_at == pytest.approx(wait)
-            await stage.ledger.commit()
-            await asyncio.sleep(1)
-
-    run_virtually(body())
+@in_virtual_time
+async def test_under_load_a_commit_waits_for_more_events_but_never_longer_than_the_linger() -> None:
+    harness = CommitterHarness()
+    live = harness.start(visible=True)
+    for count, wait in ((2, 0.0005), (5, 0.002), (100, LINGER)):
+        harness.committer.submit(live, deltas(count))
+        n = len(harness.ledger.appends)
+        await harness.ledger.wait_append(n + 1)
+        await harness.ledger.commit()
+        committed_at = elapsed()
+        harness.committer.submit(live, texts("y"))
+        began = await harness.ledger.wait_append(n + 2)
+        assert began - committed_at == pytest.approx(wait)
+        await harness.ledger.commit()
+        await pass_time(1)
 
 
-def test_the_first_output_of_a_response_does_not_wait_for_company() -> None:
-    async def body() -> None:
-        stage = Stage()
-        busy, fresh = stage.live("resp_1", visible=True), stage.live("resp_2")
-        stage.committer.submit(busy, deltas(*["x"] * 100))
-        await turn()
-        await stage.ledger.commit()
-        now = asyncio.get_running_loop().time()
-        stage.committer.submit(busy, deltas("y"))
-        stage.committer.submit(fresh, [ADDED])
-        assert await stage.ledger.next_append(2) == now
-
-    run_virtually(body())
+@in_virtual_time
+async def test_the_first_output_of_a_response_does_not_wait_for_more_events() -> None:
+    harness = CommitterHarness()
+    busy, fresh = harness.start("resp_1", visible=True), harness.start("resp_2")
+    harness.committer.submit(busy, deltas(100))
+    await turn()
+    await harness.ledger.commit()
+    now = elapsed()
+    harness.committer.submit(busy, texts("y"))
+    harness.committer.submit(fresh, [ADDED])
+    assert await harness.ledger.wait_append(2) == now
 
 
-def test_the_first_output_waits_for_the_commit_under_way_and_no_longer() -> None:
-    async def body() -> None:
-        stage = Stage()
-        busy, fresh = stage.live("resp_1", visible=True), stage.live("resp_2")
-        stage.committer.submit(busy, deltas(*["x"] * 100))
-        await turn()
-        stage.committer.submit(fresh, [ADDED])
-        await turn()
-        await stage.ledger.commit()
-        now = asyncio.get_running_loop().time()
-        assert await stage.ledger.next_append(2) == now
-
-    run_virtually(body())
+@in_virtual_time
+async def test_the_first_output_waits_for_the_commit_under_way_and_no_longer() -> None:
+    harness = CommitterHarness()
+    busy, fresh = harness.start("resp_1", visible=True), harness.start("resp_2")
+    harness.committer.submit(busy, deltas(100))
+    await turn()
+    harness.committer.submit(fresh, [ADDED])
+    await turn()
+    await harness.ledger.commit()
+    now = elapsed()
+    assert await harness.ledger.wait_append(2) == now
 
 
-# -- stale and failing
+# -- stale leases and failing commits
 
 
-def test_a_stale_response_is_lost_and_the_others_go_on() -> None:
-    async def body() -> None:
-        stage = Stage()
-        one, two = stage.live("resp_1"), stage.live("resp_2")
-        stage.committer.submit(one, [ADDED])
-        stage.committer.submit(two, [ADDED])
-        await turn()
-        await stage.ledger.commit([AppendResult.STALE, AppendResult.WRITTEN])
-        assert (one.lost, one.committed) == (True, 1)
-        assert (two.lost, two.committed) == (False, 2)
-
-    run_virtually(body())
+@in_virtual_time
+async def test_a_response_with_a_stale_lease_is_lost_and_the_others_go_on() -> None:
+    harness = CommitterHarness()
+    one, two = harness.start("resp_1"), harness.start("resp_2")
+    harness.committer.submit(one, [ADDED])
+    harness.committer.submit(two, [ADDED])
+    await turn()
+    await harness.ledger.commit([AppendResult.STALE, AppendResult.WRITTEN])
+    assert (one.state, one.tail.lost, one.tail.committed) == (State.LOST, True, 1)
+    assert (two.state, two.tail.lost, two.tail.committed) == (State.OPEN, False, 2)
 
 
 @pytest.mark.parametrize("error", [StorageUnavailable("append"), RuntimeError("a mistake of ours")])
-def test_what_could_not_be_committed_goes_first_next_time(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    async def body() -> None:
-        stage = Stage()
-        live = stage.live(visible=True)
-        stage.committer.submit(live, deltas("a", "b"))
-        await turn()
-        stage.committer.submit(live, deltas("c"))
-        await stage.ledger.fail(error)
-        assert live.committed == 2
-        await stage.ledger.next_append(2)
-        (entry,) = await stage.ledger.commit()
-        assert numbers(entry) == [3, 4, 5]
-        assert live.committed == 5
-
-    run_virtually(body())
-
-
-def test_a_storage_that_is_down_is_tried_again_less_and_less_often() -> None:
-    async def body() -> None:
-        stage = Stage()
-        live, times = stage.live(visible=True), []
-        stage.committer.submit(live, deltas("a"))
-        for n in range(6):
-            times.append(await stage.ledger.next_append(n + 1))
-            await stage.ledger.fail()
-            # Neither more events nor a first output make it try sooner.
-            stage.committer.submit(live, deltas("b"))
-            stage.committer.submit(stage.live(f"resp_{n + 2}"), [ADDED])
-        waits = [later - earlier for earlier, later in pairwise(times)]
-        assert waits == pytest.approx([*RETRY_SECONDS, RETRY_SECONDS[-1]], abs=0.001)
-        await stage.ledger.next_append(7)
-        assert len(await stage.ledger.commit()) == 7
-        assert live.committed == 9
-
-    run_virtually(body())
+@in_virtual_time
+async def test_events_that_could_not_be_committed_go_first_in_the_next_commit(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness = CommitterHarness()
+    live = harness.start(visible=True)
+    harness.committer.submit(live, texts("a", "b"))
+    await turn()
+    harness.committer.submit(live, texts("c"))
+    await harness.ledger.fail(error)
+    assert live.tail.committed == 2
+    await harness.ledger.wait_append(2)
+    (entry,) = await harness.ledger.commit()
+    assert numbers(entry) == [3, 4, 5]
+    assert live.tail.committed == 5
+    assert ("a mistake of ours" in caplog.text) is isinstance(error, RuntimeError)
 
 
-# -- settling and closing
+@in_virtual_time
+async def test_a_storage_that_is_down_is_tried_again_less_and_less_often() -> None:
+    harness = CommitterHarness()
+    live, times = harness.start(visible=True), []
+    harness.committer.submit(live, texts("a"))
+    for n in range(6):
+        times.append(await harness.ledger.wait_append(n + 1))
+        await harness.ledger.fail()
+        # Neither more events nor a first output make it try sooner.
+        harness.committer.submit(live, texts("b"))
+        harness.committer.submit(harness.start(f"resp_{n + 2}"), [ADDED])
+    waits = [later - earlier for earlier, later in pairwise(times)]
+    assert waits == pytest.approx([*RETRY_SECONDS, RETRY_SECONDS[-1]], abs=0.001)
+    await harness.ledger.wait_append(7)
+    assert len(await harness.ledger.commit()) == 7
+    assert live.tail.committed == 9
 
 
-def test_settling_waits_for_the_commit_or_for_the_loss() -> None:
-    async def body() -> None:
-        stage = Stage()
-        for kept in AppendResult:
-            live = stage.live()
-            stage.committer.submit(live, [ADDED])
-            settling = asyncio.create_task(stage.committer.flush(live))
-            await turn()
-            assert not settling.done()
-            await stage.ledger.commit([kept])
-            await settling
-            assert live.lost is (kept is AppendResult.STALE)
-            await asyncio.sleep(1)
-
-    run_virtually(body())
+# -- flushing and closing
 
 
-def test_closing_takes_along_what_is_pending_and_waits_for_what_is_under_way() -> None:
-    async def body() -> None:
-        stage = Stage()
-        live = stage.live(visible=True)
-        stage.committer.submit(live, deltas("a"))
-        await turn()
-        stage.committer.submit(live, deltas("b"))
-        closing = close(stage, live)
-        await turn()
-        assert stage.ledger.closings == []
-        await stage.ledger.commit()
-        _, closed, done = stage.ledger.closings[0]
-        assert numbers(closed.entry) == [4, 5]
-        done.set_result(None)
+@pytest.mark.parametrize("result", AppendResult)
+@in_virtual_time
+async def test_flushing_waits_for_the_commit_or_for_the_loss(result: AppendResult) -> None:
+    harness = CommitterHarness()
+    live = harness.start()
+    harness.committer.submit(live, [ADDED])
+    flushing = asyncio.create_task(harness.committer.flush(live))
+    await turn()
+    assert not flushing.done()
+    await harness.ledger.commit([result])
+    await flushing
+    assert live.tail.lost is (result is AppendResult.STALE)
+
+
+@in_virtual_time
+async def test_closing_takes_along_what_is_pending_and_waits_for_the_commit_under_way() -> None:
+    harness = CommitterHarness()
+    live = harness.start(visible=True)
+    harness.committer.submit(live, texts("a"))
+    await turn()
+    harness.committer.submit(live, texts("b"))
+    closing = harness.close(live)
+    await turn()
+    assert harness.ledger.closings == []
+    await harness.ledger.commit()
+    closed = await harness.ledger.commit_close()
+    assert numbers(closed.entry) == [4, 5]
+    await closing
+    await pass_time(1)
+    assert len(harness.ledger.appends) == 1
+    assert live.tail.committed == 5
+
+
+@in_virtual_time
+async def test_closing_after_a_failed_commit_carries_its_events() -> None:
+    harness = CommitterHarness()
+    live = harness.start(visible=True)
+    harness.committer.submit(live, texts("a"))
+    await turn()
+    closing = harness.close(live)
+    await turn()
+    await harness.ledger.fail()
+    closed = await harness.ledger.commit_close()
+    assert numbers(closed.entry) == [3, 4]
+    await closing
+    await pass_time(5)
+    assert len(harness.ledger.appends) == 1
+
+
+@in_virtual_time
+async def test_closing_is_tried_again_while_the_storage_is_down() -> None:
+    harness = CommitterHarness()
+    live = harness.start()
+    closing = harness.close(live)
+    await turn()
+    for pause in RETRY_SECONDS:
+        await harness.ledger.fail_close()
+        assert not live.tail.ended
+        await pass_time(pause)
+    await harness.ledger.commit_close()
+    await closing
+    times = [time for time, _, _ in harness.ledger.closings]
+    assert [later - earlier for earlier, later in pairwise(times)] == pytest.approx(RETRY_SECONDS)
+    assert len({closed.entry.frames for _, closed, _ in harness.ledger.closings}) == 1
+    assert live.tail.ended
+
+
+@in_virtual_time
+async def test_the_first_try_of_a_closing_is_over_when_it_failed() -> None:
+    harness = CommitterHarness()
+    live = harness.start()
+    live.transition("close")
+    failed = harness.committer.close(live, [COMPLETED], status="completed", snapshot=b"{}", turn=[])
+    waiting = asyncio.create_task(harness.committer.wait_tried(live, failed))
+    await turn()
+    assert not waiting.done()
+    await harness.ledger.fail_close()
+    await waiting
+    assert failed.done()
+    assert live.state is State.ENDING
+
+
+@in_virtual_time
+async def test_closing_under_a_stale_lease_loses_the_response() -> None:
+    harness = CommitterHarness()
+    live = harness.start()
+    closing = harness.close(live)
+    await turn()
+    await harness.ledger.fail_close(StaleFence())
+    with pytest.raises(StaleFence):
         await closing
-        await asyncio.sleep(1)
-        assert len(stage.ledger.appends) == 1
-        assert live.committed == 5
-
-    run_virtually(body())
+    assert live.state is State.LOST
+    assert not live.tail.ended
 
 
-def test_closing_after_a_failed_commit_carries_what_failed() -> None:
-    async def body() -> None:
-        stage = Stage()
-        live = stage.live(visible=True)
-        stage.committer.submit(live, deltas("a"))
-        await turn()
-        closing = close(stage, live)
-        await turn()
-        await stage.ledger.fail()
-        _, closed, done = stage.ledger.closings[0]
-        assert numbers(closed.entry) == [3, 4]
-        done.set_result(None)
+@in_virtual_time
+async def test_a_run_that_is_cancelled_while_closing_is_closed_all_the_same() -> None:
+    harness = CommitterHarness()
+    live = harness.start()
+    closing = harness.close(live)
+    await turn()
+    closing.cancel()
+    await turn()
+    assert closing.cancelled()
+    flushing = asyncio.create_task(harness.committer.flush(live))
+    await turn()
+    assert not flushing.done()
+    # Also if the storage is down at first.
+    await harness.ledger.fail_close()
+    await pass_time(1)
+    await harness.ledger.commit_close()
+    await flushing
+    assert live.tail.ended
+
+
+@in_virtual_time
+async def test_a_bug_in_closing_is_logged_and_leaves_no_caller_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    harness = CommitterHarness()
+    live = harness.start()
+    closing = harness.close(live)
+    await turn()
+    await harness.ledger.fail_close(RuntimeError("a mistake of ours"))
+    with pytest.raises(StaleFence):
         await closing
-        await asyncio.sleep(5)
-        assert len(stage.ledger.appends) == 1
-
-    run_virtually(body())
-
-
-def test_closing_keeps_trying_while_the_storage_is_down() -> None:
-    async def body() -> None:
-        stage = Stage()
-        live = stage.live()
-        closing = close(stage, live)
-        for n in range(5):
-            while len(stage.ledger.closings) <= n:
-                await asyncio.sleep(0.01)
-            assert not live.ended
-            if n < 4:
-                stage.ledger.closings[n][2].set_exception(StorageUnavailable("close"))
-        stage.ledger.closings[4][2].set_result(None)
-        await closing
-        assert len({closed.entry.frames for _, closed, _ in stage.ledger.closings}) == 1
-        assert live.ended
-
-    run_virtually(body())
-
-
-def test_closing_under_a_stale_fence_loses_the_response() -> None:
-    async def body() -> None:
-        stage = Stage()
-        live = stage.live()
-        closing = close(stage, live)
-        await turn()
-        stage.ledger.closings[0][2].set_exception(StaleFence())
-        with pytest.raises(StaleFence):
-            await closing
-        assert live.lost
-        assert not live.ended
-
-    run_virtually(body())
-
-
-def test_a_run_that_is_cancelled_while_closing_is_closed_all_the_same() -> None:
-    async def body() -> None:
-        stage = Stage()
-        live = stage.live()
-        closing = close(stage, live)
-        await turn()
-        closing.cancel()
-        await turn()
-        assert closing.cancelled()
-        settling = asyncio.create_task(stage.committer.flush(live))
-        await turn()
-        assert not settling.done()
-        # Also if the storage is down at first.
-        stage.ledger.closings[0][2].set_exception(StorageUnavailable("close"))
-        await asyncio.sleep(1)
-        stage.ledger.closings[1][2].set_result(None)
-        await settling
-        assert live.ended
-
-    run_virtually(body())
-
-
-def test_a_mistake_in_closing_does_not_leave_anybody_waiting(caplog: pytest.LogCaptureFixture) -> None:
-    async def body() -> None:
-        stage = Stage()
-        live = stage.live()
-        closing = close(stage, live)
-        await turn()
-        stage.ledger.closings[0][2].set_exception(RuntimeError("a mistake of ours"))
-        with pytest.raises(StaleFence):
-            await closing
-        assert live.lost
-
-    run_virtually(body())
+    assert live.state is State.LOST
     assert "a mistake of ours" in caplog.text
 
 
-# -- when the journal has lost something
+# -- responses on another ledger (`store: false`)
 
 
-def test_what_the_journal_lost_is_appended_again_before_anything_else() -> None:
-    async def body() -> None:
-        stage = Stage()
-        live = stage.live()
-        ledger = stage.ledger
-        stage.committer.submit(live, [ADDED, *deltas("a", "b")])
-        await turn()
-        (shown,) = await ledger.commit()
-        stage.committer.submit(live, deltas("c"))
-        await ledger.next_append(2)
-        stage.committer.submit(live, deltas("d"))  # comes while the journal is found behind
-        await ledger.commit([Behind(2)])
-        stage.committer.submit(live, deltas("e"))
-        await asyncio.sleep(0.1)
-        assert len(ledger.appends) == 3
-        (again,) = ledger.appends[-1][1]
-        assert numbers(again) == [3, 4]
-        assert again.frames == b"".join(split_frames(shown.frames)[1:])
-        assert live.committed == 4
-        await ledger.commit()
-        await ledger.next_append(4)
-        (rest,) = await ledger.commit()
-        assert numbers(rest) == [5, 6, 7]
-        assert live.committed == 7 and live.fold.deltas == 5
-        batch = live.slice(1)
-        assert batch is not None and batch.frames == shown.frames + rest.frames
+@in_virtual_time
+async def test_events_on_another_ledger_are_durable_and_shown_when_submit_returns() -> None:
+    harness = CommitterHarness()
+    live = harness.start_ephemeral()
+    written: list[bytes] = []
 
-    run_virtually(body())
+    def write_now(frames: bytes) -> bool:
+        written.append(frames)
+        return True
+
+    cursor = harness.reader.follow("resp_e", live.tail.committed)
+    reading = asyncio.create_task(cursor.read())
+    await turn()
+    harness.committer.submit(live, [ADDED])
+    assert (live.tail.committed, live.is_durable, live.fold.visible) == (2, True, True)
+    frames = await reading
+    forwarding = asyncio.create_task(cursor.forward_to(write_now))
+    await turn()
+    for text in "ab":
+        harness.committer.submit(live, texts(text))
+    # No task has had a turn since: the client's connection was written to in the calls themselves.
+    assert len(written) == 2
+    batch = await harness.memory_journal.read("resp_e", -1, 1 << 20)
+    assert batch is not None and batch.frames == frames_of(opening()) + frames + b"".join(written)
+    assert not (live.pending.queued or live.pending.in_flight)
+    assert harness.ledger.appends == []
+    forwarding.cancel()
+
+
+@in_virtual_time
+async def test_a_storage_that_is_down_does_not_hold_up_another_ledger() -> None:
+    harness = CommitterHarness()
+    stored, ephemeral = harness.start(), harness.start_ephemeral()
+    harness.committer.submit(stored, [ADDED])
+    await turn()
+    harness.committer.submit(ephemeral, [ADDED])  # a commit of the storage hangs
+    assert ephemeral.is_durable
+    await harness.ledger.fail()
+    harness.committer.submit(ephemeral, texts("a"))  # the storage is down, and tried again later
+    assert ephemeral.is_durable
+    assert len(harness.ledger.appends) == 1
+    await harness.close(ephemeral)
+    assert elapsed() == 0.0
+    assert (ephemeral.state, ephemeral.tail.committed) == (State.ENDED, 4)
+    assert (stored.state, stored.tail.committed) == (State.OPEN, 1)
+    assert harness.ledger.closings == []
+
+
+@in_virtual_time
+async def test_endings_that_hang_in_the_storage_do_not_hold_up_another_ledger() -> None:
+    harness = CommitterHarness()
+    closer = Closer(harness.committer, no_route, VirtualClock())
+    stored = [harness.start(f"resp_{n}") for n in range(ENDINGS + 1)]
+    hanging = [asyncio.create_task(closer.end(live, "cancelled")) for live in stored]
+    await turn()
+    assert len(harness.ledger.closings) == ENDINGS
+    ephemeral = harness.start_ephemeral()
+    async with asyncio.timeout(1.0):
+        await closer.end(ephemeral, "cancelled")
+    assert ephemeral.state is State.ENDED
+    for task in hanging:
+        task.cancel()
+
+
+@in_virtual_time
+async def test_a_response_that_its_own_ledger_has_forgotten_is_lost() -> None:
+    harness = CommitterHarness()
+    live = harness.start_ephemeral()
+    harness.memory.forget("resp_e")
+    harness.committer.submit(live, [ADDED])
+    assert live.state is State.LOST
+    assert (live.tail.committed, live.fold.visible) == (1, False)
+    with pytest.raises(StaleFence):
+        harness.committer.submit(live, texts("a"))
+
+
+def no_route(model: str) -> tuple[Backend, str]:
+    raise InvalidRequest("no upstream is configured")
+
+
+# -- a journal that has lost committed events
+
+
+@in_virtual_time
+async def test_events_that_the_journal_lost_are_appended_again_before_any_others() -> None:
+    harness = CommitterHarness()
+    live, ledger = harness.start(), harness.ledger
+    harness.committer.submit(live, [ADDED, *texts("a", "b")])
+    await turn()
+    (shown,) = await ledger.commit()
+    harness.committer.submit(live, texts("c"))
+    await ledger.wait_append(2)
+    harness.committer.submit(live, texts("d"))  # comes while the journal is found to be behind
+    await ledger.commit([Behind(2)])
+    harness.committer.submit(live, texts("e"))
+    await pass_time(0.1)
+    assert len(ledger.appends) == 3
+    (again,) = ledger.appends[-1][1]
+    assert numbers(again) == [3, 4]
+    assert again.frames == b"".join(split_frames(shown.frames)[1:])
+    assert live.tail.committed == 4
+    await ledger.commit()
+    await ledger.wait_append(4)
+    (rest,) = await ledger.commit()
+    assert numbers(rest) == [5, 6, 7]
+    assert live.tail.committed == 7 and live.fold.deltas == 5
+    batch = live.tail.slice(1)
+    assert batch is not None and batch.frames == shown.frames + rest.frames
 
 
 @pytest.mark.parametrize("at_the_end", [True, False])
-def test_a_repair_that_fails_is_tried_again_and_a_stale_one_is_given_up(at_the_end: bool) -> None:
-    async def body() -> None:
-        stage = Stage()
-        live = stage.live()
-        ledger = stage.ledger
-        stage.committer.submit(live, [ADDED])
+@in_virtual_time
+async def test_a_repair_that_failed_is_tried_again_and_a_stale_one_loses_the_response(at_the_end: bool) -> None:
+    harness = CommitterHarness()
+    live, ledger = harness.start(), harness.ledger
+    harness.committer.submit(live, [ADDED])
+    await turn()
+    await ledger.commit()
+    closing: asyncio.Task[None] | None = None
+    if at_the_end:
+        closing = harness.close(live)
         await turn()
-        await ledger.commit()
-        closing: asyncio.Task[None] | None = None
-        if at_the_end:
-            closing = asyncio.create_task(_expect_stale(close(stage, live)))
-            await turn()
-            ledger.closings[0][2].set_exception(Behind(1))
-        else:
-            stage.committer.submit(live, deltas("a"))
-            await ledger.next_append(2)
-            await ledger.commit([Behind(1)])
-        await turn()
-        repairs = len(ledger.appends)
-        assert numbers(ledger.appends[-1][1][0]) == [2]
-        await ledger.fail()
-        await asyncio.sleep(2.0)
-        if at_the_end:
-            ledger.closings[1][2].set_exception(Behind(1))
-            await turn()
-        else:
-            await ledger.commit([Behind(1)])
-        assert len(ledger.appends) > repairs
-        assert numbers(ledger.appends[-1][1][0]) == [2]
-        await ledger.commit([AppendResult.STALE])
-        assert live.lost
-        if closing is not None:
+        await ledger.fail_close(Behind(1))
+    else:
+        harness.committer.submit(live, texts("a"))
+        await ledger.wait_append(2)
+        await ledger.commit([Behind(1)])
+    await turn()
+    repairs = len(ledger.appends)
+    assert numbers(ledger.appends[-1][1][0]) == [2]
+    await ledger.fail()
+    await pass_time(2.0)
+    if at_the_end:
+        assert len(ledger.closings) == 2
+        await ledger.fail_close(Behind(1))
+    else:
+        await ledger.commit([Behind(1)])
+    assert len(ledger.appends) > repairs
+    assert numbers(ledger.appends[-1][1][0]) == [2]
+    await ledger.commit([AppendResult.STALE])
+    assert live.state is State.LOST
+    assert not live.is_behind
+    if closing is not None:
+        with pytest.raises(StaleFence):
             await closing
 
-    run_virtually(body())
 
-
-async def _expect_stale(closing: asyncio.Task[None]) -> None:
-    with pytest.raises(StaleFence):
-        await closing
-
-
-def test_what_is_not_known_any_more_is_told_to_whoever_looks_after_that() -> None:
-    async def body() -> None:
-        stage = Stage()
-        live = stage.live(visible=True)
-        told_to_model: list[LiveResponse] = []
-        stage.committer.on_behind = told_to_model.append
-        stage.committer.submit(live, deltas("a"))
-        await turn()
-        await stage.ledger.commit([Behind(0)])
-        assert told_to_model == [live]
-
-    run_virtually(body())
+@in_virtual_time
+async def test_a_response_whose_lost_events_are_not_in_the_tail_is_lost_and_marked_as_behind() -> None:
+    harness = CommitterHarness()
+    live = harness.start(visible=True)
+    harness.committer.submit(live, texts("a"))
+    await turn()
+    await harness.ledger.commit([Behind(0)])
+    assert (live.state, live.is_behind) == (State.LOST, True)
+    assert len(harness.ledger.appends) == 1

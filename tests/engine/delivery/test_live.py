@@ -1,221 +1,449 @@
-"""A live response shows what is committed, keeps a short tail of it, and wakes whoever waits."""
+"""The life cycle of a live response, transition by transition, and the registry of those that run here."""
 
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+import re
+from collections.abc import Awaitable, Callable
 
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
 
-from outlive.core.events import AnyDraft, Channel, Delta, Draft, number, split_frames
-from outlive.core.fold import Fold
-from outlive.core.grammar import OUTPUT_TEXT
-from outlive.engine.delivery.live import PENDING_BYTES, TAIL_BYTES, LiveResponse, LiveResponses
-from outlive.ports.ledger import Lease
-from tests.core.journals import fold_of, frames_of, opening
-from tests.engine.virtual_clock import run_virtually, turn
+from outlive.core.errors import InvalidRequest, StaleFence
+from outlive.core.events import Draft
+from outlive.engine.delivery import live as module
+from outlive.engine.delivery.committer import Committer
+from outlive.engine.delivery.live import TRANSITIONS, IllegalTransition, LiveResponse, LiveResponses, State
+from outlive.engine.run.closer import Closer
+from outlive.ports.backend import Backend, Ending
+from outlive.ports.ledger import AppendResult, Entry, Lease
+from tests.core.journals import frames_of, opening
+from tests.engine.live_responses import ADDED, COMPLETED, HeldLedger, deltas, make_live
+from tests.engine.virtual_clock import VirtualClock, in_virtual_time, pass_time, turn
 
-CHANNEL = Channel(OUTPUT_TEXT, "msg_1", 0)
-ADDED = Draft(
-    "response.output_item.added", {"output_index": 0, "item": {"id": "msg_1", "type": "message", "content": []}}
-)
-
-
-def make(response_id: str = "resp_1", frames: bytes = b"") -> LiveResponse:
-    return LiveResponse(Lease(response_id, 1, 1), fold_of(opening()), 0.0, frames)
-
-
-def deltas(count: int, text: str = "x") -> list[AnyDraft]:
-    return [Delta(CHANNEL, text) for _ in range(count)]
-
-
-def commit(live: LiveResponse, drafts: list[AnyDraft]) -> None:
-    live.emit(drafts)
-    entry, taken = live.take(1.0)
-    live.advance(entry, taken)
+LEGAL = [(state, event) for state, events in TRANSITIONS.items() for event in events]
+EVENTS = sorted({event for _, event in LEGAL})
+ILLEGAL = [(state, event) for state in State for event in EVENTS if (state, event) not in LEGAL]
+# Events that lead from OPEN to each state.
+PATHS: dict[State, list[str]] = {
+    State.OPEN: [],
+    State.ENDING: ["close"],
+    State.LOST: ["fence"],
+    State.ENDED: ["close", "commit"],
+}
 
 
-# -- what shows
+def name(value: State | str) -> str:
+    return value.value if isinstance(value, State) else value
 
 
-def test_what_was_emitted_shows_only_once_it_is_durable() -> None:
-    live = make()
+def live_in(state: State) -> LiveResponse:
+    live = make_live()
+    for event in PATHS[state]:
+        live.transition(event)
+    return live
+
+
+# -- the table
+
+
+def test_every_state_has_its_row_in_the_table() -> None:
+    assert set(TRANSITIONS) == set(State)
+
+
+def test_the_table_in_the_docstring_is_the_table_in_the_code() -> None:
+    assert module.__doc__ is not None
+    table = module.__doc__.split("state    event      next     meaning\n")[1].splitlines()
+    documented: dict[State, dict[str, State]] = {}
+    for row in table:
+        columns = re.split(r" {2,}", row.strip())
+        following = documented.setdefault(State[columns[0]], {})
+        if columns[1:] != ["final"]:
+            event, state, meaning = columns[1:]
+            assert event not in following and meaning
+            following[event] = State[state]
+    assert documented == TRANSITIONS
+
+
+@pytest.mark.parametrize(("state", "event"), LEGAL, ids=name)
+def test_an_event_of_the_table_leads_to_its_next_state(state: State, event: str) -> None:
+    live = live_in(state)
+    live.transition(event)
+    assert live.state is TRANSITIONS[state][event]
+
+
+@pytest.mark.parametrize(("state", "event"), ILLEGAL, ids=name)
+def test_an_event_that_is_not_in_the_table_raises(state: State, event: str) -> None:
+    live = live_in(state)
+    with pytest.raises(StaleFence if state is State.LOST else IllegalTransition):
+        live.transition(event)
+    assert live.state is state
+
+
+def test_an_event_that_does_not_exist_raises() -> None:
+    with pytest.raises(IllegalTransition, match="resp_1: vanish in state open"):
+        make_live().transition("vanish")
+
+
+# -- the same transitions, as the run, the closer and the committer cause them
+
+
+def no_route(model: str) -> tuple[Backend, str]:
+    raise InvalidRequest("no upstream is configured")
+
+
+class ClosingHarness:
+    """One live response with a committer and a closer, on a ledger that the test holds."""
+
+    def __init__(self) -> None:
+        self.ledger = HeldLedger()
+        self.committer = Committer(self.ledger, VirtualClock(), 0.0)
+        self.closer = Closer(self.committer, no_route, VirtualClock())
+        self.live = make_live(ledger=self.ledger)
+        self.live.on_lost = self._on_lost
+        self.stops = 0  # times the run was stopped
+        self.closing: asyncio.Task[None]
+
+    def _on_lost(self) -> None:
+        self.stops += 1
+
+    async def open(self) -> None:
+        """Emit two events: the first is being appended, the second waits for that to be over."""
+        self.committer.submit(self.live, [ADDED])
+        await turn()
+        self.committer.submit(self.live, deltas(1))
+
+    async def close(self) -> None:
+        """Begin to end the response. Its closing waits for the append under way."""
+        self.closing = asyncio.create_task(self.closer.finish(self.live, [], Ending("completed"), None, 1))
+        await turn()
+        assert self.ledger.closings == []
+
+    async def send(self) -> None:
+        """Let the append succeed, if it is still under way. The closing is sent then."""
+        if not self.ledger.closings:
+            await self.ledger.commit()
+        assert len(self.ledger.closings) == 1
+
+    async def reach(self, state: State) -> None:
+        await self.open()
+        if state is not State.OPEN:
+            await self.close()
+        if state in (State.LOST, State.ENDED):
+            await self.send()
+            await (self.lose() if state is State.LOST else self.commit())
+        assert self.live.state is state
+
+    # -- one method for each event
+
+    async def emit(self) -> None:
+        self.committer.submit(self.live, deltas(1))
+
+    async def reopen(self) -> None:
+        """Stop the run before its closing is sent."""
+        self.closing.cancel()
+        await turn()
+
+    async def retry(self) -> None:
+        """Let the first try of the closing fail."""
+        await self.send()
+        await self.ledger.fail_close()
+
+    async def commit(self) -> None:
+        await self.send()
+        await self.ledger.commit_close()
+
+    async def lose(self) -> None:
+        self.live.lose()
+        await turn()
+
+
+CAUSES: dict[str, Callable[[ClosingHarness], Awaitable[None]]] = {
+    "emit": ClosingHarness.emit,
+    "close": ClosingHarness.close,
+    "reopen": ClosingHarness.reopen,
+    "retry": ClosingHarness.retry,
+    "commit": ClosingHarness.commit,
+    "fence": ClosingHarness.lose,
+}
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record the events of all live responses."""
+    recorded: list[str] = []
+    transition = LiveResponse.transition
+
+    def record(live: LiveResponse, event: str) -> None:
+        transition(live, event)
+        recorded.append(event)
+
+    monkeypatch.setattr(LiveResponse, "transition", record)
+    return recorded
+
+
+@pytest.mark.parametrize(("state", "event"), LEGAL, ids=name)
+@in_virtual_time
+async def test_each_transition_is_caused_by_a_run_a_closer_or_a_committer(
+    state: State, event: str, events: list[str]
+) -> None:
+    harness = ClosingHarness()
+    await harness.reach(state)
+    events.clear()
+    await CAUSES[event](harness)
+    assert harness.live.state is TRANSITIONS[state][event]
+    # Every token is emitted: while a response is open, that looks at its state and leaves out the transition.
+    assert events == ([] if event == "emit" else [event])
+
+
+def test_emitted_events_show_only_once_they_are_durable() -> None:
+    live = make_live()
     live.emit([ADDED])
-    assert (live.committed, live.settled, live.fold.visible) == (1, False, False)
-    entry, drafts = live.take(1.0)
-    assert (live.committed, live.settled, live.fold.visible) == (1, False, False)
+    assert (live.tail.committed, live.is_durable, live.fold.visible) == (1, False, False)
+    entry, drafts = live.pending.take(live.lease, 1.0)
+    assert (live.tail.committed, live.is_durable, live.fold.visible) == (1, False, False)
     live.advance(entry, drafts)
-    assert (live.committed, live.settled, live.fold.visible) == (2, True, True)
+    assert (live.tail.committed, live.is_durable, live.fold.visible) == (2, True, True)
+    assert live.state is State.OPEN
 
 
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.data())
-def test_a_slice_from_any_number_is_what_was_committed_after_it(batches: list[int], data: st.DataObject) -> None:
-    live = make(frames=frames_of(opening()))
-    drafts = [*opening(), ADDED]
-    commit(live, [ADDED])
-    for count in batches:
-        commit(live, deltas(count))
-        drafts += deltas(count)
-    after = data.draw(st.integers(-1, live.committed - 1))
-    batch = live.slice(after)
-    if batch is None:
-        assert len(frames_of(drafts)) > TAIL_BYTES
-        return
-    assert (batch.first, batch.last) == (after + 1, live.committed)
-    assert split_frames(batch.frames) == number(drafts, -1)[after + 1 :]
-
-
-def test_the_tail_is_bounded_and_says_so() -> None:
-    live = make(frames=frames_of(opening()))
-    commit(live, [ADDED])
-    for _ in range(100):
-        commit(live, deltas(10, "y" * 100))
-    assert live.slice(-1) is None
-    assert live.slice(live.committed - 1) is not None
-    held = sum(len(batch.frames) for batch in live._tail)
-    assert held <= TAIL_BYTES
-
-
-def test_a_batch_larger_than_the_tail_can_still_be_read_live() -> None:
-    live = make()
-    commit(live, [ADDED])
-    commit(live, deltas(1, "y" * TAIL_BYTES * 2))
-    assert live.slice(live.committed - 1) is not None
-
-
-def test_without_its_first_frames_the_beginning_is_in_the_journal_only() -> None:
-    live = make()
-    assert live.slice(-1) is None
-    assert make(frames=frames_of(opening())).slice(-1) is not None
-
-
-def test_what_could_not_be_committed_is_taken_first_next_time() -> None:
-    live = make()
+def test_entries_that_were_put_back_are_durable_with_the_next_commit() -> None:
+    live = make_live()
     live.emit([ADDED, *deltas(1, "a")])
-    entry, drafts = live.take(1.0)
+    entry, drafts = live.pending.take(live.lease, 1.0)
     live.emit(deltas(1, "b"))
-    live.put_back(entry, drafts)
-    again, all_drafts = live.take(2.0)
-    assert (again.first, again.count) == (2, 3)
-    assert split_frames(again.frames) == number([ADDED, *deltas(1, "a"), *deltas(1, "b")], 1)
-    live.advance(again, all_drafts)
-    assert live.settled
-
-
-def test_a_run_that_cannot_be_committed_gets_crowded() -> None:
-    live = make()
-    live.emit([ADDED])
-    assert not live.crowded
-    live.emit(deltas(1, "y" * PENDING_BYTES))
-    assert live.crowded
-    entry, drafts = live.take(1.0)
-    assert not live.crowded
-    live.put_back(entry, drafts)
-    assert live.crowded
+    live.pending.put_back(entry, drafts)
+    live.advance(*live.pending.take(live.lease, 2.0))
+    assert live.is_durable
 
 
 def test_finished_items_are_remembered_before_they_are_durable() -> None:
-    live = make()
+    live = make_live()
     item = {"id": "msg_1", "type": "message", "status": "completed", "content": []}
     live.emit([ADDED, Draft("response.output_item.done", {"output_index": 0, "item": item})])
     assert live.output == {0: item}
 
 
-def test_what_was_finished_before_is_in_the_fold() -> None:
-    fold: Fold = fold_of([*opening(), ADDED])
-    assert list(LiveResponse(Lease("resp_1", 1, 2), fold).output) == [0]
+def test_items_that_an_earlier_claim_finished_come_from_the_fold() -> None:
+    assert list(make_live(durable=[*opening(), ADDED]).output) == [0]
 
 
-# -- waking
+@in_virtual_time
+async def test_an_ending_response_ends_when_its_closing_is_committed() -> None:
+    harness = ClosingHarness()
+    live = harness.live
+    await harness.reach(State.ENDING)
+    await harness.send()
+    assert (live.tail.ended, live.tail.final, live.is_durable, harness.closing.done()) == (False, None, False, False)
+    await harness.commit()
+    await harness.closing
+    assert (live.tail.ended, live.tail.lost, live.is_durable) == (True, False, True)
+    assert live.tail.final == harness.ledger.closings[0][1].snapshot
+    assert harness.stops == 0
 
 
-def test_commits_losses_and_rings_wake_whoever_waits() -> None:
-    async def body() -> None:
-        live = make()
-        for wake in (lambda: commit(live, [ADDED]), live.wake, live.lose):
-            waiters = [live.wait() for _ in range(3)]
-            wake()
-            await asyncio.gather(*waiters)
-        assert live.settled
-
-    run_virtually(body())
-
-
-def test_a_waiter_that_gave_up_harms_nobody() -> None:
-    async def body() -> None:
-        live = make()
-        gone, there = live.wait(), live.wait()
-        gone.cancel()
-        live.wake()
-        await there
-
-    run_virtually(body())
+@in_virtual_time
+async def test_a_run_that_is_stopped_before_its_closing_is_sent_goes_on_and_ends_later() -> None:
+    harness = ClosingHarness()
+    live = harness.live
+    await harness.reach(State.ENDING)
+    await harness.reopen()
+    assert harness.closing.cancelled()
+    live.emit(deltas(1))
+    await harness.close()
+    await harness.commit()
+    await harness.closing
+    assert live.state is State.ENDED
+    (_, closing, _) = harness.ledger.closings[0]
+    assert closing.entry.first + closing.entry.count - 1 == live.tail.committed == 5
 
 
-def test_a_follower_is_called_at_every_wake_until_it_has_had_enough() -> None:
-    live, seen = make(), []
+@in_virtual_time
+async def test_a_closing_that_failed_is_tried_again_unchanged() -> None:
+    harness = ClosingHarness()
+    await harness.reach(State.ENDING)
+    await harness.retry()
+    assert (harness.live.tail.ended, harness.closing.done()) == (False, False)
+    await pass_time(1.0)
+    (_, first, _), (_, second, _) = harness.ledger.closings
+    assert first is second
+    await harness.ledger.commit_close()
+    await harness.closing
+    assert harness.live.state is State.ENDED
 
-    def follow(name: str, most: int) -> bool:
-        seen.append((name, live.committed))
-        return sum(each == name for each, _ in seen) < most
 
-    always, twice = partial(follow, "always", 9), partial(follow, "twice", 2)
-    live.follow(twice)
-    live.follow(always)
-    commit(live, [ADDED])
-    live.wake()
+@in_virtual_time
+async def test_losing_an_open_response_stops_its_run_and_wakes_its_readers() -> None:
+    harness = ClosingHarness()
+    live = harness.live
+    await harness.open()
+    waiter, last = live.tail.wait(), live.pending.last
     live.lose()
-    assert seen == [("twice", 2), ("always", 2), ("twice", 2), ("always", 2), ("always", 2)]
-    live.unfollow(always)
-    live.unfollow(twice)
-    live.wake()
-    assert len(seen) == 5
+    assert (waiter.done(), live.tail.lost, live.tail.ended, harness.stops) == (True, True, False, 1)
+    assert live.is_durable
+    with pytest.raises(StaleFence):
+        live.emit(deltas(1))
+    with pytest.raises(StaleFence):
+        harness.committer.submit(live, deltas(1))
+    with pytest.raises(StaleFence):
+        await harness.closer.end(live, "cancelled")
+    assert live.pending.last == last
+    assert harness.ledger.closings == []
 
 
-# -- all that run here
+@in_virtual_time
+async def test_losing_an_ending_response_sends_no_closing() -> None:
+    harness = ClosingHarness()
+    await harness.reach(State.ENDING)
+    harness.live.lose()
+    await harness.ledger.commit([AppendResult.STALE])
+    with pytest.raises(StaleFence):
+        await harness.closing
+    assert harness.ledger.closings == []
+    assert harness.live.state is State.LOST
 
 
-def test_entering_loses_whoever_was_there_before() -> None:
-    async def body() -> None:
-        live = LiveResponses()
-        first, second = make(), make()
-        live.enter(first)
-        waiter = first.wait()
-        live.enter(second)
-        await waiter
-        assert first.lost
-        assert live.get("resp_1") is second
-        live.leave(first)
-        assert live.get("resp_1") is second
-        live.leave(second)
-        assert live.get("resp_1") is None
-        assert list(live) == []
-
-    run_virtually(body())
+@in_virtual_time
+async def test_a_second_loss_changes_nothing() -> None:
+    harness = ClosingHarness()
+    await harness.reach(State.LOST)
+    harness.live.lose()
+    assert (harness.live.tail.lost, harness.live.tail.ended) == (True, False)
 
 
-def test_whoever_waits_for_a_response_to_begin_is_rung() -> None:
-    async def body() -> None:
-        live = LiveResponses()
-        waiter, other = live.wait("resp_1"), live.wait("resp_2")
-        live.enter(make("resp_1"))
+@in_virtual_time
+async def test_a_closing_that_was_committed_before_the_loss_was_noticed_ends_the_response() -> None:
+    harness = ClosingHarness()
+    await harness.reach(State.LOST)
+    with pytest.raises(StaleFence):
+        await harness.closing
+    await harness.commit()
+    tail = harness.live.tail
+    assert (tail.ended, tail.final) == (True, harness.ledger.closings[0][1].snapshot)
+
+
+@in_virtual_time
+async def test_the_closing_of_a_lost_response_is_not_tried_again() -> None:
+    harness = ClosingHarness()
+    await harness.reach(State.LOST)
+    await harness.ledger.fail_close()
+    await pass_time(5.0)
+    assert len(harness.ledger.closings) == 1
+    assert harness.live.state is State.LOST
+
+
+@pytest.mark.parametrize("state", [State.ENDING, State.ENDED], ids=name)
+@in_virtual_time
+async def test_a_response_whose_end_is_decided_takes_neither_events_nor_another_end(state: State) -> None:
+    harness = ClosingHarness()
+    live = harness.live
+    await harness.reach(state)
+    last, output = live.pending.last, dict(live.output)
+    with pytest.raises(IllegalTransition):
+        live.emit([Draft("response.output_item.done", {"output_index": 7, "item": {}})])
+    with pytest.raises(IllegalTransition):
+        await harness.closer.finish(live, deltas(1), Ending("completed"), None, 1)
+    assert (live.state, live.pending.last, live.output) == (state, last, output)
+
+
+@pytest.mark.parametrize("state", [State.OPEN, State.ENDED], ids=name)
+@in_virtual_time
+async def test_a_response_that_is_not_ending_cannot_show_a_terminal_event(state: State) -> None:
+    harness = ClosingHarness()
+    tail = harness.live.tail
+    await harness.reach(state)
+    before = (tail.committed, tail.ended, tail.final)
+    with pytest.raises(IllegalTransition):
+        harness.live.finish(Entry(harness.live.lease, tail.committed + 1, 1, 1.0, frames_of([COMPLETED])), b"other")
+    assert (tail.committed, tail.ended, tail.final) == before
+
+
+@in_virtual_time
+async def test_an_ended_response_cannot_be_lost() -> None:
+    harness = ClosingHarness()
+    await harness.reach(State.ENDED)
+    with pytest.raises(IllegalTransition):
+        harness.live.lose()
+    assert (harness.live.tail.lost, harness.stops) == (False, 0)
+
+
+# -- the registry
+
+
+@in_virtual_time
+async def test_adding_a_response_loses_the_one_with_the_same_id() -> None:
+    live = LiveResponses()
+    first, second = make_live(), make_live()
+    live.add(first)
+    waiter = first.tail.wait()
+    live.add(second)
+    await waiter
+    assert first.state is State.LOST
+    assert live.get("resp_1") is second
+    live.remove(first)
+    assert live.get("resp_1") is second
+    live.remove(second)
+    assert live.get("resp_1") is None
+    assert list(live) == []
+
+
+def test_a_response_with_a_lower_fence_is_lost_when_it_is_added() -> None:
+    live = LiveResponses()
+    newer, older = make_live(lease=Lease("resp_1", 1, 2)), make_live(lease=Lease("resp_1", 1, 1))
+    live.add(newer)
+    live.add(older)
+    assert (newer.state, older.state) == (State.OPEN, State.LOST)
+    assert live.get("resp_1") is newer
+
+
+def test_an_ended_response_stays_ended_when_another_takes_its_place() -> None:
+    live = LiveResponses()
+    ended, second = live_in(State.ENDED), make_live()
+    live.add(ended)
+    live.add(second)
+    assert (ended.state, ended.tail.lost) == (State.ENDED, False)
+    assert live.get("resp_1") is second
+
+
+def test_the_registry_gives_out_the_tail_of_a_response_until_it_is_lost() -> None:
+    live = LiveResponses()
+    response = make_live()
+    assert live.tail("resp_1") is None
+    live.add(response)
+    assert live.tail("resp_1") is response.tail
+    response.lose()
+    assert live.tail("resp_1") is None
+    assert live.get("resp_1") is response
+
+
+@in_virtual_time
+async def test_readers_that_wait_for_a_response_are_woken_when_it_begins_and_when_it_leaves() -> None:
+    live, response = LiveResponses(), make_live("resp_1")
+    other = live.wait("resp_2")
+    for change in (live.add, live.remove):
+        waiter = live.wait("resp_1")
+        change(response)
         await waiter
         await turn()
         assert not other.done()
-        live.wake_all()
-        await other
-
-    run_virtually(body())
+    live.wake_all()
+    await other
 
 
-def test_nothing_is_kept_of_waiters_that_left() -> None:
-    async def body() -> None:
-        live = LiveResponses()
-        one, two = live.wait("resp_1"), live.wait("resp_1")
-        live.forget("resp_1", one)
-        live.forget("resp_1", two)
-        live.forget("resp_1", two)
-        assert live._waiters == {}
+@in_virtual_time
+async def test_wake_all_wakes_the_readers_of_every_response() -> None:
+    live, responses = LiveResponses(), [make_live("resp_1"), make_live("resp_2")]
+    for response in responses:
+        live.add(response)
+    waiters = [response.tail.wait() for response in responses]
+    live.wake_all()
+    await asyncio.gather(*waiters)
 
-    run_virtually(body())
+
+@in_virtual_time
+async def test_waiters_that_stopped_waiting_leave_nothing_behind() -> None:
+    live = LiveResponses()
+    one, two = live.wait("resp_1"), live.wait("resp_1")
+    live.stop_waiting("resp_1", one)
+    live.stop_waiting("resp_1", two)
+    live.stop_waiting("resp_1", two)
+    assert live._waiters == {}

@@ -9,6 +9,7 @@ import pytest
 
 from outlive.core.errors import StaleFence
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json
+from outlive.core.grammar import REASONING_TEXT
 from outlive.core.naming import EventNames
 from outlive.engine.delivery import pending
 from outlive.engine.run.log import STORAGE_PAUSE, RunLog
@@ -18,7 +19,7 @@ from tests.engine.virtual_clock import run_virtually, turn
 
 ITEM: Json = {"id": "rs_1", "type": "reasoning", "summary": [], "content": [], "status": "in_progress"}
 PLACE: Json = {"item_id": "rs_1", "output_index": 0, "content_index": 0}
-CHANNEL = Channel("response.reasoning_text.delta", "rs_1", 0, "content_index", 0)
+CHANNEL = Channel(REASONING_TEXT, "rs_1", 0)
 
 
 def reasoning() -> list[AnyDraft]:

@@ -46,7 +46,8 @@ class Committer:
         self._failures = 0
         self._urgent = False  # a first output waits for the commit under way to be over
         self._retries: set[asyncio.Task[None]] = set()  # closings that wait for the storage to come back
-        self.endings = asyncio.Semaphore(ENDINGS)  # held while a closing is rendered and first tried
+        self.endings = asyncio.Semaphore(ENDINGS)
+        self.memory_endings = asyncio.Semaphore(ENDINGS)
 
     def submit(self, live: LiveResponse, drafts: list[AnyDraft]) -> None:
         """Emit drafts and see that they are committed soon. Raises StaleFence if the response is lost."""
@@ -79,6 +80,11 @@ class Committer:
             live.lose()
 
     # -- the last commit of a response
+
+    def ending_slot(self, live: LiveResponse) -> asyncio.Semaphore:
+        """Return the semaphore to hold while a closing is rendered and first tried. Each ledger has its own: closings
+        that hang in the storage must not hold up those of responses that are not stored."""
+        return self.endings if live.ledger is self._ledger else self.memory_endings
 
     async def wait_idle(self, live: LiveResponse) -> None:
         """Wait until no commit with events of this response is under way."""

@@ -75,7 +75,7 @@ class Closer:
         live.transition("close")
         sent: asyncio.Future[None] | None = None
         try:
-            async with self._committer.endings:
+            async with self._committer.ending_slot(live):
                 await self._committer.wait_idle(live)
                 sent = self._send(live, drafts, outcome)
                 await self._committer.wait_tried(live, sent)
