@@ -18,9 +18,9 @@ from outlive.ports.history import History
 from outlive.ports.journal import Journal
 from outlive.ports.ledger import Admission, Lease, Ledger, Position, Quota, RunLedger
 from outlive.ports.storage import Conversations, Retention
+from outlive.storage.catalog import SqlCatalog
 from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.postgres import connection as postgres
-from outlive.storage.postgres.catalog import PostgresCatalog
 from outlive.storage.postgres.connection import SQL
 from outlive.storage.postgres.conversations import PostgresConversations
 from outlive.storage.postgres.journal import PostgresJournal
@@ -28,7 +28,6 @@ from outlive.storage.postgres.ledger import PostgresLedger
 from outlive.storage.postgres.retention import PostgresRetention
 from outlive.storage.postgres.threads import PostgresHistory
 from outlive.storage.sqlite import threads
-from outlive.storage.sqlite.catalog import SqliteCatalog
 from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.conversations import SqliteConversations
 from outlive.storage.sqlite.journal import SqliteJournal
@@ -96,7 +95,7 @@ async def open_sqlite(path: Path) -> AsyncIterator[Storage]:
             SqliteLedger(database),
             SqliteJournal(database),
             SqliteHistory(database),
-            SqliteCatalog(database),
+            SqlCatalog(database),
             SqliteConversations(database),
             SqliteRetention(database),
             SqliteInspector(database),
@@ -172,7 +171,7 @@ async def open_postgres(url: str, quota: Quota | None = None) -> AsyncIterator[S
             PostgresLedger(database, None, quota),
             PostgresJournal(database),
             PostgresHistory(database),
-            PostgresCatalog(database),
+            SqlCatalog(database),
             PostgresConversations(database),
             PostgresRetention(database),
             PostgresInspector(database),

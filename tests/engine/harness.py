@@ -24,9 +24,9 @@ from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Admission, Admitted, AppendResults, Checkpoint, Claim, Closing, Entry, Lease
 from outlive.ports.storage import Storage
 from outlive.ports.toolbox import Tools
+from outlive.storage.catalog import SqlCatalog
 from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.seal import SecretSeal
-from outlive.storage.sqlite.catalog import SqliteCatalog
 from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.conversations import SqliteConversations
 from outlive.storage.sqlite.journal import SqliteJournal
@@ -197,7 +197,7 @@ class Harness:
         self.backend = ScriptedBackend("scripted", scripts, continuation=continuation, ids=self.ids)
         self.ledger, self.journal = FaultyLedger(database), FaultyJournal(database)
         self.ledger.shared = bus is not None
-        self.history, self.catalog = FaultyHistory(database), SqliteCatalog(database)
+        self.history, self.catalog = FaultyHistory(database), SqlCatalog(database)
         self.conversations, self.retention = SqliteConversations(database), SqliteRetention(database)
         memory_journal = MemoryJournal()
         self.memory = MemoryLedger(memory_journal)

@@ -15,7 +15,7 @@ from outlive.core.requests.items import parse_items
 from outlive.core.requests.limits import Limits
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Admission, Admitted, Closing, Entry
-from outlive.storage.sqlite.catalog import SqliteCatalog
+from outlive.storage.catalog import SqlCatalog
 from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.conversations import SqliteConversations
 from outlive.storage.sqlite.ledger import SqliteLedger
@@ -83,7 +83,7 @@ def test_a_large_input_is_read_back_whole(tmp_path: Path) -> None:
     async def scene(database: SqliteDatabase) -> None:
         admitted, given = await admit(database, "resp_1")
         assert admitted.position is not None
-        page = await SqliteCatalog(database).input_items("local", "resp_1", Paging(order="asc"))
+        page = await SqlCatalog(database).input_items("local", "resp_1", Paging(order="asc"))
         assert page.data == given
         assert await SqliteHistory(database).before(type(admitted.position)(admitted.position.thread, 99)) == given
         assert (await SqliteLedger(database).take_over("resp_1", "other")).request.input == given  # type: ignore[union-attr]
@@ -138,7 +138,7 @@ def test_a_deleted_conversation_takes_the_pieces_of_forgotten_responses_with_it(
         await close(database, admitted)
         await SqliteLedger(database).delete("local", "resp_1")
         await keeper.erase(10)
-        page = await SqliteCatalog(database).items("local", "conv_1", Paging(order="asc"))
+        page = await SqlCatalog(database).items("local", "conv_1", Paging(order="asc"))
         assert page.data == given  # the conversation still has them
         await conversations.delete("local", "conv_1")
         await keeper.erase(10)
@@ -156,7 +156,7 @@ def test_large_items_put_into_a_conversation_are_read_back_whole_and_go_with_it(
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, given[:2], 1.0, None, large=True)
         assert await conversations.add_items("local", "conv_1", given[2:], 1.0, None, large=True) == given[2:]
         assert await count(database, "stash") > 0
-        page = await SqliteCatalog(database).items("local", "conv_1", Paging(order="asc"))
+        page = await SqlCatalog(database).items("local", "conv_1", Paging(order="asc"))
         assert page.data == given
         await conversations.delete("local", "conv_1")
         await keeper.erase(10)
@@ -187,7 +187,7 @@ def test_one_deleted_item_is_blanked_out_and_the_others_stay(tmp_path: Path) -> 
         await close(database, admitted)
         for item in (given[0], given[2], given[4]):
             await conversations.delete_item("local", "conv_1", item["id"])
-        page = await SqliteCatalog(database).items("local", "conv_1", Paging(order="asc"))
+        page = await SqlCatalog(database).items("local", "conv_1", Paging(order="asc"))
         assert page.data == [given[1], given[3]]
         await keeper.scrub()
         assert not found_on_disk(tmp_path)

@@ -14,8 +14,8 @@ from outlive.core.errors import NotFound, OutliveError, SettingsError
 from outlive.ports.archive import TABLES, Archive
 from outlive.ports.catalog import Catalog, Page, Paging
 from outlive.ports.journal import Journal
+from outlive.storage.catalog import SqlCatalog
 from outlive.storage.sqlite.archive import SqliteArchive
-from outlive.storage.sqlite.catalog import SqliteCatalog
 from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.journal import SqliteJournal
 
@@ -161,7 +161,7 @@ async def _open(url: str) -> AsyncIterator[Side]:
             stack.push_async_callback(database.close)
             archive = SqliteArchive(database.path)
             stack.push_async_callback(archive.close)
-            yield Side(archive, SqliteJournal(database), SqliteCatalog(database))
+            yield Side(archive, SqliteJournal(database), SqlCatalog(database))
 
 
 async def _open_postgres(url: str, stack: contextlib.AsyncExitStack) -> Side:
@@ -175,4 +175,4 @@ async def _open_postgres(url: str, stack: contextlib.AsyncExitStack) -> Side:
     stack.push_async_callback(archive.close)
     if nodes := await archive.nodes():
         raise SettingsError(f"{nodes} nodes are at work on {show(url)}; stop them first.")
-    return Side(archive, postgres.PostgresJournal(database), postgres.PostgresCatalog(database))
+    return Side(archive, postgres.PostgresJournal(database), SqlCatalog(database))

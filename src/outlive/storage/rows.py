@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from outlive.core.errors import NotFound
 from outlive.core.events import Json, split_frames
 from outlive.core.requests.create import unpack
-from outlive.ports.catalog import Paging
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Checkpoint, Claim, Entry, Lease, Position
-from outlive.storage.refusals import response_not_found
+from outlive.storage.refusals import conversation_not_found, response_not_found
 
 RUNNING = frozenset({"queued", "in_progress"})
 ROW_BYTES = 64 * 1024
@@ -96,61 +96,36 @@ def make_claim(row: Sequence[Any], items: list[Json], was_queued: bool) -> Claim
     )
 
 
-def make_conversation(conversation_id: str, metadata: bytes, created_at: float) -> Json:
-    return {
-        "id": conversation_id,
-        "object": "conversation",
-        "created_at": int(created_at),
-        "metadata": decode(metadata),
-    }
+class ConversationRow(NamedTuple):
+    id: str
+    metadata: bytes
+    created_at: float
+    key: int
+    thread: int
+    running: str | None  # id of the response that holds its lock ...
+    running_first: int | None = None  # ... and the position of that response's first item
+
+    def to_json(self) -> Json:
+        created_at, metadata = int(self.created_at), decode(self.metadata)
+        return {"id": self.id, "object": "conversation", "created_at": created_at, "metadata": metadata}
 
 
-# -- lists
+def to_conversation(row: Any, conversation_id: str) -> ConversationRow:
+    """Convert a row, or raise NotFound where there is none."""
+    if row is None:
+        raise conversation_not_found(conversation_id)
+    return ConversationRow(*row)
 
 
-class ListQuery:
-    """The SQL of one page of an owner's things, newest first or oldest first: keys grow with time.
+# -- items
 
-    It asks for one row more than the page holds, which shows whether there are more. Parameters are numbered, after
-    the database's own sign: `?1` or `$1`.
-    """
-
-    def __init__(self, sign: str, owner: str) -> None:
-        self.owner = owner
-        self.values: list[Any] = []
-        self._sign = sign
-        self._conditions = ["NOT t.hidden"]
-        self.add("t.owner = {}", owner)
-
-    def add(self, condition: str, *values: object) -> None:
-        """Add a condition, with the parameters of these values in the place of its braces."""
-        first = len(self.values) + 1
-        self.values += values
-        numbers = range(first, first + len(values))
-        self._conditions.append(condition.format(", ".join(f"{self._sign}{number}" for number in numbers)))
-
-    def make(self, select: str, paging: Paging, after: int | None) -> str:
-        """Make the statement; `after` is the key of the row that the page begins after."""
-        if after is not None:
-            self.add(f"t.key {'<' if paging.order == 'desc' else '>'} {{}}", after)
-        self.values.append(paging.limit + 1)
-        where, limit = " AND ".join(self._conditions), f"{self._sign}{len(self.values)}"
-        return f"{select} WHERE {where} ORDER BY t.key {paging.order} LIMIT {limit}"
+# More than this is decoded in a thread, so that streams do not wait for it.
+MANY_BYTES = 256 * 1024
 
 
-def query_responses(sign: str, owner: str, statuses: list[str], conversation: str | None) -> ListQuery:
-    query = ListQuery(sign, owner)
-    if statuses and set(statuses) <= RUNNING:
-        # Few run at a time: the leases name them, however many have ended.
-        query.add("t.key IN (SELECT response FROM leases)")
-    if statuses:
-        query.add("t.status IN ({})", *statuses)
-    if conversation is not None:
-        query.add("t.conversation = {}", conversation)
-    return query
-
-
-def narrow(span: tuple[int, int], position: int, order: str) -> tuple[int, int]:
-    """Return the part of a span of positions that comes after this one, in the order of the list."""
-    first, end = span
-    return (first, min(end, position)) if order == "desc" else (max(first, position + 1), end)
+async def decode_items(rows: Iterable[Any]) -> list[Json]:
+    """Decode the items whose bodies are the first column of these rows."""
+    bodies: list[bytes] = [row[0] for row in rows]
+    if sum(map(len, bodies)) > MANY_BYTES:
+        return await asyncio.to_thread(lambda: [decode(body) for body in bodies])
+    return [decode(body) for body in bodies]

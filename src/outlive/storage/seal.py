@@ -25,7 +25,7 @@ class SecretSeal:
     """Closes with the first secret and opens with any: a secret can be replaced while things it closed still exist."""
 
     def __init__(self, given: Sequence[bytes]) -> None:
-        self._secrets = list(given)
+        self._given = given
 
     def close(self, content: bytes, purpose: str) -> bytes:
         nonce = os.urandom(_NONCE_BYTES)
@@ -47,28 +47,25 @@ class SecretSeal:
         # Loaded with the first seal: most servers never need one, and it is a large library.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        return [AESGCM(hashlib.sha256(b"outlive seal\0" + secret).digest()) for secret in self._secrets]
+        return [AESGCM(hashlib.sha256(b"outlive seal\0" + secret).digest()) for secret in self._find_secrets()]
+
+    def _find_secrets(self) -> Sequence[bytes]:
+        return self._given
 
 
-class KeyFileSeal:
+class KeyFileSeal(SecretSeal):
     """A seal whose key lies in a file of its own, beside the database: a copy of the database alone reveals no secret.
 
     The file is made when it is first needed.
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__([])
         self._path = path
 
-    def close(self, content: bytes, purpose: str) -> bytes:
-        return self._seal.close(content, purpose)
-
-    def open(self, sealed: bytes, purpose: str) -> bytes:
-        return self._seal.open(sealed, purpose)
-
-    @cached_property
-    def _seal(self) -> SecretSeal:
+    def _find_secrets(self) -> Sequence[bytes]:
         try:
-            return SecretSeal([read_or_make(self._path)])
+            return [read_or_make(self._path)]
         except OSError as error:
             raise StorageUnavailable("reading the key file", error.strerror or "") from error
 

@@ -12,7 +12,7 @@ from outlive.ports.bell import NoBell
 from outlive.ports.heartbeat import NoHeartbeat
 from outlive.ports.ledger import Quota
 from outlive.ports.storage import Storage
-from outlive.storage.sqlite.catalog import SqliteCatalog
+from outlive.storage.catalog import SqlCatalog
 from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.conversations import SqliteConversations
 from outlive.storage.sqlite.journal import SqliteJournal
@@ -43,7 +43,7 @@ async def _open_sqlite(url: str, stack: contextlib.AsyncExitStack) -> Storage:
         ledger=SqliteLedger(database),
         journal=SqliteJournal(database),
         history=SqliteHistory(database),
-        catalog=SqliteCatalog(database),
+        catalog=SqlCatalog(database),
         conversations=SqliteConversations(database),
         retention=SqliteRetention(database),
         bell=NoBell(),
@@ -75,7 +75,7 @@ async def _open_postgres(
         ledger=ledger,
         journal=postgres.PostgresJournal(database),
         history=postgres.PostgresHistory(database),
-        catalog=postgres.PostgresCatalog(database),
+        catalog=SqlCatalog(database),
         conversations=postgres.PostgresConversations(database),
         retention=postgres.PostgresRetention(database),
         bell=bell,

@@ -1,7 +1,6 @@
 """The ports on a Postgres database that any number of nodes share."""
 
 from outlive.storage.postgres.bell import PostgresBell
-from outlive.storage.postgres.catalog import PostgresCatalog
 from outlive.storage.postgres.connection import PostgresDatabase
 from outlive.storage.postgres.conversations import PostgresConversations
 from outlive.storage.postgres.heartbeat import PostgresHeartbeat
@@ -12,7 +11,6 @@ from outlive.storage.postgres.threads import PostgresHistory
 
 __all__ = [
     "PostgresBell",
-    "PostgresCatalog",
     "PostgresConversations",
     "PostgresDatabase",
     "PostgresHeartbeat",

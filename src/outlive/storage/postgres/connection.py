@@ -15,10 +15,12 @@ import asyncpg
 
 from outlive import failpoints
 from outlive.core.errors import OutliveError, SettingsError, StorageUnavailable
+from outlive.core.events import Json
 from outlive.storage.batching import hit_failpoints
 from outlive.storage.postgres.durability import Risk, find_risks
 from outlive.storage.postgres.schema import PACKAGE, SEARCH_PATH, migrate
 from outlive.storage.queries import load_queries
+from outlive.storage.rows import decode_items
 
 SQL = load_queries(PACKAGE)
 SECRET_BYTES = 32
@@ -114,6 +116,8 @@ class ConnectionPool:
 class PostgresDatabase:
     """A database with its schema up to date. Made by `open`."""
 
+    sign, queries = "$", SQL
+
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
         self.healthy = True
@@ -141,6 +145,12 @@ class PostgresDatabase:
             raise
         except ERRORS as error:
             raise StorageUnavailable(name, describe(error)) from error
+
+    async def fetch(self, statement: str, *values: Any) -> list[Any]:
+        return list(await self.read("find", lambda db: db.fetch(statement, *map(_to_sql, values))))
+
+    async def load(self, statement: str, *values: Any) -> list[Json]:
+        return await decode_items(await self.fetch(statement, *values))
 
     async def write(self, name: str, work: Work[T], *, hot: bool = False) -> T:
         """Run one statement, and so one transaction. Raises InDoubt when it is unknown whether it was committed."""
@@ -309,6 +319,12 @@ def describe(error: BaseException) -> str:
         return "no answer in time"
     text = getattr(error, "message", None) or str(error)
     return f"{type(error).__name__}: {text}".splitlines()[0].rstrip(".") if text else type(error).__name__
+
+
+def _to_sql(value: Any) -> Any:
+    if isinstance(value, list):
+        return list(map(as_text, value))
+    return as_text(value) if isinstance(value, str) else value
 
 
 def as_text(value: Any) -> str:

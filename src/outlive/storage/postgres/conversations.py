@@ -9,11 +9,10 @@ from outlive.core.errors import ConversationLocked
 from outlive.core.events import Json
 from outlive.ports.ledger import Idempotency
 from outlive.storage.postgres import staging
-from outlive.storage.postgres.catalog import as_conversation, find_conversation
 from outlive.storage.postgres.connection import SQL, Connection, PostgresPort, as_text, lock_key
-from outlive.storage.postgres.threads import ids_of, load_all
+from outlive.storage.postgres.threads import ids_of
 from outlive.storage.refusals import item_not_found, match_key
-from outlive.storage.rows import encode
+from outlive.storage.rows import ConversationRow, decode_items, encode, to_conversation
 
 
 class PostgresConversations(PostgresPort):
@@ -39,17 +38,17 @@ class PostgresConversations(PostgresPort):
 
     async def update(self, owner: str, conversation_id: str, metadata: dict[str, str]) -> Json:
         async def work(db: Connection) -> Json:
-            row = await _lock(db, owner, conversation_id)
-            await db.execute(SQL["update_conversation"], encode(metadata), row["key"])
-            return as_conversation(row) | {"metadata": metadata}
+            found = await _lock(db, owner, conversation_id)
+            await db.execute(SQL["update_conversation"], encode(metadata), found.key)
+            return found.to_json() | {"metadata": metadata}
 
         return await self._database.transact("update conversation", work)
 
     async def delete(self, owner: str, conversation_id: str) -> None:
         async def work(db: Connection) -> None:
-            row = await _lock(db, owner, conversation_id)
-            await db.execute(SQL["delete_conversations"], [row["key"]])
-            await db.execute(SQL["make_holes"], [row["thread"]], [0])
+            found = await _lock(db, owner, conversation_id)
+            await db.execute(SQL["delete_conversations"], [found.key])
+            await db.execute(SQL["make_holes"], [found.thread], [0])
 
         await self._database.transact("delete conversation", work)
 
@@ -64,15 +63,15 @@ class PostgresConversations(PostgresPort):
     ) -> list[Json]:
         async def work(db: Connection) -> Any:
             kind = f"items of {conversation_id}"
-            row = await _lock(db, owner, conversation_id)
-            thread = row["thread"]
+            found = await _lock(db, owner, conversation_id)
+            thread = found.thread
             target = await _find_by_key(db, owner, kind, key)
             if target is not None:  # a repeat is answered before the lock is looked at (D17)
                 return await db.fetch(SQL["read_named"], thread, target.split(","))
-            if row["running"] is not None:
-                raise ConversationLocked(conversation_id, row["running"])
+            if found.running is not None:
+                raise ConversationLocked(conversation_id, found.running)
             ids, head = ids_of(items), await db.fetchval(SQL["find_head"], thread)
-            there = {found[0] for found in await db.fetch(SQL["find_repeats"], thread, head, ids)}
+            there = {row[0] for row in await db.fetch(SQL["find_repeats"], thread, head, ids)}
             new = [item for item, item_id in zip(items, ids, strict=True) if item_id not in there]
             await _add_items(db, thread, head, new, large)
             await db.execute(SQL["move_head"], head + len(new), thread)
@@ -84,24 +83,25 @@ class PostgresConversations(PostgresPort):
             rows = await db.fetch(SQL["read_named_in"], as_text(conversation_id), ids_of(items))
             return rows if len(rows) == len(items) else None
 
-        return await load_all(await self._database.transact_once("add items", work, find))
+        return await decode_items(await self._database.transact_once("add items", work, find))
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Json:
         async def work(db: Connection) -> Json:
-            row = await _lock(db, owner, conversation_id)
-            if row["running"] is not None:
-                raise ConversationLocked(conversation_id, row["running"])
-            if await db.execute(SQL["drop_item"], row["thread"], as_text(item_id)) == "DELETE 0":
+            found = await _lock(db, owner, conversation_id)
+            if found.running is not None:
+                raise ConversationLocked(conversation_id, found.running)
+            if await db.execute(SQL["drop_item"], found.thread, as_text(item_id)) == "DELETE 0":
                 raise item_not_found(item_id)
-            return as_conversation(row)
+            return found.to_json()
 
         return await self._database.transact("delete item", work)
 
 
-async def _lock(db: Connection, owner: str, conversation_id: str) -> Any:
+async def _lock(db: Connection, owner: str, conversation_id: str) -> ConversationRow:
     """Lock a conversation, then read it."""
     await db.execute(SQL["lock_conversation"], as_text(conversation_id), owner)
-    return await find_conversation(db, owner, conversation_id)
+    row = await db.fetchrow(SQL["find_conversation"], as_text(conversation_id), owner)
+    return to_conversation(row, conversation_id)
 
 
 async def _add_items(db: Connection, thread: int, head: int, items: list[Json], large: bool) -> None:

@@ -11,10 +11,10 @@ from outlive.core.errors import Behind, OutliveError, StaleFence
 from outlive.ports.ledger import Admission, Admitted, AppendResults, Checkpoint, Claim, Closing, Entry, Lease, Quota
 from outlive.storage.postgres import admissions, appends
 from outlive.storage.postgres.connection import SQL, Connection, InDoubt, PostgresDatabase, as_text, lock_key
-from outlive.storage.postgres.threads import ids_of, load_all
+from outlive.storage.postgres.threads import ids_of
 from outlive.storage.postgres.writer import PostgresWriter
 from outlive.storage.refusals import response_not_found
-from outlive.storage.rows import encode, make_claim, split_entry
+from outlive.storage.rows import decode_items, encode, make_claim, split_entry
 
 NO_QUOTA = Quota(queued=admissions.UNLIMITED)
 LAST_SECONDS = 2.0
@@ -160,7 +160,7 @@ class PostgresLedger:
 async def _take(db: Connection, keys: list[int], worker: str, attempts: int, was_queued: bool = False) -> list[Claim]:
     claims = []
     for row in await db.fetch(SQL["take_leases"], worker, attempts, keys):
-        items = await load_all(await db.fetch(SQL["read_input"], row["thread"], row["first"], row["input_end"]))
+        items = await decode_items(await db.fetch(SQL["read_input"], row["thread"], row["first"], row["input_end"]))
         claims.append(make_claim(row, items, was_queued))
     return claims
 

@@ -212,8 +212,9 @@ SELECT r.id FROM unanswered u JOIN responses r ON r.key = u.response
 
 -- find_conversation --
 -- A conversation with its lock: the id of the response that runs in it.
-SELECT c.key, c.id, c.thread, c.metadata, c.created_at, r.id AS running
-  FROM conversations c LEFT JOIN responses r ON r.key = c.running WHERE c.id = $1 AND c.owner IS NOT DISTINCT FROM $2 AND c.hidden IS NOT TRUE;
+SELECT c.id, c.metadata, c.created_at, c.key, c.thread, r.id
+  FROM conversations c LEFT JOIN responses r ON r.key = c.running
+ WHERE c.id = $1 AND c.owner IS NOT DISTINCT FROM $2 AND c.hidden IS NOT TRUE;
 
 -- has_conversation --
 -- After a creation that was in doubt: whether it was made.
@@ -264,6 +265,26 @@ UPDATE conversations SET hidden = true WHERE key = ANY ($1::bigint[]);
 -- item_position --
 -- Where an item stands; ids are unique within a thread only.
 SELECT position FROM items WHERE id = $2 AND thread IS NOT DISTINCT FROM $1;
+
+-- list_responses --
+-- The head of a statement that the catalog completes.
+SELECT t.id, t.status, t.created_at, s.body FROM responses t LEFT JOIN snapshots s ON s.response = t.key
+
+-- list_conversations --
+-- The same.
+SELECT t.id, t.metadata, t.created_at, t.key, t.thread, NULL FROM conversations t
+
+-- find_response_key --
+-- The row after which a page begins.
+SELECT key FROM responses WHERE id = $1 AND owner IS NOT DISTINCT FROM $2;
+
+-- find_conversation_key --
+-- The same.
+SELECT key FROM conversations WHERE id = $1 AND owner IS NOT DISTINCT FROM $2;
+
+-- read_item --
+-- One item.
+SELECT body FROM items WHERE id = $2 AND thread IS NOT DISTINCT FROM $1;
 
 -- read_named --
 -- Items by their ids, in the order of the ids.
@@ -370,7 +391,7 @@ RETURNING parent;
 
 -- find_items --
 -- Items by their ids alone, of this owner's; of several with one id the newest.
-SELECT DISTINCT ON (i.id) i.id, i.body FROM items i
+SELECT DISTINCT ON (i.id) i.body FROM items i
  WHERE i.id = ANY ($1::text[]) AND (
        EXISTS (SELECT 1 FROM responses r WHERE r.key = i.response AND r.owner = $2 AND NOT r.hidden)
     OR EXISTS (SELECT 1 FROM conversations c WHERE c.thread = i.thread AND c.owner = $2 AND NOT c.hidden))

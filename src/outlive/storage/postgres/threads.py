@@ -1,25 +1,16 @@
-"""Threads of items on Postgres: the history of a response, and how items are read."""
+"""Threads of items on Postgres: the history of a response."""
 
 from __future__ import annotations
-
-import asyncio
-from collections.abc import Iterable
-from typing import Any
 
 from outlive.core.events import Json
 from outlive.ports.ledger import Position
 from outlive.storage.postgres.connection import SQL, Connection, PostgresPort, as_text
 from outlive.storage.refusals import refuse
-from outlive.storage.rows import decode
-
-# More than this is decoded in a thread, so that streams do not wait for it.
-MANY_BYTES = 256 * 1024
 
 
 class PostgresHistory(PostgresPort):
     async def before(self, position: Position) -> list[Json]:
-        span = (position.thread, position.first)
-        return await load_all(await self._database.read("history", lambda db: db.fetch(SQL["read_history"], *span)))
+        return await self._database.load(SQL["read_history"], position.thread, position.first)
 
     async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
         async def work(db: Connection) -> Position | None:
@@ -40,11 +31,3 @@ class PostgresHistory(PostgresPort):
 
 def ids_of(items: list[Json]) -> list[str]:
     return [as_text(item["id"]) for item in items]
-
-
-async def load_all(rows: Iterable[Any]) -> list[Json]:
-    """Decode the items whose bodies are the first column of these rows."""
-    bodies: list[bytes] = [row[0] for row in rows]
-    if sum(map(len, bodies)) > MANY_BYTES:
-        return await asyncio.to_thread(lambda: [decode(body) for body in bodies])
-    return [decode(body) for body in bodies]

@@ -8,16 +8,20 @@ import fcntl
 import os
 import sqlite3
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from outlive.core.errors import SettingsError, StorageUnavailable
-from outlive.storage.queries import SCHEMA_VERSION, find_migrations, load_queries
+from outlive.core.events import Json
+from outlive.storage.queries import SCHEMA_VERSION, find_migrations
+from outlive.storage.rows import encode
+from outlive.storage.sqlite import SQL, staging
 from outlive.storage.sqlite.writer import BUSY_MS, Checkpointer, SqliteWriter, T, Work
 
-_PACKAGE = "outlive.storage.sqlite"
-SQL = load_queries(_PACKAGE)
+StagedWork = Callable[[sqlite3.Connection, staging.StagedItems], T]
+
 SECRET_BYTES = 32
 CHECKPOINT_BUSY_MS = 100
 READERS = 3
@@ -25,6 +29,8 @@ READERS = 3
 
 class SqliteDatabase:
     """A SQLite file: one connection that writes, and a few that read."""
+
+    sign, queries = "?", SQL
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -48,8 +54,27 @@ class SqliteDatabase:
         """Run `work` in the next transaction. It must check before it writes: an OutliveError undoes nothing."""
         return self._writer.write(name, work, heavy)
 
+    async def write_staged(self, name: str, work: StagedWork[T], staging_id: str, items: list[Json]) -> T:
+        """Stage items, each piece in a transaction of its own; then do the work that accepts them."""
+        staged = await asyncio.to_thread(staging.stage, staging_id, items)
+        try:
+            for row in staged.rows():
+                await self.write("stage", lambda db, row=row: db.execute(SQL["add_piece"], row))  # type: ignore[misc]
+            return await self.write(name, lambda db: work(db, staged), heavy=True)
+        finally:
+            # The outcome is certain by now, and must be returned; if the storage is down, the next start drops the
+            # pieces of a request that was not accepted.
+            with contextlib.suppress(StorageUnavailable):
+                await self.write("stage", lambda db: db.execute(SQL["drop_unaccepted"], (staging_id,)))
+
     def read(self, name: str, work: Work[T]) -> Awaitable[T]:
         return self._loop.run_in_executor(self._readers, self._read, name, work)
+
+    async def fetch(self, statement: str, *values: Any) -> list[Any]:
+        return await self.read("find", lambda db: db.execute(statement, _to_sql(values)).fetchall())
+
+    async def load(self, statement: str, *values: Any) -> list[Json]:
+        return await self.read("find", lambda db: staging.load_all(db, db.execute(statement, _to_sql(values))))
 
     async def probe(self) -> bool:
         """Return True if the database can be written. Tries it only if the last write failed."""
@@ -112,6 +137,10 @@ class SqlitePort:
         self._database = database
 
 
+def _to_sql(values: tuple[Any, ...]) -> list[Any]:
+    return [encode(value).decode() if isinstance(value, list) else value for value in values]
+
+
 def _create(path: str) -> None:
     """Create the file for this user alone, since it holds conversations. The log's files get the same rights."""
     with contextlib.suppress(OSError):  # it exists already; or it cannot be made, and opening it says why
@@ -138,7 +167,7 @@ def _migrate(connection: sqlite3.Connection, path: str) -> int:
     """Bring the schema up to date. Returns its version before."""
     version: int
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    for number, text in find_migrations(_PACKAGE, version, f"database {path}"):
+    for number, text in find_migrations(__package__, version, f"database {path}"):
         connection.executescript(f"BEGIN IMMEDIATE; {text}; PRAGMA user_version = {number}; COMMIT;")
     return version
 

@@ -10,10 +10,9 @@ from outlive.core.errors import ConversationLocked
 from outlive.core.events import Json
 from outlive.ports.ledger import Idempotency, Position
 from outlive.storage.refusals import item_not_found, match_key
-from outlive.storage.rows import encode
-from outlive.storage.sqlite import staging, threads
-from outlive.storage.sqlite.catalog import as_conversation, find_conversation
-from outlive.storage.sqlite.connection import SQL, SqlitePort
+from outlive.storage.rows import ConversationRow, encode, to_conversation
+from outlive.storage.sqlite import SQL, staging, threads
+from outlive.storage.sqlite.connection import SqlitePort
 from outlive.storage.sqlite.staging import StagedItems
 from outlive.storage.sqlite.writer import T
 
@@ -37,17 +36,17 @@ class SqliteConversations(SqlitePort):
 
     async def update(self, owner: str, conversation_id: str, metadata: dict[str, str]) -> Json:
         def work(db: sqlite3.Connection) -> Json:
-            row = find_conversation(db, owner, conversation_id)
-            db.execute(SQL["update_conversation"], (encode(metadata), row[0]))
-            return as_conversation(row) | {"metadata": metadata}
+            found = _find(db, owner, conversation_id)
+            db.execute(SQL["update_conversation"], (encode(metadata), found.key))
+            return found.to_json() | {"metadata": metadata}
 
         return await self._database.write("update conversation", work)
 
     async def delete(self, owner: str, conversation_id: str) -> None:
         def work(db: sqlite3.Connection) -> None:
-            row = find_conversation(db, owner, conversation_id)
-            db.execute(SQL["delete_conversation"], (row[0],))
-            db.execute(SQL["make_hole"], (0, row[1]))
+            found = _find(db, owner, conversation_id)
+            db.execute(SQL["delete_conversation"], (found.key,))
+            db.execute(SQL["make_hole"], (0, found.thread))
 
         await self._database.write("delete conversation", work)
 
@@ -62,7 +61,7 @@ class SqliteConversations(SqlitePort):
     ) -> list[Json]:
         def work(db: sqlite3.Connection, staged: StagedItems | None) -> list[Json]:
             kind = f"items of {conversation_id}"
-            thread = int(find_conversation(db, owner, conversation_id)[1])
+            thread = _find(db, owner, conversation_id).thread
             target = _find_by_key(db, owner, kind, key)
             if target is not None:  # a repeat is answered before the lock is looked at (D17)
                 return _read_items(db, thread, target.split(","))
@@ -80,13 +79,13 @@ class SqliteConversations(SqlitePort):
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Json:
         def work(db: sqlite3.Connection) -> Json:
-            thread = _find_unlocked(db, owner, conversation_id)
-            row = db.execute(SQL["read_item"], (thread, item_id)).fetchone()
+            found = _find_unlocked(db, owner, conversation_id)
+            row = db.execute(SQL["read_item"], (found.thread, item_id)).fetchone()
             if row is None:
                 raise item_not_found(item_id)
             staging.wipe(db, row[0])
-            db.execute(SQL["drop_item"], (thread, item_id))
-            return as_conversation(find_conversation(db, owner, conversation_id))
+            db.execute(SQL["drop_item"], (found.thread, item_id))
+            return found.to_json()
 
         return await self._database.write("delete item", work)
 
@@ -95,14 +94,19 @@ class SqliteConversations(SqlitePort):
     ) -> T:
         if not large:
             return await self._database.write(name, lambda db: work(db, None))
-        return await staging.write(self._database, name, work, secrets.token_hex(16), large)
+        return await self._database.write_staged(name, work, secrets.token_hex(16), large)
 
 
-def _find_unlocked(db: sqlite3.Connection, owner: str, conversation_id: str) -> int:
-    row = find_conversation(db, owner, conversation_id)
-    if row[4] is not None:
-        raise ConversationLocked(conversation_id, row[4])
-    return int(row[1])
+def _find(db: sqlite3.Connection, owner: str, conversation_id: str) -> ConversationRow:
+    row = db.execute(SQL["find_conversation"], (conversation_id, owner)).fetchone()
+    return to_conversation(row, conversation_id)
+
+
+def _find_unlocked(db: sqlite3.Connection, owner: str, conversation_id: str) -> ConversationRow:
+    found = _find(db, owner, conversation_id)
+    if found.running is not None:
+        raise ConversationLocked(conversation_id, found.running)
+    return found
 
 
 def _read_items(db: sqlite3.Connection, thread: int, ids: list[str]) -> list[Json]:

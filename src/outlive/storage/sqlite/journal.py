@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from outlive.ports.journal import Batch
 from outlive.storage.refusals import response_not_found
 from outlive.storage.rows import JournalRow, gather, read_each
-from outlive.storage.sqlite.connection import SQL, SqlitePort
+from outlive.storage.sqlite import SQL
+from outlive.storage.sqlite.connection import SqlitePort
 
 
 class SqliteJournal(SqlitePort):

@@ -22,8 +22,8 @@ from outlive.ports.ledger import (
 )
 from outlive.storage.refusals import refuse, response_not_found
 from outlive.storage.rows import ROW_BYTES, encode, make_claim, split_entry
-from outlive.storage.sqlite import staging, threads
-from outlive.storage.sqlite.connection import SQL, SqlitePort
+from outlive.storage.sqlite import SQL, staging, threads
+from outlive.storage.sqlite.connection import SqlitePort
 from outlive.storage.sqlite.staging import StagedItems
 from outlive.storage.sqlite.threads import InsertionPoint
 
@@ -32,9 +32,8 @@ class SqliteLedger(SqlitePort):
     def admit(self, admission: Admission) -> asyncio.Future[Admitted]:
         if not admission.large:
             return self._database.write("admit", lambda db: _admit(admission, db))
-        work = partial(_admit, admission)
-        items = admission.request.input
-        return asyncio.ensure_future(staging.write(self._database, "admit", work, admission.response_id, items))
+        work, items = partial(_admit, admission), admission.request.input
+        return asyncio.ensure_future(self._database.write_staged("admit", work, admission.response_id, items))
 
     async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
         def work(db: sqlite3.Connection) -> list[Claim]:

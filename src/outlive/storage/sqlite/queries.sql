@@ -16,7 +16,7 @@ SELECT status, thread, last, conversation IS NOT NULL FROM responses WHERE id = 
 
 -- find_conversation --
 -- A conversation with its lock: the id and the first item's position of the response that runs in it.
-SELECT c.key, c.thread, c.metadata, c.created_at, r.id, r.first, c.id
+SELECT c.id, c.metadata, c.created_at, c.key, c.thread, r.id, r.first
   FROM conversations c LEFT JOIN responses r ON r.key = c.running
  WHERE c.id = ? AND c.owner = ? AND c.hidden = 0;
 
@@ -255,13 +255,29 @@ SELECT position FROM items INDEXED BY items_by_id
 SELECT body FROM items INDEXED BY items_by_id
  WHERE substr(id, -48) = substr(?2, -48) AND +id = ?2 AND thread = ?1;
 
--- find_item --
--- An item by its id alone, wherever its owner has it; the newest, should there be several.
-SELECT i.body FROM items i
+-- find_items --
+-- Items by their ids alone (a JSON list), from any response or conversation of an owner; the newest of an id comes last.
+SELECT i.body FROM json_each(?1) g CROSS JOIN items i
   LEFT JOIN responses r ON r.key = i.response LEFT JOIN conversations c ON c.thread = i.thread
- WHERE substr(i.id, -48) = substr(?1, -48) AND +i.id = ?1
+ WHERE substr(i.id, -48) = substr(g.value, -48) AND +i.id = g.value
    AND ((r.owner = ?2 AND r.hidden = 0) OR (c.owner = ?2 AND c.hidden = 0))
- ORDER BY i.thread DESC, i.position DESC LIMIT 1;
+ ORDER BY i.thread, i.position;
+
+-- list_responses --
+-- The head of a statement that the catalog completes.
+SELECT t.id, t.status, t.created_at, t.snapshot FROM responses t
+
+-- list_conversations --
+-- The same.
+SELECT t.id, t.metadata, t.created_at, t.key, t.thread, NULL FROM conversations t
+
+-- find_response_key --
+-- The row after which a page begins.
+SELECT key FROM responses WHERE id = ? AND owner = ?;
+
+-- find_conversation_key --
+-- The same.
+SELECT key FROM conversations WHERE id = ? AND owner = ?;
 
 -- drop_item --
 -- An item deleted through its conversation.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from outlive.storage.sqlite import staging
-from outlive.storage.sqlite.connection import SQL, SqlitePort
+from outlive.storage.sqlite import SQL, staging
+from outlive.storage.sqlite.connection import SqlitePort
 
 # Of events erased in one transaction (some 10 µs each): every running response waits for it.
 MOST_ROWS = 500

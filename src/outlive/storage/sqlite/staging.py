@@ -7,18 +7,14 @@ references to them. Pieces of a request that was not accepted are dropped again.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
-from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json
 from outlive.storage.rows import decode, encode
-from outlive.storage.sqlite.connection import SQL, SqliteDatabase
-from outlive.storage.sqlite.writer import T
+from outlive.storage.sqlite import SQL
 
 PIECE_BYTES = 256 * 1024
 # An item's JSON begins with a brace; a body that begins with this refers to staged pieces: staging id, offset, length.
@@ -32,6 +28,9 @@ class StagedItems(msgspec.Struct, frozen=True):
     pieces: list[bytes]
     bodies: dict[str, bytes]  # the references that items' rows hold, by the items' ids
 
+    def rows(self) -> list[tuple[str, int, bytes]]:
+        return [(self.staging_id, number, piece) for number, piece in enumerate(self.pieces)]
+
 
 def stage(staging_id: str, items: list[Json]) -> StagedItems:
     bodies: dict[str, bytes] = {}
@@ -42,26 +41,6 @@ def stage(staging_id: str, items: list[Json]) -> StagedItems:
     whole = b"".join(encoded)
     pieces = [whole[at : at + PIECE_BYTES] for at in range(0, len(whole), PIECE_BYTES)]
     return StagedItems(staging_id, pieces, bodies)
-
-
-async def write(
-    database: SqliteDatabase,
-    name: str,
-    work: Callable[[sqlite3.Connection, StagedItems], T],
-    staging_id: str,
-    items: list[Json],
-) -> T:
-    """Write each piece in a transaction of its own; then do the work that accepts the items."""
-    staged = await asyncio.to_thread(stage, staging_id, items)
-    try:
-        for number, piece in enumerate(staged.pieces):
-            row = (staging_id, number, piece)
-            await database.write("stage", lambda db, row=row: db.execute(SQL["add_piece"], row))  # type: ignore[misc]
-        return await database.write(name, lambda db: work(db, staged), heavy=True)
-    finally:
-        # The outcome is certain by now, and must be returned; if the storage is down, the next start drops the pieces.
-        with contextlib.suppress(StorageUnavailable):
-            await database.write("stage", lambda db: db.execute(SQL["drop_unaccepted"], (staging_id,)))
 
 
 def accept(db: sqlite3.Connection, staged: StagedItems | None) -> None:

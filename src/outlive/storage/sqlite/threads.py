@@ -10,9 +10,9 @@ import msgspec
 from outlive.core.events import Json
 from outlive.ports.ledger import Position
 from outlive.storage.refusals import refuse
-from outlive.storage.rows import RUNNING, encode
-from outlive.storage.sqlite import staging
-from outlive.storage.sqlite.connection import SQL, SqlitePort
+from outlive.storage.rows import RUNNING, ConversationRow, encode
+from outlive.storage.sqlite import SQL, staging
+from outlive.storage.sqlite.connection import SqlitePort
 from outlive.storage.sqlite.staging import StagedItems
 
 
@@ -110,12 +110,13 @@ def _locate_in_conversation(db: sqlite3.Connection, owner: str, conversation: st
     row = db.execute(SQL["find_conversation"], (conversation, owner)).fetchone()
     if row is None:
         raise refuse("no conversation", conversation=conversation)
-    key, thread, _, _, running, running_first, _ = row
-    if running is not None and locking:
-        raise refuse("locked", running, conversation=conversation)
-    head = db.execute(SQL["find_thread"], (thread,)).fetchone()[3]
-    # A turn that has not ended belongs to no history (D6).
-    return InsertionPoint(thread, head if running is None else running_first, conversation=key)
+    found = ConversationRow(*row)
+    if found.running is not None and locking:
+        raise refuse("locked", found.running, conversation=conversation)
+    first = found.running_first  # a turn that has not ended belongs to no history (D6)
+    if first is None:
+        first = db.execute(SQL["find_thread"], (found.thread,)).fetchone()[3]
+    return InsertionPoint(found.thread, first, conversation=found.key)
 
 
 def _locate_after(db: sqlite3.Connection, owner: str, parent: str) -> InsertionPoint:
