@@ -25,8 +25,8 @@ from outlive.core.naming import EventNames
 from outlive.core.requests.body import canonical
 from outlive.core.requests.checks import refuse
 from outlive.core.requests.create import CreateResponse, parse_create
+from outlive.core.requests.items import find_references, resolve
 from outlive.core.requests.limits import Limits
-from outlive.core.requests.references import find_references, resolve
 from outlive.core.requests.response import header
 from outlive.core.requests.secrets import pack_secrets, purpose_of
 from outlive.core.toolcalls.offer import without_server_tools

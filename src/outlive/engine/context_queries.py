@@ -10,7 +10,7 @@ from outlive.core.context.estimate import estimate_request
 from outlive.core.errors import TooMany
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
-from outlive.core.requests.references import find_references, resolve
+from outlive.core.requests.items import find_references, resolve
 from outlive.core.toolcalls.offer import without_server_tools
 from outlive.engine.run.fitting import Count, fit, measure
 from outlive.engine.run.run import RunServices

@@ -19,9 +19,9 @@ from openai.types.responses import (
     ResponseReasoningItem,
 )
 
-from outlive.core.errors import InvalidRequest
+from outlive.core.errors import InvalidRequest, NotFound
 from outlive.core.events import Json
-from outlive.core.requests.items import parse_input, parse_items, user_message
+from outlive.core.requests.items import find_references, parse_input, parse_items, resolve, user_message
 from outlive.core.requests.limits import Limits
 
 LIMITS = Limits()
@@ -231,6 +231,37 @@ def test_a_trigger_can_only_be_the_last():
     with pytest.raises(InvalidRequest) as caught:
         parse_request({"role": "user", "content": "x"}, trigger, trigger)
     assert caught.value.param == "input[1]"
+
+
+# -- references that are resolved
+
+
+def reference(item_id: str) -> Json:
+    return {"id": item_id, "type": "item_reference"}
+
+
+def stored(item_id: str) -> Json:
+    return {"id": item_id, "type": "message", "role": "user", "content": []}
+
+
+def test_what_is_referred_to_and_not_there_must_be_found() -> None:
+    assert find_references([reference("a"), stored("b"), reference("c"), reference("b")]) == ["a", "c"]
+    assert find_references([stored("a")]) == []
+
+
+def test_items_stand_where_they_were_referred_to() -> None:
+    items = [reference("a"), stored("b"), reference("c")]
+    assert resolve(items, {"a": stored("a"), "c": stored("c")}) == [stored("a"), stored("b"), stored("c")]
+
+
+def test_a_reference_to_an_item_of_the_same_input_says_nothing_new() -> None:
+    assert resolve([reference("a"), stored("a")], {}) == [stored("a")]
+
+
+def test_what_was_not_found_is_named() -> None:
+    with pytest.raises(NotFound, match="Item with id 'c' not found") as caught:
+        resolve([stored("a"), reference("b"), reference("c")], {"b": stored("b")})
+    assert caught.value.param == "input[2].id"
 
 
 # -- refusals

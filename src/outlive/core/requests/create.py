@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.naming import EventNames
+from outlive.core.requests import options
 from outlive.core.requests.checks import (
     Check,
     Id,
@@ -28,19 +29,6 @@ from outlive.core.requests.checks import (
 )
 from outlive.core.requests.items import STANDING_IN, TRIGGER, InputItem, parse_input, user_message
 from outlive.core.requests.limits import Limits
-from outlive.core.requests.options import (
-    CacheOptions,
-    ContextManagement,
-    ConversationRef,
-    ImageOptions,
-    Includable,
-    Metadata,
-    ReasoningOptions,
-    ServiceTier,
-    StreamOptions,
-    TextOptions,
-    Truncation,
-)
 from outlive.core.requests.secrets import split_secrets
 from outlive.core.requests.tools import ToolChoice, Tools, match_tool_choice
 
@@ -58,9 +46,9 @@ class ContextFields(Struct, frozen=True, kw_only=True, omit_defaults=True):
     instructions: Text | None = None
     previous_response_id: Id | None = None
     tools: Tools = []
-    text: Annotated[Json, shaped(TextOptions)] = {}
-    reasoning: Annotated[Json, shaped(ReasoningOptions)] | None = None
-    truncation: Truncation | None = None
+    text: Annotated[Json, shaped(options.TextOptions)] = {}
+    reasoning: Annotated[Json, shaped(options.ReasoningOptions)] | None = None
+    truncation: options.Truncation | None = None
 
 
 class CreateFields(ContextFields, frozen=True, kw_only=True):
@@ -80,12 +68,12 @@ class CreateFields(ContextFields, frozen=True, kw_only=True):
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    include: list[Includable] = []
-    metadata: Metadata = {}
-    service_tier: ServiceTier | None = None
+    include: list[options.Includable] = []
+    metadata: options.Metadata = {}
+    service_tier: options.ServiceTier | None = None
     prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
-    prompt_cache_options: Annotated[Json, shaped(CacheOptions)] | None = None
+    prompt_cache_options: Annotated[Json, shaped(options.CacheOptions)] | None = None
     safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
     user: Annotated[str, Meta(max_length=512)] | None = None
 
@@ -94,12 +82,12 @@ class CreateBody(CreateFields, frozen=True, kw_only=True):
     """A response to be made. Fields that do not stand here are passed on to the upstream."""
 
     input: Annotated[Input, note("Required, unless something came before.")] = None
-    conversation: Annotated[Id | ConversationRef | None, note("Not with `previous_response_id`.")] = None
-    context_management: list[ContextManagement] = []
+    conversation: Annotated[Id | options.ConversationRef | None, note("Not with `previous_response_id`.")] = None
+    context_management: list[options.ContextManagement] = []
     # These change no answer, and are not kept.
     access_programs: Any = None
-    image: ImageOptions | None = None
-    stream_options: StreamOptions | None = None
+    image: options.ImageOptions | None = None
+    stream_options: options.StreamingOptions | None = None
 
 
 class CreateResponse(CreateFields, frozen=True, kw_only=True):
@@ -121,7 +109,7 @@ class CountBody(ContextFields, frozen=True, kw_only=True):
 
     model: ModelName | None = None
     input: Input = None
-    conversation: Id | ConversationRef | None = None
+    conversation: Id | options.ConversationRef | None = None
     personality: Personality | None = None
 
 

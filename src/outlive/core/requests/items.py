@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct
 
+from outlive.core.errors import NotFound
 from outlive.core.events import Json
 from outlive.core.ids import IdSource, item_prefix
 from outlive.core.requests.checks import (
@@ -78,14 +80,6 @@ class FunctionCall(CompletedItem, kw_only=True):
     arguments: Annotated[Text, note("JSON, as the model wrote it.")]
 
 
-class FunctionCallOutput(CompletedItem, kw_only=True):
-    """The result of a function's call."""
-
-    type: Literal["function_call_output"]
-    call_id: CallId
-    output: Text | Content
-
-
 class CustomToolCall(CompletedItem, kw_only=True):
     """The model wants a custom tool to be called, with one text."""
 
@@ -95,10 +89,10 @@ class CustomToolCall(CompletedItem, kw_only=True):
     input: Text
 
 
-class CustomToolCallOutput(CompletedItem, kw_only=True):
-    """The result of a custom tool's call."""
+class ToolCallOutput(CompletedItem, kw_only=True):
+    """The result of a function's or a custom tool's call."""
 
-    type: Literal["custom_tool_call_output"]
+    type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: CallId
     output: Text | Content
 
@@ -137,15 +131,7 @@ class OtherItem(AnyItem, kw_only=True):
     status: Given[str] = UNSET
 
 
-KEPT_ITEMS = (
-    Message,
-    FunctionCall,
-    FunctionCallOutput,
-    CustomToolCall,
-    CustomToolCallOutput,
-    ReasoningItem,
-    Compaction,
-)
+KEPT_ITEMS = (Message, FunctionCall, CustomToolCall, ToolCallOutput, ReasoningItem, Compaction)
 KeptItem = Annotated[Json, one_of(*KEPT_ITEMS, other=OtherItem)]
 InputItem = Annotated[Json, one_of(*KEPT_ITEMS, ItemReference, other=OtherItem)]
 
@@ -243,3 +229,30 @@ def _check_control(kind: str, in_request: bool, is_last: bool) -> None:
         refuse_unsupported(".type", f"items of type '{kind}' cannot be kept: {_CONTROLS[kind]}")
     if kind == TRIGGER and not is_last:
         raise WrongField(f"must be the last item of the input: it is a '{TRIGGER}'.")
+
+
+# -- items that a request names instead of sending them
+
+
+def find_references(items: list[Json]) -> list[str]:
+    """Return the ids that are referred to, besides those of items that are there."""
+    here = {item["id"] for item in items if item["type"] != REFERENCE}
+    return [item["id"] for item in items if item["type"] == REFERENCE and item["id"] not in here]
+
+
+def resolve(items: list[Json], found: Mapping[str, Json]) -> list[Json]:
+    """Put the items that were found in place of their references. Raise NotFound naming one that was not."""
+    missing = set(find_references(items)) - found.keys()
+    for n, item in enumerate(items):
+        if item["type"] == REFERENCE and item["id"] in missing:
+            raise NotFound(
+                f"Item with id '{item['id']}' not found. Items of responses with `store: false` are not kept; send the "
+                "item itself.",
+                param=f"input[{n}].id",
+            )
+    # A reference to an item that the input itself holds says nothing new.
+    return [found[item["id"]] if item["type"] == REFERENCE else item for item in items if _counts(item, found)]
+
+
+def _counts(item: Json, found: Mapping[str, Json]) -> bool:
+    return item["type"] != REFERENCE or item["id"] in found

@@ -87,7 +87,7 @@ class CacheOptions(Struct):
     prewarm: Given[bool] = UNSET
 
 
-class StreamOptions(Struct):
+class StreamingOptions(Struct):
     """Options of a stream, which change nothing here."""
 
     include_obfuscation: Given[bool] = UNSET

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Meta, Struct
+from msgspec import UNSET, Meta, Struct, defstruct
 
 from outlive.core.events import Json
 from outlive.core.requests.checks import REF, Given, kinds_of, note, refer
@@ -98,9 +98,7 @@ class OutliveDetails(Struct):
     queue: Given[QueuePlace] = UNSET
     attempts: Given[int] = UNSET
     resumed_at: Given[Annotated[list[int], note("The numbers of the events before which it was resumed.")]] = UNSET
-    joints: Given[Annotated[list[int], Meta(description="The older name.", extra_json_schema={"deprecated": True})]] = (
-        UNSET
-    )
+    joints: Given[Annotated[list[int], Meta(extra_json_schema={"deprecated": True})]] = UNSET  # its older name
 
 
 class ResponseSummary(Struct, kw_only=True):
@@ -174,47 +172,11 @@ class Conversation(Struct):
     metadata: Metadata
 
 
-class DeletedResponse(Struct):
-    id: str
-    object: Literal["response"]
-    deleted: Literal[True]
-
-
-class DeletedConversation(Struct):
-    id: str
-    object: Literal["conversation.deleted"]
-    deleted: Literal[True]
-
-
 class Model(Struct):
     """A model that may be asked for."""
 
     id: str
     object: Literal["model"]
-
-
-class ListAnswer(Struct, kw_only=True):
-    object: Literal["list"]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-
-
-class ResponseList(ListAnswer, kw_only=True):
-    data: list[ResponseSummary]
-
-
-class ConversationList(ListAnswer, kw_only=True):
-    data: list[Conversation]
-
-
-class ItemList(ListAnswer, kw_only=True):
-    data: list[Item]
-
-
-class ModelList(Struct):
-    object: Literal["list"]
-    data: list[Model]
 
 
 class Health(Struct):
@@ -226,3 +188,20 @@ class Health(Struct):
 
 class Anything(Struct):
     """An answer of any shape."""
+
+
+def _deleted(name: str, kind: Any) -> type[Struct]:
+    return defstruct(name, {"id": str, "object": kind, "deleted": Literal[True]}.items())
+
+
+def _list(name: str, element: Any) -> type[Struct]:
+    page = {"first_id": str | None, "last_id": str | None, "has_more": bool}
+    return defstruct(name, {"object": Literal["list"], "data": list[element], **page}.items())
+
+
+DeletedResponse = _deleted("DeletedResponse", Literal["response"])
+DeletedConversation = _deleted("DeletedConversation", Literal["conversation.deleted"])
+ResponseList = _list("ResponseList", ResponseSummary)
+ConversationList = _list("ConversationList", Conversation)
+ItemList = _list("ItemList", Item)
+ModelList = defstruct("ModelList", {"object": Literal["list"], "data": list[Model]}.items())
