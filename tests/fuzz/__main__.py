@@ -31,7 +31,7 @@ def main() -> int:
         "frames on a WebSocket": lambda server: campaign.run_frames(server, share, number=seed),
     }
     tried = found = 0
-    with tempfile.TemporaryDirectory() as folder, campaign.open_field(Path(folder)) as server:
+    with tempfile.TemporaryDirectory() as folder, campaign.start_server(Path(folder)) as server:
         for name, run in parts.items():
             tally = run(server)
             print(f"{name}: {tally}", flush=True)

@@ -1,4 +1,4 @@
-"""Throwing things at a live server: by its own OpenAPI document, and by strategies for bodies, items and frames."""
+"""Fuzzing of a live server: by its own OpenAPI document, and by strategies for bodies, items and frames."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.wire import events
 from tests.wire.raw import Wire
 from tests.wire.sockets import check_error, talk
 
-# Nothing here takes long: what has not answered by then hangs.
+# Seconds. Nothing here takes long: a request without an answer by then hangs.
 HANGS = 20.0
 CHECKS = (
     "not_a_server_error",
@@ -41,7 +41,7 @@ CHECKS = (
 
 
 class Tally:
-    """How many cases were tried, how they were answered, and what was found."""
+    """Counts of the cases that were tried, by the status of the answer, and the failures that were found."""
 
     def __init__(self) -> None:
         self.statuses: Counter[object] = Counter()
@@ -57,8 +57,8 @@ class Tally:
 
 
 @contextmanager
-def open_field(folder: Path) -> Iterator[OutliveServer]:
-    """A server whose every model answers at once."""
+def start_server(folder: Path) -> Iterator[OutliveServer]:
+    """Start a server whose every model answers at once."""
     with FakeUpstream() as upstream, OutliveServer(folder, upstream.url) as server:
         yield server
     assert "Traceback" not in server.log, server.log
@@ -68,7 +68,7 @@ def open_field(folder: Path) -> Iterator[OutliveServer]:
 
 
 def run_document(server: OutliveServer, seconds: int, *phases: str, number: int | None = None) -> Tally:
-    """One run of schemathesis on /openapi.json, with ids of things that exist among those it tries."""
+    """Run schemathesis on /openapi.json, with ids of things that exist among those it tries."""
     tally = Tally()
     config = schemathesis.Config.from_dict(_config(seconds, phases, _plant(server), number))
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json", config=config)
@@ -93,7 +93,7 @@ def _config(seconds: int, phases: tuple[str, ...], ids: list[str], number: int |
     return {
         **({"seed": number} if number is not None else {}),
         "max-time": seconds,
-        "workers": 1,  # in several threads, Python 3.11 itself fails now and then to compile what hypothesis asks it to
+        "workers": 1,  # in several threads, Python 3.11 itself now and then fails to compile hypothesis' code
         "continue-on-failure": True,
         "request-timeout": HANGS,
         "suppress-health-check": ["all"],
@@ -110,7 +110,7 @@ def _config(seconds: int, phases: tuple[str, ...], ids: list[str], number: int |
 
 
 def _plant(server: OutliveServer) -> list[str]:
-    """Some responses, conversations and items, and their ids."""
+    """Create some responses, conversations and items, and return their ids."""
     with Wire(server.port) as wire:
         conversations = [wire.post("/v1/conversations", {"metadata": {"n": str(n)}}).json()["id"] for n in range(3)]
         made = [
@@ -125,7 +125,7 @@ def _plant(server: OutliveServer) -> list[str]:
 
 
 def run_bodies(server: OutliveServer, seconds: float, *, number: int = 1) -> Tally:
-    """Creates, counts, compactions, and items for conversations: none may fail, hang, or break the stream's rules."""
+    """Send creates, counts, compactions and items: none may fail, hang, or break the rules of a stream."""
     with Wire(server.port) as wire:
         conversation = wire.post("/v1/conversations", {}).json()["id"]
     connection = HTTPConnection("127.0.0.1", server.port, timeout=HANGS)
@@ -159,7 +159,7 @@ def run_bodies(server: OutliveServer, seconds: float, *, number: int = 1) -> Tal
 
 
 def run_frames(server: OutliveServer, seconds: float, *, number: int = 1) -> Tally:
-    """Frames on one WebSocket: each is answered, and none closes the connection."""
+    """Send frames on one WebSocket: each is answered, and none closes the connection."""
     tally = Tally()
     with talk(server.port) as socket:
 
@@ -176,7 +176,7 @@ def run_frames(server: OutliveServer, seconds: float, *, number: int = 1) -> Tal
 
 
 def _try(cases: st.SearchStrategy[Any], send: Callable[[Any], None], tally: Tally, seconds: float, number: int) -> None:
-    """As many cases as there is time for; the first that is found wrong ends it."""
+    """Try as many cases as there is time for; the first failure ends it."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and not tally.found:
 
@@ -195,9 +195,9 @@ def _try(cases: st.SearchStrategy[Any], send: Callable[[Any], None], tally: Tall
 
         try:
             with warnings.catch_warnings():
-                # Such as: that the strategies, written out, are long.
+                # One of them warns that the strategies, written out, are long.
                 warnings.simplefilter("ignore", HypothesisWarning)
                 check()
-        except Exception as error:  # whatever it is, it was found
+        except Exception as error:  # any error of a case is a finding
             tally.found.append(f"{type(error).__name__}: {error}")
         number += 1

@@ -1,4 +1,4 @@
-"""Bodies, items and frames as nobody would write them, and some as somebody might."""
+"""Strategies for bodies, items and frames: random ones, and some that are nearly right."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from outlive.core.requests.options import INCLUDABLE
 
 Json = dict[str, Any]
 
-# Half surrogates are what JSON can say and UTF-8 cannot; sent as escapes they must not break anything either.
+# Half surrogates can be written in JSON but not in UTF-8; sent as escapes they must not break anything either.
 texts = st.text(st.characters(codec=None), max_size=40)
 scalars = (
     st.none()
@@ -27,7 +27,7 @@ values: st.SearchStrategy[Any] = st.recursive(
 
 
 def maybe(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Json]:
-    """An object with some of these fields; now and then one of them has a value that may not fit."""
+    """Make objects with some of these fields; now and then one of them has a value that may not fit."""
     whole = st.fixed_dictionaries({}, optional=fields)
     spoilt = st.builds(lambda some, name, value: {**some, name: value}, whole, st.sampled_from(sorted(fields)), values)
     return st.one_of(whole, whole, whole, whole, spoilt)
@@ -63,7 +63,7 @@ items = maybe(
     summary=st.lists(parts, max_size=2),
     encrypted_content=texts,
 )  # fmt: skip
-# Items that are whole: so much of a random one is wrong that few would ever get further than the door.
+# Valid items: so much of a random one is wrong that few would ever be admitted.
 messages = st.fixed_dictionaries(
     {"role": st.sampled_from(["user", "assistant", "system", "developer"]), "content": texts},
     optional={"type": st.just("message"), "phase": values, "vendor": values},

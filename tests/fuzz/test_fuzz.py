@@ -16,7 +16,7 @@ from tests.support.server import OutliveServer
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OutliveServer]:
     folder: Path = tmp_path_factory.mktemp("field")
-    with campaign.open_field(folder) as running:
+    with campaign.start_server(folder) as running:
         yield running
 
 
@@ -29,13 +29,13 @@ def conclude(capsys: Any, what: str, tally: Tally, least: int) -> None:
     assert not any(isinstance(status, int) and status >= 500 for status in tally.statuses)
 
 
-def test_no_edge_of_what_the_document_describes_fails_or_hangs(server: OutliveServer, capsys: Any) -> None:
+def test_no_edge_case_of_the_document_fails_or_hangs(server: OutliveServer, capsys: Any) -> None:
     # It ends by itself, in some ten seconds.
     tally = campaign.run_document(server, 60, "coverage", number=1)
     conclude(capsys, "schemathesis, coverage", tally, 1000)
 
 
-def test_nothing_that_the_document_allows_or_forbids_fails_or_hangs(server: OutliveServer, capsys: Any) -> None:
+def test_no_request_that_the_document_allows_or_forbids_fails_or_hangs(server: OutliveServer, capsys: Any) -> None:
     tally = campaign.run_document(server, 4, "fuzzing", "stateful", number=1)
     conclude(capsys, "schemathesis, fuzzing and stateful", tally, 20)
 

@@ -39,14 +39,14 @@ units = st.lists(st.sampled_from([0xD800, 0xDBFF, 0xDC00, 0xDFFF, 0xD83D, 0xDE00
         b"9" * 9999,
     ],
 )
-def test_what_is_not_json_is_refused(raw: bytes):
+def test_a_body_that_is_not_json_is_refused(raw: bytes):
     with pytest.raises(InvalidRequest) as caught:
         decode_body(raw)
     assert caught.value.code == "invalid_json"
 
 
 @pytest.mark.parametrize("raw", [b'"\xff"', b'{"\xc3":1}', b'"\xed\xa0\x80"'])
-def test_what_is_not_utf8_is_refused(raw: bytes):
+def test_a_body_that_is_not_utf8_is_refused(raw: bytes):
     with pytest.raises(InvalidRequest, match="UTF-8"):
         decode_body(raw)
 
@@ -91,12 +91,12 @@ def test_every_json_value_is_read_as_it_was_written(value: Any):
 
 
 @given(st.binary(max_size=40))
-def test_whatever_the_bytes_only_invalid_request_is_raised(raw: bytes):
+def test_random_bytes_raise_nothing_but_invalid_request(raw: bytes):
     with contextlib.suppress(InvalidRequest):
         decode_body(raw)
 
 
-def test_of_equal_keys_the_last_counts():
+def test_the_last_of_equal_keys_counts():
     assert decode_body(b'{"a":1,"a":2}') == {"a": 2}
 
 

@@ -137,7 +137,7 @@ def test_a_number_becomes_a_float() -> None:
     assert type(make_check(Annotated[float, Meta(ge=0, le=2)])(1, LIMITS)) is float
 
 
-def test_an_object_is_completed_and_what_was_given_is_not_changed() -> None:
+def test_an_object_is_completed_and_the_given_one_is_not_changed() -> None:
     given = {"type": "plain", "size": 1, "colour": None, "vendor": [1]}
     kept = make_check(KNOWN)(given, LIMITS)
     assert kept == {"type": "plain", "size": 1, "colour": "red", "vendor": [1], "marks": []}
@@ -177,7 +177,7 @@ def test_a_wrong_field_inside_is_refused_by_its_whole_path(described: Any, value
     assert caught.value.message.startswith(f"'{param}' ")
 
 
-def test_other_kinds_have_the_shape_of_the_others() -> None:
+def test_an_unknown_kind_is_checked_by_the_shape_for_the_others() -> None:
     assert make_check(ANY)({"type": "round", "a": None}, LIMITS) == {"type": "round", "a": None}
 
 

@@ -51,7 +51,7 @@ BAD: list[tuple[object, str, str]] = [
 
 
 @pytest.mark.parametrize(("part", "added"), GOOD)
-def test_a_part_is_kept_whole_and_what_was_given_is_not_changed(part: Json, added: Json) -> None:
+def test_a_part_is_kept_whole_and_the_given_one_is_not_changed(part: Json, added: Json) -> None:
     before = copy.deepcopy(part)
     assert check_part(part, LIMITS) == part | added
     assert part == before

@@ -1,4 +1,4 @@
-"""The body of a create: what is accepted, what is refused by which name, and what is echoed."""
+"""The body of a create: fields that are accepted, and those that are refused by their path."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def refusal(limits: Limits = LIMITS, /, **fields: Any) -> InvalidRequest:
     return caught.value
 
 
-# -- what is accepted
+# -- accepted
 
 
 def test_a_minimal_request_gets_the_defaults():
@@ -84,7 +84,7 @@ def test_null_is_as_if_left_out(name: str):
         ("tools", []),
     ],
 )
-def test_what_asks_for_nothing_changes_nothing(name: str, value: Any):
+def test_a_field_that_asks_for_nothing_changes_nothing(name: str, value: Any):
     assert parse(**{name: value}) == parse()
 
 
@@ -160,7 +160,7 @@ def test_input_may_be_empty_when_something_came_before(state: dict[str, Any], em
 
 
 @pytest.mark.parametrize("wish", [{"generate": False}, {"generate": True, "prompt_cache_options": {"prewarm": True}}])
-def test_what_no_model_is_asked_may_be_empty(wish: dict[str, Any]):
+def test_input_may_be_empty_when_no_model_is_asked(wish: dict[str, Any]):
     assert parse(**wish).generate is False
     assert parse(input=[], **wish).input == parse(input=None, **wish).input == []
     assert parse(generate=True, prompt_cache_options={"prewarm": False}).generate is True
@@ -172,7 +172,7 @@ def test_a_json_schema_is_echoed_with_its_defaults():
     assert parse(text={"format": given_format, "verbosity": None}).text == {"format": expected}
 
 
-# -- what is refused
+# -- refused
 
 
 @pytest.mark.parametrize("body", [None, [], "x", 1, True])
@@ -263,7 +263,7 @@ def test_a_wrong_field_is_refused_by_its_path(name: str, value: Any, param: str,
     assert error.message.endswith((".", "?"))
 
 
-def test_background_without_store_is_refused_and_told_why():
+def test_background_without_store_is_refused_with_the_reason():
     error = refusal(background=True, store=False)
     assert error.param == "store"
     assert "not stored is gone" in error.message
@@ -423,18 +423,18 @@ def test_every_header_is_one_the_official_types_know(body: dict[str, Any], statu
 
 
 @given(bodies)
-def test_what_is_packed_is_unpacked_the_same(body: dict[str, Any]):
+def test_a_packed_request_is_unpacked_the_same(body: dict[str, Any]):
     request = parse_create(body, CountingIds(), LIMITS)
     packed = pack(request)
     assert unpack(packed, request.input) == request
 
 
-def test_what_is_packed_holds_no_input():
+def test_a_packed_request_holds_no_input():
     assert b"canary" not in pack(parse(input="canary"))
 
 
 @given(bodies, st.data())
-def test_whatever_replaces_a_field_only_invalid_request_is_raised(body: dict[str, Any], data: st.DataObject):
+def test_a_random_field_raises_nothing_but_invalid_request(body: dict[str, Any], data: st.DataObject):
     name = data.draw(st.sampled_from(KNOWN + UNKEPT + ["model", "input"]))
     spoilt = {**body, name: data.draw(json_values)}
     before = copy.deepcopy(spoilt)
@@ -448,95 +448,3 @@ def test_whatever_replaces_a_field_only_invalid_request_is_raised(body: dict[str
     others = ("tool_choice", "store", "previous_response_id")  # fields that may be wrong because of this one
     assert error is None or str(error.param).startswith((name, *others))
     assert spoilt == before
-
-
-# -- the header
-
-LIVE_ORDER = [
-    "id",
-    "object",
-    "created_at",
-    "status",
-    "background",
-    "error",
-    "incomplete_details",
-    "instructions",
-    "max_output_tokens",
-    "max_tool_calls",
-    "model",
-    "output",
-    "parallel_tool_calls",
-    "previous_response_id",
-    "prompt_cache_key",
-    "reasoning",
-    "safety_identifier",
-    "service_tier",
-    "store",
-    "temperature",
-    "text",
-    "tool_choice",
-    "tools",
-    "top_logprobs",
-    "top_p",
-    "truncation",
-    "usage",
-    "user",
-    "metadata",
-]
-
-
-def test_the_header_of_a_minimal_request_has_every_field_and_default():
-    assert header(parse(), "resp_1", 1_700_000_000, "m-2026", "in_progress") == {
-        "id": "resp_1",
-        "object": "response",
-        "created_at": 1_700_000_000,
-        "status": "in_progress",
-        "background": False,
-        "completed_at": None,
-        "error": None,
-        "frequency_penalty": 0.0,
-        "incomplete_details": None,
-        "instructions": None,
-        "max_output_tokens": None,
-        "max_tool_calls": None,
-        "model": "m-2026",
-        "output": [],
-        "parallel_tool_calls": True,
-        "presence_penalty": 0.0,
-        "previous_response_id": None,
-        "prompt_cache_key": None,
-        "prompt_cache_retention": None,
-        "reasoning": {"effort": None, "summary": None},
-        "safety_identifier": None,
-        "service_tier": "auto",
-        "store": True,
-        "temperature": 1.0,
-        "text": {"format": {"type": "text"}, "verbosity": "medium"},
-        "tool_choice": "auto",
-        "tools": [],
-        "top_logprobs": 0,
-        "top_p": 1.0,
-        "truncation": "disabled",
-        "usage": None,
-        "user": None,
-        "metadata": {},
-    }
-
-
-def test_the_keys_of_a_header_come_in_the_order_of_live_responses():
-    keys = [key for key in header(parse(), "resp_1", 0, "m", "queued") if key in LIVE_ORDER]
-    assert keys == LIVE_ORDER
-
-
-def test_the_header_names_the_conversation_only_when_there_is_one():
-    assert header(parse(conversation="conv_1"), "resp_1", 0, "m", "queued")["conversation"] == {"id": "conv_1"}
-    assert "conversation" not in header(parse(), "resp_1", 0, "m", "queued")
-
-
-def test_zero_is_echoed_as_zero():
-    echoed = header(parse(temperature=0, top_p=0), "resp_1", 0, "m", "queued")
-    assert (echoed["temperature"], echoed["top_p"]) == (0.0, 0.0)
-
-
-def test_the_fast_tier_is_echoed_as_priority():
-    assert header(parse(service_tier="fast"), "resp_1", 0, "m", "queued")["service_tier"] == "priority"

@@ -1,4 +1,4 @@
-"""Items as callers send them, and what the server makes of them."""
+"""Items as callers send them, and as the server completes, refuses or resolves them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_plain_string_stands_for_a_user_message():
 
 
 @pytest.mark.parametrize("role", ["user", "system", "developer"])
-def test_string_content_of_whoever_is_not_the_assistant_becomes_input_text(role: str):
+def test_string_content_of_other_roles_than_the_assistant_becomes_input_text(role: str):
     assert parse({"role": role, "content": "x"})[0]["content"] == [{"type": "input_text", "text": "x"}]
 
 
@@ -165,14 +165,14 @@ def test_items_of_foreign_tools_and_of_newer_kinds_are_kept_whole(kind: str):
     assert kept == item
 
 
-def test_what_was_made_can_be_sent_again_and_stays_the_same():
+def test_parsed_items_can_be_sent_again_and_stay_the_same():
     items = parse(
         {"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}, CALL, OUTPUT, {"type": "reasoning"}
     )
     assert parse(*items) == items
 
 
-def test_every_field_of_what_was_given_stays_unchanged():
+def test_the_given_items_stay_unchanged():
     given_items = [
         message({"type": "input_image", "image_url": "data:,x"}),
         message({"type": "output_text", "text": "x"}, role="assistant"),
@@ -213,7 +213,7 @@ def test_a_request_may_refer_to_items(reference: Json):
     assert parse_request(reference) == [{"id": "msg_1", "type": "item_reference"}]
 
 
-def test_a_reference_to_an_item_that_is_there_says_nothing_new():
+def test_a_reference_to_an_item_of_the_input_is_dropped():
     reference = {"type": "item_reference", "id": "msg_1"}
     once = {"id": "msg_1", "role": "user", "content": "x"}
     assert [item["type"] for item in parse_request(once, reference)] == ["message"]
@@ -244,21 +244,21 @@ def stored(item_id: str) -> Json:
     return {"id": item_id, "type": "message", "role": "user", "content": []}
 
 
-def test_what_is_referred_to_and_not_there_must_be_found() -> None:
+def test_references_to_items_outside_the_input_are_found() -> None:
     assert find_references([reference("a"), stored("b"), reference("c"), reference("b")]) == ["a", "c"]
     assert find_references([stored("a")]) == []
 
 
-def test_items_stand_where_they_were_referred_to() -> None:
+def test_items_take_the_places_of_their_references() -> None:
     items = [reference("a"), stored("b"), reference("c")]
     assert resolve(items, {"a": stored("a"), "c": stored("c")}) == [stored("a"), stored("b"), stored("c")]
 
 
-def test_a_reference_to_an_item_of_the_same_input_says_nothing_new() -> None:
+def test_a_resolved_reference_to_an_item_of_the_input_is_dropped() -> None:
     assert resolve([reference("a"), stored("a")], {}) == [stored("a")]
 
 
-def test_what_was_not_found_is_named() -> None:
+def test_a_reference_to_an_unknown_item_is_named() -> None:
     with pytest.raises(NotFound, match="Item with id 'c' not found") as caught:
         resolve([stored("a"), reference("b"), reference("c")], {"b": stored("b")})
     assert caught.value.param == "input[2].id"
@@ -490,7 +490,7 @@ def test_ids_are_unique_and_a_second_pass_changes_nothing(items: list[dict[str, 
 
 
 @given(valid_items, st.data())
-def test_whatever_replaces_a_field_only_invalid_request_is_raised(item: dict[str, Any], data: st.DataObject):
+def test_a_random_field_of_an_item_raises_nothing_but_invalid_request(item: dict[str, Any], data: st.DataObject):
     name = data.draw(st.sampled_from(sorted(item)))
     spoilt = {**item, name: data.draw(json_values)}
     before = copy.deepcopy(spoilt)

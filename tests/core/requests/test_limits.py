@@ -1,4 +1,4 @@
-"""What one request may hold, unless the settings say otherwise."""
+"""Limits of one request, and their defaults."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 from outlive.core.requests.limits import Limits
 
 
-def test_the_limits_that_hold_when_nobody_sets_any() -> None:
+def test_limits_have_defaults() -> None:
     assert Limits() == Limits(max_items=10_000, max_depth=100, max_text=10_485_760, max_tools=512)
 
 
-def test_limits_cannot_be_moved_while_the_server_runs() -> None:
+def test_limits_cannot_be_changed_while_the_server_runs() -> None:
     with pytest.raises(AttributeError):
         Limits().max_items = 1  # type: ignore[misc]
 

@@ -10,7 +10,7 @@ from outlive.core.requests.create import CreateResponse
 from outlive.core.requests.response import header
 from tests.core.journals import assert_official
 
-# What Open Responses requires to be present, null or not.
+# Fields that Open Responses requires to be present, null or not.
 REQUIRED = {
     *("id", "object", "created_at", "status", "background", "completed_at", "error", "incomplete_details"),
     *("instructions", "max_output_tokens", "max_tool_calls", "model", "output", "parallel_tool_calls"),
@@ -62,7 +62,7 @@ def test_the_model_is_the_one_that_answers() -> None:
         ("tool_choice", "none"),
     ],
 )
-def test_what_was_given_is_echoed(field: str, value: Any) -> None:
+def test_a_given_field_is_echoed(field: str, value: Any) -> None:
     response = make(**{field: value})
     assert response[field] == value
     assert_official(response)
@@ -78,6 +78,82 @@ def test_options_given_in_part_are_completed() -> None:
     assert make(reasoning={"effort": "high"})["reasoning"] == {"effort": "high", "summary": None}
 
 
-def test_a_tier_is_called_by_the_name_of_what_serves_it() -> None:
+def test_the_fast_tier_is_echoed_as_priority() -> None:
     assert make(service_tier="fast")["service_tier"] == "priority"
     assert make(service_tier="flex")["service_tier"] == "flex"
+
+
+LIVE_ORDER = [
+    "id",
+    "object",
+    "created_at",
+    "status",
+    "background",
+    "error",
+    "incomplete_details",
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "model",
+    "output",
+    "parallel_tool_calls",
+    "previous_response_id",
+    "prompt_cache_key",
+    "reasoning",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "temperature",
+    "text",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+    "top_p",
+    "truncation",
+    "usage",
+    "user",
+    "metadata",
+]
+
+
+def test_the_header_of_a_minimal_request_has_every_field_and_default() -> None:
+    assert header(CreateResponse(model="m", input=[]), "resp_1", 1_700_000_000, "m-2026", "in_progress") == {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1_700_000_000,
+        "status": "in_progress",
+        "background": False,
+        "completed_at": None,
+        "error": None,
+        "frequency_penalty": 0.0,
+        "incomplete_details": None,
+        "instructions": None,
+        "max_output_tokens": None,
+        "max_tool_calls": None,
+        "model": "m-2026",
+        "output": [],
+        "parallel_tool_calls": True,
+        "presence_penalty": 0.0,
+        "previous_response_id": None,
+        "prompt_cache_key": None,
+        "prompt_cache_retention": None,
+        "reasoning": {"effort": None, "summary": None},
+        "safety_identifier": None,
+        "service_tier": "auto",
+        "store": True,
+        "temperature": 1.0,
+        "text": {"format": {"type": "text"}, "verbosity": "medium"},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_logprobs": 0,
+        "top_p": 1.0,
+        "truncation": "disabled",
+        "usage": None,
+        "user": None,
+        "metadata": {},
+    }
+
+
+def test_the_keys_of_a_header_come_in_the_order_of_live_responses() -> None:
+    keys = [key for key in make("queued") if key in LIVE_ORDER]
+    assert keys == LIVE_ORDER

@@ -19,7 +19,7 @@ SERVER: Json = {
 }
 
 
-def test_they_are_told_by_the_label_of_their_server() -> None:
+def test_secrets_are_split_off_by_the_label_of_their_server() -> None:
     tools, secrets = split_secrets([FUNCTION, SERVER, {"type": "mcp", "server_label": "plain", "headers": {}}])
     assert tools[0] is FUNCTION
     assert tools[1] == {"type": "mcp", "server_label": "docs", "server_url": "https://docs.example/mcp"}
@@ -28,7 +28,7 @@ def test_they_are_told_by_the_label_of_their_server() -> None:
     assert unpack_secrets(pack_secrets(secrets)) == secrets
 
 
-def test_what_is_packed_and_what_is_echoed_holds_none_of_them() -> None:
+def test_packed_and_echoed_requests_hold_no_secrets() -> None:
     request = parse_create({"model": "m", "input": "Hi", "tools": [SERVER]}, CountingIds(), Limits())
     assert request.secrets["docs"]["authorization"] == "canary-2"
     packed = pack(request)
@@ -37,5 +37,5 @@ def test_what_is_packed_and_what_is_echoed_holds_none_of_them() -> None:
     assert "canary" not in str(header(request, "resp_1", 1, "m", "queued"))
 
 
-def test_they_are_sealed_for_one_response_only() -> None:
+def test_secrets_are_sealed_for_one_response_only() -> None:
     assert purpose_of("resp_1") != purpose_of("resp_2")

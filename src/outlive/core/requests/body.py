@@ -1,4 +1,4 @@
-"""Request bodies: from bytes to JSON values, and to the one spelling by which two bodies are compared."""
+"""Request bodies: decoded from JSON, and encoded canonically so that two can be compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ESCAPE = re.compile(
 
 
 def decode_body(raw: bytes) -> object:
-    """The JSON value in `raw`; half surrogate pairs become U+FFFD, for no UTF-8 can hold them."""
+    """Decode JSON; half surrogate pairs become U+FFFD, because UTF-8 cannot encode them."""
     try:
         return _decode(raw)
     except RecursionError as error:
@@ -36,7 +36,7 @@ def decode_body(raw: bytes) -> object:
 
 
 def canonical(body: object) -> bytes:
-    """One spelling for equal bodies: sorted keys, no white space."""
+    """Encode equal bodies as equal bytes: sorted keys, no white space."""
     return _encode_sorted(body)
 
 

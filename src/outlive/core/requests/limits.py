@@ -1,4 +1,4 @@
-"""How much one request may hold."""
+"""Limits of one request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from msgspec import Meta
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What a request may hold at most; whatever is over is refused before anything is stored."""
+    """The most that one request may hold; a request above any of them is refused before anything is stored."""
 
     max_items: Annotated[int, Meta(ge=1), "Items in one request."] = 10_000
     max_depth: Annotated[int, Meta(ge=1), "Nesting of a request's JSON."] = 100

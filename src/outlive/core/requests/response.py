@@ -1,4 +1,4 @@
-"""The Response object as a request gives rise to it: everything echoed, nothing answered yet."""
+"""The Response of an accepted request: its fields echoed, and no output yet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TIER_NAMES = {"fast": "priority"}
 
 
 def header(request: CreateResponse, response_id: str, created_at: int, model: str, status: str) -> Json:
-    """The Response with no output and no usage. Shares the request's own mappings; neither may be changed in place."""
+    """Make a Response with no output and no usage. It shares the request's mappings; neither may be changed in place."""
     tier = request.service_tier or "auto"
     response: Json = {
         "id": response_id,

@@ -13,7 +13,7 @@ _decode = msgspec.json.Decoder(dict[str, Json]).decode
 
 
 def split_secrets(tools: list[Json]) -> tuple[list[Json], dict[str, Json]]:
-    """The tools without what must not be kept or shown, and that, by the label of its server."""
+    """Return the tools without their secrets, and the secrets by the label of their server."""
     if not any(tool["type"] == "mcp" for tool in tools):
         return tools, {}
     secrets: dict[str, Json] = {}
@@ -29,7 +29,7 @@ def split_secrets(tools: list[Json]) -> tuple[list[Json], dict[str, Json]]:
 
 
 def purpose_of(response_id: str) -> str:
-    """What secrets are sealed for: no other response can be given them."""
+    """Name the purpose that secrets are sealed for: only this response can open them."""
     return f"secrets of the tools of {response_id}"
 
 

@@ -1,1 +1,1 @@
-"""What the server tells about itself at /openapi.json: every route, what it takes and what it answers."""
+"""The description of the API at /openapi.json: each route with its bodies, parameters and answers."""
