@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 
 import msgspec
@@ -33,6 +35,9 @@ from outlive.ports.clock import Clock
 from outlive.ports.ledger import Idempotency, Memory
 from outlive.ports.storage import Storage
 
+log = logging.getLogger(__name__)
+
+RESTART_SECONDS = 1.0
 # Fields that lists leave out of a response: the parts that may be long.
 LONG_FIELDS = ("output", "tools", "instructions")
 
@@ -109,11 +114,8 @@ class Engine:
 
     async def run(self) -> None:
         """Do the regular work until cancelled: sweep, wake idle readers, poll the cluster."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._sweeper.run())
-            group.create_task(self._tick())
-            if self._node is not None:
-                group.create_task(self._node.run())
+        jobs = [self._sweeper.run, self._tick, *([self._node.run] if self._node is not None else [])]
+        await asyncio.gather(*map(_keep_running, jobs))
 
     async def drain(self, grace: float) -> None:
         """Take no new work, release or end what runs, then interrupt every stream."""
@@ -411,6 +413,16 @@ def _summarise(record: Record, header: Json | None, queue: Json | None) -> Json:
     if summary.get("status") == "queued":
         summary["status"] = record.status  # it may have begun since the event that this header is from
     return summary if queue is None else {**summary, "outlive": queue}
+
+
+async def _keep_running(job: Callable[[], Awaitable[None]]) -> None:
+    """Run a job that has no end, and start it again after a bug: the others and the server must go on."""
+    while True:
+        try:
+            await job()
+        except Exception:
+            log.exception("background job failed, restarting")
+            await asyncio.sleep(RESTART_SECONDS)
 
 
 def _tick_seconds(options: EngineOptions) -> float:

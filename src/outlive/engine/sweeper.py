@@ -51,8 +51,6 @@ class Sweeper:
             except StorageUnavailable as error:
                 log.warning("sweep failed: %s", error.message)
                 pause = min(pause, RETRY_SECONDS)
-            except Exception:
-                log.exception("sweep failed")  # a bug; the next sweep may still get further
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._requested.wait()

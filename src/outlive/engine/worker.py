@@ -123,8 +123,7 @@ class Worker:
             except StorageUnavailable:
                 await self._clock.sleep(STORAGE_PAUSE)
                 continue
-            for claim in claims:
-                await self._start_claimed(claim)
+            await self._start_all(claims)
             if not claims and not self._claim_again:
                 self.slots.clear_hint()
                 return
@@ -140,19 +139,16 @@ class Worker:
         """Have the worker that ran it before stop, and the nodes that read it subscribe here."""
         self._bell.ring(Ring("taken", lease.response_id, lease.fence))
 
-    async def _start_claimed(self, claim: Claim) -> None:
-        try:
-            live = await self._revive(claim)
-        except NotFound:
-            live = None
-        except Exception:
-            # A journal that cannot be folded is a bug; the others of the same claim must begin all the same.
-            log.exception("reviving response failed response=%s", claim.lease.response_id)
-            live = None
-        if live is None or live.fold.ended:  # cancelled or even deleted since it was claimed
-            self.release_slot(claim.owner, runs=True)
-        else:
-            self.start(live)
+    async def _start_all(self, claims: list[Claim]) -> None:
+        """Start the claimed responses. A journal that cannot be folded is a bug, and must not hold up the others."""
+        revived = await asyncio.gather(*map(self._revive, claims), return_exceptions=True)
+        for claim, live in zip(claims, revived, strict=True):
+            if isinstance(live, LiveResponse) and not live.fold.ended:
+                self.start(live)
+                continue
+            if isinstance(live, BaseException) and not isinstance(live, NotFound):
+                log.error("reviving response failed response=%s", claim.lease.response_id, exc_info=live)
+            self.release_slot(claim.owner, runs=True)  # otherwise cancelled or even deleted since it was claimed
 
     async def _revive(self, claim: Claim) -> LiveResponse:
         """Make the live response from its journal. A claim must be ended, so this waits for a storage that is down."""

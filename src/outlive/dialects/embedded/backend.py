@@ -80,11 +80,12 @@ class LocalModel:
         self._say(f"Loading the embedded model ({TITLE}, {weights.stat().st_size // 1_000_000} MB) ...")
         began = time.monotonic()
         order = Order(path=str(weights), key=secrets.token_urlsafe(32))
+        address = ""
         try:
             address = await self._spawn(order)
-        except BaseException:
-            await self.stop()
-            raise
+        finally:
+            if not address:
+                await self.stop()
         self._say(f"The embedded model is ready ({time.monotonic() - began:.1f} s).")
         # Whoever holds the Upstream keeps using this address: the next child must take the same port.
         self._order = msgspec.structs.replace(order, port=int(address.rpartition(":")[2]))

@@ -74,16 +74,18 @@ class ConnectionPool:
             fresh = connection is None
             if connection is None:
                 connection = await self._connect(origin)
+            answered = False
             try:
                 await connection.ask(message, patience)
+                answered = True
                 return connection
             except Unanswered:
                 # A server may close an idle connection in the moment in which it is used again; a new one will do.
                 if fresh:
                     raise
-            except BaseException:
-                connection.close()
-                raise
+            finally:
+                if not answered:
+                    connection.close()
 
     def close(self) -> None:
         if self._sweep is not None:

@@ -101,8 +101,6 @@ class Node:
                 if not self._failing:
                     log.warning("cluster poll failed: %s", str(error) or "no answer in time")
                 self._failing = True
-            except Exception:
-                log.exception("cluster poll failed")  # a bug; this node must go on polling all the same
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
                     await self._poll_now.wait()

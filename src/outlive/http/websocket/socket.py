@@ -219,17 +219,23 @@ class Socket:
     # -- frames from the client
 
     async def _take_all(self) -> None:
-        while (message := await self._request.receive())["type"] == "websocket.receive":
-            text = message.get("text")
-            try:
-                await self._take(text.encode() if text is not None else message["bytes"])
-            except OutliveError as error:
-                await self._send(error_text(error, None))
-            except OSError:
-                return
-            except Exception:
-                log.exception("taking a frame failed (%s)", self._request.request_id)
-                await self._send(error_text(mistake(self._request), None))
+        with contextlib.suppress(OSError):  # the client has gone
+            while (message := await self._request.receive())["type"] == "websocket.receive":
+                text = message.get("text")
+                await self._answer_errors(self._take(text.encode() if text is not None else message["bytes"]))
+
+    async def _answer_errors(self, work: Awaitable[None], lane: str | None = None) -> None:
+        """Do the work, and answer an error that it raises. Raises OSError when the client has gone."""
+        try:
+            await work
+        except OutliveError as error:
+            await self._send(error_text(error, lane))
+        except OSError:
+            raise
+        except Exception:
+            # A bug in one frame or turn must not close the connection that other turns use.
+            log.exception("websocket turn failed request=%s", self._request.request_id)
+            await self._send(error_text(mistake(self._request), lane))
 
     async def _take(self, raw: bytes) -> None:
         large = len(raw) > LARGE_BYTES
@@ -264,7 +270,7 @@ class Socket:
         self._lanes.put(turn)
 
     async def _run(self, turn: Turn) -> None:
-        await turn.run(self._request, self._cache, self._send)
+        await self._answer_errors(turn.run(self._request, self._cache, self._send), turn.lane)
 
 
 async def _deny(request: Request, error: OutliveError) -> None:

@@ -7,13 +7,13 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from outlive.core.errors import NotFound, OutliveError, ServerFault
+from outlive.core.errors import NotFound, ServerFault
 from outlive.core.events import Json, payloads
 from outlive.engine.admission import Submission
 from outlive.engine.delivery.reader import Cursor, StreamInterrupted
 from outlive.engine.engine import Engine
 from outlive.http.request import Request
-from outlive.http.websocket.frames import error_text, event_text
+from outlive.http.websocket.frames import event_text
 from outlive.ports.ledger import Memory
 
 log = logging.getLogger(__name__)
@@ -71,20 +71,14 @@ class Turn:
         self._large = large
 
     async def run(self, request: Request, cache: Cache, send: SendText) -> None:
-        """Answer with events or with an error. Raises OSError when the client has gone."""
+        """Answer with events. Raises the error to answer with instead, or OSError when the client has gone."""
+        answered = False
         try:
             await self._answer(request, cache, send)
-            return
-        except OutliveError as error:
-            refused = error
-        except OSError:
-            raise
-        except Exception:
-            # A bug in one turn must not close the connection that other turns use.
-            log.exception("turn failed request=%s", request.request_id)
-            refused = mistake(request)
-        cache.evict(self._parent, self.lane)
-        await send(error_text(refused, self.lane))
+            answered = True
+        finally:
+            if not answered:
+                cache.evict(self._parent, self.lane)
 
     async def _answer(self, request: Request, cache: Cache, send: SendText) -> None:
         engine, parent = request.engine, cache.find(self._parent)
