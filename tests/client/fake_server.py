@@ -28,8 +28,7 @@ from outlive.client.actions import (
     Submit,
 )
 from outlive.client.core import Program
-from outlive.client.plans import Plan
-from outlive.client.retry import RetryPolicy
+from outlive.client.plans import Plan, RetryPolicy
 
 OURS = {"x-outlive-version": "1"}
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from outlive.client import ConnectionLost, PollTimeout, Token
 from outlive.client.actions import Action, Done, Fault, FaultKind, Outcome, Probe, Received, Retrieve, Sleep, Submit
-from outlive.client.polling import poll
+from outlive.client.core import poll
 from tests.client.fake_server import LOST, OURS, FakeClock, FakeError, fault, make_plan, make_response
 
 

@@ -9,9 +9,9 @@ from openai import AsyncOpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 
 from outlive.client.actions import Action, Done, Follow, Outcome, Read, Sleep, Submit
-from outlive.client.endings import check
+from outlive.client.core import poll
+from outlive.client.errors import check
 from outlive.client.plans import Plan
-from outlive.client.polling import poll
 from outlive.client.sdk import BaseStream, SdkCalls, interrupted, is_terminal, read_outcome
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
+
+from outlive.client.actions import UNSUCCESSFUL
 
 if TYPE_CHECKING:
     from openai.types.responses import Response
@@ -52,3 +55,17 @@ class ResponseCancelled(UnsuccessfulResponse):
 
 class ResponseIncomplete(UnsuccessfulResponse):
     """The response ended early; `response.incomplete_details.reason` gives the reason."""
+
+
+ERRORS: dict[str, type[UnsuccessfulResponse]] = {
+    "failed": ResponseFailed,
+    "cancelled": ResponseCancelled,
+    "incomplete": ResponseIncomplete,
+}
+
+
+def check(response: Response, raise_on: Collection[str] = UNSUCCESSFUL) -> Response:
+    """Return the response, or raise the error for its status if that is among `raise_on`."""
+    if response.status is not None and response.status in raise_on:
+        raise ERRORS[response.status](response)
+    return response

@@ -1,9 +1,12 @@
-"""Plan of one call: its arguments, checked and divided into those for the SDK and those for this library."""
+"""Plan of one call: its arguments, checked and divided into those for the SDK and those for this library, among them
+the retry policy and the statistics."""
 
 from __future__ import annotations
 
+import random
+import time
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +16,6 @@ from openai.types.responses.response_create_params import ResponseCreateParamsBa
 from typing_extensions import TypedDict
 
 from outlive.client.actions import UNSUCCESSFUL
-from outlive.client.retry import RetryPolicy, StreamStats
 from outlive.client.token import Token
 
 KEY_HEADER = "Idempotency-Key"
@@ -22,14 +24,73 @@ CONNECT_SECONDS = 10.0
 SHARED = ("include", "extra_headers", "extra_query", "timeout")
 
 
-class StreamOptions(TypedDict, total=False):
-    """This library's own arguments, for every call."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Limits and delays of retries. The defaults outlast a restart or a deployment; the last three are for tests."""
 
+    outage_seconds: float = 300.0
+    """Give up when nothing has come through for this long."""
+    contact_seconds: float = 15.0
+    """The same limit for a submit to a server that has never answered: there may be none at that address."""
+    first_delay: float = 0.25
+    """Seconds before the first retry; doubled for each further retry that brings nothing."""
+    longest_delay: float = 8.0
+    jitter: Callable[[], float] = random.random
+    """A number from 0 to 1. A delay lies between half and all of itself, so that many clients do not return at once."""
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Any] | None = None
+    """`time.sleep` or `anyio.sleep` by default; for an AsyncOpenAI it must return an awaitable."""
+
+    def delay(self, tries: int) -> float:
+        longest = min(self.longest_delay, self.first_delay * 2.0 ** min(tries, 30))
+        return longest * (0.5 + 0.5 * self.jitter())
+
+
+@dataclass(slots=True)
+class StreamStats:
+    """Counters that are updated during a call. Pass one in to read it at any time, also after an error."""
+
+    response_id: str | None = None
+    """Set as soon as it is known."""
+    polls: int = 0
+    """Number of GETs that were answered."""
+    resumes: int = 0
+    """Number of times a stream was reopened after a break."""
+    faults: int = 0
+    """Number of errors that led to a retry."""
+    resubmits: int = 0
+    """Number of POSTs repeated under the same idempotency key."""
+    outlive: bool = False
+    """True once the server has identified itself as an Outlive."""
+    fell_back: bool = False
+    """True if a stream could not be resumed and the response was polled to its end instead."""
+
+
+class ResumeParams(TypedDict, total=False):
+    """Keyword arguments of `resume`: those of `client.responses.retrieve`, except `stream` and `starting_after`."""
+
+    include: list[ResponseIncludable]
+    include_obfuscation: bool
+    extra_headers: Mapping[str, str] | None
+    extra_query: Mapping[str, object] | None
+    timeout: float | Timeout | None
     retry_policy: RetryPolicy | None
     stats: StreamStats | None
 
 
-class PollOptions(StreamOptions, total=False):
+class StreamParams(ResponseCreateParamsBase, total=False):
+    """Keyword arguments of `stream`: those of `client.responses.create`, except `stream`."""
+
+    extra_headers: Mapping[str, str] | None
+    extra_query: Mapping[str, object] | None
+    extra_body: object | None
+    timeout: float | Timeout | None
+    idempotency_key: str | None
+    retry_policy: RetryPolicy | None
+    stats: StreamStats | None
+
+
+class PollOptions(TypedDict, total=False):
     """This library's own arguments, for calls that poll."""
 
     poll_interval_seconds: float | None
@@ -37,40 +98,12 @@ class PollOptions(StreamOptions, total=False):
     raise_on: Collection[str]
 
 
-class RetrieveParams(TypedDict, total=False):
-    """All that `client.responses.retrieve` takes, except `stream` and `starting_after`."""
-
-    include: list[ResponseIncludable]
-    include_obfuscation: bool
-    extra_headers: Mapping[str, str] | None
-    extra_query: Mapping[str, object] | None
-    timeout: float | Timeout | None
-
-
-class CreateParams(ResponseCreateParamsBase, total=False):
-    """All that `client.responses.create` takes, except `stream`, and the idempotency key."""
-
-    extra_headers: Mapping[str, str] | None
-    extra_query: Mapping[str, object] | None
-    extra_body: object | None
-    timeout: float | Timeout | None
-    idempotency_key: str | None
-
-
-class CreateAndPollParams(CreateParams, PollOptions, total=False):
-    """Keyword arguments of `create_and_poll`."""
-
-
-class PollParams(RetrieveParams, PollOptions, total=False):
+class PollParams(ResumeParams, PollOptions, total=False):
     """Keyword arguments of `poll`."""
 
 
-class StreamParams(CreateParams, StreamOptions, total=False):
-    """Keyword arguments of `stream`."""
-
-
-class ResumeParams(RetrieveParams, StreamOptions, total=False):
-    """Keyword arguments of `resume`."""
+class CreateAndPollParams(StreamParams, PollOptions, total=False):
+    """Keyword arguments of `create_and_poll`."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, Literal, cast
 
 import openai
-from openai import AsyncOpenAI, OpenAI
-from openai.types.responses import Response, ResponseStreamEvent
+from openai import AsyncOpenAI, BaseModel, OpenAI
+from openai.types.responses import (
+    Response,
+    ResponseCompletedEvent,
+    ResponseFailedEvent,
+    ResponseIncompleteEvent,
+    ResponseStreamEvent,
+)
 
 from outlive.client.actions import (
     TERMINAL_EVENTS,
@@ -29,10 +35,8 @@ from outlive.client.actions import (
     StreamOpened,
     Submit,
 )
-from outlive.client.endings import make_event, response_of
-from outlive.client.following import StreamFollower
+from outlive.client.core import ANSWER_SECONDS, StreamFollower
 from outlive.client.plans import Plan
-from outlive.client.polling import ANSWER_SECONDS
 from outlive.client.token import ConnectionLost, Token
 
 # An id that no response has, for requests of which only the answer's headers matter.
@@ -45,6 +49,39 @@ CONNECTION_ERRORS = {
     "TransportError", "NetworkError", "TimeoutException", "ProtocolError", "StreamError", "ConnectionNotAvailable",
     "BrokenResourceError", "ClosedResourceError", "EndOfStream", "ClientConnectionError", "ClientPayloadError",
 }  # fmt: skip
+
+
+class ResponseCancelledEvent(BaseModel):
+    """Terminal event of a cancelled response, for which the SDK has no type."""
+
+    response: Response
+    sequence_number: int
+    type: Literal["response.cancelled"]
+
+
+EVENTS: dict[str, type[BaseModel]] = {
+    "completed": ResponseCompletedEvent,
+    "failed": ResponseFailedEvent,
+    "incomplete": ResponseIncompleteEvent,
+    "cancelled": ResponseCancelledEvent,
+}
+
+
+def make_event(response: Response, sequence_number: int) -> ResponseStreamEvent:
+    """Build the terminal event that the stream of this response would have ended with."""
+    status = str(response.status)
+    event = EVENTS[status].model_construct(
+        type=f"response.{status}", sequence_number=sequence_number, response=response
+    )
+    return cast("ResponseStreamEvent", event)
+
+
+def response_of(event: Any) -> Response | None:
+    """Return the response that an event carries. (The SDK leaves it a dict in events whose type it does not know.)"""
+    carried = getattr(event, "response", None)
+    if isinstance(carried, dict):
+        return Response.construct(**carried)
+    return carried if isinstance(carried, Response) else None
 
 
 class SdkCalls:
