@@ -52,40 +52,49 @@ def serve(settings: Settings) -> None:
 
 async def _serve(settings: Settings) -> None:
     asyncio.get_running_loop().set_exception_handler(logs.log_stray)
+    with listen(settings) as listening:
+        async with open_engine(settings) as engine:
+            await run_until_signal(settings, engine, listening)
+    await end_stubborn_tasks()
+
+
+@contextlib.asynccontextmanager
+async def open_engine(settings: Settings, backends: Backends | None = None) -> AsyncIterator[Engine]:
+    """Start the engine that the settings describe, with other backends than theirs if these are given."""
     async with contextlib.AsyncExitStack() as stack:
-        listening = stack.enter_context(listen(settings))
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"  # of this process, and of no other ever
         storage = await stack.enter_async_context(
             open_storage(settings.database, name, settings.lease_seconds, _quota(settings))
         )
-        upstreams = settings.upstreams
-        if not upstreams and not settings.agents:
-            upstreams = [await stack.enter_async_context(_embedded())]
-        pool = ConnectionPool()
-        stack.callback(pool.close)
-        engine = build_engine(settings, storage, name, upstreams, pool)
+        if backends is None:
+            backends = await _open_backends(settings, stack)
+        engine = _build_engine(settings, storage, name, backends)
         stack.push_async_callback(engine.stop)
         if recovered := await engine.start():
             log.info("recovering interrupted responses count=%d", recovered)
-        await run_until_signal(settings, engine, listening)
-    await end_stubborn_tasks()
+        yield engine
 
 
-def build_engine(
-    settings: Settings, storage: Storage, name: str, upstreams: list[Upstream], pool: ConnectionPool
-) -> Engine:
-    """Build the engine that the settings describe."""
-    clock, ids = SystemClock(), RandomIds()
+async def _open_backends(settings: Settings, stack: contextlib.AsyncExitStack) -> Backends:
+    upstreams = settings.upstreams
+    if not upstreams and not settings.agents:
+        upstreams = [await stack.enter_async_context(_embedded())]
+    pool, ids = ConnectionPool(), RandomIds()
+    stack.callback(pool.close)
     backends: dict[str, Backend] = {upstream.name: make_backend(upstream, pool, ids) for upstream in upstreams}
     agents = load_agents(settings, ids)
     backends |= agents
-    journal = MemoryJournal()
+    return Backends(backends, _make_route(upstreams, backends, agents))
+
+
+def _build_engine(settings: Settings, storage: Storage, name: str, backends: Backends) -> Engine:
+    ids, journal = RandomIds(), MemoryJournal()
     return build(
         storage,
         EphemeralStorage(MemoryLedger(journal), journal),
-        Backends(backends, _make_route(upstreams, backends, agents)),
+        backends,
         _read_options(settings, name),
-        clock=clock,
+        clock=SystemClock(),
         ids=ids,
         seal=SecretSeal([storage.secret]),
         tools=build_tools(settings, ids, make_seal(settings.database, settings.seal_keys)),

@@ -38,39 +38,55 @@ class Server(uvicorn.Server):
         yield
 
 
+class EngineServer(Server):
+    """Serves an engine over HTTP."""
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        access = Access(
+            keys=settings.keys,
+            origins=settings.cors_origins,
+            max_body_bytes=settings.max_body_bytes,
+            lenient_chat=settings.lenient_chat,
+            websocket_seconds=settings.websocket_seconds,
+            only_health=settings.role == "worker",
+        )
+        self._engine = engine
+        self._application = Application(engine, access)
+        config = uvicorn.Config(
+            self._application,
+            http=Protocol,
+            # Neither compressed, which would cost more than it saves on small frames, nor larger than a body may be.
+            ws="websockets-sansio",
+            ws_max_size=settings.max_body_bytes,
+            ws_per_message_deflate=False,
+            ws_ping_interval=settings.keep_alive_seconds,
+            ws_ping_timeout=PONG_SECONDS,
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            log_level="critical",
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=2,
+        )
+        super().__init__(config)
+
+    async def stop(self, grace: float) -> None:
+        """Drain the engine, then let `serve` return."""
+        try:
+            self._application.sockets.drain()
+            await self._engine.drain(grace)
+        finally:
+            self.should_exit = True  # whatever went wrong: everything is durable, and the next start recovers it
+
+
 async def run_until_signal(settings: Settings, engine: Engine, listening: socket.socket) -> None:
     """Serve until a signal has drained the engine."""
-    access = Access(
-        keys=settings.keys,
-        origins=settings.cors_origins,
-        max_body_bytes=settings.max_body_bytes,
-        lenient_chat=settings.lenient_chat,
-        websocket_seconds=settings.websocket_seconds,
-        only_health=settings.role == "worker",
-    )
-    application = Application(engine, access)
-    config = uvicorn.Config(
-        application,
-        http=Protocol,
-        # Neither compressed, which would cost more than it saves on small frames, nor larger than a body may be.
-        ws="websockets-sansio",
-        ws_max_size=settings.max_body_bytes,
-        ws_per_message_deflate=False,
-        ws_ping_interval=settings.keep_alive_seconds,
-        ws_ping_timeout=PONG_SECONDS,
-        lifespan="off",
-        access_log=False,
-        log_config=None,
-        log_level="critical",
-        proxy_headers=False,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=2,
-    )
-    server = Server(config)
+    server = EngineServer(settings, engine)
     background = [asyncio.create_task(engine.run()), asyncio.create_task(_collect_garbage())]
-    stopping = _stop_on_signal(server, engine, application, settings.grace_seconds)
+    stopping = _stop_on_signal(server, settings.grace_seconds)
     # What was built by now lives as long as the process: no collection need look at it.
     gc.freeze()
     gc.disable()
@@ -103,24 +119,17 @@ async def _collect_garbage() -> None:
         gc.collect()
 
 
-def _stop_on_signal(server: Server, engine: Engine, application: Application, grace: float) -> list[asyncio.Task[None]]:
+def _stop_on_signal(server: EngineServer, grace: float) -> list[asyncio.Task[None]]:
     """The first signal drains, the second leaves at once: everything is on disk anyway."""
     stopping: list[asyncio.Task[None]] = []
-
-    async def stop() -> None:
-        log.info("stopping: no new responses, at most %g s for those that run", grace)
-        try:
-            application.sockets.drain()
-            await engine.drain(grace)
-        finally:
-            server.should_exit = True  # whatever went wrong: everything is durable, and the next start recovers it
 
     def on_signal() -> None:
         if stopping:
             server.should_exit = server.force_exit = True
             stopping[0].cancel()
         else:
-            stopping.append(asyncio.create_task(stop()))
+            log.info("stopping: no new responses, at most %g s for those that run", grace)
+            stopping.append(asyncio.create_task(server.stop(grace)))
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, on_signal)

@@ -1,34 +1,115 @@
-"""A model that says what its script says, for tests: every chunk, pause and fault at the point where it is written."""
+"""For tests of clients: a scripted model, and a real server in this process that answers with it.
+
+A script is what the model does in one call. Each step is a text, a chunk as an upstream sends it, several chunks of one
+read, a pause in seconds, an event to wait for, or an error to raise.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+import concurrent.futures
+import contextlib
+import tempfile
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from outlive.app import open_engine
 from outlive.clock import RandomIds
+from outlive.config.settings import Settings
+from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.chat.translator import ChatTranslator
-from outlive.ports.backend import BackgroundRuns, ContinuationMode, ModelCall, OnChunks
+from outlive.ports.backend import Backends, BackgroundRuns, ContinuationMode, ModelCall, OnChunks
+from outlive.server import EngineServer, listen
+
+__all__ = [
+    "Script",
+    "ScriptedBackend",
+    "Step",
+    "UpstreamFault",
+    "answer",
+    "call_chunk",
+    "chunk",
+    "error_chunk",
+    "finish_chunk",
+    "function_call",
+    "reasoning_chunk",
+    "refusal_chunk",
+    "role_chunk",
+    "serve",
+    "text_chunk",
+    "usage_chunk",
+]
 
 
 class Waitable(Protocol):
-    """A point in a script where the model waits, such as an `asyncio.Event`."""
+    """A point to wait at in the server's event loop, such as an `asyncio.Event`."""
 
     async def wait(self) -> object: ...
 
 
-# A text, a chunk, several chunks of one read, a pause in seconds, a point to wait at, or an error to raise.
-Step: TypeAlias = str | bytes | list[bytes] | float | Waitable | BaseException
+# Seconds between two looks at a `threading.Event`.
+POLL_SECONDS = 0.005
+
+Step: TypeAlias = str | bytes | list[bytes] | float | threading.Event | Waitable | BaseException
 Script: TypeAlias = Sequence[Step]
 
 
-class ScriptedPassed:
+@contextlib.contextmanager
+def serve(*backends: ScriptedBackend, **settings: Any) -> Iterator[str]:
+    """Run a server on a free port, in a thread, and give its base URL. Each model has its backend's name.
+
+    `settings` are fields of `outlive.config.settings.Settings`. The database is temporary unless they name one.
+    """
+    ready: concurrent.futures.Future[tuple[str, Callable[[], object]]] = concurrent.futures.Future()
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(1) as thread:
+        given: dict[str, Any] = {"port": 0, "database": f"sqlite:///{folder}/outlive.db", **settings}
+        running = thread.submit(asyncio.run, _serve(Settings(**given), backends, ready))
+        started: list[concurrent.futures.Future[Any]] = [ready, running]
+        concurrent.futures.wait(started, return_when=concurrent.futures.FIRST_COMPLETED)
+        if running.done():
+            running.result()  # raises the reason why the server did not start
+        url, stop = ready.result()
+        try:
+            yield url
+        finally:
+            stop()
+            running.result()
+
+
+async def _serve(
+    settings: Settings,
+    backends: Sequence[ScriptedBackend],
+    ready: concurrent.futures.Future[tuple[str, Callable[[], object]]],
+) -> None:
+    by_name = {backend.name: backend for backend in backends}
+
+    def route(model: str) -> tuple[ScriptedBackend, str]:
+        name = model.rpartition("/")[2]  # where there are several, the list of models has them as NAME/NAME
+        if name not in by_name:
+            raise InvalidRequest(f"There is no model {model!r} here.", param="model", code="model_not_found")
+        return by_name[name], name
+
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+    with listen(settings) as listening:
+        async with open_engine(settings, Backends({**by_name}, route)) as engine:
+            server = EngineServer(settings, engine)
+            tasks = [asyncio.create_task(engine.run()), asyncio.create_task(server.serve(sockets=[listening]))]
+            url = f"http://{settings.host}:{listening.getsockname()[1]}/v1"
+            ready.set_result((url, lambda: loop.call_soon_threadsafe(stopped.set)))
+            await stopped.wait()
+            await server.stop(grace=0)
+            await tasks[1]
+            tasks[0].cancel()
+            await asyncio.wait(tasks)
+
+
+class _ScriptedAnswer:
     """A script as the event stream of an answer that is passed through."""
 
     def __init__(self, chunks: AsyncGenerator[list[bytes], None]) -> None:
@@ -37,7 +118,7 @@ class ScriptedPassed:
         self.headers = {"content-type": "text/event-stream"}
 
     async def body(self) -> AsyncGenerator[bytes, None]:
-        async with aclosing(self._chunks):
+        async with contextlib.aclosing(self._chunks):
             async for chunks in self._chunks:
                 yield b"".join(b"data: %b\n\n" % chunk for chunk in chunks)
             yield b"data: [DONE]\n\n"
@@ -47,7 +128,7 @@ class ScriptedPassed:
 
 
 class ScriptedBackend:
-    """Plays one script per call, passed through or not, and the last one again when there are more calls."""
+    """A model that follows one script per call, and the last one again when there are more calls."""
 
     stepwise = False
     background_runs: BackgroundRuns | None = None
@@ -62,16 +143,16 @@ class ScriptedBackend:
     ) -> None:
         self.name = name
         self.scripts = list(scripts)
-        self.continuation: ContinuationMode = continuation
+        self.continuation: ContinuationMode = continuation  # not "none": it can continue an interrupted text
         self.calls: list[ModelCall] = []
-        self.passed: list[Json] = []  # the bodies that were passed through
+        self.passed: list[Json] = []  # the bodies of Chat Completions requests, which are passed through
         self.context_window: int | None = None
-        self.counter: Callable[[ModelCall], int] | None = None  # None: it cannot count
-        self.left = 0  # streams that were closed before their script was over
+        self.counter: Callable[[ModelCall], int] | None = None  # None: it cannot count tokens
+        self.left = 0  # streams that were closed before the end of their script
         self._ids: IdSource = ids if ids is not None else RandomIds()
 
     def check(self, request: CreateResponse) -> None:
-        """A script answers whatever is asked."""
+        """Accept every request."""
 
     def translator(self, call: ModelCall) -> ChatTranslator:
         return ChatTranslator(call, self._ids)
@@ -80,9 +161,9 @@ class ScriptedBackend:
         self.calls.append(call)
         return self._play(len(self.calls) + len(self.passed))
 
-    async def pass_through(self, body: Json) -> ScriptedPassed:
+    async def pass_through(self, body: Json) -> _ScriptedAnswer:
         self.passed.append(body)
-        return ScriptedPassed(self._play(len(self.calls) + len(self.passed)))
+        return _ScriptedAnswer(self._play(len(self.calls) + len(self.passed)))
 
     async def models(self) -> list[Json]:
         return [{"id": self.name, "object": "model", "created": 0, "owned_by": "outlive"}]
@@ -97,17 +178,21 @@ class ScriptedBackend:
         pass
 
     async def _play(self, nth: int) -> AsyncGenerator[list[bytes], None]:
-        script = self.scripts[min(nth, len(self.scripts)) - 1]
         over = False
         try:
-            for step in script:
+            for step in self.scripts[min(nth, len(self.scripts)) - 1]:
                 if isinstance(step, BaseException):
                     over = True
                     raise step
-                if isinstance(step, str | bytes | list):
-                    yield _chunks(step)
+                if isinstance(step, str | bytes):
+                    yield [text_chunk(step) if isinstance(step, str) else step]
+                elif isinstance(step, list):
+                    yield step
                 elif isinstance(step, int | float):
                     await asyncio.sleep(step)
+                elif isinstance(step, threading.Event):
+                    while not step.is_set():  # noqa: ASYNC110 - a thread sets it, and one that waits cannot be cancelled
+                        await asyncio.sleep(POLL_SECONDS)
                 else:
                     await step.wait()
             over = True
@@ -115,17 +200,11 @@ class ScriptedBackend:
             self.left += not over
 
 
-def _chunks(step: str | bytes | list[bytes]) -> list[bytes]:
-    if isinstance(step, str):
-        return [text_chunk(step)]
-    return [step] if isinstance(step, bytes) else step
-
-
 # -- chunks as an upstream sends them
 
 
 def chunk(delta: Json | None = None, finish_reason: str | None = None, **fields: Any) -> bytes:
-    """Any chunk with one choice; `fields` stand beside `choices`."""
+    """Make a chunk with one choice; `fields` stand beside `choices`."""
     choice = {"index": 0, "delta": delta or {}, "finish_reason": finish_reason}
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "scripted"}
     return msgspec.json.encode({**head, "choices": [choice], **fields})
@@ -150,7 +229,7 @@ def reasoning_chunk(text: str) -> bytes:
 def call_chunk(
     index: int | None = 0, call_id: str | None = None, name: str | None = None, arguments: object = None
 ) -> bytes:
-    """A fragment of a function call; what is None is left out."""
+    """Make a fragment of a function call. Fields that are None are left out."""
     function = {field: value for field, value in (("name", name), ("arguments", arguments)) if value is not None}
     entry: Json = {field: value for field, value in (("index", index), ("id", call_id)) if value is not None}
     return chunk({"tool_calls": [entry | {"type": "function", "function": function}]})
@@ -169,7 +248,16 @@ def error_chunk(message: str, **fields: Any) -> bytes:
     return msgspec.json.encode({"error": {"message": message, **fields}})
 
 
+# -- whole answers: a script of their own, or one step of a script
+
+
 def answer(*texts: str) -> list[bytes]:
-    """The whole of a plain answer, in one read."""
+    """Make a complete answer of these pieces of text."""
     pieces = [text_chunk(text) for text in texts]
     return [role_chunk(), *pieces, finish_chunk(), usage_chunk(1, len(texts))]
+
+
+def function_call(name: str, call_id: str = "call_1", **arguments: Any) -> list[bytes]:
+    """Make a complete answer that calls a function of the client's."""
+    written = msgspec.json.encode(arguments).decode()
+    return [role_chunk(), call_chunk(0, call_id, name, written), finish_chunk("tool_calls"), usage_chunk()]
