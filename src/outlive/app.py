@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import logging
 import os
 import secrets
@@ -17,7 +18,8 @@ from outlive import logs
 from outlive.clock import RandomIds, SystemClock
 from outlive.config.settings import Settings
 from outlive.core import routing
-from outlive.core.errors import InvalidRequest
+from outlive.core.errors import InvalidRequest, SettingsError
+from outlive.core.ids import IdSource
 from outlive.dialects.build import make_backend
 from outlive.dialects.embedded.backend import MODEL, LocalModel
 from outlive.dialects.transport.http1 import ConnectionPool
@@ -28,13 +30,17 @@ from outlive.engine.slots import Capacity
 from outlive.engine.sweeper import RetentionPolicy
 from outlive.ports.backend import Backend, Backends, Route, Upstream
 from outlive.ports.ledger import Quota
+from outlive.ports.seal import Seal
 from outlive.ports.storage import Storage
+from outlive.ports.toolbox import Tools
 from outlive.served_agents.backend import load_agents
 from outlive.server import end_stubborn_tasks, listen, run_until_signal
 from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.seal import SecretSeal, make_seal
 from outlive.storage.storage import open_storage
-from outlive.tooling.build import build_tools
+from outlive.tooling.functions import LABEL, FunctionSource, load_tools
+from outlive.tooling.mcp.servers import McpSource
+from outlive.tooling.registry import ToolRegistry, ToolSource
 
 log = logging.getLogger("outlive")
 
@@ -98,6 +104,28 @@ def _build_engine(settings: Settings, storage: Storage, name: str, backends: Bac
         ids=ids,
         seal=SecretSeal([storage.secret]),
         tools=build_tools(settings, ids, make_seal(settings.database, settings.seal_keys)),
+    )
+
+
+def build_tools(settings: Settings, ids: IdSource, seal: Seal | None) -> Tools:
+    """Build what runs need to use the server's own tools. Raises SettingsError for a tool that cannot be one."""
+    sources: list[ToolSource] = []
+    always = []
+    if settings.tools:
+        sources.append(FunctionSource(load_tools(settings.tools, settings.tool_seconds)))
+        if settings.offer_tools:
+            always.append({"type": "mcp", "server_label": LABEL})
+    if importlib.util.find_spec("mcp") is not None:
+        private, seconds = settings.mcp_private, settings.tool_seconds
+        sources.append(McpSource(settings.mcp, ids, private=private, seconds=seconds))
+    elif settings.mcp:
+        raise SettingsError("[mcp] needs the MCP SDK: install outlive[mcp].")
+    return Tools(
+        toolbox=ToolRegistry(sources, always),
+        ids=ids,
+        seal=seal,
+        max_steps=settings.max_steps,
+        max_output=settings.max_tool_output,
     )
 
 

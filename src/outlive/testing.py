@@ -19,32 +19,14 @@ import msgspec
 from outlive.app import open_engine
 from outlive.clock import RandomIds
 from outlive.config.settings import Settings
-from outlive.core.errors import InvalidRequest, UpstreamFault
+from outlive.core.errors import InvalidRequest
+from outlive.core.errors import UpstreamFault as UpstreamFault  # noqa: PLC0414 - public here
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.chat.translator import ChatTranslator
 from outlive.ports.backend import Backends, BackgroundRuns, ContinuationMode, ModelCall, OnChunks
 from outlive.server import EngineServer, listen
-
-__all__ = [
-    "Script",
-    "ScriptedBackend",
-    "Step",
-    "UpstreamFault",
-    "answer",
-    "call_chunk",
-    "chunk",
-    "error_chunk",
-    "finish_chunk",
-    "function_call",
-    "reasoning_chunk",
-    "refusal_chunk",
-    "role_chunk",
-    "serve",
-    "text_chunk",
-    "usage_chunk",
-]
 
 
 class Waitable(Protocol):
@@ -109,7 +91,7 @@ async def _serve(
             await asyncio.wait(tasks)
 
 
-class _ScriptedAnswer:
+class ScriptedAnswer:
     """A script as the event stream of an answer that is passed through."""
 
     def __init__(self, chunks: AsyncGenerator[list[bytes], None]) -> None:
@@ -161,9 +143,9 @@ class ScriptedBackend:
         self.calls.append(call)
         return self._play(len(self.calls) + len(self.passed))
 
-    async def pass_through(self, body: Json) -> _ScriptedAnswer:
+    async def pass_through(self, body: Json) -> ScriptedAnswer:
         self.passed.append(body)
-        return _ScriptedAnswer(self._play(len(self.calls) + len(self.passed)))
+        return ScriptedAnswer(self._play(len(self.calls) + len(self.passed)))
 
     async def models(self) -> list[Json]:
         return [{"id": self.name, "object": "model", "created": 0, "owned_by": "outlive"}]

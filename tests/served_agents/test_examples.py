@@ -43,9 +43,9 @@ def test_a_server_that_uses_no_sdk_loads_none(tmp_path: Path) -> None:
     program = (
         "import asyncio, sys\n"
         "from outlive.config.settings import Settings\n"
-        "import outlive.app, outlive.cli\n"
+        "import outlive.cli\n"
         "from outlive.clock import RandomIds\n"
-        "from outlive.tooling.build import build_tools\n"
+        "from outlive.app import build_tools\n"
         "from outlive.served_agents.backend import load_agents\n"
         "settings = Settings()\n"
         "build_tools(settings, RandomIds(), None); load_agents(settings, RandomIds())\n"

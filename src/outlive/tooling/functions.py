@@ -7,10 +7,11 @@ import contextlib
 import contextvars
 import inspect
 import logging
+import re
 import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, TypeVar, overload
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints, overload
 
 import msgspec
 
@@ -21,7 +22,6 @@ from outlive.core.requests.checks import refuse
 from outlive.core.toolcalls.calls import ToolOutcome, ToolSpec, fail
 from outlive.ports.toolbox import Invocation, SessionRequest, ToolProgress
 from outlive.tooling.registry import OpenedSource
-from outlive.tooling.signatures import read_signature
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,9 @@ MAX_THREADS = 32
 F = TypeVar("F", bound=Callable[..., Any])
 _SETTING = "--tools"
 _MARK = "__outlive_tool__"
+_ARGUMENT = re.compile(r"^\s*(?::param\s+)?(\w+)\s*(?:\([^)]*\))?\s*:\s*(.+)$")
+_SECTION = re.compile(r"^\s*(Args|Arguments|Parameters|Params|Returns?|Raises|Yields|Examples?|Notes?)\s*:\s*$")
+_ARGUMENT_SECTIONS = frozenset({"Args", "Arguments", "Parameters", "Params"})
 
 
 class ToolError(Exception):
@@ -138,7 +141,7 @@ class PythonTool:
 
     def __init__(self, function: Callable[..., Any], seconds: float, threads: Threads) -> None:
         options: ToolOptions = getattr(function, _MARK, ToolOptions())
-        self._signature = read_signature(function, ToolContext)
+        self._signature = read_signature(function)
         self._function = function
         self._threads = threads
         self.idempotent = options.idempotent or options.read_only
@@ -227,3 +230,87 @@ def _render(result: object) -> str:
     if result is None:
         return ""
     return result if isinstance(result, str) else msgspec.json.encode(result, enc_hook=str).decode()
+
+
+# -- signatures and docstrings
+
+
+class Signature(msgspec.Struct, frozen=True):
+    """A function's parameters as the arguments of a tool."""
+
+    arguments: type[msgspec.Struct]
+    context: str | None  # the parameter that takes the context
+    schema: Json
+    about: str  # the description of the tool
+
+
+def read_signature(function: Callable[..., Any]) -> Signature:
+    """Read a function. Raises SettingsError, with one sentence, for one that cannot be a tool."""
+    name = f"{function.__module__}.{function.__qualname__}"
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except (NameError, AttributeError, TypeError, ValueError, SyntaxError) as error:
+        raise SettingsError(f"The types of the tool {name} cannot be read: {error}.") from error
+    fields: list[Any] = []
+    context: str | None = None
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise SettingsError(f"The tool {name} can have only parameters with names and types, not {parameter}.")
+        if parameter.name not in hints:
+            raise SettingsError(f"The parameter {parameter.name} of the tool {name} has no type.")
+        if hints[parameter.name] is ToolContext:
+            context = parameter.name
+            continue
+        field = (parameter.name, _describe(hints[parameter.name]))
+        fields.append(field if parameter.default is parameter.empty else (*field, _default(parameter.default)))
+    about, described = read_docstring(function)
+    try:
+        arguments = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
+        return Signature(arguments, context, _make_schema(arguments, described), about)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise SettingsError(
+            f"The parameters of the tool {name} have a type without a JSON schema: {reason}."
+        ) from error
+
+
+def read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """Return the tool's description, and those of its parameters: the `Args:` section, or `:param name:` lines."""
+    about: list[str] = []
+    described: dict[str, str] = {}
+    section = ""
+    for line in (inspect.getdoc(function) or "").splitlines():
+        if (found := _SECTION.match(line)) is not None:
+            section = found[1]
+        elif section in _ARGUMENT_SECTIONS or line.lstrip().startswith(":param"):
+            if (found := _ARGUMENT.match(line)) is not None:
+                described[found[1]] = found[2].strip()
+        elif not section and not line.lstrip().startswith(":"):
+            about.append(line)
+    return "\n".join(about).strip(), described
+
+
+def _describe(hint: Any) -> Any:
+    """Turn `Annotated[str, "a description"]` into a type whose schema has the description."""
+    if get_origin(hint) is not Annotated:
+        return hint
+    inner, *notes = get_args(hint)
+    described = [msgspec.Meta(description=note) for note in notes if isinstance(note, str)]
+    for note in [note for note in notes if isinstance(note, msgspec.Meta)] + described[:1]:
+        inner = Annotated[inner, note]
+    return inner
+
+
+def _default(value: Any) -> Any:
+    plain = value is None or isinstance(value, str | int | float | bool)
+    return value if plain else msgspec.field(default_factory=lambda: value)
+
+
+def _make_schema(arguments: type[msgspec.Struct], described: dict[str, str]) -> Json:
+    _, components = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
+    schema: Json = components.pop("Arguments")
+    schema.pop("title", None)
+    for name, field in schema.get("properties", {}).items():
+        if name in described and "description" not in field:
+            field["description"] = described[name]
+    return schema | ({"$defs": components} if components else {})

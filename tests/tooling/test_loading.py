@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from outlive.app import build_tools
 from outlive.config.settings import Settings
 from outlive.config.user_modules import load_module, load_object
 from outlive.core.errors import SettingsError
 from outlive.core.requests.create import CreateResponse
 from outlive.storage.seal import KeyFileSeal, SecretSeal, make_seal
-from outlive.tooling.build import build_tools
 from outlive.tooling.functions import load_tools
 from tests.support.scripting import CountingIds
 
