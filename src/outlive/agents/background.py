@@ -3,27 +3,183 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import re
+import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from agents import ModelBehaviorError
+from agents.exceptions import _mark_error_to_drain_stream_events
 from agents.models.openai_client_utils import is_official_openai_client
 from agents.models.openai_responses import _mark_transport_request_without_usage
 from agents.tracing import custom_span
-from openai import AsyncOpenAI, ConflictError, OpenAI
+from openai import AsyncAzureOpenAI, AsyncOpenAI, ConflictError, OpenAI, OpenAIError
 from openai.types.responses import Response, ResponseStreamEvent
 
 from outlive import client as durable
-from outlive.agents.cancelling import AbandonedCall, ProgressFuture
-from outlive.agents.errors import check_completed, mark_submitted
-from outlive.agents.scope import RunTurn
+from outlive.agents.journal import RunTurn
 from outlive.agents.settings import Durability
-from outlive.client import TERMINAL_EVENTS, AsyncResponseStream, PollTimeout, RetryPolicy, response_of
+from outlive.client import (
+    TERMINAL_EVENTS,
+    AsyncResponseStream,
+    PollTimeout,
+    ResponseCancelled,
+    ResponseFailed,
+    ResponseIncomplete,
+    RetryPolicy,
+    StreamStats,
+    response_of,
+)
+
+log = logging.getLogger("outlive.agents")
 
 KEY_HEADER = "Idempotency-Key"
 RESPONSE_ID = re.compile(r"\bresp_\w+")
+SUBMITTED = "_outlive_submitted"
+# The longest time for which the thread that cancels a run may outlive the event loop, and so delay the process's end.
+GRACE_SECONDS = 2.0
+
+
+# -- errors of model turns: each is an error of outlive.client and a ModelBehaviorError of the agents SDK
+
+
+class TurnFailed(ResponseFailed, ModelBehaviorError):
+    """The response failed; `response.error` gives the reason."""
+
+
+class TurnCancelled(ResponseCancelled, ModelBehaviorError):
+    """The response was cancelled; `response.output` is its output up to then."""
+
+
+class TurnIncomplete(ResponseIncomplete, ModelBehaviorError):
+    """The response ended early; `response.incomplete_details.reason` gives the reason."""
+
+
+ERRORS: dict[str, type[TurnFailed | TurnCancelled | TurnIncomplete]] = {
+    "failed": TurnFailed,
+    "cancelled": TurnCancelled,
+    "incomplete": TurnIncomplete,
+}
+
+
+def check_completed(response: Response) -> None:
+    """Raise the error for the response's status unless it completed."""
+    kind = ERRORS.get(response.status or "completed")
+    if kind is not None:
+        error = kind(response)
+        # Streamed events that the caller has not read yet are still delivered before the error.
+        _mark_error_to_drain_stream_events(error)
+        raise error
+
+
+def mark_submitted(error: BaseException, response_id: str) -> None:
+    """Mark an error as raised after the submit: the call must not be submitted again."""
+    setattr(error, SUBMITTED, response_id)
+
+
+def submitted_id(error: BaseException) -> str | None:
+    """Return the id of the response that was submitted before the error or one of its causes."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if (found := getattr(seen, SUBMITTED, None)) is not None:
+            return str(found)
+        seen = seen.__cause__
+    return None
+
+
+# -- cancelling: in a thread, so that the cancelled caller is not delayed
+
+
+class ProgressFuture(StreamStats):
+    """Statistics of a call, with a future of the response's id that any thread can wait for."""
+
+    def __init__(self) -> None:
+        self.known: Future[str] = Future()
+        super().__init__()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "response_id" and value is not None and not self.known.done():
+            self.known.set_result(value)
+
+
+@dataclass(frozen=True)
+class AbandonedCall:
+    """A call whose caller was cancelled: the task that submits it, and a way to get its id if that task ends early."""
+
+    client: AsyncOpenAI
+    progress: ProgressFuture
+    work: asyncio.Future[Any]
+    cancel: bool
+    submit_again: Callable[[OpenAI], str] | None
+
+    def release(self) -> None:
+        """Stop waiting for the run, without blocking; cancel it on the server if `cancel`.
+
+        During the POST the run's id is unknown, so the POST is allowed to finish first. If the event loop ends before
+        that, the POST is sent again under the same idempotency key to get the id.
+        """
+        self.work.add_done_callback(self._settle)
+        if self.progress.known.done() and not self.cancel:
+            self.work.cancel()
+            return
+        # Not a daemon: the interpreter waits for the thread at exit, GRACE_SECONDS at most.
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._finish, args=(loop,), daemon=False, name="outlive-cancel").start()
+
+    def _settle(self, work: asyncio.Future[Any]) -> None:
+        self.progress.known.cancel()  # without an id by now, there will be none
+        if not work.cancelled():
+            work.exception()  # marks it as retrieved: asyncio would log it otherwise
+
+    def _finish(self, loop: asyncio.AbstractEventLoop) -> None:
+        deadline = time.monotonic() + GRACE_SECONDS
+        try:
+            response_id = self._find_id(deadline)
+            if self.cancel and response_id is not None:
+                with _open_sync_client(self.client, deadline) as client:
+                    client.responses.cancel(response_id)
+        except OpenAIError as error:
+            log.warning("cancelling an abandoned run failed: %s", error)
+        finally:
+            if not loop.is_closed():
+                with contextlib.suppress(RuntimeError):  # closed in the meantime, which ended the task too
+                    loop.call_soon_threadsafe(self.work.cancel)
+
+    def _find_id(self, deadline: float) -> str | None:
+        try:
+            return self.progress.known.result(GRACE_SECONDS)
+        except CancelledError:
+            if not self.cancel or self.submit_again is None:
+                return None
+            with _open_sync_client(self.client, deadline) as client:
+                return self.submit_again(client)
+        except TimeoutError:
+            log.warning("an abandoned run was not accepted within %.0f s; it may still start", GRACE_SECONDS)
+            return None
+
+
+def _open_sync_client(client: AsyncOpenAI, deadline: float) -> OpenAI:
+    """Make a sync client of the same server: at interpreter exit no event loop can resolve a host name."""
+    headers = {name: value for name, value in client.default_headers.items() if isinstance(value, str)}
+    if isinstance(client, AsyncAzureOpenAI):
+        headers["api-key"] = client.api_key
+    return OpenAI(
+        api_key=client.api_key or "none",
+        base_url=client.base_url,
+        default_headers=headers,
+        default_query=client.default_query,
+        timeout=max(0.1, deadline - time.monotonic()),
+        max_retries=1,
+    )
+
+
+# -- calls
 
 
 @dataclass(kw_only=True)
@@ -92,7 +248,7 @@ class BackgroundCall:
         knows_keys = not is_official_openai_client(self.client)
         AbandonedCall(self.client, self.progress, work, cancel, submit_again if knows_keys else None).release()
 
-    @contextmanager
+    @contextlib.contextmanager
     def marking_errors(self) -> Iterator[None]:
         """Mark errors raised after the submit, so that no retry policy submits the call again."""
         try:

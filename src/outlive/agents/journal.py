@@ -1,4 +1,4 @@
-"""Records of a durable run, kept on the server in a conversation of their own.
+"""Records of a durable run, kept on the server in a conversation of their own, and the position reached in the run.
 
 Every record is one item, a message whose text is a JSON object, so that any server with conversations can hold it:
 `{"turn": NAME, "response": ID}`, `{"tool": NAME, "output": ...}` or `{"session": NAME, "length": N}`.
@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 from agents.tool import ToolOutputFileContent, ToolOutputImage, ToolOutputText
 from openai import AsyncOpenAI, ConflictError
+
+from outlive.client import PollTimeout, RetryPolicy, poll
 
 # The SDK waits 0.5 to 8 s between tries: enough for a server to restart while a tool's output waits to be recorded.
 RECORD_RETRIES = 8
@@ -123,3 +127,66 @@ def unpack(packed: Any) -> Any:
     if "list" in packed:
         return [unpack(each) for each in packed["list"]]
     return packed["json"] if "json" in packed else packed["text"]
+
+
+# -- position in a run
+
+current: ContextVar[Scope | None] = ContextVar("outlive_scope", default=None)
+
+
+@dataclass
+class Scope:
+    """One Runner call. Its turns are sequential, so their number identifies them."""
+
+    journal: RunJournal
+    path: str
+    conversation_id: str | None = None
+    completed: int = 0
+
+    def inside(self, call_id: str) -> Scope:
+        """Return the scope of a tool call: tools run concurrently, and each may have turns of its own."""
+        return Scope(self.journal, f"{self.path}/{call_id}")
+
+
+@dataclass
+class RunTurn:
+    """The next model turn of a scope."""
+
+    scope: Scope
+    client: AsyncOpenAI
+    retry_policy: RetryPolicy
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Only completed turns are counted, so a retry by the runner is the same turn again.
+        self.name = f"{self.scope.path}.{self.scope.completed + 1}"
+
+    @property
+    def key(self) -> str:
+        """Idempotency key of the next submit of this turn."""
+        return self.scope.journal.make_key(f"{self.name}#{len(self.scope.journal.responses(self.name))}")
+
+    async def find(self) -> str | None:
+        """Return the id of the response to attach to; None if the turn is to be submitted."""
+        submitted = self.scope.journal.responses(self.name)
+        if not submitted or await self._was_lost(submitted[-1]):
+            return None
+        return submitted[-1]
+
+    async def record(self, response_id: str) -> None:
+        await self.scope.journal.record_turn(self.name, response_id)
+
+    def complete(self) -> None:
+        self.scope.completed += 1
+
+    async def _was_lost(self, response_id: str) -> bool:
+        """Return True if the turn failed, or was interrupted and left nothing behind."""
+        try:
+            response = await poll(self.client, response_id, max_wait_seconds=0, retry_policy=self.retry_policy)
+        except PollTimeout:
+            return False
+        if response.status == "failed":
+            return True
+        reason = response.incomplete_details.reason if response.incomplete_details is not None else None
+        # A conversation keeps an interrupted turn: submitted again, its items would be in there twice.
+        return str(reason) == "interrupted" and self.scope.conversation_id is None

@@ -16,9 +16,8 @@ from openai.types.responses import Response
 from typing_extensions import Unpack
 
 from outlive.agents import background
-from outlive.agents.background import KEY_HEADER, BackgroundCall
-from outlive.agents.errors import submitted_id
-from outlive.agents.scope import RunTurn
+from outlive.agents.background import KEY_HEADER, BackgroundCall, submitted_id
+from outlive.agents.journal import RunTurn
 from outlive.agents.settings import (
     AUTO_MODELS,
     Durability,
