@@ -7,7 +7,7 @@ import json
 import pytest
 
 from outlive.cli.client import ApiClient, ServerUnreachable
-from outlive.cli.responses import follow
+from outlive.cli.resources import follow
 from tests.cli.conftest import Run
 from tests.cli.servers import FakeOutlive, event, make_frames
 

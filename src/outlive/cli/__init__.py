@@ -8,8 +8,8 @@ import typer
 from typer.core import TyperGroup
 
 from outlive import __version__
-from outlive.cli import conversations, responses
-from outlive.cli.doctor.doctor import doctor
+from outlive.cli.doctor import doctor
+from outlive.cli.resources import conversations, responses
 from outlive.cli.serve import serve
 from outlive.cli.storage import copy, migrate
 from outlive.cli.terminal import complain
@@ -36,8 +36,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(serve)
-app.add_typer(responses.app, name="responses")
-app.add_typer(conversations.app, name="conversations")
+app.add_typer(responses, name="responses")
+app.add_typer(conversations, name="conversations")
 app.command()(doctor)
 app.command()(migrate)
 app.command()(copy)

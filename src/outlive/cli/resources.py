@@ -1,9 +1,9 @@
-"""`outlive responses`: list, show, tail, cancel and delete the responses of a running server."""
+"""`outlive responses` and `outlive conversations`: list, show, tail, cancel and delete those of a running server."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
 import typer
@@ -27,7 +27,6 @@ from outlive.cli.terminal import (
     describe_fault,
     item_line,
     person_looks,
-    print_field,
     print_json,
     print_rows,
     show_time,
@@ -35,9 +34,13 @@ from outlive.cli.terminal import (
 from outlive.core.events import Json
 from outlive.core.grammar import TERMINAL_EVENTS
 
-app = typer.Typer(help="The responses of a running server.", no_args_is_help=True)
+responses = typer.Typer(help="The responses of a running server.", no_args_is_help=True)
+conversations = typer.Typer(help="The conversations of a running server.", no_args_is_help=True)
 
 ResponseId = Annotated[str, typer.Argument(metavar="RESPONSE_ID")]
+ConversationId = Annotated[str, typer.Argument(metavar="CONVERSATION_ID")]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, help="How many.")]
+OrderOption = Annotated[str | None, typer.Option("--order", help="desc (newest first) or asc.")]
 
 # Temporary statuses: too many requests, and those of a restarting server or the proxy in front of it.
 _TEMPORARY = frozenset({408, 429, 500, 502, 503, 504})
@@ -49,15 +52,18 @@ _REASONING = frozenset(
 )
 
 
-@app.command("list")
+# -- responses
+
+
+@responses.command("list")
 def list_responses(
     status: Annotated[
         list[str] | None, typer.Option("--status", help="Only with this status; may be repeated.")
     ] = None,
     conversation: Annotated[str | None, typer.Option("--conversation", help="Only of this conversation.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many.")] = 20,
+    limit: LimitOption = 20,
     after: Annotated[str | None, typer.Option("--after", help="Begin after this response.")] = None,
-    order: Annotated[str | None, typer.Option("--order", help="desc (newest first) or asc.")] = None,
+    order: OrderOption = None,
     as_json: JsonFlag = False,
     server: ServerOption = DEFAULT_SERVER,
     key: KeyOption = None,
@@ -66,26 +72,23 @@ def list_responses(
     given = [("conversation", conversation), ("after", after), ("order", order)]
     query = [("status", value) for value in status or []] + [(name, value) for name, value in given if value]
     found = ApiClient(server, key).pages("/v1/responses", query, limit)
-    if as_json:
-        print_json(found)
-        return
     columns = ("ID", "STATUS", "MODEL", "CREATED", "TOKENS", "CONVERSATION", "WAITING")
-    print_rows(columns, [_row(response) for response in found["data"]], "There are no such responses.")
+    _print_list(found, columns, _describe_response, "There are no such responses.", as_json)
 
 
-@app.command()
-def show(
+@responses.command("show")
+def show_response(
     response_id: ResponseId, as_json: JsonFlag = False, server: ServerOption = DEFAULT_SERVER, key: KeyOption = None
 ) -> None:
     """Show one response; a running one with its output so far."""
     response = ApiClient(server, key).call("GET", f"/v1/responses/{segment(response_id)}")
     if as_json:
         print_json(response)
-        return
-    print_response(response)
+    else:
+        _print_fields(_describe_response(response), response.get("output", []))
 
 
-@app.command()
+@responses.command()
 def cancel(
     response_id: ResponseId, as_json: JsonFlag = False, server: ServerOption = DEFAULT_SERVER, key: KeyOption = None
 ) -> None:
@@ -98,60 +101,124 @@ def cancel(
     console().print(Text(f"{clean(response_id)} is ") + Text(clean(status), style=STATUS_STYLES.get(status, "")))
 
 
-@app.command()
-def delete(
+@responses.command("delete")
+def delete_response(
     response_id: ResponseId, as_json: JsonFlag = False, server: ServerOption = DEFAULT_SERVER, key: KeyOption = None
 ) -> None:
     """Delete a response; a running one is cancelled first."""
-    answer = ApiClient(server, key).call("DELETE", f"/v1/responses/{segment(response_id)}")
+    _delete(ApiClient(server, key), "/v1/responses/", {"id": response_id, "object": "response"}, as_json)
+
+
+def _describe_response(response: Json) -> dict[str, str]:
+    usage, queue = response.get("usage"), (response.get("outlive") or {}).get("queue")
+    fields = {
+        "id": response.get("id"),
+        "status": response.get("status"),
+        "why": describe_fault(response),
+        # Its place in the queue, if it waits for a worker, and for how long it has waited.
+        "waiting": isinstance(queue, dict) and f"no. {queue.get('place')}, for {queue.get('seconds')} s",
+        "model": response.get("model"),
+        "created": show_time(response.get("created_at")),
+        "conversation": (response.get("conversation") or {}).get("id"),
+        "previous": response.get("previous_response_id"),
+        "tokens": isinstance(usage, dict) and f"{usage.get('input_tokens', 0)} in, {usage.get('output_tokens', 0)} out",
+    }
+    return {name: str(value or "") for name, value in fields.items()}
+
+
+# -- conversations
+
+
+@conversations.command("list")
+def list_conversations(
+    limit: LimitOption = 20,
+    after: Annotated[str | None, typer.Option("--after", help="Begin after this conversation.")] = None,
+    order: OrderOption = None,
+    as_json: JsonFlag = False,
+    server: ServerOption = DEFAULT_SERVER,
+    key: KeyOption = None,
+) -> None:
+    """List conversations, newest first."""
+    query = [(name, value) for name, value in [("after", after), ("order", order)] if value]
+    found = ApiClient(server, key).pages("/v1/conversations", query, limit)
+    columns = ("ID", "CREATED", "METADATA")
+    _print_list(found, columns, _describe_conversation, "There are no conversations.", as_json)
+
+
+@conversations.command("show")
+def show_conversation(
+    conversation_id: ConversationId,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many of its newest items.")] = 100,
+    as_json: JsonFlag = False,
+    server: ServerOption = DEFAULT_SERVER,
+    key: KeyOption = None,
+) -> None:
+    """Show a conversation and its items, oldest first."""
+    asked = ApiClient(server, key)
+    path = f"/v1/conversations/{segment(conversation_id)}"
+    conversation = asked.call("GET", path)
+    # The newest are fetched: the beginning of a long conversation is seldom needed.
+    found = asked.pages(f"{path}/items", [("order", "desc")], limit)
+    items = list(reversed(found["data"]))
     if as_json:
-        print_json(answer or {"id": response_id, "object": "response", "deleted": True})
+        print_json({**conversation, "items": items, "has_more": bool(found.get("has_more"))})
         return
-    console().print(f"{clean(response_id)} is deleted")
+    more = f"the newest {len(items)} items; there are more (--limit)" if found.get("has_more") else ""
+    _print_fields(_describe_conversation(conversation) | {"shown": more}, items)
 
 
-def print_response(response: Json) -> None:
-    status = str(response.get("status", ""))
-    print_field("id", response.get("id"))
-    print_field("status", status, STATUS_STYLES.get(status, ""))
-    print_field("why", describe_fault(response))
-    print_field("waiting", _waiting(response))
-    print_field("model", response.get("model"))
-    print_field("created", show_time(response.get("created_at")))
-    print_field("conversation", (response.get("conversation") or {}).get("id"))
-    print_field("previous", response.get("previous_response_id"))
-    print_field("tokens", _tokens(response))
-    for item in response.get("output", []):
+@conversations.command("delete")
+def delete_conversation(
+    conversation_id: ConversationId,
+    as_json: JsonFlag = False,
+    server: ServerOption = DEFAULT_SERVER,
+    key: KeyOption = None,
+) -> None:
+    """Delete a conversation; its responses stay."""
+    deleted: Json = {"id": conversation_id, "object": "conversation.deleted"}
+    _delete(ApiClient(server, key), "/v1/conversations/", deleted, as_json)
+
+
+def _describe_conversation(conversation: Json) -> dict[str, str]:
+    metadata = ", ".join(f"{name}={value}" for name, value in (conversation.get("metadata") or {}).items())
+    created = show_time(conversation.get("created_at"))
+    return {"id": str(conversation.get("id", "")), "created": created, "metadata": metadata}
+
+
+# -- both
+
+
+def _print_list(
+    found: Json, columns: Sequence[str], describe: Callable[[Json], dict[str, str]], empty: str, as_json: bool
+) -> None:
+    if as_json:
+        print_json(found)
+        return
+    rows = [[fields[column.lower()] for column in columns] for fields in map(describe, found["data"])]
+    print_rows(columns, rows, empty)
+
+
+def _print_fields(fields: dict[str, str], items: list[Json]) -> None:
+    for name, value in fields.items():
+        if value:
+            style = STATUS_STYLES.get(value, "") if name == "status" else ""
+            console().print(Text(f"{name:<13}", style="dim") + Text(clean(value), style=style))
+    for item in items:
         console().print(item_line(item))
 
 
-def _row(response: Json) -> tuple[str, ...]:
-    return (
-        str(response.get("id", "")),
-        str(response.get("status", "")),
-        str(response.get("model", "")),
-        show_time(response.get("created_at")),
-        _tokens(response),
-        str((response.get("conversation") or {}).get("id", "")),
-        _waiting(response),
-    )
-
-
-def _waiting(response: Json) -> str:
-    """Return the place in the queue of a response that waits for a worker, and for how long it has waited."""
-    queue = (response.get("outlive") or {}).get("queue")
-    return f"no. {queue.get('place')}, for {queue.get('seconds')} s" if isinstance(queue, dict) else ""
-
-
-def _tokens(response: Json) -> str:
-    usage = response.get("usage")
-    return f"{usage.get('input_tokens', 0)} in, {usage.get('output_tokens', 0)} out" if isinstance(usage, dict) else ""
+def _delete(client: ApiClient, folder: str, deleted: Json, as_json: bool) -> None:
+    answer = client.call("DELETE", folder + segment(deleted["id"]))
+    if as_json:
+        print_json(answer or deleted | {"deleted": True})
+    else:
+        console().print(f"{clean(deleted['id'])} is deleted")
 
 
 # -- tail
 
 
-@app.command()
+@responses.command()
 def tail(
     response_id: ResponseId,
     after: Annotated[int | None, typer.Option("--after", help="Begin after the event with this number.")] = None,

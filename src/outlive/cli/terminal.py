@@ -69,11 +69,6 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str
     Console(highlight=False).print(table)
 
 
-def print_field(name: str, value: object, style: str = "") -> None:
-    if value is not None and value != "":
-        console().print(Text(f"{name:<13}", style="dim") + Text(clean(str(value)), style=style))
-
-
 def show_time(seconds: object) -> str:
     """Return a Unix time as local date and time."""
     if not isinstance(seconds, int | float):

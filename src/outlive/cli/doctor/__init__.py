@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import shutil
+import sqlite3
+import statistics
+import tempfile
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import typer
 
 from outlive.cli.client import ApiClient, RequestRefused, ServerUnreachable
-from outlive.cli.doctor.databases import check_database
 from outlive.cli.doctor.findings import Section, print_section
 from outlive.cli.serve import base_url, parameter, take_settings
+from outlive.cli.storage import need_postgres
 from outlive.cli.terminal import print_json
+from outlive.config import database_url
 from outlive.config.load import load
 from outlive.config.settings import Settings
 from outlive.core.errors import SettingsError
 from outlive.core.routing import route
+
+_LOW_DISK = 1_000_000_000  # bytes; below this a busy server may fill the disk in a day
+_OLDEST_SQLITE = (3, 35, 0)  # the first with RETURNING, which the ledger uses
+_OLDEST_POSTGRES = 15  # the oldest that Outlive is tested with
+_SLOW_COMMIT_MS = 20.0
+_COMMITS = 20
+# In a transaction of its own, so that its end waits for the disk as every commit of the server does.
+_COMMIT = "SELECT pg_logical_emit_message(true, 'outlive', 'doctor')"
+_NODES = "SELECT name FROM workers WHERE expires_at > clock_timestamp() ORDER BY name"
+_CONNECTIONS = "SELECT current_setting('max_connections')::int, count(*) FROM pg_stat_activity"
 
 
 @take_settings(
@@ -53,7 +72,7 @@ def _examine(flags: dict[str, Any]) -> Iterator[Section]:
         return
     section.add("ok", "settings", f"{len(settings.upstreams)} upstreams, {len(settings.keys)} owners with keys")
     yield section
-    yield check_database(settings.database)
+    yield _check_database(settings.database)
     yield _check_server(settings)
     if not settings.upstreams:
         yield _check_embedded()
@@ -95,3 +114,115 @@ def _check_embedded() -> Section:
     except SettingsError as error:
         section.add("fail", "model", error.message)
     return section
+
+
+# -- the database: its version, the disk or server it is on, and the time of a commit
+
+
+def _check_database(url: str) -> Section:
+    section = Section("Database")
+    try:
+        if database_url.is_shared(url):
+            asyncio.run(_check_postgres(section, url))
+        else:
+            _check_sqlite(section, database_url.path_of(url).absolute())
+    except SettingsError as error:
+        section.add("fail", "database", error.message)
+    return section
+
+
+def _check_sqlite(section: Section, path: Path) -> None:
+    section.add("ok" if sqlite3.sqlite_version_info >= _OLDEST_SQLITE else "fail", "SQLite", sqlite3.sqlite_version)
+    if path.exists() and not _is_sqlite(path):
+        section.add("fail", "file", f"{path} is not a SQLite database; choose another file.")
+        return
+    target = path if path.exists() else path.parent
+    if not os.access(target, os.W_OK) or not os.access(path.parent, os.W_OK):
+        section.add("fail", "file", f"{target} cannot be written.")
+        return
+    size = f"{path.stat().st_size / 1e6:.1f} MB" if path.exists() else "does not exist yet"
+    section.add("ok", "file", f"{path} ({size})")
+    free = shutil.disk_usage(path.parent).free
+    section.add("ok" if free >= _LOW_DISK else "warn", "free disk", f"{free / 1e9:.1f} GB")
+    _time_fsync(section, path.parent)
+
+
+def _is_sqlite(path: Path) -> bool:
+    """Return True if the file is a database or empty. An unreadable file is left to the next check."""
+    try:
+        with path.open("rb") as file:
+            return file.read(16) in (b"", b"SQLite format 3\0")
+    except PermissionError:
+        return True
+
+
+def _time_fsync(section: Section, folder: Path) -> None:
+    """Time how long the disk takes to make a commit durable; every event waits for that."""
+    times: list[float] = []
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            for _ in range(_COMMITS):
+                file.write(b"\0" * 4096)
+                file.flush()
+                began = time.perf_counter()
+                os.fsync(file.fileno())
+                times.append(time.perf_counter() - began)
+    except OSError as error:
+        section.add("fail", "fsync", f"A file in {folder} cannot be written: {error.strerror}.")
+        return
+    _report_times(section, "fsync", times)
+
+
+def _report_times(section: Section, name: str, seconds: list[float]) -> None:
+    median = statistics.median(seconds) * 1000
+    section.add("ok" if median < _SLOW_COMMIT_MS else "warn", name, f"{median:.2f} ms (median of {len(seconds)})")
+
+
+async def _check_postgres(section: Section, url: str) -> None:
+    need_postgres()
+    from outlive.storage.postgres import connection as postgres
+    from outlive.storage.postgres import durability, schema
+
+    connection = await postgres.connect_once(url)
+    try:
+        version = connection.get_settings().server_version.split(" ")[0]
+        if connection.get_server_version().major >= _OLDEST_POSTGRES:
+            section.add("ok", "Postgres", version)
+        else:
+            section.add("warn", "Postgres", f"{version}; Outlive is tested with {_OLDEST_POSTGRES} and newer.")
+        section.add("ok", "database", database_url.show(url))
+        await _check_schema(section, schema, connection)
+        await _time_commits(section, connection)
+        most, used = await connection.fetchrow(_CONNECTIONS)
+        detail = f"{used} of {most} in use; a node takes up to {postgres.NODE_CONNECTIONS}."
+        section.add("ok" if most - used >= postgres.NODE_CONNECTIONS else "warn", "connections", detail)
+        for risk in await durability.find_risks(connection):
+            section.add("warn", risk.name, risk.sentence)
+    except postgres.ERRORS as error:
+        section.add("fail", "database", postgres.describe(error))
+    finally:
+        connection.terminate()
+
+
+async def _check_schema(section: Section, schema: Any, connection: Any) -> None:
+    version, known = await schema.find_version(connection), schema.SCHEMA_VERSION
+    if version > known:
+        section.add("fail", "schema", f"{version}, from a newer Outlive; this one knows {known}. Use that version.")
+        return
+    if version < known:
+        behind = "not created yet" if version == 0 else f"{version} of {known}"
+        section.add("ok", "schema", f"{behind}; the next start, or `outlive migrate`, migrates it.")
+        return
+    section.add("ok", "schema", str(version))
+    nodes = [row[0] for row in await connection.fetch(_NODES)]
+    section.add("ok", "nodes", ", ".join(nodes) or "none is running")
+
+
+async def _time_commits(section: Section, connection: Any) -> None:
+    """Time commits, the network included; every event waits for one."""
+    times = []
+    for _ in range(_COMMITS):
+        began = time.perf_counter()
+        await connection.execute(_COMMIT)
+        times.append(time.perf_counter() - began)
+    _report_times(section, "commit", times)
