@@ -10,7 +10,7 @@ _TIER_NAMES = {"fast": "priority"}
 
 
 def header(request: CreateResponse, response_id: str, created_at: int, model: str, status: str) -> Json:
-    """Make a Response with no output and no usage. It shares the request's mappings; neither may be changed in place."""
+    """Make a Response without output and usage. It shares the request's mappings; neither may be changed in place."""
     tier = request.service_tier or "auto"
     response: Json = {
         "id": response_id,
