@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Delta, Draft, Json
 from outlive.core.recovery import OpenText
-from outlive.dialects.anthropic.answer import to_events
-from outlive.dialects.anthropic.translator import AnthropicTranslator
+from outlive.dialects.anthropic.translator import AnthropicTranslator, to_events
 from outlive.ports.backend import Ending, ModelCall, Translator
 from tests.dialects.playback import make_call, output, translate, types
 from tests.dialects.playback import play as play_any

@@ -16,10 +16,8 @@ from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
-from outlive.dialects.anthropic.context import BEGIN, GO_ON
-from outlive.dialects.anthropic.request import check, count_body
+from outlive.dialects.anthropic.request import BEGIN, GO_ON, check, count_body, fit
 from outlive.dialects.anthropic.request import render as render_both
-from outlive.dialects.anthropic.schema import fit
 from outlive.ports.backend import ModelCall, Upstream
 from tests.support.anthropic_upstream import examine
 from tests.support.upstream import Call

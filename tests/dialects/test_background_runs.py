@@ -12,7 +12,7 @@ import pytest
 
 from outlive.core.errors import LostRun, UpstreamFault
 from outlive.core.events import Json
-from outlive.dialects.responses import background_runs
+from outlive.dialects.responses import backend as background_runs
 from outlive.dialects.responses.backend import ResponsesBackend
 from outlive.dialects.transport.http1 import ConnectionPool
 from outlive.ports.backend import BackgroundRuns, ModelCall, Upstream

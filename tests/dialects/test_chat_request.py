@@ -14,8 +14,7 @@ from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
-from outlive.dialects.chat.messages import OUTPUT_ELSEWHERE
-from outlive.dialects.chat.request import check, render
+from outlive.dialects.chat.request import OUTPUT_ELSEWHERE, check, render
 from outlive.ports.backend import Upstream
 from tests.dialects.playback import make_call
 

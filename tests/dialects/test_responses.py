@@ -14,8 +14,7 @@ from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
 from outlive.core.fold import Fold
 from outlive.core.recovery import OpenText
-from outlive.dialects.responses.endings import to_event
-from outlive.dialects.responses.translator import ResponsesTranslator
+from outlive.dialects.responses.translator import ResponsesTranslator, to_event
 from outlive.ports.backend import Ending, ModelCall
 from tests.dialects.playback import make_call, output, play, translate, types
 from tests.support import responses_events as theirs

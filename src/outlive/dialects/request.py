@@ -1,11 +1,12 @@
-"""Parts of requests that dialects share: what the caller asked for, tools, and calls and outputs in the context."""
+"""Parts of requests that dialects share: what the caller asked for, tools, and content, calls and outputs of items."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container, Iterator, Mapping
 
 import msgspec
 
+from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
 
@@ -62,7 +63,42 @@ def _describe(form: Json) -> str:
     return f"The input must follow this {form.get('syntax')} grammar:\n{form.get('definition')}"
 
 
-# -- calls and outputs of the context
+# -- content, calls and outputs of the context
+
+
+def text_part(text: str) -> Json:
+    return {"type": "text", "text": text}
+
+
+# Readers of parts that are text, by type. No other server than OpenAI's knows refusals, so their text is sent.
+TEXT_PARTS: dict[str, Callable[[Json], Json]] = {
+    kind: lambda part: text_part(part["text"])
+    for kind in ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+} | {"refusal": lambda part: text_part(part["refusal"])}
+
+
+def read_parts(
+    content: object, field: str, readers: Mapping[str, Callable[[Json], Json]], *, strict: bool = True
+) -> Iterator[tuple[Json, Json]]:
+    """Yield each part of `field`, with what its type's reader makes of it. Raises InvalidRequest naming a part that
+    cannot be sent; unless `strict`, it is left out."""
+    if isinstance(content, str):
+        content = [text_part(content)]
+    for n, part in enumerate(content if isinstance(content, list) else ()):
+        try:
+            if (read := readers.get(part["type"])) is None:
+                message = f"Content of type '{part['type']}' cannot be sent to this model's server."
+                raise InvalidRequest(message, param="type")
+            yield part, read(part)
+        except InvalidRequest as error:
+            if strict:
+                raise refuse_at(f"{field}[{n}]", error) from error
+
+
+def refuse_at(place: str, error: InvalidRequest) -> InvalidRequest:
+    """Return the same refusal, with the path of its parameter from that place on."""
+    param = f"{place}.{error.param}" if error.param else place
+    return InvalidRequest(error.message, param=param, code=error.code)
 
 
 def read_call(item: Json) -> tuple[str, object]:

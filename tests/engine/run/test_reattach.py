@@ -13,7 +13,7 @@ import pytest
 from outlive.core.errors import LostRun, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.recovery import MAX_ATTEMPTS
-from outlive.dialects.responses.background_runs import DerivedIds
+from outlive.dialects.responses.backend import DerivedIds
 from outlive.dialects.responses.translator import ResponsesTranslator
 from outlive.ports.backend import ModelCall
 from tests.engine.harness import Body, Harness, answer_of, run_with_harness

@@ -22,8 +22,7 @@ from outlive.core.redactor import Redactor
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.anthropic.backend import VERSION
 from outlive.dialects.build import make_backend
-from outlive.dialects.transport.endpoint import Endpoint
-from outlive.dialects.transport.errors import read_error
+from outlive.dialects.transport.endpoint import Endpoint, read_error
 from outlive.dialects.transport.http1 import ConnectionPool
 from outlive.ports.backend import Backend, ContinuationMode, ModelCall, Upstream
 

@@ -14,9 +14,8 @@ from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests.create import CreateResponse
-from outlive.dialects.anthropic.answer import to_events
 from outlive.dialects.anthropic.request import check, count_body, render
-from outlive.dialects.anthropic.translator import AnthropicTranslator
+from outlive.dialects.anthropic.translator import AnthropicTranslator, to_events
 from outlive.dialects.backend import HttpBackend
 from outlive.dialects.transport.http1 import Connection, ConnectionPool
 from outlive.dialects.transport.stream import read_stream

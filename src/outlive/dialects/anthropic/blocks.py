@@ -1,8 +1,8 @@
 """Content as Anthropic's API has it: parts of messages and of outputs as blocks, and thoughts that can be sent back.
 
 A thought is kept as a reasoning item whose `encrypted_content` is its seal: which kind of block it was, and what the
-API must get back, unchanged, to know it again. The mark before it tells our seals from those of other vendors, whose
-items may stand in the same history.
+API must get back, unchanged, to know it again. The mark before it distinguishes our seals from those of other vendors,
+whose items may stand in the same history.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from collections.abc import Callable
 
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
+from outlive.dialects.request import TEXT_PARTS, read_parts
 
-_SIGNATURE, _REDACTED = "anthropic:signature:", "anthropic:redacted:"
+# Beginnings of a seal; what the API gave follows.
+SIGNATURE, REDACTED = "anthropic:signature:", "anthropic:redacted:"
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*?(;base64)?,", re.I)
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
@@ -25,60 +27,36 @@ _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/yaml
 _LONG = frozenset({"1h", "12h", "24h", "30m"})  # longer than the five minutes that a cache lasts by itself
 
 
-def seal_signature(signature: str) -> str:
-    return _SIGNATURE + signature
-
-
-def seal_redacted(data: str) -> str:
-    return _REDACTED + data
-
-
 def open_seal(item: Json) -> Json | None:
-    """The block that a reasoning item was made of; None when it was made elsewhere, or was never finished."""
+    """Return the block that a reasoning item was made of; None when it was made elsewhere, or was never finished."""
     seal = item.get("encrypted_content")
     if not isinstance(seal, str):
         return None
-    if seal.startswith(_REDACTED):
-        return {"type": "redacted_thinking", "data": seal.removeprefix(_REDACTED)}
-    if not seal.startswith(_SIGNATURE):
+    if seal.startswith(REDACTED):
+        return {"type": "redacted_thinking", "data": seal.removeprefix(REDACTED)}
+    if not seal.startswith(SIGNATURE):
         return None
     thought = "".join(part["text"] for part in item.get("summary") or () if isinstance(part.get("text"), str))
-    return {"type": "thinking", "thinking": thought, "signature": seal.removeprefix(_SIGNATURE)}
+    return {"type": "thinking", "thinking": thought, "signature": seal.removeprefix(SIGNATURE)}
 
 
-def text_block(text: str) -> Json:
-    return {"type": "text", "text": text}
+def read_blocks(content: object, field: str = "content", *, strict: bool = False) -> list[Json]:
+    """Return content as blocks. The API refuses blocks without a word in them, so they are left out; and so, unless
+    `strict`, is what there is no block for."""
+    return [
+        _mark(block, part)
+        for part, block in read_parts(content, field, PARTS, strict=strict)
+        if block["type"] != "text" or block["text"].strip()
+    ]
 
 
-def read_parts(content: object, field: str = "content", *, strict: bool = False) -> list[Json]:
-    """Content as blocks. The API refuses blocks without a word in them, so they are left out; and so, unless `strict`,
-    is what there is no block for."""
-    if isinstance(content, str):
-        return [text_block(content)] if content.strip() else []
-    blocks: list[Json] = []
-    for n, part in enumerate(content if isinstance(content, list) else ()):
-        try:
-            block = _read_part(part)
-        except InvalidRequest as error:
-            if strict:
-                raise InvalidRequest(error.message, param=f"{field}[{n}].{error.param}", code=error.code) from error
-            continue
-        if block["type"] != "text" or block["text"].strip():
-            blocks.append(_mark(block, part))
-    return blocks
-
-
-def _read_part(part: Json) -> Json:
-    read = PARTS.get(part["type"])
-    if read is None:
-        raise InvalidRequest(f"Content of type '{part['type']}' cannot be sent to this model's server.", param="type")
+def _refuse_file_id(part: Json) -> None:
     if part.get("file_id") is not None:
         raise InvalidRequest(
             "'file_id' cannot be used here: this server keeps no files. Send the content itself, as data or as a URL.",
             param="file_id",
             code="unsupported_parameter",
         )
-    return read(part)
 
 
 def render_cache(ttl: object) -> Json:
@@ -91,6 +69,7 @@ def _mark(block: Json, part: Json) -> Json:
 
 
 def _read_image(part: Json) -> Json:
+    _refuse_file_id(part)
     url = part.get("image_url")
     if not isinstance(url, str) or not url:
         raise InvalidRequest("An image must be sent as 'image_url'.", param="image_url")
@@ -107,6 +86,7 @@ def _read_image(part: Json) -> Json:
 
 
 def _read_file(part: Json) -> Json:
+    _refuse_file_id(part)
     name = part.get("filename")
     title = {"title": name} if isinstance(name, str) and name else {}
     if part.get("file_url") and not part.get("file_data"):
@@ -126,7 +106,7 @@ def _read_source(given: str, name: str) -> Json:
 
 
 def _open_data_url(url: str) -> tuple[str | None, str | None]:
-    """The media type and the base64 of a data URL, each None where there is none."""
+    """Return the media type and the base64 of a data URL, each None where there is none."""
     match = _DATA_URL.match(url)
     if match is None or not match[2]:
         return None, None
@@ -141,12 +121,7 @@ def _decode_text(data: str | None) -> str | None:
 
 
 PARTS: dict[str, Callable[[Json], Json]] = {
-    "input_text": lambda part: text_block(part["text"]),
-    "output_text": lambda part: text_block(part["text"]),
-    "text": lambda part: text_block(part["text"]),
-    "summary_text": lambda part: text_block(part["text"]),
-    "reasoning_text": lambda part: text_block(part["text"]),
-    "refusal": lambda part: text_block(part["refusal"]),
+    **TEXT_PARTS,
     "input_image": _read_image,
     "computer_screenshot": _read_image,
     "input_file": _read_file,

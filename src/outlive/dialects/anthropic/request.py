@@ -1,17 +1,34 @@
-"""The request to Anthropic's Messages API made of a Responses request."""
+"""The request to Anthropic's Messages API made of a Responses request.
+
+The API is strict about the order of its messages. The first is the user's and so is the last, unless a text is to be
+continued. Neighbours of one role are one message. Each call's result stands in the very next message, under an id that
+no other call of the context has. Nothing in it is empty.
+"""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
+import msgspec
+
+from outlive.core.context.assemble import PLACEHOLDER_OUTPUT
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.requests.checks import refuse, refuse_unsupported, shorten
 from outlive.core.requests.create import CreateResponse
-from outlive.dialects.anthropic.blocks import render_cache
-from outlive.dialects.anthropic.context import MessagesContext
-from outlive.dialects.anthropic.schema import fit
-from outlive.dialects.request import describe_custom, select_tools, wants_logprobs, wants_summary
+from outlive.dialects.anthropic.blocks import PARTS, open_seal, read_blocks, render_cache
+from outlive.dialects.request import (
+    LEFT_OUT,
+    describe_custom,
+    read_call,
+    read_output,
+    refuse_at,
+    select_tools,
+    text_part,
+    wants_logprobs,
+    wants_summary,
+)
 from outlive.ports.backend import ModelCall, Upstream
 
 # Tokens to think with, for models that take a number instead of a word. The API refuses fewer than LEAST_BUDGET.
@@ -47,17 +64,12 @@ def check(request: CreateResponse) -> None:
         if tool["type"] not in ("function", "custom"):
             why = f"'{shorten(str(tool['type']))}' is not a tool that this model's server can be given."
             refuse_unsupported(f"tools[{n}].type", why)
-    check_items(request.input)
-
-
-def check_items(items: list[Json]) -> None:
-    """Raise InvalidRequest naming the first item that cannot be sent."""
     context = MessagesContext(strict=True)
-    for n, item in enumerate(items):
+    for n, item in enumerate(request.input):
         try:
             context.take(item)
         except InvalidRequest as error:
-            raise InvalidRequest(error.message, param=f"input[{n}].{error.param}", code=error.code) from error
+            raise refuse_at(f"input[{n}]", error) from error
 
 
 def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -> tuple[Json, bool]:
@@ -65,7 +77,10 @@ def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -
     request, resume = call.request, call.resume
     # No API takes a text to be continued together with thoughts.
     context = MessagesContext(inline=upstream.developer_role, with_thoughts=with_thoughts and resume is None)
-    context.take_all(request.instructions, call.items)
+    if request.instructions and request.instructions.strip():
+        context.system.append(request.instructions)
+    for item in call.items:
+        context.take(item)
     context.end(resume.text if resume is not None else None)
     limit = request.max_output_tokens or upstream.default_max_tokens
     body: Json = {
@@ -85,7 +100,8 @@ def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -
         shape = {"type": "json_schema", "schema": fit(form["schema"])}
         body["output_config"] = {**body.get("output_config", {}), "format": shape}
     if upstream.prompt_cache and not context.has_marks:
-        body["cache_control"] = render_cache(_read_ttl(request))
+        ttl = request.prompt_cache_retention or (request.prompt_cache_options or {}).get("ttl")
+        body["cache_control"] = render_cache(ttl)
     return body, context.has_thoughts
 
 
@@ -93,10 +109,6 @@ def count_body(body: Json) -> Json:
     """Return the request that counts the tokens of this one: without the fields about the answer."""
     kept = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config")
     return {name: body[name] for name in kept if name in body}
-
-
-def _read_ttl(request: CreateResponse) -> object:
-    return request.prompt_cache_retention or (request.prompt_cache_options or {}).get("ttl")
 
 
 def _render_hints(request: CreateResponse) -> Json:
@@ -156,3 +168,198 @@ def _render_tool(tool: Json) -> Json:
     if tool.get("strict"):
         rendered["strict"] = True
     return rendered
+
+
+# -- schemas of structured outputs
+
+# Limits that the API refuses to compile.
+_LIMITS = (
+    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength",
+    "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties",
+)  # fmt: skip
+_FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid")
+_MAPS = ("properties", "$defs", "definitions")
+_LISTS = ("anyOf", "allOf")
+
+
+def fit(schema: Any) -> Any:
+    """Return the schema without what the API refuses, which the descriptions say in words.
+
+    An answer that keeps to the fitted schema keeps to the caller's own as far as objects, types and names go; the
+    limits that became words are for the model to heed, and for the caller to check.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    fitted, refused = _split(schema)
+    for name in _MAPS:
+        if isinstance(fitted.get(name), dict):
+            fitted[name] = {key: fit(value) for key, value in fitted[name].items()}
+    for name in _LISTS:
+        if isinstance(fitted.get(name), list):
+            fitted[name] = [fit(value) for value in fitted[name]]
+    if "items" in fitted:
+        fitted["items"] = fit(fitted["items"])
+    if _is_closed(fitted):
+        fitted["additionalProperties"] = False
+    if refused:
+        fitted["description"] = " ".join(filter(None, (fitted.get("description"), f"({', '.join(refused)})")))
+    return fitted
+
+
+def _split(schema: Json) -> tuple[Json, list[str]]:
+    """Return the fields that can stay, and in words those that cannot."""
+    fitted: Json = {}
+    refused: list[str] = []
+    for name, value in schema.items():
+        is_limit = name in _LIMITS and not (name == "minItems" and value in (0, 1))
+        if is_limit or (name == "format" and value not in _FORMATS):
+            refused.append(f"{name}: {msgspec.json.encode(value).decode()}")
+        else:
+            fitted["anyOf" if name == "oneOf" and "anyOf" not in schema else name] = value
+    return fitted, refused
+
+
+def _is_closed(schema: Json) -> bool:
+    """Return True for an object that may be kept to its own properties; one that is only a map of others may not."""
+    kind = schema.get("type")
+    if "properties" not in schema and "object" not in (kind if isinstance(kind, list) else (kind,)):
+        return False
+    return bool(schema.get("properties")) or not schema.get("additionalProperties")
+
+
+# Stand where the API wants a message of the user, and there is none.
+BEGIN, GO_ON = "Please begin.", "Please continue."
+
+_JSON = msgspec.json.Decoder()
+_NO_ID = re.compile(r"[^A-Za-z0-9_-]")
+_MOST_NAME = 128
+
+
+class MessagesContext:
+    """The context so far. `inline`: a model that takes system messages between others gets them there. `strict`: an
+    item that cannot be sent is refused; otherwise it is left out, so that what is in a history already cannot block the
+    conversation."""
+
+    def __init__(self, *, inline: bool = False, with_thoughts: bool = True, strict: bool = False) -> None:
+        self._inline = inline
+        self._strict = strict
+        self._with_thoughts = with_thoughts
+        self._later: list[str] = []  # system messages that wait for the end of the user's message before them
+        self._ids: dict[str, str] = {}  # call_id -> the id that its last call was sent under
+        self._taken: set[str] = set()
+        self.system: list[str] = []
+        self.messages: list[Json] = []
+        self.names: dict[str, None] = {}  # of the tools that were called, in order
+        self.has_thoughts = False
+        self.has_marks = False  # the caller marks where the prompt may be cached
+
+    def take(self, item: Json) -> None:
+        kind = str(item.get("type"))
+        if kind == "message":
+            self._take_message(item)
+        elif kind == "reasoning":
+            self._take_thought(item)
+        elif kind.endswith("_output"):
+            self._answer(item)
+        elif "call_id" in item:
+            name, arguments = read_call(item)
+            self._call(str(item["call_id"]), name, _read_arguments(arguments))
+        elif self._strict and kind not in LEFT_OUT and ":" not in kind:  # a vendor's own kinds are named `vendor:kind`
+            message = f"Items of type '{kind}' cannot be sent to this model's server."
+            raise InvalidRequest(message, param="type", code="unsupported_parameter")
+
+    def end(self, partial: str | None) -> None:
+        """End the context, with the text to be continued if there is one."""
+        self._say_later()
+        if self._later:
+            self._say("user", [text_part(text) for text in self._later])
+        if not self.messages:
+            self._say("user", [text_part(BEGIN)])
+        if partial is not None and partial.strip():
+            self._say("assistant", [text_part(partial.rstrip())])
+        elif self.messages[-1]["role"] == "assistant":
+            self._say("user", [text_part(GO_ON)])
+
+    def _take_message(self, item: Json) -> None:
+        role, blocks = str(item.get("role")), read_blocks(item.get("content"), strict=self._strict)
+        self.has_marks = self.has_marks or any("cache_control" in block for block in blocks)
+        if role == "user":
+            self._say(role, blocks)
+            return
+        if self._strict and any(block["type"] != "text" for block in blocks):
+            raise InvalidRequest(f"A message of the role '{role}' can only have text in it.", param="content")
+        blocks = [block for block in blocks if block["type"] == "text"]
+        if role == "assistant":
+            text = "".join(block["text"] for block in blocks)
+            self._say(role, [text_part(text)] if text else [])
+        elif blocks:
+            text = "\n".join(block["text"] for block in blocks)
+            (self._later if self._inline and self.messages else self.system).append(text)
+
+    def _take_thought(self, item: Json) -> None:
+        block = open_seal(item) if self._with_thoughts else None
+        if block is not None:
+            self.has_thoughts = True
+            self._say("assistant", [block])
+
+    def _call(self, call_id: str, name: str, arguments: Json) -> None:
+        name = _NO_ID.sub("_", name)[:_MOST_NAME] or "_"
+        self.names[name] = None
+        self._ids[call_id] = sent = self._new_id(call_id)
+        self._say("assistant", [{"type": "tool_use", "id": sent, "name": name, "input": arguments}])
+
+    def _new_id(self, call_id: str) -> str:
+        """Return an id that the API takes; some models count their calls from zero in every turn."""
+        stem = _NO_ID.sub("_", call_id) or "_"
+        sent, count = stem, 1
+        while sent in self._taken:
+            count += 1
+            sent = f"{stem}_{count}"
+        self._taken.add(sent)
+        return sent
+
+    def _answer(self, item: Json) -> None:
+        call_id = str(item.get("call_id"))
+        result: Json = {"type": "tool_result", "tool_use_id": self._ids.get(call_id, call_id)}
+        if content := read_blocks(read_output(item, PARTS), "output", strict=self._strict):
+            result["content"] = content
+        if _is_error(item):
+            result["is_error"] = True
+        self._say("user", [result])
+
+    def _say(self, role: str, blocks: list[Json]) -> None:
+        if not blocks:
+            return
+        if role == "assistant":
+            self._say_later()
+            if not self.messages:
+                self._say("user", [text_part(BEGIN)])
+        last = self.messages[-1] if self.messages else None
+        if last is not None and last["role"] == role:
+            last["content"] += blocks
+        else:
+            self.messages.append({"role": role, "content": blocks})
+
+    def _say_later(self) -> None:
+        """Add the waiting system messages: behind a message of the user, and before one of the assistant or the end."""
+        if self._later and self.messages and self.messages[-1]["role"] == "user":
+            later, self._later = self._later, []
+            self.messages.append({"role": "system", "content": [text_part("\n\n".join(later))]})
+
+
+def _read_arguments(arguments: object) -> Json:
+    """Return the arguments as an object: the API takes nothing else."""
+    if isinstance(arguments, dict):
+        return arguments
+    if not isinstance(arguments, str) or not arguments.strip():
+        return {}
+    try:
+        value = _JSON.decode(arguments)
+    except msgspec.DecodeError:
+        return {"unparsed": arguments}
+    return value if isinstance(value, dict) else {"value": value}
+
+
+def _is_error(item: Json) -> bool:
+    """Return True if the call failed. The Responses API has no field for it, so a caller may add Anthropic's own."""
+    return item.get("is_error") is True or item.get("status") == "failed" or item.get("output") == PLACEHOLDER_OUTPUT

@@ -10,11 +10,18 @@ from outlive.core.errors import UpstreamFault
 from outlive.core.events import AnyDraft, Delta, Json
 from outlive.core.grammar import OUTPUT_TEXT, REFUSAL, SUMMARY_TEXT
 from outlive.core.ids import IdSource
-from outlive.dialects.anthropic.answer import read_usage
-from outlive.dialects.anthropic.blocks import seal_redacted, seal_signature
+from outlive.core.recovery import OpenText
+from outlive.dialects.anthropic.blocks import REDACTED, SIGNATURE
 from outlive.dialects.faults import read_fault
 from outlive.dialects.open_items import GrowingCall, ItemStatus, is_json_object
-from outlive.dialects.translator import AnswerTranslator, decode_damaged
+from outlive.dialects.translator import (
+    AnswerTranslator,
+    decode_answer,
+    decode_damaged,
+    make_usage,
+    not_an_answer,
+    read_count,
+)
 from outlive.ports.backend import Ending, ModelCall
 
 # Reasons to stop that leave the answer incomplete, and what the Responses API calls them. Every other reason is an end.
@@ -144,7 +151,7 @@ class AnthropicTranslator(AnswerTranslator):
         drafts += self._close_text("completed")
         if kind == "thinking":
             return drafts + self._think(block.get("thinking"))
-        return drafts + self._seal(seal_redacted(str(block.get("data")))) + self._close_text("completed")
+        return drafts + self._seal(REDACTED + str(block.get("data"))) + self._close_text("completed")
 
     def _begin_call(self, index: int, block: Json) -> list[AnyDraft]:
         call = self._calls[index] = GrowingCall()
@@ -159,7 +166,7 @@ class AnthropicTranslator(AnswerTranslator):
             self._calls[index].grow(delta.partial_json)
             return self._calls[index].flush()
         if isinstance(delta.signature, str) and delta.signature and not self._is_resumed():
-            return self._seal(seal_signature(delta.signature))
+            return self._seal(SIGNATURE + delta.signature)
         return self._think(delta.thinking) + self._speak(delta.text)
 
     def _stop_block(self, index: int) -> list[AnyDraft]:
@@ -225,3 +232,41 @@ class AnthropicTranslator(AnswerTranslator):
         drafts = [draft for index in indices for draft in self._calls.pop(index).close(status)]
         self._over.clear()
         return drafts
+
+
+# -- an answer that is whole
+
+
+def to_events(body: bytes) -> list[bytes]:
+    """Make events of a message that came whole, although a stream was asked for. Raises UpstreamFault."""
+    message = decode_answer(body, "a message")
+    if message.get("error"):
+        raise read_fault(message["error"])
+    if not isinstance(message.get("content"), list):
+        raise not_an_answer("a message")
+    events: list[Json] = [{"type": "message_start", "message": {**message, "content": []}}]
+    for index, block in enumerate(message["content"]):
+        place = {"index": index}
+        events.append({"type": "content_block_start", **place, "content_block": block})
+        if isinstance(block, dict) and block.get("signature"):
+            delta = {"type": "signature_delta", "signature": block["signature"]}
+            events.append({"type": "content_block_delta", **place, "delta": delta})
+        events.append({"type": "content_block_stop", **place})
+    end = {"stop_reason": message.get("stop_reason") or "end_turn", "stop_details": message.get("stop_details")}
+    events.append({"type": "message_delta", "delta": end})
+    return [msgspec.json.encode(event) for event in events]
+
+
+def read_usage(usage: Json, resume: OpenText | None) -> Json | None:
+    """Translate usage to the shape of the Responses API, whose input counts what a cache gave or took."""
+    if not usage:
+        return None
+    read, made = read_count(usage, "cache_read_input_tokens"), read_count(usage, "cache_creation_input_tokens")
+    return make_usage(
+        resume,
+        given=read_count(usage, "input_tokens") + read + made,
+        written=read_count(usage, "output_tokens"),
+        cached=read,
+        cache_write=made,
+        reasoning=read_count(usage.get("output_tokens_details"), "thinking_tokens"),
+    )

@@ -12,9 +12,8 @@ import msgspec
 from outlive.core.ids import IdSource
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.backend import HttpBackend
-from outlive.dialects.chat.answer import to_chunk
 from outlive.dialects.chat.request import check, render
-from outlive.dialects.chat.translator import ChatTranslator
+from outlive.dialects.chat.translator import ChatTranslator, to_chunk
 from outlive.dialects.transport.endpoint import CHAT_PATH
 from outlive.dialects.transport.http1 import Connection, ConnectionPool
 from outlive.dialects.transport.stream import read_stream

@@ -1,13 +1,34 @@
-"""The Chat Completions request made of a Responses request."""
+"""The Chat Completions request made of a Responses request.
+
+A context of items becomes messages, merged so that even strict chat templates accept them: many models' templates
+refuse two messages of one role in a row, and a cancelled turn without an answer leaves just that. So neighbours of one
+role become one message; calls join the assistant message before them; and the outputs of calls stand right behind it,
+where `core.context.assemble` has put them.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
 
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.requests.checks import shorten
 from outlive.core.requests.create import CreateResponse
-from outlive.dialects.chat.messages import check_items, render_messages
-from outlive.dialects.request import describe_custom, select_tools, wants_logprobs
+from outlive.dialects.open_items import is_json
+from outlive.dialects.request import (
+    LEFT_OUT,
+    TEXT_PARTS,
+    describe_custom,
+    read_call,
+    read_output,
+    read_parts,
+    refuse_at,
+    select_tools,
+    text_part,
+    wants_logprobs,
+)
 from outlive.ports.backend import ModelCall, Upstream
 
 # Fields that mean the same in both, and are sent when they were given.
@@ -33,13 +54,30 @@ _SENDABLE = frozenset({"function", "custom"})
 
 _NO_PARAMETERS: Json = {"type": "object", "properties": {}, "additionalProperties": False}
 
+OUTPUT_ELSEWHERE = "The output of this call is in the next message."
+
+# Items that a chat has no place for. Of `mcp_call` and approvals, `assemble` has made function calls before.
+_LEFT_OUT = LEFT_OUT | {"mcp_approval_request", "mcp_approval_response", "mcp_call", "mcp_list_tools", "reasoning"}
+
+# What to do instead of sending an item that a chat has no place for.
+_HINTS = {
+    "additional_tools": ": give the tools in 'tools'",
+    "configuration_update": ": give the settings with each request",
+    "compaction": ", and this one was not made by this server",
+}
+
 
 def check(request: CreateResponse) -> None:
     """Raise InvalidRequest, naming the parameter, for what a Chat Completions server cannot be sent."""
-    check_items(request.input)
+    _check_items(request.input)
     for n, tool in enumerate(request.tools):
         if tool["type"] not in _SENDABLE:
-            raise InvalidRequest(_refusal(tool["type"]), param=f"tools[{n}].type", code="unsupported_parameter")
+            message = (
+                f"'{shorten(tool['type'])}' tools cannot be used with this model: neither this server nor the model's, "
+                "which speaks Chat Completions, runs them. 'function' and 'custom' tools can be used; others need an "
+                "upstream that speaks Responses and has them."
+            )
+            raise InvalidRequest(message, param=f"tools[{n}].type", code="unsupported_parameter")
 
 
 def render(call: ModelCall, upstream: Upstream) -> Json:
@@ -48,7 +86,7 @@ def render(call: ModelCall, upstream: Upstream) -> Json:
     body: Json = {
         **request.extra,  # first, because extras never override what is set here (D13)
         "model": call.model,
-        "messages": render_messages(request.instructions, call.items, upstream.developer_role),
+        "messages": _render_messages(request.instructions, call.items, upstream.developer_role),
         "stream": True,
     }
     if upstream.stream_options:
@@ -109,14 +147,6 @@ def _render_tools(request: CreateResponse) -> Json:
     return fields
 
 
-def _refusal(kind: str) -> str:
-    return (
-        f"'{shorten(kind)}' tools cannot be used with this model: neither this server nor the model's, which speaks "
-        "Chat Completions, runs them. 'function' and 'custom' tools can be used; others need an upstream that speaks "
-        "Responses and has them."
-    )
-
-
 def _render_tool(tool: Json) -> Json:
     function: Json = {"name": tool.get("name")}
     description = tool.get("description") or ""
@@ -129,3 +159,180 @@ def _render_tool(tool: Json) -> Json:
     if description:
         function["description"] = description
     return {"type": "function", "function": function}
+
+
+# -- messages
+
+
+def _render_messages(instructions: str | None, items: list[Json], developer_role: bool) -> list[Json]:
+    """Render the messages of a context, `instructions` first."""
+    chat = _Chat("developer" if developer_role else "system")
+    if instructions:
+        chat.say("system", [text_part(instructions)])
+    for item in items:
+        # A request with an item that has no place is refused (`check`). One in a history already, from another
+        # upstream or an older version, must not block the conversation.
+        chat.take(item)
+    return chat.render()
+
+
+def _check_items(items: list[Json]) -> None:
+    """Raise InvalidRequest naming the first item, or part of one, that a chat has no place for."""
+    chat = _Chat("system")
+    for n, item in enumerate(items):
+        try:
+            if not chat.take(item):
+                kind = str(item.get("type"))
+                message = f"Items of type '{kind}' cannot be sent to this model's server, which speaks Chat Completions"
+                message += f"{_HINTS.get(kind, '')}."
+                raise InvalidRequest(message, param="type", code="unsupported_parameter")
+        except InvalidRequest as error:
+            raise refuse_at(f"input[{n}]", error) from error
+
+
+class _Message:
+    """One message while neighbours may still join it. Texts are joined at the end: joining each as it comes would be
+    quadratic."""
+
+    __slots__ = ("calls", "parts", "role")
+
+    def __init__(self, role: str) -> None:
+        self.role = role
+        self.parts: list[Json] = []
+        self.calls: list[Json] = []
+
+    def render(self) -> Json:
+        message: Json = {"role": self.role, "content": _join(self.parts, "\n\n")}
+        if self.calls:
+            message["content"] = message["content"] or None
+            message["tool_calls"] = self.calls
+        return message
+
+
+class _Chat:
+    """The messages so far."""
+
+    def __init__(self, developer: str) -> None:
+        self._developer = developer
+        self._messages: list[_Message | Json] = []
+        self._shown: list[Json] = []  # images and files of outputs, until their group is over
+
+    def take(self, item: Json) -> bool:
+        """Add an item. Return False if a chat has no place for it, and it was left out."""
+        kind = str(item.get("type"))
+        if kind.endswith("_output"):
+            self._answer(str(item.get("call_id")), item)
+            return True
+        self._show()
+        if kind == "message":
+            self._take_message(item)
+        elif "call_id" in item:
+            name, arguments = read_call(item)
+            self._call(item["call_id"], name, _read_arguments(arguments))
+        else:
+            return kind in _LEFT_OUT or ":" in kind  # a vendor's own kinds are named `vendor:kind`
+        return True
+
+    def say(self, role: str, parts: list[Json]) -> None:
+        if parts:
+            self._last(role).parts.extend(parts)
+
+    def render(self) -> list[Json]:
+        self._show()
+        return [message.render() if isinstance(message, _Message) else message for message in self._messages]
+
+    def _last(self, role: str) -> _Message:
+        """Return the message to add to: the last one, if it has that role, else a new one."""
+        last = self._messages[-1] if self._messages else None
+        if not isinstance(last, _Message) or last.role != role:
+            last = _Message(role)
+            self._messages.append(last)
+        return last
+
+    def _take_message(self, item: Json) -> None:
+        role, parts = str(item.get("role")), _read_parts(item.get("content"))
+        joined = _join(parts, "" if role == "assistant" else "\n")
+        if isinstance(joined, str):
+            parts = [text_part(joined)] if joined or role != "assistant" else []
+        elif role == "assistant":
+            raise InvalidRequest("An assistant's message can only have text in it.", param="content")
+        self.say(self._developer if role == "developer" else role, parts)
+
+    def _call(self, call_id: str, name: str, arguments: str) -> None:
+        function = {"name": name, "arguments": arguments}
+        self._last("assistant").calls.append({"id": call_id, "type": "function", "function": function})
+
+    def _answer(self, call_id: str, item: Json) -> None:
+        parts = _read_parts(read_output(item, _PARTS), "output")
+        texts = [part["text"] for part in parts if part["type"] == "text"]
+        shown = [part for part in parts if part["type"] != "text"]
+        if shown:
+            # A tool's message can only have text in it, so images and files go into a message of the user.
+            self._shown += [text_part(f"From the output of {call_id}:"), *shown]
+            texts = texts or [OUTPUT_ELSEWHERE]
+        self._messages.append({"role": "tool", "tool_call_id": call_id, "content": "\n".join(texts)})
+
+    def _show(self) -> None:
+        shown, self._shown = self._shown, []
+        self.say("user", shown)
+
+
+def _join(parts: list[Json], seam: str) -> str | list[Json]:
+    """Join parts into plain text where all are text: not every server takes parts."""
+    if all(part["type"] == "text" for part in parts):
+        return seam.join([part["text"] for part in parts])
+    return parts
+
+
+def _read_arguments(arguments: object) -> str:
+    """Return the arguments as JSON: some servers parse those of old calls, and would refuse the whole context."""
+    if not isinstance(arguments, str):
+        return msgspec.json.encode(arguments or {}).decode()
+    if not arguments.strip():
+        return "{}"
+    return arguments if is_json(arguments) else msgspec.json.encode({"unparsed": arguments}).decode()
+
+
+def _read_parts(content: object, field: str = "content") -> list[Json]:
+    return [part for _, part in read_parts(content, field, _PARTS)]
+
+
+def _read_image(part: Json) -> Json:
+    _refuse_file_id(part)
+    if not part.get("image_url"):
+        raise InvalidRequest("An image must be sent as 'image_url'.", param="image_url")
+    image = {"url": part["image_url"]}
+    if part.get("detail") in ("low", "high"):  # "auto" is what servers do anyway, "original" not all of them know
+        image["detail"] = part["detail"]
+    return {"type": "image_url", "image_url": image}
+
+
+def _read_file(part: Json) -> Json:
+    _refuse_file_id(part)
+    file = {name: part[name] for name in ("file_data", "filename") if part.get(name)}
+    if "file_data" not in file:
+        raise InvalidRequest(
+            "A file given as 'file_url' cannot be sent to this model's server; send it as 'file_data'.",
+            param="file_url",
+        )
+    return {"type": "file", "file": file}
+
+
+def _refuse_file_id(part: Json) -> None:
+    if part.get("file_id") is not None:
+        raise InvalidRequest(
+            "'file_id' cannot be used here: neither this server nor the model's keeps files. Send the content itself, "
+            "as data or as a URL.",
+            param="file_id",
+            code="unsupported_parameter",
+        )
+
+
+_PARTS: dict[str, Callable[[Json], Json]] = {
+    **TEXT_PARTS,
+    "input_image": _read_image,
+    "computer_screenshot": _read_image,
+    "input_file": _read_file,
+    "input_audio": lambda part: {"type": "input_audio", "input_audio": part["input_audio"]},
+    "input_video": lambda part: {"type": "video_url", "video_url": {"url": part["video_url"]}},
+}

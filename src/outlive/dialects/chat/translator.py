@@ -10,12 +10,18 @@ from outlive.core.errors import UpstreamFault
 from outlive.core.events import AnyDraft, Delta, Json
 from outlive.core.grammar import OUTPUT_TEXT, REASONING_TEXT, REFUSAL, SUMMARY_TEXT
 from outlive.core.ids import IdSource
-from outlive.dialects.chat.answer import read_logprobs, read_usage
-from outlive.dialects.chat.calls import Fragment, StreamedCalls
+from outlive.core.recovery import OpenText
 from outlive.dialects.faults import read_fault
-from outlive.dialects.open_items import GrowingCall, ItemStatus, is_json_object
+from outlive.dialects.open_items import GrowingCall, ItemStatus, is_json, is_json_object
 from outlive.dialects.request import wants_logprobs, wants_seals, wants_summary
-from outlive.dialects.translator import AnswerTranslator, decode_damaged
+from outlive.dialects.translator import (
+    AnswerTranslator,
+    decode_answer,
+    decode_damaged,
+    make_usage,
+    not_an_answer,
+    read_count,
+)
 from outlive.ports.backend import Ending, ModelCall
 
 # Reasons to finish that leave the answer incomplete, and what the Responses API calls them.
@@ -222,3 +228,131 @@ class ChatTranslator(AnswerTranslator):
             drafts += self._open_call(waiting)
             drafts += self._close_call(status)
         return drafts
+
+
+class Fragment:
+    """One entry of a chunk's `tool_calls`; missing or odd fields are replaced by empty ones."""
+
+    __slots__ = ("arguments", "id", "index", "name")
+
+    def __init__(self, entry: Json) -> None:
+        function = entry.get("function")
+        if not isinstance(function, dict):
+            function = {}
+        index, call_id, name = entry.get("index"), entry.get("id"), function.get("name")
+        arguments = function.get("arguments")
+        self.index = index if isinstance(index, int) else None
+        self.id = call_id if isinstance(call_id, str) else ""
+        self.name = name if isinstance(name, str) else ""
+        # Some servers send the arguments as an object instead of its JSON.
+        self.arguments = arguments if isinstance(arguments, str) else _encode(arguments)
+
+
+class StreamedCalls:
+    """The calls so far, in the order in which they appeared.
+
+    Servers mark where a fragment belongs in several ways. With an index: the call of that index, unless it names a
+    function under a new id (servers that number every call 0). Without: the call of its id; a new call if it has an
+    id or names a function, unless that only repeats the name of a call whose arguments are not whole; else the last.
+    """
+
+    __slots__ = ("_by_id", "_by_index", "_last", "_seen_ids", "all")
+
+    def __init__(self) -> None:
+        self._by_index: dict[int, GrowingCall] = {}
+        self._by_id: dict[str, GrowingCall] = {}
+        self._seen_ids: set[str] = set()
+        self._last: GrowingCall | None = None
+        self.all: list[GrowingCall] = []
+
+    def place(self, fragment: Fragment) -> GrowingCall:
+        """Return the call that the fragment belongs to, with the fragment added to it."""
+        call = self._find(fragment)
+        if call is None:
+            call = GrowingCall()
+            self.all.append(call)
+            if fragment.index is not None:
+                self._by_index[fragment.index] = call
+        self._last = call
+        if fragment.id:
+            self._by_id[fragment.id] = call
+            if not call.call_id and fragment.id not in self._seen_ids:
+                call.call_id = fragment.id
+                self._seen_ids.add(fragment.id)
+        call.name = call.name or fragment.name
+        if fragment.arguments:
+            call.grow(fragment.arguments)
+        return call
+
+    def next_named(self) -> GrowingCall | None:
+        """Return the first call that has a name and was not opened yet."""
+        return next((call for call in self.all if call.name and not call.was_opened), None)
+
+    def _find(self, fragment: Fragment) -> GrowingCall | None:
+        if fragment.index is not None:
+            call = self._by_index.get(fragment.index)
+            renewed = call is not None and fragment.name and fragment.id and call.call_id not in ("", fragment.id)
+            return None if renewed else call
+        if fragment.id:
+            return self._by_id.get(fragment.id)
+        last = self._last
+        if last is not None and fragment.name:
+            return last if last.name in ("", fragment.name) and not is_json(last.arguments) else None
+        return last
+
+
+def _encode(arguments: object) -> str:
+    return "" if arguments is None else msgspec.json.encode(arguments).decode()
+
+
+def to_chunk(body: bytes, resume: OpenText | None) -> bytes:
+    """Make one chunk of an answer that came whole, although a stream was asked for. Raises UpstreamFault."""
+    answer = decode_answer(body, "a chat completion")
+    if answer.get("error"):
+        raise read_fault(answer["error"])
+    try:
+        choice = answer["choices"][0]
+        message = choice["message"]
+    except (LookupError, TypeError) as error:
+        raise not_an_answer("a chat completion") from error
+    if resume is not None and isinstance(message.get("content"), str):
+        # Where a stream has only what comes after the text so far, a whole answer repeats it.
+        message = {**message, "content": message["content"].removeprefix(resume.text)}
+    delta = {**choice, "delta": message, "finish_reason": choice.get("finish_reason") or "stop"}
+    return msgspec.json.encode({**answer, "choices": [delta]})
+
+
+def read_usage(usage: Json | None, resume: OpenText | None) -> Json | None:
+    """Translate usage to the shape of the Responses API."""
+    if usage is None:
+        return None
+    prompt, completion = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
+    return make_usage(
+        resume,
+        given=read_count(usage, "prompt_tokens"),
+        written=read_count(usage, "completion_tokens"),
+        cached=read_count(prompt, "cached_tokens") or read_count(usage, "prompt_cache_hit_tokens"),  # DeepSeek's
+        cache_write=read_count(prompt, "cache_write_tokens"),
+        reasoning=read_count(completion, "reasoning_tokens"),
+    )
+
+
+def read_logprobs(logprobs: object) -> list[Json]:
+    """Translate a choice's log probabilities, with every field that a finished part must have."""
+    entries = logprobs.get("content") if isinstance(logprobs, dict) else None
+    if not isinstance(entries, list):
+        return []
+    return [
+        _entry(entry) | {"top_logprobs": [_entry(other) for other in entry.get("top_logprobs") or ()]}
+        for entry in entries
+    ]
+
+
+def _entry(entry: Any) -> Json:
+    token = str(entry.get("token", ""))
+    spelled = entry.get("bytes")
+    return {
+        "token": token,
+        "bytes": list(token.encode()) if spelled is None else spelled,
+        "logprob": entry.get("logprob", 0.0),
+    }

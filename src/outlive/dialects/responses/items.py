@@ -7,7 +7,19 @@ its beginning and its end. The drafts made here keep to the rules in `core.gramm
 from __future__ import annotations
 
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json, add_item, end_item
-from outlive.core.grammar import ANNOTATION_ADDED, DELTAS, DONES, ITEM_TEXTS, PART_EVENTS
+from outlive.core.grammar import (
+    ANNOTATION_ADDED,
+    CONTENT,
+    DELTAS,
+    DONES,
+    ITEM_TEXTS,
+    OUTPUT_TEXT,
+    PART_EVENTS,
+    PART_LISTS,
+    PART_TEXTS,
+    Text,
+)
+from outlive.core.recovery import OpenText
 
 # Fields of an event that are its server's own, or are set here.
 _OWN = frozenset({"type", "sequence_number", "obfuscation", "item_id", "output_index"})
@@ -154,3 +166,195 @@ class PassingCall(PassingItem):
         drafts = self._grow(whole[len(sent) :] if isinstance(whole, str) and whole.startswith(sent) else "")
         self._ended = True
         return [*drafts, self._channel.end("".join(self._pieces), self.last.get("name"))]
+
+
+class _Part:
+    """A part while it grows."""
+
+    __slots__ = ("annotations", "awaited", "channel", "ended", "logprobs", "pieces", "text", "upstream_index")
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.text = channel.text
+        self.pieces: list[str] = []
+        self.logprobs: list[Json] = []
+        self.annotations: list[object] = []
+        self.ended = False  # its text has ended
+        self.awaited = False  # an earlier attempt opened it, so its `added` is not sent again
+        self.upstream_index: object = None  # its index as the upstream counts, where it sent no `added`
+
+    def rest_of(self, whole: object, before: str) -> str:
+        """Return what the deltas left out of the whole text; `before` is what an earlier attempt sent of it."""
+        sent = "".join(self.pieces)
+        for text in (whole, before + whole) if isinstance(whole, str) else ():
+            if text.startswith(sent):
+                return text[len(sent) :]
+        return ""  # it contradicts what was sent, which stays
+
+
+class PassingText(PassingItem):
+    """A message, or reasoning."""
+
+    __slots__ = ("_before", "_done", "_part")
+
+    def __init__(self, item_id: str, output_index: int, kind: str) -> None:
+        super().__init__(item_id, output_index, kind)
+        self._done: dict[str, list[Json]] = {name: [] for name in PART_LISTS}
+        self._part: _Part | None = None
+        self._before = ""
+
+    @property
+    def growing(self) -> tuple[Channel, list[str]] | None:
+        part = self._part
+        return None if part is None or part.ended or part.logprobs else (part.channel, part.pieces)
+
+    def resume(self, text: OpenText) -> None:
+        """Continue a text that an earlier attempt opened, and sent this far."""
+        self.last = {"id": text.item_id, "type": "message", "role": "assistant", "status": "in_progress"}
+        self._before = text.text
+        self._part = _Part(Channel(OUTPUT_TEXT, text.item_id, text.output_index, text.content_index))
+        self._part.pieces.append(text.text)
+        self._part.awaited = True
+
+    def open(self, item: Json) -> list[AnyDraft]:
+        if item["type"] == "message":
+            role = item.get("role") or "assistant"
+            return super().open({**item, "status": "in_progress", "role": role, "content": []})
+        # Encrypted content may still grow: only the finished item has all of it.
+        begun = {name: value for name, value in item.items() if name not in ("encrypted_content", "content")}
+        if begun.get("status") is not None:
+            begun["status"] = "in_progress"
+        return super().open({**begun, "summary": []})
+
+    def take(self, type_: str, event: Json) -> list[AnyDraft]:
+        if is_part_event(type_) and isinstance(event.get("part"), dict):
+            return self._take_part(type_, event)
+        if (text := DELTAS.get(type_)) is not None and text.part is not None:
+            return self._grow(text, event)
+        if (text := DONES.get(type_)) is not None and text.part is not None:
+            return self._take_done(text, event)
+        if type_ == ANNOTATION_ADDED and "annotation" in event:
+            return self._annotate(event)
+        return super().take(type_, event)
+
+    def close(self, item: Json, status: str) -> list[AnyDraft]:
+        drafts: list[AnyDraft] = []
+        for list_name in ("summary", "content"):
+            for index, part in enumerate(item.get(list_name) or ()):
+                drafts += self._complete(list_name, index, part)
+        drafts += self._end_part({})
+        whole = {**item, "type": self.kind}
+        if self.kind == "message":
+            whole |= {
+                "role": self.last["role"],
+                "content": self._done["content"],
+                "status": item.get("status") or status,
+            }
+        else:
+            whole["summary"] = self._done["summary"]
+            if self._done["content"] or whole.get("content") is not None:
+                whole["content"] = self._done["content"]
+        return drafts + super().close(whole, status)
+
+    # -- parts
+
+    def _take_part(self, type_: str, event: Json) -> list[AnyDraft]:
+        part: Json = event["part"]
+        if (text := PART_TEXTS.get(str(part.get("type")))) is not None:
+            return self._begin(text) if type_.endswith(".added") else self._end_part(part)
+        # A part of a type that is not in the grammar passes as it is.
+        drafts = self._end_part({})
+        place = self.place(event) | {CONTENT.index_field: len(self._done[CONTENT.name])}
+        if type_.endswith(".done"):
+            self._done[CONTENT.name].append(part)
+        return [*drafts, Draft(type_, place)]
+
+    def _complete(self, list_name: str, index: int, part: Json) -> list[AnyDraft]:
+        """Send what the stream left out of a part."""
+        if index < len(self._done[list_name]):
+            return []
+        text = PART_TEXTS.get(str(part.get("type")))
+        if text is None:
+            event: Json = {"part": part}
+            return self._take_part(CONTENT.added, event) + self._take_part(CONTENT.done, event)
+        is_open = self._part is not None and self._part.text.parts is PART_LISTS[list_name]
+        return ([] if is_open else self._begin(text)) + self._end_part(part)
+
+    def _begin(self, text: Text) -> list[AnyDraft]:
+        """Begin a part, unless it was begun already and is still empty."""
+        part = self._part
+        if part is not None and part.text is text and not part.ended and (part.awaited or not part.pieces):
+            part.awaited = False
+            return []
+        drafts = self._end_part({})
+        assert text.parts is not None
+        channel = Channel(text, self.item_id, self.output_index, len(self._done[text.parts.name]))
+        self._part = _Part(channel)
+        return [*drafts, channel.add_part()]
+
+    def _open_part(self, text: Text, event: Json) -> list[AnyDraft]:
+        """Return the drafts, if any, after which the growing part is the one that the event is about."""
+        assert text.parts is not None
+        part, index = self._part, event.get(text.parts.index_field)
+        if part is not None and part.text is text and not part.ended and part.upstream_index in (None, index):
+            return []
+        drafts = self._begin(text)
+        assert self._part is not None
+        self._part.upstream_index = index
+        return drafts
+
+    def _grow(self, text: Text, event: Json) -> list[AnyDraft]:
+        drafts = self._open_part(text, event)
+        part, piece = self._part, event.get("delta")
+        assert part is not None
+        if not isinstance(piece, str) or not piece:
+            return drafts
+        part.awaited = False
+        part.pieces.append(piece)
+        if logprobs := _list(event.get("logprobs")):
+            part.logprobs += logprobs
+            return [*drafts, Draft(part.channel.type, {**part.channel.place, "delta": piece, "logprobs": logprobs})]
+        return [*drafts, Delta(part.channel, piece)]
+
+    def _annotate(self, event: Json) -> list[AnyDraft]:
+        drafts = self._open_part(OUTPUT_TEXT, event)
+        part = self._part
+        assert part is not None
+        place = {**part.channel.place, "annotation_index": len(part.annotations)}
+        part.annotations.append(event.get("annotation"))
+        return [*drafts, Draft(ANNOTATION_ADDED, self.place(event) | place)]
+
+    def _take_done(self, text: Text, event: Json) -> list[AnyDraft]:
+        if self._part is not None and self._part.text is text and self._part.ended:
+            return []  # sent already
+        return self._open_part(text, event) + self._end_text(event.get(text.field), event)
+
+    def _end_text(self, whole: object, event: Json) -> list[AnyDraft]:
+        part = self._part
+        assert part is not None
+        drafts: list[AnyDraft] = []
+        if rest := part.rest_of(whole, self._before):
+            part.pieces.append(rest)
+            drafts.append(Delta(part.channel, rest))
+        part.ended = True
+        return [*drafts, part.channel.end("".join(part.pieces), _list(event.get("logprobs")) or part.logprobs)]
+
+    def _end_part(self, whole: Json) -> list[AnyDraft]:
+        """End the growing part, if there is one, with the fields of this one."""
+        part = self._part
+        if part is None:
+            return []
+        text = part.text
+        drafts = [] if part.ended else self._end_text(whole.get(text.field), whole)
+        self._part = None
+        ended: Json = {**whole, "type": text.part, text.field: "".join(part.pieces)}
+        if text is OUTPUT_TEXT:
+            ended["annotations"] = part.annotations or _list(whole.get("annotations"))
+            ended["logprobs"] = _list(whole.get("logprobs")) or part.logprobs
+        assert text.parts is not None
+        self._done[text.parts.name].append(ended)
+        return [*drafts, part.channel.end_part(ended)]
+
+
+def _list(value: object) -> list[Json]:
+    return value if isinstance(value, list) else []
