@@ -23,9 +23,8 @@ from outlive.core.errors import InvalidRequest
 from outlive.core.errors import UpstreamFault as UpstreamFault  # noqa: PLC0414 - public here
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
-from outlive.core.requests.create import CreateResponse
 from outlive.dialects.chat.translator import ChatTranslator
-from outlive.ports.backend import Backends, BackgroundRuns, ContinuationMode, ModelCall, OnChunks
+from outlive.ports.backend import Backend, Backends, ContinuationMode, ModelCall, OnChunks
 from outlive.server import EngineServer, listen
 
 
@@ -109,11 +108,8 @@ class ScriptedAnswer:
         pass
 
 
-class ScriptedBackend:
+class ScriptedBackend(Backend):
     """A model that follows one script per call, and the last one again when there are more calls."""
-
-    stepwise = False
-    background_runs: BackgroundRuns | None = None
 
     def __init__(
         self,
@@ -132,9 +128,6 @@ class ScriptedBackend:
         self.counter: Callable[[ModelCall], int] | None = None  # None: it cannot count tokens
         self.left = 0  # streams that were closed before the end of their script
         self._ids: IdSource = ids if ids is not None else RandomIds()
-
-    def check(self, request: CreateResponse) -> None:
-        """Accept every request."""
 
     def translator(self, call: ModelCall) -> ChatTranslator:
         return ChatTranslator(call, self._ids)
@@ -155,9 +148,6 @@ class ScriptedBackend:
 
     async def window(self, model: str) -> int | None:
         return self.context_window
-
-    async def close(self) -> None:
-        pass
 
     async def _play(self, nth: int) -> AsyncGenerator[list[bytes], None]:
         over = False

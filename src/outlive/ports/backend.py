@@ -1,4 +1,4 @@
-"""What the runner needs from a model: a stream of chunks, and the translator that understands them."""
+"""The port of models: a backend streams the chunks of an answer, and its translator turns them into drafts."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from outlive.core.requests.create import CreateResponse
 
 ContinuationMode = Literal["none", "prefill", "continue_final_message", "prefix"]
 Dialect = Literal["chat", "responses", "anthropic"]
-# How the server counts tokens: by an endpoint beside the one that answers (llama.cpp), or by /tokenize (vLLM).
+# The way to count tokens: an endpoint beside the one that answers (llama.cpp), or /tokenize (vLLM).
 Tokenizer = Literal["none", "llamacpp", "vllm"]
-OnChunks = Callable[[list[bytes]], bool]  # takes chunks on the spot; False: whoever listens wants its turn
+OnChunks = Callable[[list[bytes]], bool]  # takes chunks as they are read; False: its caller must yield
 ReasoningInput = Literal["any", "encrypted", "plain"]
 Thinking = Literal["auto", "adaptive", "budget"]
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a model is reached, and the quirks of its server."""
+    """The address of a model's server, and its quirks."""
 
     name: str
     url: str  # base URL, up to and including /v1 or its equivalent
@@ -38,26 +38,26 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     stream_options: bool = True  # False: the server refuses `stream_options`
     sends_store: bool = False  # True: the server knows `store`, and gets `store: false`
     default_max_tokens: Annotated[int, Meta(ge=1)] = 32_000  # if the API wants a limit and the caller gives none
-    thinking: Thinking = "auto"  # how a model is told how much to think (Anthropic)
-    reattach: bool = False  # True: runs go on in its background, and are taken up again (Responses)
-    prompt_cache: bool = False  # True: prompts are cached without being asked (Anthropic)
-    reasoning_input: ReasoningInput = "any"  # which reasoning the server takes back (Responses)
+    thinking: Thinking = "auto"  # the form in which the effort is sent (Anthropic)
+    reattach: bool = False  # True: runs continue in its background mode, and are reattached after a crash (Responses)
+    prompt_cache: bool = False  # True: prompts are cached even if the request does not ask (Anthropic)
+    reasoning_input: ReasoningInput = "any"  # the reasoning items that the server accepts as input (Responses)
     any_model: bool = False  # True: every model name is answered by the one model there is (the embedded one)
     silence_seconds: Annotated[float, Meta(gt=0)] = 1800.0
-    context_window: Annotated[int | None, Meta(ge=1)] = None  # tokens; None: what the server itself says
+    context_window: Annotated[int | None, Meta(ge=1)] = None  # tokens; None: ask the server
     tokenizer: Tokenizer = "none"
 
 
 class ModelCall(msgspec.Struct, frozen=True):
-    """What the model is asked: the request, and the whole context as sanitised items, oldest first."""
+    """One call of a model: the request, and the whole context as sanitised items, oldest first."""
 
     model: str
     request: CreateResponse
     items: list[Json]
     resume: OpenText | None = None
-    first: int = 0  # the output index of the first item that is to come
-    # Of stepwise backends: waits until all that was said is durable; what the response holds by now, as it is kept; and
-    # whose it is.
+    first: int = 0  # the output index of the first item of the answer
+    # For stepwise backends: a wait until all output so far is durable, the response's items so far as stored, its id,
+    # its owner.
     settle: Callable[[], Awaitable[None]] | None = None
     own: Sequence[Json] = ()
     response_id: str = ""
@@ -65,12 +65,12 @@ class ModelCall(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How the upstream ended: with what status, and what it used."""
+    """The end of an answer: its status and its usage."""
 
     status: Literal["completed", "incomplete"]
     reason: str | None = None  # for incomplete_details, e.g. "max_output_tokens"
     usage: Json | None = None  # in the shape of the Responses API
-    model: str | None = None  # who really answered, as the upstream names it
+    model: str | None = None  # the model that answered, by the upstream's name
     service_tier: str | None = None
 
 
@@ -78,22 +78,22 @@ class Translator(Protocol):
     """Turns one upstream stream into drafts. Pure; one instance per attempt."""
 
     def feed(self, chunk: bytes) -> list[AnyDraft]:
-        """The drafts that one chunk (the payload of one upstream event) gives rise to.
+        """Return the drafts of one chunk, which is the payload of one upstream event.
 
-        Raises UpstreamFault when the chunk says that the upstream failed.
+        Raises UpstreamFault for a chunk that reports a failure.
         """
         ...
 
     def end(self) -> tuple[list[AnyDraft], Ending]:
-        """The stream is over: the drafts that close what is open, and how it ended.
+        """Return, after the last chunk, the drafts that close what is open, and the end of the answer.
 
-        Raises UpstreamFault when it stopped without a finish.
+        Raises UpstreamFault for a stream that stopped without a finish.
         """
         ...
 
 
 class PassedAnswer(Protocol):
-    """An answer that is passed through as it comes. Whoever has it reads `body` to its end, or closes it."""
+    """An answer that is passed through unchanged. Its receiver reads `body` to the end, or closes it."""
 
     status: int
     headers: dict[str, str]
@@ -104,63 +104,65 @@ class PassedAnswer(Protocol):
 
 
 class BackgroundRuns(Protocol):
-    """The runs of an upstream that go on without us, in its own background, and can be taken up again."""
+    """Runs in an upstream's own background mode, which survive this server and can be reattached."""
 
     def submit(self, call: ModelCall) -> AsyncGenerator[list[bytes], None]:
-        """Ask the model. The first chunks tell the upstream's id of the run, which `read_id` finds."""
+        """Call the model. The first chunks hold the upstream's id of the run, which `read_id` finds."""
         ...
 
     def follow(self, run_id: str) -> AsyncGenerator[list[bytes], None]:
-        """All that a run has said, from its first chunk on, and will say. Raises LostRun when it is not there."""
+        """Stream a run from its first chunk on. Raises LostRun when the upstream does not have it."""
         ...
 
     def read_id(self, chunks: list[bytes]) -> str | None: ...
 
     def dismiss(self, run_id: str, *, running: bool) -> None:
-        """See to it, in its own time, that the upstream keeps no copy of a run; one that is running it must stop."""
+        """Delete the upstream's copy of a run, in the background; a running one is stopped first."""
         ...
 
 
 class Backend(Protocol):
-    """One upstream."""
+    """One upstream. The defaults are those of a plain model without background mode, tokenizer or resources."""
 
     name: str
     continuation: ContinuationMode
-    background_runs: BackgroundRuns | None  # None: its runs end with the connection
-    # True: it makes its answer in several steps, and can go on after any that is finished, given what there is by then.
-    stepwise: bool
+    background_runs: BackgroundRuns | None = None  # None: its runs end with the connection
+    # True: it makes its answer in several steps, and can continue after each finished one, given the items so far.
+    stepwise: bool = False
 
     def check(self, request: CreateResponse) -> None:
-        """Raise InvalidRequest, naming the parameter, for what this upstream cannot be sent."""
-        ...
+        """Raise InvalidRequest, naming the parameter, for a request that this upstream cannot be sent."""
+        return
 
     def translator(self, call: ModelCall) -> Translator: ...
 
     def stream(self, call: ModelCall, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
-        """Ask the model. Each yield holds the chunks of one network read, so that one read is one write.
+        """Call the model. Each yield holds the chunks of one network read, so that one read is one write.
 
-        A backend may give chunks to `hear` instead, in the moment they are read; after that has returned False it
-        yields, with or without chunks, before it gives more. What `hear` raises comes out of the generator.
+        A backend may give chunks to `on_chunks` instead, in the moment they are read; after that has returned False it
+        yields, with or without chunks, before it gives more. An exception of `on_chunks` leaves the generator.
         """
         ...
 
     async def pass_through(self, body: Json) -> PassedAnswer:
-        """Send a Chat Completions request as it is. Raises UpstreamFault when there is no answer to hand on."""
+        """Send a Chat Completions request as it is. Raises UpstreamFault when there is no answer."""
         ...
 
     async def models(self) -> list[Json]:
-        """What the upstream lists, as OpenAI `Model` objects under the names that callers use."""
+        """List the upstream's models, as OpenAI `Model` objects under the names that callers use."""
         ...
 
     async def count(self, call: ModelCall) -> int | None:
-        """How many tokens the model would read; None when the upstream cannot say."""
-        ...
+        """Count the tokens of a call's input; None when the upstream cannot."""
+        return None
 
     async def window(self, model: str) -> int | None:
-        """How many tokens the model can hold, what it reads and what it writes together; None when nobody knows."""
-        ...
+        """Return the tokens of the model's context window, input and output together; None when it is unknown."""
+        return None
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Release what the backend holds."""
+        return
 
 
 # Finds the backend that serves a model, and the upstream's own name of the model. Raises InvalidRequest.

@@ -15,7 +15,7 @@ from outlive.core.errors import InvalidRequest, SettingsError, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests.create import CreateResponse
-from outlive.ports.backend import BackgroundRuns, ContinuationMode, ModelCall, OnChunks, PassedAnswer
+from outlive.ports.backend import Backend, ContinuationMode, ModelCall, OnChunks, PassedAnswer
 from outlive.served_agents.channel import AgentChannel, AgentError, AgentRunner
 from outlive.served_agents.function import FunctionAgent
 from outlive.served_agents.translator import AgentTranslator
@@ -61,11 +61,10 @@ def _detect(agent: object, reference: str) -> tuple[str | None, AgentRunner]:
     )
 
 
-class AgentBackend:
+class AgentBackend(Backend):
     """One agent under the name of a model."""
 
     stepwise = True
-    background_runs: BackgroundRuns | None = None
 
     def __init__(self, name: str, runner: AgentRunner, ids: IdSource) -> None:
         self.name = name
@@ -120,15 +119,6 @@ class AgentBackend:
 
     async def models(self) -> list[Json]:
         return [{"id": self.name, "object": "model", "created": 0, "owned_by": "agent"}]
-
-    async def count(self, call: ModelCall) -> int | None:
-        return None
-
-    async def window(self, model: str) -> int | None:
-        return None
-
-    async def close(self) -> None:
-        pass
 
 
 async def _stop(task: asyncio.Task[None]) -> None:
