@@ -151,3 +151,38 @@ def test_every_module_of_core_and_engine_has_a_namesake_test(path: Path) -> None
 @pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_a_file_has_at_most_500_lines(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 500
+
+
+def module_name(path: Path) -> str:
+    return ".".join(("outlive", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def find_cycle(graph: dict[str, set[str]]) -> list[str]:
+    """Return the modules of one import cycle, or nothing."""
+    done: set[str] = set()
+
+    def visit(module: str, above: list[str]) -> list[str]:
+        if module in above:
+            return above[above.index(module) :]
+        if module in done:
+            return []
+        for imported in sorted(graph[module]):
+            if cycle := visit(imported, [*above, module]):
+                return cycle
+        done.add(module)
+        return []
+
+    return next((cycle for module in graph if (cycle := visit(module, []))), [])
+
+
+def test_a_cycle_is_found() -> None:
+    assert find_cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
+    assert find_cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_there_is_no_import_cycle_also_not_for_type_checking() -> None:
+    names = {module_name(path): path for path in modules()}
+    graph = {name: {each for each in imports(path) if each in names} - {name} for name, path in names.items()}
+    # `from outlive.core import events` imports the module, not its package.
+    packages = {name for name, path in names.items() if path.name == "__init__.py"}
+    assert find_cycle({name: found - packages for name, found in graph.items() if name not in packages}) == []
