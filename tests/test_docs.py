@@ -21,7 +21,7 @@ from outlive.config.presets import PRESETS
 from outlive.config.settings import FIELDS, OPTIONS, Settings
 from outlive.config.upstreams import KEYS
 from outlive.core.grammar import TERMINAL_EVENTS
-from outlive.engine.delivery import committer, pending, reader
+from outlive.engine.delivery import committer, live, reader
 from outlive.http.routes import ROUTES
 from outlive.storage import batching
 from tests.support import grammar
@@ -272,7 +272,7 @@ def test_the_architectures_numbers_are_the_codes() -> None:
     text = re.sub(r"\s+", " ", (ROOT / "ARCHITECTURE.md").read_text())
     for sentence in (
         f"in pages of {reader.PAGE_BYTES // 1024} KB",
-        f"pile up ({pending.PENDING_BYTES // 1024**2} MB)",
+        f"pile up ({live.PENDING_BYTES // 1024**2} MB)",
         f"`commit_ms` ({Settings().commit_ms:g}) at most",
         f"at most {batching.MAX_JOBS} jobs",
         f"Responses end {committer.ENDINGS} at a time",

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Mapping
 
 import uvloop
 
-from outlive import logs
 from outlive.clock import RandomIds, SystemClock
 from outlive.config.settings import Settings
 from outlive.core import routing
@@ -34,7 +33,7 @@ from outlive.ports.seal import Seal
 from outlive.ports.storage import Storage
 from outlive.ports.toolbox import Tools
 from outlive.served_agents.backend import load_agents
-from outlive.server import end_stubborn_tasks, listen, run_until_signal
+from outlive.server import end_stubborn_tasks, listen, log_stray, run_until_signal, start_log
 from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.seal import SecretSeal, make_seal
 from outlive.storage.storage import open_storage
@@ -50,14 +49,14 @@ SWITCH_SECONDS = 0.0005
 
 def serve(settings: Settings) -> None:
     """Serve until a signal says stop. Raises SettingsError when that cannot begin."""
-    logs.start(settings.log_level)
+    start_log(settings.log_level)
     sys.setswitchinterval(SWITCH_SECONDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings))
 
 
 async def _serve(settings: Settings) -> None:
-    asyncio.get_running_loop().set_exception_handler(logs.log_stray)
+    asyncio.get_running_loop().set_exception_handler(log_stray)
     with listen(settings) as listening:
         async with open_engine(settings) as engine:
             await run_until_signal(settings, engine, listening)

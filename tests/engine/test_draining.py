@@ -144,7 +144,7 @@ def test_a_run_that_is_being_closed_when_the_server_leaves_ends_as_it_was_going_
 def test_a_storage_that_is_down_cannot_keep_the_server_from_leaving(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outlive.engine.draining.LAST_SECONDS", 0.05)
+    monkeypatch.setattr("outlive.engine.worker.LAST_SECONDS", 0.05)
 
     async def leave(harness: Harness) -> None:
         shown = await harness.create()

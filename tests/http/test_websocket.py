@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from outlive.http.request import Message, Request
-from outlive.http.websocket.socket import Socket
+from outlive.http.websocket import Socket
 from outlive.testing import answer
 from tests.engine.harness import Harness, run_with_harness
 from tests.support.scripting import Gate
@@ -86,7 +86,7 @@ def test_a_turn_that_goes_on_for_too_long_is_cut_with_its_connection(tmp_path: P
 
 
 def test_a_client_that_does_not_read_cannot_keep_its_connection_open(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("outlive.http.websocket.socket.CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr("outlive.http.websocket.CLOSE_SECONDS", 0.05)
 
     async def body(harness: Harness) -> None:
         client = Client(harness)

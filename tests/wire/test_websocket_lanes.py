@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from outlive.core.grammar import TERMINAL_EVENTS
-from outlive.http.websocket.socket import MAX_NAMED, MAX_RUNNING, MAX_WAITING
+from outlive.http.websocket import MAX_NAMED, MAX_RUNNING, MAX_WAITING
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Gate, Script, ending, say, text
 from tests.wire import events

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
+from typing import NamedTuple
 
-from outlive.core.errors import NotFound, ShuttingDown, StaleFence, StorageUnavailable
+from outlive.core.errors import NotFound, ShuttingDown, StaleFence, StorageUnavailable, UpstreamFault
 from outlive.engine.delivery.live import LiveResponse, LiveResponses, State
 from outlive.engine.delivery.reader import Shutdown
 from outlive.engine.delivery.snapshots import replay
-from outlive.engine.draining import LAST_SECONDS, Drain, Running, stop
 from outlive.engine.run.log import STORAGE_PAUSE
 from outlive.engine.run.run import Run, RunServices
 from outlive.engine.slots import Slots
@@ -22,6 +22,22 @@ log = logging.getLogger(__name__)
 
 CLAIM_BATCH = 50
 DRAIN_STEP_SECONDS = 0.25
+LAST_SECONDS = 5.0  # for which a storage that is down can delay the shutdown
+SHUT_DOWN = "The server was shut down before the answer was complete."
+
+
+class Running(NamedTuple):
+    """A run, its task and its live response."""
+
+    task: asyncio.Task[None]
+    run: Run
+    live: LiveResponse
+
+
+def stop(task: asyncio.Task[None]) -> None:
+    """Cancel a task, once: a second cancel would interrupt the closing of the upstream's connection."""
+    if not task.cancelling():
+        task.cancel()
 
 
 class Worker:
@@ -52,7 +68,6 @@ class Worker:
         self._claims = claims  # False: stored responses are left to other nodes
         self._confirmed = True  # the leases of everything that runs here are known to be held
         self._running: dict[str, Running] = {}
-        self._drain = Drain(self._running, storage.ledger, services.committer, services.closer, storage.bell)
         self._claiming: asyncio.Task[None] | None = None
         self._claim_again = False
         self._cancelling: dict[str, asyncio.Task[None]] = {}
@@ -198,11 +213,11 @@ class Worker:
         """Release a response whose journal has lost committed events: the next worker begins with the journal."""
         if live.is_behind:
             log.error("journal lost committed events response=%s", live.lease.response_id)
-            task = asyncio.create_task(self._release(live.lease))
+            task = asyncio.create_task(self._release_later(live.lease))
             self._releasing.add(task)
             task.add_done_callback(self._releasing.discard)
 
-    async def _release(self, lease: Lease) -> None:
+    async def _release_later(self, lease: Lease) -> None:
         while True:
             try:
                 await self._ledger.release_leases([lease])
@@ -262,7 +277,7 @@ class Worker:
         now = asyncio.get_running_loop().time
         until = now() + grace
         while True:
-            await self._drain.release()
+            await self._release_running()
             self._live.wake_all()
             left = until - now()
             if not self._running or left <= 0:
@@ -270,4 +285,63 @@ class Worker:
             # What begins meanwhile, or comes to a point from which it can be continued, is released too.
             tasks = [running.task for running in self._running.values()]
             await asyncio.wait(tasks, timeout=min(left, DRAIN_STEP_SECONDS))
-        await self._drain.end_all()
+        await asyncio.gather(*(self._end(running) for running in list(self._running.values())))
+
+    async def _release_running(self) -> None:
+        """Stop and release the runs that another worker can continue without dropping anything that was shown."""
+        try:
+            async with asyncio.timeout(LAST_SECONDS):
+                for running in list(self._running.values()):
+                    await _wait_for_first_output(running.live)
+                released = [running for running in self._running.values() if _can_release(running)]
+                if not released:
+                    return
+                for running in released:
+                    stop(running.task)
+                await asyncio.gather(*(running.task for running in released), return_exceptions=True)
+                for running in released:
+                    await self._services.committer.flush(running.live)
+                await self._release_leases([running for running in released if running.live.state is State.OPEN])
+        except (StorageUnavailable, TimeoutError):
+            log.warning("releasing leases failed: database unavailable. The next worker recovers these responses")
+
+    async def _release_leases(self, released: list[Running]) -> None:
+        await self._ledger.release_leases([running.live.lease for running in released])
+        self._bell.ring(Ring("waits"))
+        for running in released:
+            running.live.lose()
+
+    async def _end(self, running: Running) -> None:
+        """End a response that still runs: release it if another worker can take its next step, else fail it."""
+        live = running.live
+        if live.state is State.ENDING:
+            await asyncio.wait([running.task], timeout=LAST_SECONDS)
+        stop(running.task)
+        await asyncio.gather(running.task, return_exceptions=True)
+        if live.state is not State.OPEN:
+            return
+        try:
+            async with asyncio.timeout(LAST_SECONDS):
+                await self._services.committer.flush(live)
+                if running.run.can_resume():
+                    await self._release_leases([running])
+                else:
+                    await self._closer.fail(live, UpstreamFault(SHUT_DOWN, retryable=False))
+        except StaleFence:
+            pass
+        except (StorageUnavailable, TimeoutError):
+            log.warning("ending response failed response=%s: database unavailable", live.lease.response_id)
+
+
+def _can_release(running: Running) -> bool:
+    """Return True if nothing is shown yet, or another worker can go on where this one stops."""
+    live = running.live
+    if live.state is not State.OPEN:
+        return False
+    return running.run.can_release() if live.fold.visible else live.is_durable
+
+
+async def _wait_for_first_output(live: LiveResponse) -> None:
+    """Wait for a first output that is on its way to the journal: the response is visible in a moment."""
+    while not live.fold.visible and not live.is_durable:
+        await live.tail.wait()

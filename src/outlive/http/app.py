@@ -15,7 +15,7 @@ from outlive.http.errors import describe, encode, envelope
 from outlive.http.openapi.document import Handler
 from outlive.http.request import Receive, Reply, Request, Scope, Send
 from outlive.http.routes import EXACT, OPEN_PATHS, ROUTES
-from outlive.http.websocket.socket import Sockets
+from outlive.http.websocket import Sockets
 
 log = logging.getLogger(__name__)
 

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
 import msgspec
 
 from outlive.core.errors import InvalidRequest, ShuttingDown, UpstreamFault
-from outlive.core.events import Json
+from outlive.core.events import DONE_FRAME, Json
+from outlive.core.requests.checks import check_value, make_check, refuse_missing, refuse_unsupported
+from outlive.core.requests.create import CreateResponse, Personality, parse_create
+from outlive.core.usage import NOTHING_USED
 from outlive.engine.admission import Submission
-from outlive.engine.delivery.reader import StreamInterrupted
+from outlive.engine.delivery.reader import Cursor, StreamInterrupted
 from outlive.engine.engine import Created, View
-from outlive.http import sse
 from outlive.http.errors import STATUS_OF_CODE, encode, envelope, name_of_fault, status_of_fault, type_of_fault
-from outlive.http.request import Reply, Request, json_reply, list_reply, read_bool, read_int, read_paging
+from outlive.http.request import (
+    Reply,
+    Request,
+    json_reply,
+    list_reply,
+    read_bool,
+    read_int,
+    read_paging,
+    while_connected,
+)
 
+STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+STREAM_TYPE = "text/event-stream; charset=utf-8"
 MAX_WAIT_SECONDS = 60.0
 # More than any response has events, and still a number that every database can count to.
 MAX_NUMBER = 1 << 53
+# "exact" if the model's server has counted, "estimate" if this one has estimated.
+COUNTED = "x-outlive-token-count"
 STATUSES = ("queued", "in_progress", "completed", "failed", "cancelled", "incomplete")
 
 
@@ -27,6 +47,7 @@ class Final(msgspec.Struct):
 
 
 _final = msgspec.json.Decoder(Final)
+_check_personality = make_check(Personality)
 
 
 async def create(request: Request) -> Reply | None:
@@ -42,7 +63,7 @@ async def create(request: Request) -> Reply | None:
     )
     async with request.engine.create(submission) as created:
         if created.request.stream:
-            delivered = await sse.stream(request, created.follow())
+            delivered = await stream(request, created.follow())
         elif created.request.background:
             delivered = await _deliver(request, created, _show(await created.show()))
         else:
@@ -60,7 +81,7 @@ async def retrieve(request: Request) -> Reply | None:
     after = _read_after(query, follow)
     wait = _read_wait(query)
     if follow:
-        await sse.stream(request, await request.engine.follow(request.owner, response_id, after))
+        await stream(request, await request.engine.follow(request.owner, response_id, after))
         return None
     return _show(await request.engine.show(request.owner, response_id, wait))
 
@@ -96,6 +117,40 @@ async def list_all(request: Request) -> Reply:
     return list_reply(page)
 
 
+# -- streams: the stored frames, sent as they are, one write per read
+
+
+@contextlib.contextmanager
+def _watching(request: Request, cursor: Cursor) -> Iterator[None]:
+    """Stop the cursor when the client goes away. (`send` to a dead client succeeds silently.)"""
+    request.connection.watch(cursor.stop)
+    try:
+        yield
+    finally:
+        request.connection.watch(None)
+        cursor.close()
+
+
+async def stream(request: Request, cursor: Cursor) -> bool:
+    """Send what the cursor reads until the response ends. Returns True if the client has had all of it."""
+    send, write_now = request.send, request.connection.write_now
+    with _watching(request, cursor), contextlib.suppress(OSError, StreamInterrupted):
+        await request.start(200, STREAM_TYPE, STREAM_HEADERS)
+        while frames := await cursor.read():
+            if cursor.ended:
+                here = not request.has_left()
+                await send({"type": "http.response.body", "body": frames + DONE_FRAME})
+                return here
+            await send({"type": "http.response.body", "body": frames, "more_body": True})
+            await cursor.forward_to(write_now)
+        if cursor.ended:
+            here = not request.has_left()
+            await send({"type": "http.response.body", "body": DONE_FRAME})
+            return here
+    # Without a last chunk: a client that still reads must see that this was no clean end (D11).
+    return False
+
+
 # -- answering a create
 
 
@@ -111,7 +166,7 @@ async def _deliver(request: Request, created: Created, reply: Reply) -> bool:
 async def _wait(request: Request, created: Created) -> Reply | None:
     """Wait for the end and return the reply to a plain create; None when the client has gone."""
     cursor = created.follow_end()
-    with sse.watching(request, cursor):
+    with _watching(request, cursor):
         try:
             while not cursor.ended and not cursor.stopped:
                 await cursor.read()
@@ -182,3 +237,59 @@ def _read_wait(query: dict[str, str]) -> float:
     if not 0 <= wait <= MAX_WAIT_SECONDS:
         raise InvalidRequest(f"wait must be a number of seconds, {MAX_WAIT_SECONDS:g} at most.", param="wait")
     return wait
+
+
+# -- questions about a context, which store nothing
+
+
+async def count_tokens(request: Request) -> Reply:
+    """Count the tokens of a context."""
+    body = await request.object()
+    if (personality := body.pop("personality", None)) is not None:
+        check_value(_check_personality, personality, "personality")
+    model_given = body.get("model") is not None
+    # The input may be left out: an empty context has a length, too.
+    parsed = await _parse(request, {**body, "generate": False, "model": body["model"] if model_given else "any"})
+    counted = await while_connected(request, request.engine.count_tokens(request.owner, parsed, model_given))
+    header = {COUNTED: "exact" if counted.exact else "estimate"}
+    return json_reply({"object": "response.input_tokens", "input_tokens": counted.tokens}, header)
+
+
+async def compact(request: Request) -> Reply:
+    """Compact a context."""
+    body = await request.object()
+    if body.get("conversation") is not None:
+        refuse_unsupported(
+            "conversation", "it compacts a chain or an input; use 'context_management' in a conversation."
+        )
+    engine = request.engine
+    parsed = await _parse(request, {**body, "model": await _find_model(request, body)})
+    output, usage = await while_connected(request, engine.compact(request.owner, parsed))
+    return json_reply(
+        {
+            "id": engine.new_id("resp"),
+            "object": "response.compaction",
+            "created_at": int(engine.now()),
+            "output": output,
+            "usage": usage or NOTHING_USED,
+        }
+    )
+
+
+async def _parse(request: Request, body: Json) -> CreateResponse:
+    """Parse a body like a create that is not stored."""
+    made = {**body, "store": False, "background": None, "stream": None}
+    engine = request.engine
+    if request.large:
+        return await asyncio.to_thread(parse_create, made, engine.ids, engine.limits)
+    return parse_create(made, engine.ids, engine.limits)
+
+
+async def _find_model(request: Request, body: Json) -> Any:
+    """Return the given model or, if that is null, the one that gave the answer which is continued."""
+    model = body.get("model")
+    if model is None and isinstance(parent := body.get("previous_response_id"), str):
+        model = await request.engine.find_model_of(request.owner, parent)
+    if model is None:
+        refuse_missing("model")
+    return model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outlive.core.events import number, split_frames
-from outlive.engine.delivery.pending import PENDING_BYTES, PendingEvents
+from outlive.engine.delivery.live import PENDING_BYTES, PendingEvents
 from outlive.ports.ledger import Entry, Lease
 from tests.engine.live_responses import ADDED, deltas, texts
 

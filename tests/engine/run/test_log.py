@@ -11,7 +11,7 @@ from outlive.core.errors import StaleFence
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json
 from outlive.core.grammar import REASONING_TEXT
 from outlive.core.naming import EventNames
-from outlive.engine.delivery import pending
+from outlive.engine.delivery import live
 from outlive.engine.run.log import STORAGE_PAUSE, RunLog
 from outlive.ports.ledger import Checkpoint
 from tests.engine.tool_harness import NoTools, ToolHarness
@@ -89,7 +89,7 @@ def test_events_have_the_names_that_the_response_was_created_with(
 def test_a_log_is_full_while_too_much_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
         _, log = make_log()
-        monkeypatch.setattr(pending, "PENDING_BYTES", 100)
+        monkeypatch.setattr(live, "PENDING_BYTES", 100)
         assert not log.is_full
         log.emit(reasoning())
         assert log.is_full

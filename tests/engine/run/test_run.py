@@ -13,7 +13,7 @@ from aiohttp import web
 
 from outlive.core.endings import TerminalStatus
 from outlive.core.errors import InvalidRequest, UpstreamFault
-from outlive.engine.delivery import pending
+from outlive.engine.delivery import live
 from outlive.engine.run.run import MISTAKE, RETRIES, TOO_LONG, Run
 from outlive.ports.backend import ModelCall
 from outlive.testing import Script, answer, finish_chunk, text_chunk, usage_chunk
@@ -298,7 +298,7 @@ def test_an_http_upstream_is_held_back_while_nothing_is_committed_and_no_text_is
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     most, one_read = 64 * 1024, 256 * 1024
-    monkeypatch.setattr(pending, "PENDING_BYTES", most)
+    monkeypatch.setattr(live, "PENDING_BYTES", most)
     pieces = [f"{n:04d}" + "y" * 16 * 1024 for n in range(100)]
     written = 0
     harness: ToolHarness

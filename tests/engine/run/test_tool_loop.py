@@ -13,8 +13,7 @@ from outlive.core.requests.secrets import pack_secrets, purpose_of
 from outlive.core.toolcalls.calls import INTERRUPTED, ToolOutcome
 from outlive.engine.delivery.live import State
 from outlive.engine.run.plans import MAX_REPEATS, OVER_LIMIT
-from outlive.engine.run.tool_loop import OTHER_SEAL
-from outlive.engine.run.tool_runner import NO_TOOL
+from outlive.engine.run.tool_loop import NO_TOOL, OTHER_SEAL
 from outlive.ports.toolbox import Invocation, SessionRequest, ToolSession
 from outlive.storage.seal import SecretSeal
 from outlive.testing import Script, call_chunk, finish_chunk, text_chunk, usage_chunk

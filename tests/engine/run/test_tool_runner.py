@@ -9,7 +9,7 @@ import pytest
 
 from outlive.core.events import Json
 from outlive.core.toolcalls.calls import ToolOutcome, fail
-from outlive.engine.run.tool_runner import (
+from outlive.engine.run.tool_loop import (
     BROKEN,
     ERROR_TOO_LONG,
     MAX_MESSAGE,

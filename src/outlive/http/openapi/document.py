@@ -13,7 +13,7 @@ from msgspec import Struct
 from outlive import __version__
 from outlive.core.events import Json
 from outlive.core.requests.checks import REF, REFERRED
-from outlive.http.openapi import answers, bodies
+from outlive.http.openapi import shapes
 from outlive.http.request import Reply, Request
 
 ABOUT = (
@@ -83,7 +83,7 @@ def _describe(route: Route) -> Json:
         "responses": _describe_answers(route),
     }
     if route.repeatable:
-        described["parameters"] += _parameters(bodies.Repeatable, "header")
+        described["parameters"] += _parameters(shapes.Repeatable, "header")
     if route.body is not None:
         described["requestBody"] = {"required": True, "content": _json(route.body)}
     if route.open:
@@ -101,11 +101,11 @@ def _describe_answers(route: Route) -> Json:
             name: {"operationId": name, "parameters": {"id": "$response.body#/id"}} for name in route.leads_to
         }
     for status in route.statuses:
-        found[str(status)] = {"description": f"{HTTPStatus(status).phrase}.", "content": _json(answers.ErrorAnswer)}
-    if route.answer is answers.Health:
+        found[str(status)] = {"description": f"{HTTPStatus(status).phrase}.", "content": _json(shapes.ErrorAnswer)}
+    if route.answer is shapes.Health:
         found["503"] = {"description": "Not ready.", "content": content}
     else:
-        found["default"] = {"description": "Another error.", "content": _json(answers.ErrorAnswer)}
+        found["default"] = {"description": "Another error.", "content": _json(shapes.ErrorAnswer)}
     return found
 
 
@@ -151,11 +151,11 @@ def _make_schemas(routes: Sequence[Route]) -> Json:
     sent = [*REFERRED, *(route.body for route in routes if route.body is not None)]
     given = [shape for route in routes for shape in (route.answer, route.streams) if isinstance(shape, type)]
     (_, requests) = msgspec.json.schema_components(sent, ref_template=REF)
-    (_, replies) = msgspec.json.schema_components([*given, answers.ErrorAnswer], ref_template=REF)
+    (_, replies) = msgspec.json.schema_components([*given, shapes.ErrorAnswer], ref_template=REF)
     for schema in requests.values():
         _allow_null(schema)
     schemas = replies | requests
-    return {name: schemas[name] for name in sorted(schemas)} | {"Item": answers.ITEM}
+    return {name: schemas[name] for name in sorted(schemas)} | {"Item": shapes.ITEM}
 
 
 def _allow_null(schema: Json) -> None:

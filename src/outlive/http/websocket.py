@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
+import re
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from outlive.core.errors import InvalidRequest, NotFound, OutliveError, ShuttingDown, TooMany
+import msgspec
+
+from outlive.core.errors import InvalidRequest, NotFound, OutliveError, ServerFault, ShuttingDown, TooMany
+from outlive.core.events import Json, payloads
 from outlive.core.requests.body import decode_body
-from outlive.core.requests.checks import refuse
+from outlive.core.requests.checks import check_id, refuse, refuse_missing, refuse_type
+from outlive.engine.admission import Submission
+from outlive.engine.delivery.reader import Cursor, StreamInterrupted
 from outlive.engine.engine import Engine
 from outlive.http.access import Auth
 from outlive.http.errors import describe, encode
 from outlive.http.request import LARGE_BYTES, VERSION, Receive, Request, Scope, Send
-from outlive.http.websocket.frames import error_text, read_lane, read_steer, steer_failed_text
-from outlive.http.websocket.turns import Cache, Turn, mistake
+from outlive.ports.ledger import Memory
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +37,99 @@ PATH = "/v1/responses"
 LAST_SECONDS = 300.0
 # Seconds for which a client that does not read can keep its connection from being closed.
 CLOSE_SECONDS = 5.0
+# The latest responses that are not stored and can be continued on one connection.
+MAX_REMEMBERED = 64
+
+SendText = Callable[[str], Awaitable[None]]
+
+
+class CachedTurn(NamedTuple):
+    """A response that is not stored, as its connection remembers it."""
+
+    memory: Memory
+    lane: str | None
+    size: int  # bytes of the frames and answers that it is made of, with those it continues
+
+
+class Cache:
+    """The latest responses of one connection that are not stored. It is memory, and dies with the connection (D4)."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._turns: OrderedDict[str, CachedTurn] = OrderedDict()
+
+    def find(self, response_id: object) -> CachedTurn | None:
+        return self._turns.get(response_id) if isinstance(response_id, str) else None
+
+    def keep(self, response_id: str, kept: CachedTurn) -> None:
+        self._turns[response_id] = kept
+        self._bytes += kept.size
+        while self._bytes > self._max_bytes or len(self._turns) > MAX_REMEMBERED:
+            _, oldest = self._turns.popitem(last=False)
+            self._bytes -= oldest.size
+
+    def evict(self, response_id: object, lane: str | None) -> None:
+        """Forget a response whose continuation failed. A failure on another lane was a fork, and changes nothing."""
+        kept = self.find(response_id)
+        if kept is not None and kept.lane == lane:
+            del self._turns[str(response_id)]
+            self._bytes -= kept.size
+
+
+class Turn:
+    """One `response.create`: admitted like a POST, read like a stream."""
+
+    def __init__(self, lane: str | None, body: Json, size: int, large: bool) -> None:
+        self.lane = lane
+        self.size = size
+        self.background = body.get("background") is True
+        self.response_id: str | None = None
+        self._body = body
+        self._parent = body.get("previous_response_id")
+        self._large = large
+
+    async def run(self, request: Request, cache: Cache, send: SendText) -> None:
+        """Answer with events. Raises the error to answer with instead, or OSError when the client has gone."""
+        answered = False
+        try:
+            await self._answer(request, cache, send)
+            answered = True
+        finally:
+            if not answered:
+                cache.evict(self._parent, self.lane)
+
+    async def _answer(self, request: Request, cache: Cache, send: SendText) -> None:
+        engine, parent = request.engine, cache.find(self._parent)
+        memory = parent.memory if parent is not None else None
+        submission = Submission(owner=request.owner, body=self._body, large=self._large, memory=memory)
+        async with engine.create(submission) as created:
+            self.response_id = created.id
+            cursor = created.follow()
+            final = await self._stream(engine, cursor, send)
+            if created.request.store:
+                return
+            memory = created.remember()
+        if memory is None:
+            cache.evict(self._parent, self.lane)
+        else:
+            size = self.size + len(final) + (parent.size if parent is not None else 0)
+            cache.keep(created.id, CachedTurn(memory, self.lane, size))
+
+    async def _stream(self, engine: Engine, cursor: Cursor, send: SendText) -> bytes:
+        """Send what the cursor reads, and return the final object. In a shutdown this ends early, and the connection
+        with it."""
+        try:
+            while frames := await cursor.read():
+                for payload in payloads(frames):
+                    await send(_event_text(payload, self.lane))
+            return cursor.final or b""
+        except StreamInterrupted:
+            if not engine.is_draining:
+                raise NotFound(f"Response with id '{cursor.id}' was deleted.") from None
+            return b""
+        finally:
+            cursor.close()
 
 
 class Lanes:
@@ -209,7 +307,7 @@ class Socket:
 
     async def _close(self, reason: CloseReason) -> None:
         if reason.error is not None:
-            await self._send(error_text(reason.error, None))
+            await self._send(_error_text(reason.error, None))
         await self._request.send({"type": "websocket.close", "code": reason.code, "reason": reason.reason})
 
     async def _send(self, text: str) -> None:
@@ -229,13 +327,13 @@ class Socket:
         try:
             await work
         except OutliveError as error:
-            await self._send(error_text(error, lane))
+            await self._send(_error_text(error, lane))
         except OSError:
             raise
         except Exception:
             # A bug in one frame or turn must not close the connection that other turns use.
             log.exception("websocket turn failed request=%s", self._request.request_id)
-            await self._send(error_text(mistake(self._request), lane))
+            await self._send(_error_text(_mistake(self._request), lane))
 
     async def _take(self, raw: bytes) -> None:
         large = len(raw) > LARGE_BYTES
@@ -244,15 +342,15 @@ class Socket:
             refuse("A frame must hold a JSON object.", None, "invalid_type")
         kind = body.pop("type", None)
         if kind == "response.create":
-            lane = read_lane(body)
+            lane = _read_lane(body)
             try:
                 self._create(Turn(lane, body, len(raw), large))
             except OutliveError as error:
-                await self._send(error_text(error, lane))
+                await self._send(_error_text(error, lane))
         elif kind == "response.steer":
-            steer = read_steer(body)
+            steer = _read_steer(body)
             lane = self._lanes.lane_of(steer["previous_response_id"])
-            await self._send(steer_failed_text(steer, self._steers, lane))
+            await self._send(_steer_failed_text(steer, self._steers, lane))
             self._steers += 1
         else:
             refuse("'type' must be 'response.create' or 'response.steer'.", "type")
@@ -281,3 +379,71 @@ async def _deny(request: Request, error: OutliveError) -> None:
     with contextlib.suppress(OSError):
         await request.send({"type": "websocket.http.response.start", "status": status, "headers": raw})
         await request.send({"type": "websocket.http.response.body", "body": encode(body)})
+
+
+def _mistake(request: Request) -> ServerFault:
+    return ServerFault(f"The server made a mistake. If it happens again, report it with this id: {request.request_id}.")
+
+
+# -- frames: one JSON object each
+
+_LANE = re.compile(r"[A-Za-z0-9_.-]{1,256}")
+
+
+def _event_text(payload: bytes, lane: str | None) -> str:
+    """Render an event as its journal has it; on a named lane with that name added."""
+    if lane is None:
+        return payload.decode()
+    return f'{payload[:-1].decode()},"stream_id":"{lane}"}}'
+
+
+def _error_text(error: OutliveError, lane: str | None) -> str:
+    """Render an error that belongs to no response: the envelope of HTTP, with its status and headers inside."""
+    status, envelope, headers = describe(error)
+    if headers:
+        envelope["error"]["headers"] = headers
+    return _text({"type": "error", "status": status, **envelope}, lane)
+
+
+def _steer_failed_text(steer: Json, number: int, lane: str | None) -> str:
+    """Render the answer to a steer: not supported here, with the input to send in a turn of its own."""
+    error = {
+        "type": "invalid_request_error",
+        "code": "steering_not_supported",
+        "message": "A running response cannot be steered here. Cancel it, or send this input when it has ended.",
+    }
+    return _text({"type": "response.steer.failed", "sequence_number": number, "steer": steer, "error": error}, lane)
+
+
+def _read_lane(body: Json) -> str | None:
+    """Remove the lane's name from a create and return it; None is the lane without a name."""
+    lane = body.pop("stream_id", None)
+    if lane is None:
+        return None
+    if type(lane) is not str or _LANE.fullmatch(lane) is None:
+        refuse(
+            "'stream_id' must be 1 to 256 letters, digits, '_', '-' or '.'. Leave it out for the lane without a name.",
+            "stream_id",
+            "invalid_stream_id",
+        )
+    return lane
+
+
+def _read_steer(body: Json) -> Json:
+    """Read a steer, refusing every other field."""
+    for name in ("previous_response_id", "input"):
+        if body.get(name) is None:
+            refuse_missing(name)
+    for name in body:
+        if name not in ("previous_response_id", "input"):
+            refuse(f"'{name}' is not a field of 'response.steer'.", name, "unknown_parameter")
+    check_id(body["previous_response_id"], "previous_response_id")
+    if type(body["input"]) not in (str, list):
+        refuse_type(body["input"], "input", "a string or an array of messages")
+    return body
+
+
+def _text(event: dict[str, Any], lane: str | None) -> str:
+    if lane is not None:
+        event["stream_id"] = lane
+    return msgspec.json.encode(event).decode()

@@ -8,7 +8,7 @@ import logging
 
 import pytest
 
-from outlive import logs
+from outlive import server
 
 CANARY = "canary-in-the-log"
 
@@ -24,7 +24,7 @@ def format_error(message: str, error: BaseException) -> str:
     record = logging.LogRecord(
         "x", logging.ERROR, __file__, 1, message, None, (type(error), error, error.__traceback__)
     )
-    return logs.Formatter("%(message)s").format(record)
+    return server.Formatter("%(message)s").format(record)
 
 
 def test_a_logged_error_has_its_lines_and_types_but_not_its_messages() -> None:
@@ -40,14 +40,14 @@ def test_a_logged_error_has_its_lines_and_types_but_not_its_messages() -> None:
 def test_an_unhandled_error_of_a_task_is_logged_without_its_message() -> None:
     output = io.StringIO()
     handler = logging.StreamHandler(output)
-    handler.setFormatter(logs.Formatter("%(message)s"))
-    logs.log.addHandler(handler)
+    handler.setFormatter(server.Formatter("%(message)s"))
+    server.log.addHandler(handler)
     loop = asyncio.new_event_loop()
     try:
         error = ValueError(CANARY)
-        logs.log_stray(loop, {"message": "Task exception was never retrieved", "exception": error, "task": error})
+        server.log_stray(loop, {"message": "Task exception was never retrieved", "exception": error, "task": error})
     finally:
-        logs.log.removeHandler(handler)
+        server.log.removeHandler(handler)
         loop.close()
     assert CANARY not in output.getvalue()
     assert "never retrieved" in output.getvalue()
