@@ -55,8 +55,12 @@ class Inspector(Protocol):
         """How much work, in the database's own steps, a write takes."""
         ...
 
+    async def update_statistics(self) -> None:
+        """Count the tables for the planner, as the database's own maintenance does from time to time."""
+        ...
+
     async def set_alive(self, worker: str, alive: bool) -> bool:
-        """Have a worker's heart beat, or have it stopped long ago. False: this database knows of no hearts."""
+        """Set a worker's heartbeat as valid, or as expired long ago. False: this database has no heartbeats."""
         ...
 
 
@@ -151,6 +155,9 @@ class SqliteInspector:
         await self._database.write("watch", lambda db: db.set_progress_handler(None, 0))
         return steps
 
+    async def update_statistics(self) -> None:
+        """Do nothing: this database plans without statistics."""
+
     async def set_alive(self, worker: str, alive: bool) -> bool:
         return False
 
@@ -226,6 +233,9 @@ class PostgresInspector:
         await act()
         await self._tell_all()
         return await self.database.read("count", count) - before
+
+    async def update_statistics(self) -> None:
+        await self.database.write("analyze", lambda db: db.execute("ANALYZE"))
 
     async def set_alive(self, worker: str, alive: bool) -> bool:
         sql = """

@@ -1,38 +1,38 @@
--- What takes several steps happens in the database, in one round trip. These belong to the program, not to the schema:
+-- Functions for work of several steps, so that it takes one round trip. They belong to the program, not to the schema:
 -- each version of this file has a Postgres schema of its own (see schema.py), so that nodes of two versions never share
--- a function. Nothing here raises for a refusal: one that is refused must not undo what shares its transaction.
+-- a function. A refusal is returned, not raised: it must not undo the rest of its transaction.
 
--- As in queries.sql, a comparison by IS NOT DISTINCT FROM is one that should use no index.
--- Locks are always taken in this order, and by key within each step, so that no two nodes wait for each other:
--- advisory locks, leases, conversations, threads.
+-- As in queries.sql, a comparison by IS NOT DISTINCT FROM should use no index.
+-- To avoid deadlocks, locks are always taken in this order, and by key within each step: advisory locks, leases,
+-- conversations, threads.
 
--- A line of items from its newest segment to its oldest. A thread that was erased with all that lay on it is nothing but
--- a hole.
+-- A thread and the threads that it was forked from, newest first. A thread that was erased with all its items is nothing
+-- but a hole.
 CREATE FUNCTION segments(of_thread bigint, below int)
 RETURNS TABLE (number int, thread bigint, upto int, hole int) LANGUAGE sql STABLE AS $$
-    WITH RECURSIVE line AS (
+    WITH RECURSIVE lineage AS (
         SELECT 1 AS number, of_thread AS thread, below AS upto, t.parent, t.fork,
                CASE WHEN t.key IS NULL THEN -1 ELSE t.hole END AS hole
           FROM (SELECT 1) one LEFT JOIN threads t ON t.key = of_thread
         UNION ALL
         SELECT l.number + 1, l.parent, l.fork, t.parent, t.fork, CASE WHEN t.key IS NULL THEN -1 ELSE t.hole END
-          FROM line l LEFT JOIN threads t ON t.key = l.parent WHERE l.parent IS NOT NULL)
-    SELECT l.number, l.thread, l.upto, l.hole FROM line l
+          FROM lineage l LEFT JOIN threads t ON t.key = l.parent WHERE l.parent IS NOT NULL)
+    SELECT l.number, l.thread, l.upto, l.hole FROM lineage l
 $$;
 
 
--- Where new items would go: after `first` in `thread`, or (thread NULL) in a new thread that may be a fork.
-CREATE TYPE spot AS (
+-- The point where new items go: after `first` in `thread`, or (thread NULL) in a new thread that may be a fork.
+CREATE TYPE insertion_point AS (
     refusal text, detail text,
     thread bigint, first int, root bigint, parent bigint, fork int, conversation bigint
 );
 
--- In a conversation. Whoever means to add something holds its lock; whoever only reads (`locking` false) does not see a
--- turn that has not ended (D6).
+-- In a conversation. A caller that adds items holds the conversation's lock; a caller that only reads (`locking` false)
+-- does not see a turn that has not ended (D6).
 CREATE FUNCTION locate_in_conversation(of_owner text, conversation_id text, locking boolean)
-RETURNS spot LANGUAGE plpgsql AS $$
+RETURNS insertion_point LANGUAGE plpgsql AS $$
 DECLARE
-    s spot;
+    s insertion_point;
     it record;
 BEGIN
     SELECT c.key, c.thread, t.head, r.id AS running, r.first INTO it
@@ -51,10 +51,10 @@ BEGIN
     RETURN s;
 END $$;
 
--- After a response: in its thread if nothing has followed it yet, otherwise in a fork (D22).
-CREATE FUNCTION locate_after(of_owner text, parent_id text) RETURNS spot LANGUAGE plpgsql AS $$
+-- After a response: in its thread if no item has followed it yet, otherwise in a fork (D22).
+CREATE FUNCTION locate_after(of_owner text, parent_id text) RETURNS insertion_point LANGUAGE plpgsql AS $$
 DECLARE
-    s spot;
+    s insertion_point;
     p record;
 BEGIN
     SELECT r.status, r.thread, r.last, r.conversation IS NOT NULL AS in_conversation, t.root, t.head INTO p
@@ -84,21 +84,21 @@ BEGIN
 END $$;
 
 
--- Everything that accepting a response writes.
+-- Everything that the admission of a response writes.
 CREATE TYPE admission AS (
     id text, owner text, status text, background boolean, at float8, conversation text, parent text,
     request bytea, frames bytea, count int, worker text, sealed bytea,
     key text, digest bytea, retry_digest bytea,
-    item_ids text[], item_bodies bytea[], -- the bodies are NULL when they are in the stash
-    with_ids boolean,                     -- the caller named the items, who may have sent them before (D24)
-    until float8                          -- by this clock, from when on the caller may have given up and asked again
+    item_ids text[], item_bodies bytea[], -- the bodies are NULL when they are staged
+    with_ids boolean,                     -- the caller named the items, and may have sent them before (D24)
+    until float8                          -- by the database's clock: later the caller may have retried elsewhere
 );
 CREATE TYPE admitted AS (refusal text, detail text, key bigint, thread bigint, first int);
 
--- Whether an owner may have one more running, and whether one more may wait, on all nodes together. `quota` is how many
--- may run of an owner (0: no limit), how many may wait (NULL: no limit), and how many of an owner (0: no limit); `waits`
--- is how many do.
-CREATE FUNCTION find_excess(of_owner text, runs boolean, quota int[], waits int) RETURNS text LANGUAGE plpgsql AS $$
+-- Checks whether an owner may have one more running, or whether one more may be queued, on all nodes together. `quota`
+-- holds how many of an owner may run (0: no limit), how many may be queued (NULL: no limit), and how many of an owner
+-- (0: no limit); `queued` is the number of queued responses.
+CREATE FUNCTION check_quota(of_owner text, runs boolean, quota int[], queued int) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
     IF runs THEN
         IF quota[1] > 0 AND
@@ -106,7 +106,7 @@ BEGIN
             RETURN 'must wait';
         END IF;
     ELSE
-        IF waits >= quota[2] THEN
+        IF queued >= quota[2] THEN
             RETURN 'too many';
         END IF;
         IF quota[3] > 0 AND
@@ -117,15 +117,15 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION admit(a admission, quota int[], waits int) RETURNS admitted LANGUAGE plpgsql AS $$
+CREATE FUNCTION admit(a admission, quota int[], queued int) RETURNS admitted LANGUAGE plpgsql AS $$
 DECLARE
     made admitted;
-    s spot;
+    s insertion_point;
     earlier record;
-    kept int[]; -- of the items given, those that are new
+    kept int[]; -- the indexes of the given items that are new
 BEGIN
     IF a.key IS NOT NULL THEN
-        -- A key whose response failed, or is gone, starts anew.
+        -- A key whose response failed, or was deleted, may be used again.
         SELECT i.digest, i.target INTO earlier FROM idempotency i JOIN responses r ON r.id = i.target
          WHERE i.owner = a.owner AND i.kind = 'response' AND i.key = a.key
            AND r.owner IS NOT DISTINCT FROM a.owner AND r.hidden IS NOT TRUE AND r.status <> 'failed';
@@ -148,14 +148,14 @@ BEGIN
     ELSE
         s.first := 0;
     END IF;
-    made.refusal := coalesce(s.refusal, find_excess(a.owner, a.worker IS NOT NULL, quota, waits));
+    made.refusal := coalesce(s.refusal, check_quota(a.owner, a.worker IS NOT NULL, quota, queued));
     made.detail := s.detail;
     IF made.refusal IS NOT NULL THEN
         RETURN made;
     END IF;
 
     IF a.with_ids AND coalesce(s.thread, s.parent) IS NOT NULL THEN
-        -- Sending an item again that the line holds already is a no-op (D24).
+        -- To send an item again that the thread holds already is a no-op (D24).
         SELECT coalesce(array_agg(g.n ORDER BY g.n), '{}') INTO kept
           FROM unnest(a.item_ids) WITH ORDINALITY AS g(id, n)
          WHERE NOT EXISTS (SELECT 1 FROM segments(coalesce(s.thread, s.parent), coalesce(s.fork, s.first)) l
@@ -165,7 +165,7 @@ BEGIN
         SELECT coalesce(array_agg(n), '{}') INTO kept FROM generate_series(1, cardinality(a.item_ids)) n;
     END IF;
     IF kept = '{}' AND s.thread IS NOT NULL AND s.conversation IS NULL THEN
-        -- Nothing would show that its place in a chain is taken, so a response without input gets a fork.
+        -- A response without input gets a fork: no item would show that its position in a chain is taken.
         s.parent := s.thread;
         s.fork := s.first;
         s.thread := NULL;
@@ -173,7 +173,7 @@ BEGIN
     END IF;
 
     IF s.root IS NOT NULL THEN
-        UPDATE threads t SET used_at = a.at WHERE t.key = s.root; -- being a parent renews the whole chain (D18)
+        UPDATE threads t SET used_at = a.at WHERE t.key = s.root; -- to be a parent renews the whole chain (D18)
     END IF;
     IF s.thread IS NULL THEN
         INSERT INTO threads (root, parent, fork, head, used_at)
@@ -186,17 +186,17 @@ BEGIN
     INSERT INTO responses (id, owner, status, background, created_at, conversation, thread, first, input_end, last)
     VALUES (a.id, a.owner, a.status, a.background, a.at, a.conversation, s.thread, s.first,
             s.first + cardinality(kept), s.first + cardinality(kept)) RETURNING responses.key INTO made.key;
-    -- With a worker: taken at once, which counts as the first attempt. Without: anyone may claim it.
+    -- With a worker: taken at once, which counts as the first attempt. Without: queued for any worker to claim.
     INSERT INTO leases (response, owner, background, worker, fence, attempts, request, sealed)
     VALUES (made.key, a.owner, a.background, a.worker, (a.worker IS NOT NULL)::int, (a.worker IS NOT NULL)::int,
             a.request, a.sealed);
     INSERT INTO events (response, first, count, at, frames) VALUES (made.key, 0, a.count, a.at, a.frames);
     IF a.item_bodies IS NOT NULL THEN
         INSERT INTO items (thread, position, id, response, body)
-        SELECT s.thread, s.first + k.place - 1, a.item_ids[k.n], made.key, a.item_bodies[k.n]
-          FROM unnest(kept) WITH ORDINALITY AS k(n, place);
+        SELECT s.thread, s.first + k.number - 1, a.item_ids[k.n], made.key, a.item_bodies[k.n]
+          FROM unnest(kept) WITH ORDINALITY AS k(n, number);
     ELSE
-        PERFORM unstash(a.id, a.item_ids, kept, s.thread, s.first, made.key);
+        PERFORM move_staged_items(a.id, a.item_ids, kept, s.thread, s.first, made.key);
     END IF;
     IF a.key IS NOT NULL THEN
         PERFORM save_key(a.owner, 'response', a.key, a.digest, a.id, a.at);
@@ -211,14 +211,14 @@ BEGIN
     RETURN made;
 END $$;
 
--- Several at once. `locks` are those of Idempotency-Keys and of owners with a quota, in order.
+-- Several at once. `locks` are the advisory locks of Idempotency-Keys and quotas, in order.
 CREATE FUNCTION admit_all(given admission[], locks bigint[], in_conversations text[], after_parents text[], quota int[])
 RETURNS SETOF admitted LANGUAGE plpgsql AS $$
 DECLARE
     a admission;
     made admitted;
     name bigint;
-    waits int;
+    queued int;
 BEGIN
     FOREACH name IN ARRAY locks LOOP
         PERFORM pg_advisory_xact_lock(name);
@@ -227,36 +227,36 @@ BEGIN
         PERFORM 1 FROM conversations c WHERE c.id = ANY (in_conversations) ORDER BY c.key FOR UPDATE;
     END IF;
     IF after_parents <> '{}' THEN
-        -- Also the first threads of their families: whoever erases holds those, and looks for unfinished runs then.
+        -- Also the first threads of their families: erasing locks those before it looks for unfinished runs.
         PERFORM 1 FROM threads t WHERE t.key IN
             (SELECT unnest(ARRAY[p.key, p.root]) FROM responses r JOIN threads p ON p.key = r.thread
               WHERE r.id = ANY (after_parents)) ORDER BY t.key FOR UPDATE;
     END IF;
     FOREACH a IN ARRAY given LOOP
-        IF a.worker IS NULL AND quota[2] IS NOT NULL AND waits IS NULL THEN
-            -- Counted once, for the line may be long.
-            SELECT count(*) INTO waits FROM leases l WHERE l.worker IS NULL;
+        IF a.worker IS NULL AND quota[2] IS NOT NULL AND queued IS NULL THEN
+            -- Counted once, for the queue may be long.
+            SELECT count(*) INTO queued FROM leases l WHERE l.worker IS NULL;
         END IF;
-        made := admit(a, quota, waits);
+        made := admit(a, quota, queued);
         IF a.worker IS NULL AND made.refusal IS NULL THEN
-            waits := waits + 1;
+            queued := queued + 1;
         END IF;
         RETURN NEXT made;
     END LOOP;
 END $$;
 
--- Items come out of the stash and to their places.
-CREATE FUNCTION unstash(of_holder text, ids text[], kept int[], to_thread bigint, at_position int, of_response bigint)
+-- Staged items move to their positions.
+CREATE FUNCTION move_staged_items(staging_id text, ids text[], kept int[], to_thread bigint, at_position int, of_response bigint)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO items (thread, position, id, response, body)
-    SELECT to_thread, at_position + k.place - 1, ids[k.n], of_response,
-           (SELECT string_agg(s.bytes, '' ORDER BY s.piece) FROM stash s WHERE s.holder = of_holder AND s.item = k.n)
-      FROM unnest(kept) WITH ORDINALITY AS k(n, place);
-    DELETE FROM stash s WHERE s.holder = of_holder;
+    SELECT to_thread, at_position + k.number - 1, ids[k.n], of_response,
+           (SELECT string_agg(s.bytes, '' ORDER BY s.piece) FROM stash s WHERE s.holder = staging_id AND s.item = k.n)
+      FROM unnest(kept) WITH ORDINALITY AS k(n, number);
+    DELETE FROM stash s WHERE s.holder = staging_id;
 END $$;
 
--- An older row gives way, for its key starts anew.
+-- An older row is replaced, for its key may be used again.
 CREATE FUNCTION save_key(of_owner text, of_kind text, of_key text, of_digest bytea, of_target text, at float8)
 RETURNS void LANGUAGE sql AS $$
     INSERT INTO idempotency (owner, kind, key, digest, target, used_at)
@@ -271,13 +271,13 @@ CREATE TYPE closing AS (
     status text, snapshot bytea, item_ids text[], item_bodies bytea[], keep_turn boolean
 );
 
--- 'ended', 'stale', or the number that the journal ends with: then it does not reach up to these events. `as_worker` is who
--- must hold the lease, unless nobody does (NULL: it does not matter).
+-- Returns 'ended', 'stale', or the last number of a journal that ends before these events begin. `as_worker` must hold the
+-- lease, unless no worker does (NULL: any may).
 CREATE FUNCTION close(c closing, as_worker text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     it record;
     own bigint;
-    reach int;
+    last_number int;
     turn int := cardinality(c.item_ids);
 BEGIN
     SELECT r.thread, r.first, r.input_end, r.conversation,
@@ -287,17 +287,17 @@ BEGIN
      WHERE l.response = c.key AND l.fence = c.fence AND r.id = c.id
        AND (as_worker IS NULL OR l.worker IS NULL OR l.worker = as_worker);
     IF it.thread IS NULL THEN
-        -- Perhaps this very closing was committed already, and only the news of it was lost.
+        -- Perhaps this closing was committed already, and only the confirmation was lost.
         RETURN CASE WHEN EXISTS (SELECT 1 FROM snapshots s JOIN events e ON e.response = s.response
                                   WHERE s.response = c.key AND s.body = c.snapshot
                                     AND e.first = c.firsts[cardinality(c.firsts)]
                                     AND e.frames = c.frames[cardinality(c.frames)]) THEN 'ended' ELSE 'stale' END;
     END IF;
-    -- What is there of them already came with an append whose end was never heard of.
+    -- Those that are there already came with an append whose commit was not confirmed.
     DELETE FROM events e WHERE e.response = c.key AND e.first >= c.firsts[1];
-    SELECT e.first + e.count - 1 INTO reach FROM events e WHERE e.response = c.key ORDER BY e.first DESC LIMIT 1;
-    IF reach < c.firsts[1] - 1 THEN
-        RETURN reach::text;
+    SELECT e.first + e.count - 1 INTO last_number FROM events e WHERE e.response = c.key ORDER BY e.first DESC LIMIT 1;
+    IF last_number < c.firsts[1] - 1 THEN
+        RETURN last_number::text;
     END IF;
     INSERT INTO events (response, first, count, at, frames)
     SELECT c.key, g.first, g.count, c.at, g.frames FROM unnest(c.firsts, c.counts, c.frames) AS g(first, count, frames);
@@ -315,7 +315,7 @@ BEGIN
     IF c.keep_turn OR (it.first = 0 AND it.conversation IS NULL) THEN
         UPDATE responses p SET status = c.status, ended_at = c.at, last = it.input_end + turn WHERE p.key = c.key;
     ELSE
-        -- A failed turn leaves its conversation or chain; its input stays with it, on a thread of its own (D6).
+        -- A failed turn moves out of its conversation or chain, with its input, to a thread of its own (D6).
         INSERT INTO threads (head, used_at) VALUES (it.input_end - it.first, c.at) RETURNING threads.key INTO own;
         UPDATE items i SET thread = own, position = i.position - it.first
          WHERE i.thread = it.thread AND i.position >= it.first AND i.position < it.input_end;
@@ -348,8 +348,8 @@ BEGIN
 END $$;
 
 
--- The committed rows of a journal from the one on that holds the wanted number, until there are so many bytes of them.
--- One row at least: without rows it says only whether the response has ended; nothing at all: there is none.
+-- The committed rows of a journal from the one that holds the wanted number on, about `max_bytes` of them. Without such
+-- rows, a row that only shows whether the response has ended; no row at all: the response does not exist.
 CREATE FUNCTION read_journal(response_id text, wanted int, max_bytes int)
 RETURNS TABLE (ended boolean, first int, count int, frames bytea) LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -1,13 +1,13 @@
 -- find_key --
--- What an Idempotency-Key was first used for.
+-- The digest and the target that an Idempotency-Key was first used for.
 SELECT digest, target FROM idempotency WHERE owner = ? AND kind = ? AND key = ?;
 
 -- save_key --
--- A key whose response failed starts anew, so an older row gives way.
+-- A key whose response failed may be used again, so an older row is replaced.
 INSERT OR REPLACE INTO idempotency (owner, kind, key, digest, target, used_at) VALUES (?, ?, ?, ?, ?, ?);
 
 -- find_status --
--- Whether a response is there, and how far it is.
+-- The status of a response, if it exists.
 SELECT status FROM responses WHERE id = ? AND owner = ? AND hidden = 0;
 
 -- find_parent --
@@ -15,41 +15,41 @@ SELECT status FROM responses WHERE id = ? AND owner = ? AND hidden = 0;
 SELECT status, thread, last, conversation IS NOT NULL FROM responses WHERE id = ? AND owner = ? AND hidden = 0;
 
 -- find_conversation --
--- A conversation with its lock: the id and the first item's position of the response that runs in it.
+-- A conversation with its lock: the id and the first position of the response that runs in it.
 SELECT c.id, c.metadata, c.created_at, c.key, c.thread, r.id, r.first
   FROM conversations c LEFT JOIN responses r ON r.key = c.running
  WHERE c.id = ? AND c.owner = ? AND c.hidden = 0;
 
 -- find_thread --
--- One segment of a line of items.
+-- One thread.
 SELECT root, parent, fork, head, hole FROM threads WHERE key = ?;
 
 -- add_thread --
--- A new line of items, or a fork of one.
+-- A new thread, or a fork of one.
 INSERT INTO threads (root, parent, fork, head, used_at) VALUES (?, ?, ?, ?, ?);
 
 -- move_head --
--- The next item goes there.
+-- The position of the next item.
 UPDATE threads SET head = ? WHERE key = ?;
 
 -- use_thread --
--- Being a parent renews the whole chain (D18).
+-- To be a parent renews the whole chain (D18).
 UPDATE threads SET used_at = ? WHERE key = ?;
 
 -- has_item --
--- Whether an item is in this segment already (D24). Items are indexed by the end of their ids, where the time is; the plus
--- keeps the database from taking the id itself for that.
+-- Checks whether an item is in this thread already (D24). Items are indexed by the end of their ids, which holds the
+-- time. The plus keeps the database from using an index of the id itself.
 SELECT 1 FROM items INDEXED BY items_by_id
  WHERE substr(id, -48) = substr(?2, -48) AND +id = ?2 AND thread = ?1 AND position < ?3;
 
 -- add_response --
--- The response as it was accepted.
+-- A response as it was admitted.
 INSERT INTO responses
        (id, owner, status, background, created_at, conversation, thread, first, input_end, last, request, era)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, coalesce((SELECT max(key) FROM events), 0) >> 12);
 
 -- add_item --
--- One item at its place.
+-- One item at its position.
 INSERT INTO items (thread, position, id, response, body) VALUES (?, ?, ?, ?, ?);
 
 -- lock_conversation --
@@ -61,25 +61,25 @@ UPDATE conversations SET running = ?, used_at = ? WHERE key = ?;
 UPDATE conversations SET running = NULL, used_at = ? WHERE id = ? AND running = ?;
 
 -- add_lease --
--- With a worker: taken at once, which counts as the first attempt. Without: anyone may claim it.
+-- With a worker: taken at once, which counts as the first attempt. Without: queued for any worker to claim.
 INSERT INTO leases (response, owner, background, worker, fence, attempts, notes, sealed)
 VALUES (?, ?, ?, ?, ?, ?, '{}', ?);
 
 -- add_events --
--- The events that a response is accepted with.
+-- The events that a response is admitted with.
 INSERT INTO events (response, first, count, at, frames) VALUES (?, 0, ?, ?, ?);
 
 -- append_events --
--- Writes nothing when the fence has been raised: a paused worker may wake after its lease went to another.
+-- Writes nothing when the fence was raised: a paused worker may wake after another has taken its lease.
 INSERT INTO events (response, first, count, at, frames)
 SELECT ?1, ?2, ?3, ?4, ?5 FROM leases WHERE response = ?1 AND fence = ?6;
 
 -- holds_lease --
--- Whether the fence has not been raised.
+-- Checks that the fence was not raised.
 SELECT 1 FROM leases WHERE response = ? AND fence = ?;
 
 -- add_unanswered --
--- What a silent retry of the SDK may find (D17).
+-- A record for silent retries of the SDK to find (D17).
 INSERT INTO unanswered (response, owner, digest, created_at) VALUES (?, ?, ?, ?);
 
 -- drop_unanswered --
@@ -87,21 +87,21 @@ INSERT INTO unanswered (response, owner, digest, created_at) VALUES (?, ?, ?, ?)
 DELETE FROM unanswered WHERE response = (SELECT key FROM responses WHERE id = ?);
 
 -- find_unanswered --
--- Responses made from the same body, newest first.
+-- Responses to the same body, newest first.
 SELECT r.id FROM unanswered u JOIN responses r ON r.key = u.response
  WHERE u.owner = ? AND u.digest = ? AND u.created_at >= ? AND r.hidden = 0 AND r.status <> 'failed'
  ORDER BY u.response DESC;
 
 -- free_leases --
--- At start nobody else can hold this file, so every lease is a dead worker's.
+-- At start: the lock on the file shows that every worker that held a lease is gone.
 UPDATE leases SET worker = NULL WHERE worker IS NOT NULL;
 
 -- confirm_lease --
--- Still held, or freed and not taken since.
+-- Still held, or freed and not claimed since.
 UPDATE leases SET worker = ?1 WHERE response = ?2 AND fence = ?3 AND (worker = ?1 OR worker IS NULL);
 
 -- count_queued --
--- How many wait for a worker, by owner.
+-- The number of queued responses by owner.
 SELECT owner, count(*) FROM leases WHERE worker IS NULL GROUP BY owner;
 
 -- find_queued --
@@ -111,84 +111,84 @@ SELECT response FROM leases
  ORDER BY background, response LIMIT ?;
 
 -- take_lease --
--- Raising the fence shuts out whoever held it before; the attempt is counted now, not when it succeeds.
+-- The raised fence shuts out the worker that held the lease before. The attempt is counted now, not when it succeeds.
 UPDATE leases SET worker = ?, fence = fence + 1, attempts = attempts + ? WHERE response = ?;
 
 -- start_response --
--- Lists can be asked for what runs.
+-- Lists can filter by this status.
 UPDATE responses SET status = 'in_progress' WHERE key = ? AND status = 'queued';
 
 -- find_claim --
--- Everything a worker needs to run a response it has taken.
+-- Everything that a worker needs to run a response it has taken.
 SELECT r.id, r.key, l.fence, r.owner, r.request, r.thread, r.first, r.input_end, l.attempts, l.notes, r.background,
        l.sealed
   FROM leases l JOIN responses r ON r.key = l.response WHERE l.response = ?;
 
 -- find_running --
--- The key of a response that has not ended, and whether it waits for a worker.
+-- The key of a response that has not ended, and whether it is queued.
 SELECT l.response, l.worker IS NULL FROM responses r JOIN leases l ON l.response = r.key WHERE r.id = ?;
 
 -- save_checkpoint --
--- What whoever takes the response over must know.
+-- The state that the next worker starts from.
 UPDATE leases SET notes = ? WHERE response = ? AND fence = ?;
 
 -- release_lease --
--- No attempt is counted for a run that was given up on purpose.
+-- No attempt is counted for a run that was released on purpose.
 UPDATE leases SET worker = NULL, attempts = max(attempts - 1, 0) WHERE response = ? AND fence = ?;
 
 -- find_closing --
--- Where the turn of a response lies, if its lease still stands.
+-- The positions of a response's turn, if the lease is still held.
 SELECT r.thread, r.first, r.input_end, r.conversation,
        r.conversation IS NOT NULL AND NOT EXISTS
            (SELECT 1 FROM conversations c WHERE c.id = r.conversation AND c.hidden = 0)
   FROM leases l JOIN responses r ON r.key = l.response WHERE l.response = ? AND l.fence = ?;
 
 -- end_response --
--- The final object; the request is needed no longer.
+-- The final object; the request is no longer needed.
 UPDATE responses SET status = ?, snapshot = ?, ended_at = ?, last = ?, request = NULL,
        last_era = (SELECT max(key) FROM events) >> 12
  WHERE key = ?;
 
 -- drop_lease --
--- Ended: nobody may write any more.
+-- Ended: no worker may write any more.
 DELETE FROM leases WHERE response = ?;
 
 -- move_items --
--- A failed turn goes to a thread of its own.
+-- A failed turn moves to a thread of its own.
 UPDATE items SET thread = ?, position = position - ? WHERE thread = ? AND position >= ? AND position < ?;
 
 -- move_response --
--- Follows its items.
+-- The response moves with its items.
 UPDATE responses SET thread = ?, first = 0, input_end = input_end - first, last = last - first WHERE key = ?;
 
 -- delete_response --
--- Deleted: nobody finds it from now on.
+-- Deleted: no query finds it from now on. Its bytes are erased later.
 UPDATE responses SET hidden = 1 WHERE key = ?;
 
 -- find_deletable --
--- A response to be deleted, with the place of its items.
+-- A response to be deleted, with the position of its items.
 SELECT r.key, r.thread, r.first, l.response IS NOT NULL
   FROM responses r LEFT JOIN leases l ON l.response = r.key WHERE r.id = ? AND r.owner = ? AND r.hidden = 0;
 
 -- make_hole --
--- No chain may reach past what was deleted (D22).
+-- No chain may continue past a deleted item (D22).
 UPDATE threads SET hole = min(coalesce(hole, ?1), ?1) WHERE key = ?2;
 
 -- find_row --
--- Where, in an era, the row that holds a number begins, if it is there.
+-- The first number of the row that holds a wanted number, if that row is in this era.
 SELECT max(first) FROM events WHERE key >> 12 = ? AND response = ? AND first <= ?;
 
 -- read_events --
--- What an era holds of a journal from a row on.
+-- The rows of a journal in one era, from a number on.
 SELECT first, count, frames FROM events WHERE key >> 12 = ? AND response = ? AND first >= ? ORDER BY first;
 
 -- find_journal --
--- The database's own key of a response, whether its journal is complete, and the eras that it lies in.
+-- The key of a response, whether its journal is complete, and the eras of its rows.
 SELECT key, ended_at IS NOT NULL, era, coalesce(last_era, (SELECT max(key) FROM events) >> 12, era)
   FROM responses WHERE id = ?;
 
 -- read_items --
--- One indexed range: the items of a segment below a position.
+-- One indexed range: the items of a thread below a position.
 SELECT body FROM items WHERE thread = ? AND position < ? ORDER BY position;
 
 -- read_input --
@@ -196,39 +196,39 @@ SELECT body FROM items WHERE thread = ? AND position < ? ORDER BY position;
 SELECT body FROM items WHERE thread = ? AND position >= ? AND position < ? ORDER BY position;
 
 -- add_piece --
--- A piece of a large request that is about to be accepted.
+-- A piece of a large request that has not been accepted yet.
 INSERT INTO stash (holder, number, bytes) VALUES (?, ?, ?);
 
 -- read_pieces --
--- The pieces that an item lies in.
+-- The pieces that hold an item.
 SELECT bytes FROM stash WHERE holder = ? AND number BETWEEN ? AND ? ORDER BY number;
 
 -- change_piece --
--- With an item that was deleted blanked out.
+-- With a deleted item overwritten by zeros.
 UPDATE stash SET bytes = ? WHERE holder = ? AND number = ?;
 
 -- drop_pieces --
--- The request is forgotten.
+-- The request was erased.
 DELETE FROM stash WHERE holder = ?;
 
 -- drop_unaccepted --
--- What was put there for a request that was not accepted, or that held nothing new.
+-- The pieces of a request that was not accepted, or that held nothing new.
 DELETE FROM stash WHERE holder = ?1 AND NOT EXISTS (SELECT 1 FROM holders WHERE id = ?1);
 
 -- accept_pieces --
--- Accepted.
+-- The request was accepted.
 INSERT INTO holders (id) VALUES (?);
 
 -- drop_acceptance --
--- Forgotten.
+-- The request was erased.
 DELETE FROM holders WHERE id = ?;
 
 -- drop_all_unaccepted --
--- At start: what was written ahead for requests that a crash kept from being accepted.
+-- At start: pieces of requests that a crash kept from being accepted.
 DELETE FROM stash WHERE holder NOT IN (SELECT id FROM holders);
 
 -- find_staged_items --
--- Those items of a range that lie in the stash.
+-- The items of a range that refer to staged pieces.
 SELECT body FROM items WHERE thread = ? AND position >= ? AND position < ? AND substr(body, 1, 1) = x'40';
 
 -- find_response --
@@ -236,17 +236,17 @@ SELECT body FROM items WHERE thread = ? AND position >= ? AND position < ? AND s
 SELECT id, status, created_at, snapshot FROM responses WHERE id = ? AND owner = ? AND hidden = 0;
 
 -- find_queue_places --
--- The places in the queue of those that are given (as a JSON list) and wait.
+-- The places in the queue of those given responses (a JSON list) that are queued.
 SELECT r.id, w.place
   FROM (SELECT response, row_number() OVER (ORDER BY background, response) AS place FROM leases WHERE worker IS NULL) w
   JOIN responses r ON r.key = w.response WHERE r.id IN (SELECT value FROM json_each(?));
 
 -- find_input --
--- Where a response's own input lies.
+-- The positions of a response's own input.
 SELECT thread, first, input_end FROM responses WHERE id = ? AND owner = ? AND hidden = 0;
 
 -- item_position --
--- Where an item stands; ids are unique within a thread only.
+-- The position of an item; ids are unique within a thread only.
 SELECT position FROM items INDEXED BY items_by_id
  WHERE substr(id, -48) = substr(?2, -48) AND +id = ?2 AND thread = ?1;
 
@@ -256,7 +256,7 @@ SELECT body FROM items INDEXED BY items_by_id
  WHERE substr(id, -48) = substr(?2, -48) AND +id = ?2 AND thread = ?1;
 
 -- find_items --
--- Items by their ids alone (a JSON list), from any response or conversation of an owner; the newest of an id comes last.
+-- Items by their ids alone (a JSON list), from any response or conversation of an owner; the newest of an id is last.
 SELECT i.body FROM json_each(?1) g CROSS JOIN items i
   LEFT JOIN responses r ON r.key = i.response LEFT JOIN conversations c ON c.thread = i.thread
  WHERE substr(i.id, -48) = substr(g.value, -48) AND +i.id = g.value
@@ -268,7 +268,7 @@ SELECT i.body FROM json_each(?1) g CROSS JOIN items i
 SELECT t.id, t.status, t.created_at, t.snapshot FROM responses t
 
 -- list_conversations --
--- The same.
+-- The head of a statement that the catalog completes.
 SELECT t.id, t.metadata, t.created_at, t.key, t.thread, NULL FROM conversations t
 
 -- find_response_key --
@@ -276,7 +276,7 @@ SELECT t.id, t.metadata, t.created_at, t.key, t.thread, NULL FROM conversations 
 SELECT key FROM responses WHERE id = ? AND owner = ?;
 
 -- find_conversation_key --
--- The same.
+-- The row after which a page begins.
 SELECT key FROM conversations WHERE id = ? AND owner = ?;
 
 -- drop_item --
@@ -289,7 +289,7 @@ DELETE FROM items INDEXED BY items_by_id
 INSERT INTO conversations (id, owner, created_at, used_at, thread, metadata) VALUES (?, ?, ?, ?, ?, ?);
 
 -- use_conversation --
--- Kept from now on for as long as conversations are kept (D18).
+-- Its retention time starts again (D18).
 UPDATE conversations SET used_at = ? WHERE id = ?;
 
 -- update_conversation --
@@ -297,22 +297,23 @@ UPDATE conversations SET used_at = ? WHERE id = ?;
 UPDATE conversations SET metadata = ? WHERE key = ?;
 
 -- delete_conversation --
--- Deleted: nobody finds it from now on.
+-- Deleted: no query finds it from now on. Its bytes are erased later.
 UPDATE conversations SET hidden = 1 WHERE key = ?;
 
 -- expire_responses --
--- Ended and unused since then; a chain counts as used when any of its responses was a parent.
+-- Ended and unused since then; a chain counts as used when any of its responses became a parent.
 SELECT r.key, r.thread, r.first FROM responses r
   LEFT JOIN threads t ON t.key = r.thread LEFT JOIN threads root ON root.key = t.root
  WHERE r.hidden = 0 AND r.ended_at < ?1
    AND max(coalesce(t.used_at, 0), coalesce(root.used_at, 0)) < ?1 LIMIT ?2;
 
 -- expire_conversations --
--- Unused since then and with nothing running.
+-- Unused since then, with nothing running.
 SELECT key, thread FROM conversations WHERE hidden = 0 AND running IS NULL AND used_at < ? LIMIT ?;
 
 -- erasable_responses --
--- Hidden, and no unfinished run anywhere in the family of their thread, which might need their items.
+-- Deleted, with no unfinished run in the family of their thread (a thread with all its forks), for such a run might
+-- need their items.
 SELECT r.key, r.id, r.thread, r.first, r.last,
        EXISTS (SELECT 1 FROM conversations c WHERE c.id = r.conversation AND c.hidden = 0 AND c.thread = r.thread)
   FROM responses r LEFT JOIN threads t ON t.key = r.thread
@@ -322,7 +323,7 @@ SELECT r.key, r.id, r.thread, r.first, r.last,
  LIMIT ?;
 
 -- erasable_conversations --
--- Hidden, and no unfinished run in the family of their thread.
+-- Deleted, with no unfinished run in the family of their thread.
 SELECT c.key, c.id, c.thread FROM conversations c LEFT JOIN threads t ON t.key = c.thread
  WHERE c.hidden = 1 AND coalesce(t.root, c.thread) NOT IN
        (SELECT coalesce(ot.root, o.thread) FROM leases l JOIN responses o ON o.key = l.response
@@ -330,11 +331,11 @@ SELECT c.key, c.id, c.thread FROM conversations c LEFT JOIN threads t ON t.key =
  LIMIT ?;
 
 -- find_eras --
--- The eras that a response's events lie in.
+-- The eras of a response's events.
 SELECT era, coalesce(last_era, (SELECT max(key) FROM events) >> 12, era) FROM responses WHERE key = ?;
 
 -- find_events --
--- The keys of what an era holds of a journal.
+-- The keys of a journal's rows in one era.
 SELECT key FROM events WHERE key >> 12 = ? AND response = ? ORDER BY first LIMIT ?;
 
 -- erase_event --
@@ -342,16 +343,16 @@ SELECT key FROM events WHERE key >> 12 = ? AND response = ? ORDER BY first LIMIT
 DELETE FROM events WHERE key = ?;
 
 -- erase_response_items --
--- Its items: input and output lie side by side.
+-- Its items: input and output are next to each other.
 DELETE FROM items WHERE response = ?1 AND thread = ?2 AND position >= ?3 AND position < ?4;
 
 -- find_staged_loose_items --
--- Those of them that lie in the stash.
+-- Those of the loose items (see below) that refer to staged pieces.
 SELECT body FROM items WHERE thread = ?1 AND substr(body, 1, 1) = x'40'
    AND (response IS NULL OR NOT EXISTS (SELECT 1 FROM responses r WHERE r.key = items.response));
 
 -- erase_loose_items --
--- What a deleted conversation held besides the input and output of responses that still live.
+-- The items of a deleted conversation that are not input or output of a remaining response.
 DELETE FROM items WHERE thread = ?1 AND (response IS NULL OR NOT EXISTS (SELECT 1 FROM responses r WHERE r.key = items.response));
 
 -- erase_response --
@@ -359,7 +360,7 @@ DELETE FROM items WHERE thread = ?1 AND (response IS NULL OR NOT EXISTS (SELECT 
 DELETE FROM responses WHERE key = ?;
 
 -- erase_unanswered --
--- And what a silent retry might find.
+-- The record for silent retries.
 DELETE FROM unanswered WHERE response = ?;
 
 -- erase_conversation --
@@ -367,11 +368,11 @@ DELETE FROM unanswered WHERE response = ?;
 DELETE FROM conversations WHERE key = ?;
 
 -- erase_keys --
--- The Idempotency-Keys that pointed at it.
+-- The Idempotency-Keys with this target.
 DELETE FROM idempotency WHERE target = ?;
 
 -- erase_old_keys --
--- Keys of items, and whatever is left of things long gone.
+-- Keys of items, and of targets that were erased long ago.
 DELETE FROM idempotency WHERE used_at < ? AND kind <> 'response';
 
 -- erase_old_unanswered --
@@ -379,7 +380,7 @@ DELETE FROM idempotency WHERE used_at < ? AND kind <> 'response';
 DELETE FROM unanswered WHERE created_at < ?;
 
 -- erase_thread --
--- A thread that holds nothing any more, is no conversation's, and that no fork goes on from; the one it was forked from.
+-- A thread without items, conversation or forks. Returns the thread that it was forked from.
 DELETE FROM threads WHERE key = ?1
    AND NOT EXISTS (SELECT 1 FROM items WHERE thread = ?1)
    AND NOT EXISTS (SELECT 1 FROM conversations WHERE thread = ?1)
