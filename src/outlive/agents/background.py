@@ -77,11 +77,6 @@ def check_completed(response: Response) -> None:
         raise error
 
 
-def mark_submitted(error: BaseException, response_id: str) -> None:
-    """Mark an error as raised after the submit: the call must not be submitted again."""
-    setattr(error, SUBMITTED, response_id)
-
-
 def submitted_id(error: BaseException) -> str | None:
     """Return the id of the response that was submitted before the error or one of its causes."""
     seen: BaseException | None = error
@@ -249,42 +244,33 @@ class BackgroundCall:
         AbandonedCall(self.client, self.progress, work, cancel, submit_again if knows_keys else None).release()
 
     @contextlib.contextmanager
-    def marking_errors(self) -> Iterator[None]:
-        """Mark errors raised after the submit, so that no retry policy submits the call again."""
+    def traced(self) -> Iterator[None]:
+        """Record a span below the SDK's response span, which has no fields for polls and resumes, and mark errors.
+
+        An error raised after the submit is marked, so that no retry policy submits the call again.
+        """
+        stats, span = self.progress, custom_span("background response", {"background": True})
+        span.start()
         try:
             yield
         except Exception as error:  # any error: a retry policy may approve of any
-            if self.progress.response_id is not None:
-                mark_submitted(error, self.progress.response_id)
+            if stats.response_id is not None:
+                setattr(error, SUBMITTED, stats.response_id)
             raise
-
-    def begin_span(self) -> Callable[[], None]:
-        """Start a span below the SDK's response span, which has no fields for polls and resumes. Return its end."""
-        data: dict[str, Any] = {"background": True}
-        span = custom_span("background response", data)
-        span.start()
-
-        def end() -> None:
-            stats = self.progress
-            data.update(response_id=stats.response_id, polls=stats.polls, resumes=stats.resumes)
-            span.span_data.data.update(data)
+        finally:
+            span.span_data.data.update(response_id=stats.response_id, polls=stats.polls, resumes=stats.resumes)
             span.finish()
-
-        return end
 
 
 async def fetch(call: BackgroundCall) -> Response:
     """Return the completed response; raise for any other terminal status."""
-    end_span = call.begin_span()
     work = asyncio.ensure_future(_poll(call))
     try:
-        with call.marking_errors():
+        with call.traced():
             response = await asyncio.shield(work)
     except asyncio.CancelledError:
         call.abandon(work, stream=False)
         raise
-    finally:
-        end_span()
     call.finish(response)
     return response
 
@@ -317,13 +303,12 @@ async def stream(call: BackgroundCall) -> AsyncIterator[ResponseStreamEvent]:
 
     (The runner turns such events into an error without a response; the errors raised here carry it.)
     """
-    end_span = call.begin_span()
     began, max_wait = asyncio.get_running_loop().time(), call.settings.background_max_wait_seconds
     deadline = None if max_wait is None else began + max_wait
     # In a task of its own: when the caller is cancelled, the POST continues until the id is known.
     opening = asyncio.ensure_future(_open(call))
     try:
-        with call.marking_errors():
+        with call.traced():
             event, events = await asyncio.shield(opening)
             while event.type not in TERMINAL_EVENTS:
                 yield event
@@ -332,7 +317,6 @@ async def stream(call: BackgroundCall) -> AsyncIterator[ResponseStreamEvent]:
         call.abandon(opening, stream=True)
         raise
     finally:
-        end_span()
         if opening.done() and not opening.cancelled() and opening.exception() is None:
             await opening.result()[1].aclose()
     call.finish(response_of(event))

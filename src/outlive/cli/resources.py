@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -232,7 +233,7 @@ def tail(
     """Follow a response: print its text as it is generated. Exits with 1 if it failed or was cancelled."""
     view = _JsonLines() if as_json else _Screen() if person_looks() else _PlainText()
     ended: Json = {}
-    with view:
+    with closing(view):
         for event in follow(ApiClient(server, key), response_id, after, patience, view.show_break):
             view.show(event)
             ended = event.get("response") or {}
@@ -282,10 +283,7 @@ class _PlainText:
     def __init__(self) -> None:
         self._broken = False  # True: this break was reported already
 
-    def __enter__(self) -> _PlainText:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         pass
 
     def show(self, event: Json) -> None:
@@ -330,20 +328,14 @@ class _Screen(_PlainText):
         self._out = console()
         self._spinner: Status | None = None
         self._mid_line = False
-
-    def __enter__(self) -> _Screen:
         self._spin("connecting")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop_spinner()
 
     def show(self, event: Json) -> None:
         kind = str(event.get("type"))
         if kind in ("response.created", "response.queued", "response.in_progress"):
             self._spin(str((event.get("response") or {}).get("status", "")).replace("_", " "))
             return
-        self._stop_spinner()
+        self.close()
         self._mid_line = self._mid_line or kind in _REASONING or kind in _TEXT
         if kind in _REASONING:
             self._out.print(Text(clean(str(event.get("delta", ""))), style="dim italic"), end="")
@@ -355,7 +347,7 @@ class _Screen(_PlainText):
         self._spin("in progress")
 
     def end(self, response: Json) -> None:
-        self._stop_spinner()
+        self.close()
         self._out.print(Text(_describe_end(response), style=STATUS_STYLES.get(str(response.get("status")), "")))
 
     def show_break(self, notice: str) -> None:
@@ -367,11 +359,11 @@ class _Screen(_PlainText):
         self._broken = True
 
     def _spin(self, words: str) -> None:
-        self._stop_spinner()
+        self.close()
         self._spinner = self._out.status(Text(words, style="dim"))
         self._spinner.start()
 
-    def _stop_spinner(self) -> None:
+    def close(self) -> None:
         if self._spinner is not None:
             self._spinner.stop()
             self._spinner = None

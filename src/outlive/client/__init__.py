@@ -19,9 +19,7 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import Response
 from typing_extensions import Unpack
 
-from outlive.client import aio, sync
 from outlive.client.actions import TERMINAL_EVENTS, TERMINAL_STATUSES, UNSUCCESSFUL
-from outlive.client.aio import AsyncResponseStream
 from outlive.client.errors import (
     ClientError,
     InvalidToken,
@@ -43,8 +41,14 @@ from outlive.client.plans import (
     plan_create,
     plan_retrieve,
 )
-from outlive.client.sdk import ResponseCancelledEvent, response_of
-from outlive.client.sync import ResponseStream
+from outlive.client.sdk import (
+    AsyncResponseStream,
+    ResponseCancelledEvent,
+    ResponseStream,
+    response_of,
+    run_async_poll,
+    run_poll,
+)
 from outlive.client.token import ConnectionLost, Token
 
 __all__ = [
@@ -156,7 +160,7 @@ def resume(
 
 
 def _poll(client: OpenAI | AsyncOpenAI, plan: Plan) -> Response | AsyncResponse:
-    return sync.run_poll(client, plan) if isinstance(client, OpenAI) else aio.run_poll(client, plan)
+    return run_poll(client, plan) if isinstance(client, OpenAI) else run_async_poll(client, plan)
 
 
 def _stream(client: OpenAI | AsyncOpenAI, plan: Plan) -> ResponseStream | AsyncResponseStream:

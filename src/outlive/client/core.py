@@ -1,6 +1,6 @@
 """The programs of the library: submitting, polling, and following a stream. They make every decision and do no I/O.
 
-A program is a generator that yields an action and is sent its outcome; sync.py and aio.py perform the actions. Errors
+A program is a generator that yields an action and is sent its outcome; sdk.py performs the actions. Errors
 arrive as Fault values. The rules of following a stream over any number of connections:
 
 * every event with a number above the cursor is delivered once, and moves the cursor;
