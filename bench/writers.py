@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import uvloop
 
 from outlive.clock import RandomIds
+from outlive.core.requests.checks import Limits
 from outlive.core.requests.create import parse_create
-from outlive.core.requests.limits import Limits
 from outlive.ports.bell import Ring
 from outlive.ports.ledger import Admission, Entry, Lease
 from outlive.storage.postgres import PostgresBell, PostgresDatabase, PostgresLedger

@@ -12,9 +12,8 @@ from outlive import __version__
 from outlive.clock import RandomIds, SystemClock
 from outlive.core.events import AnyDraft, Draft, number
 from outlive.core.fold import Fold
-from outlive.core.requests.create import parse_create
-from outlive.core.requests.limits import Limits
-from outlive.core.requests.response import header
+from outlive.core.requests.checks import Limits
+from outlive.core.requests.create import header, parse_create
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse
 from outlive.ports.ledger import Admission, Claim, Closing, Entry

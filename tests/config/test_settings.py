@@ -12,7 +12,7 @@ from outlive.config import database_url
 from outlive.config.load import is_loopback, load
 from outlive.config.settings import FIELDS, OPTIONS, Settings
 from outlive.core.errors import SettingsError
-from outlive.core.requests.limits import Limits
+from outlive.core.requests.checks import Limits
 
 
 def load_toml(tmp_path: Path, text: str, environ: dict[str, str] | None = None, **flags: Any) -> Settings:

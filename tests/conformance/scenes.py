@@ -10,8 +10,7 @@ import msgspec
 
 from outlive.core.endings import TerminalStatus
 from outlive.core.events import Draft, Json, number
-from outlive.core.requests.create import CreateResponse
-from outlive.core.requests.response import header
+from outlive.core.requests.create import CreateResponse, header
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Admission, Admitted, AppendResult, Claim, Closing, Entry, Idempotency, Lease, Position
 from tests.conformance.storages import Opener, RunHome, RunOpener, Storage

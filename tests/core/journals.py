@@ -16,8 +16,7 @@ from outlive.core.endings import Outcome, end, terminal
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import AnyDraft, Draft, Json, number
 from outlive.core.fold import Fold
-from outlive.core.requests.create import CreateResponse
-from outlive.core.requests.response import header
+from outlive.core.requests.create import CreateResponse, header
 from outlive.dialects.chat.translator import ChatTranslator
 from outlive.ports.backend import ModelCall
 from outlive.testing import call_chunk, finish_chunk, reasoning_chunk, refusal_chunk, text_chunk, usage_chunk

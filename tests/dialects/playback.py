@@ -14,8 +14,7 @@ from pydantic import TypeAdapter
 from outlive.core.events import AnyDraft, Draft, Json, number, read_frame
 from outlive.core.ids import IdSource
 from outlive.core.recovery import OpenText
-from outlive.core.requests.create import CreateResponse
-from outlive.core.requests.response import header
+from outlive.core.requests.create import CreateResponse, header
 from outlive.dialects.chat.translator import ChatTranslator
 from outlive.ports.backend import Ending, ModelCall, Translator
 from tests.support import nesting

@@ -9,8 +9,8 @@ import pytest
 from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, assemble
 from outlive.core.events import Json
 from outlive.core.recovery import OpenText
+from outlive.core.requests.checks import Limits
 from outlive.core.requests.create import CreateResponse, parse_create
-from outlive.core.requests.limits import Limits
 from outlive.dialects.responses.request import render
 from outlive.ports.backend import ModelCall, Upstream
 from tests.support import responses_events as theirs

@@ -20,7 +20,7 @@ from outlive.core.errors import (
     UpstreamFault,
 )
 from outlive.core.requests.create import CreateResponse
-from outlive.core.requests.secrets import purpose_of, unpack_secrets
+from outlive.core.requests.tools import purpose_of, unpack_secrets
 from outlive.engine.retries import RETRY_AGE_SECONDS, RETRY_PATIENCE_SECONDS, RETRY_STEP_SECONDS
 from outlive.engine.slots import Capacity
 from outlive.ports.catalog import Paging

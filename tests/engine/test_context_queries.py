@@ -11,8 +11,8 @@ import pytest
 from outlive.core.context.estimate import estimate_request
 from outlive.core.errors import InvalidRequest, NotFound, TooMany
 from outlive.core.events import Json
+from outlive.core.requests.checks import Limits
 from outlive.core.requests.create import CreateResponse, parse_create
-from outlive.core.requests.limits import Limits
 from outlive.engine.slots import Capacity
 from outlive.ports.catalog import Paging
 from outlive.testing import Script, answer, finish_chunk, text_chunk, usage_chunk

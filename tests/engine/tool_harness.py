@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json, number, read_frame, split_frames
 from outlive.core.fold import Fold
+from outlive.core.requests.checks import Limits
 from outlive.core.requests.create import parse_create
-from outlive.core.requests.limits import Limits
 from outlive.core.toolcalls.calls import ToolOutcome, ToolSpec
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse

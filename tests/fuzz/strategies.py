@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from outlive.core.requests.options import INCLUDABLE
+from outlive.core.requests.create import INCLUDABLE
 
 Json = dict[str, Any]
 

@@ -14,8 +14,8 @@ import schemathesis
 from outlive import __version__
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
+from outlive.core.requests.checks import Limits
 from outlive.core.requests.create import CreateBody, CreateResponse, parse_create
-from outlive.core.requests.limits import Limits
 from outlive.http.openapi.document import make_document
 from outlive.http.routes import OPEN_PATHS, ROUTES, render
 from tests.support.scripting import CountingIds

@@ -5,8 +5,8 @@ from __future__ import annotations
 from outlive.core.events import AnyDraft, Json, number, read_frame
 from outlive.core.fold import Fold
 from outlive.core.recovery import OpenText
+from outlive.core.requests.checks import Limits
 from outlive.core.requests.create import parse_create
-from outlive.core.requests.limits import Limits
 from outlive.ports.backend import Ending, ModelCall
 from outlive.served_agents.translator import AgentTranslator, encode
 from tests.core.journals import assert_official_event, opening

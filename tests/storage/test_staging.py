@@ -10,9 +10,9 @@ import pytest
 
 from outlive.core.errors import ConversationLocked
 from outlive.core.events import Json
+from outlive.core.requests.checks import Limits
 from outlive.core.requests.create import parse_create
 from outlive.core.requests.items import parse_items
-from outlive.core.requests.limits import Limits
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Admission, Admitted, Closing, Entry
 from outlive.storage.catalog import SqlCatalog

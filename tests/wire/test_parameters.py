@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from openai import BadRequestError, OpenAI
 
-from outlive.core.requests.options import INCLUDABLE
+from outlive.core.requests.create import INCLUDABLE
 from tests.support.upstream import FakeUpstream, chunk, ending, say
 from tests.wire.events import read_all
 from tests.wire.raw import Wire

@@ -17,7 +17,7 @@ from outlive.config.settings import FIELDS, Settings
 from outlive.config.sources import Sources, gather, read_key_lines, read_tables, resolve, resolve_all, unknown
 from outlive.config.upstreams import read_upstreams
 from outlive.core.errors import SettingsError
-from outlive.core.requests.limits import Limits
+from outlive.core.requests.checks import Limits
 from outlive.ports.toolbox import ToolServer
 
 MIN_SEAL_KEY = 32

@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from outlive.config import database_url
 from outlive.config.options import read_options
-from outlive.core.naming import EventNames
-from outlive.core.requests.limits import Limits
+from outlive.core.events import EventNames
+from outlive.core.requests.checks import Limits
 from outlive.ports.backend import Dialect, Upstream
 from outlive.ports.toolbox import ToolServer
 

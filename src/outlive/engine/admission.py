@@ -18,17 +18,14 @@ from outlive.core.errors import (
     ShuttingDown,
     TooMany,
 )
-from outlive.core.events import AnyDraft, Draft, number
+from outlive.core.events import AnyDraft, Draft, EventNames, number
 from outlive.core.fold import Fold
 from outlive.core.ids import IdSource
-from outlive.core.naming import EventNames
 from outlive.core.requests.body import canonical
-from outlive.core.requests.checks import refuse
-from outlive.core.requests.create import CreateResponse, parse_create
+from outlive.core.requests.checks import Limits, refuse
+from outlive.core.requests.create import CreateResponse, header, parse_create
 from outlive.core.requests.items import find_references, resolve
-from outlive.core.requests.limits import Limits
-from outlive.core.requests.response import header
-from outlive.core.requests.secrets import pack_secrets, purpose_of
+from outlive.core.requests.tools import pack_secrets, purpose_of
 from outlive.core.toolcalls.offer import without_server_tools
 from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.ephemeral import EphemeralRuns

@@ -11,11 +11,10 @@ from types import TracebackType
 import msgspec
 
 from outlive.core.errors import ClientDisconnected, NotFound, OutliveError, StorageUnavailable
-from outlive.core.events import Json
+from outlive.core.events import EventNames, Json
 from outlive.core.ids import IdSource
-from outlive.core.naming import EventNames
+from outlive.core.requests.checks import Limits
 from outlive.core.requests.create import CreateResponse
-from outlive.core.requests.limits import Limits
 from outlive.engine.admission import Accepted, Admitter, Submission
 from outlive.engine.cluster.node import Node
 from outlive.engine.cluster.notifier import ProgressNotifier

@@ -8,8 +8,8 @@ from typing import Any
 
 from outlive.core.errors import InvalidRequest
 from outlive.core.requests.body import canonical
+from outlive.core.requests.create import parse_metadata
 from outlive.core.requests.items import parse_items
-from outlive.core.requests.options import parse_metadata
 from outlive.http.request import Reply, Request, json_reply, list_reply, read_paging
 from outlive.ports.ledger import Idempotency
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, assemble
-from outlive.core.context.tool_history import REFUSED, as_function_calls
+from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, REFUSED, as_function_calls, assemble
 from outlive.core.events import Json
 from outlive.core.toolcalls.calls import fail
 

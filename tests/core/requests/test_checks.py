@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
+import msgspec
 import pytest
 from msgspec import UNSET, Meta, Struct, field
 
@@ -14,6 +15,7 @@ from outlive.core.requests.checks import (
     REFERRED,
     Given,
     Id,
+    Limits,
     Text,
     WrongField,
     check_depth,
@@ -31,7 +33,6 @@ from outlive.core.requests.checks import (
     shorten,
     some,
 )
-from outlive.core.requests.limits import Limits
 
 LIMITS = Limits(max_text=5, max_tools=2)
 
@@ -218,3 +219,16 @@ def test_an_id_can_be_checked_alone() -> None:
 def test_a_refused_value_is_not_repeated_at_length() -> None:
     assert shorten("x" * 60) == "x" * 60
     assert len(shorten("x" * 1000)) < 70
+
+
+def test_limits_have_defaults() -> None:
+    assert Limits() == Limits(max_items=10_000, max_depth=100, max_text=10_485_760, max_tools=512)
+
+
+def test_limits_cannot_be_changed_while_the_server_runs() -> None:
+    with pytest.raises(AttributeError):
+        Limits().max_items = 1  # type: ignore[misc]
+
+
+def test_limits_can_be_read_from_settings() -> None:
+    assert msgspec.convert({"max_items": 5}, Limits) == Limits(max_items=5)

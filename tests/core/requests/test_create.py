@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from openai.types.responses import Response
 
 from outlive.core.errors import InvalidRequest
-from outlive.core.requests.create import CreateResponse, pack, parse_create, unpack
-from outlive.core.requests.limits import Limits
-from outlive.core.requests.options import parse_metadata
-from outlive.core.requests.response import header
+from outlive.core.requests.checks import Limits
+from outlive.core.requests.create import CreateResponse, header, pack, parse_create, parse_metadata, unpack
 
 LIMITS = Limits()
 

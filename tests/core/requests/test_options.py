@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from outlive.core.errors import InvalidRequest
-from outlive.core.requests.create import parse_create
-from outlive.core.requests.limits import Limits
-from outlive.core.requests.options import INCLUDABLE, parse_metadata
+from outlive.core.requests.checks import Limits
+from outlive.core.requests.create import INCLUDABLE, parse_create, parse_metadata
 from tests.support.scripting import CountingIds
 
 GOOD: list[tuple[str, object, object]] = [

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from outlive.core.requests.create import CreateResponse
-from outlive.core.requests.response import header
+from outlive.core.requests.create import CreateResponse, header
 from tests.core.journals import assert_official
 
 # Fields that Open Responses requires to be present, null or not.

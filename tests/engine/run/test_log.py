@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from outlive.core.errors import StaleFence
-from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json
+from outlive.core.events import AnyDraft, Channel, Delta, Draft, EventNames, Json
 from outlive.core.grammar import REASONING_TEXT
-from outlive.core.naming import EventNames
 from outlive.engine.delivery import live
 from outlive.engine.run.log import STORAGE_PAUSE, RunLog
 from outlive.ports.ledger import Checkpoint

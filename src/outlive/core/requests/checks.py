@@ -10,12 +10,22 @@ import re
 from collections.abc import Callable, Collection, Sized
 from typing import Annotated, Any, NoReturn, TypeAlias, TypeVar, cast
 
+import msgspec
 from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType, inspect
 
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.ids import ID_PATTERN
-from outlive.core.requests.limits import Limits
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """The most that one request may hold; a request above any of them is refused before anything is stored."""
+
+    max_items: Annotated[int, Meta(ge=1), "Items in one request."] = 10_000
+    max_depth: Annotated[int, Meta(ge=1), "Nesting of a request's JSON."] = 100
+    max_text: Annotated[int, Meta(ge=1), "Characters in one string."] = 10_485_760
+    max_tools: Annotated[int, Meta(ge=0), "Tools in one request."] = 512
+
 
 T = TypeVar("T")
 # A field that stays out of the object where it is left out; other defaults are filled in.

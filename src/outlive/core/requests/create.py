@@ -1,36 +1,142 @@
-"""Requests to create a response: the body's fields, each declared once, and the value they are parsed into."""
+"""Requests to create a response: the body's fields, each declared once, the value they are parsed into, and the
+Response that echoes them when the request is accepted."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, get_args
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct
 
-from outlive.core.events import Json
+from outlive.core.events import EventNames, Json
 from outlive.core.ids import IdSource
-from outlive.core.naming import EventNames
-from outlive.core.requests import options
 from outlive.core.requests.checks import (
     Check,
+    Given,
     Id,
+    Limits,
     Text,
     WrongField,
     check_depth,
     check_text,
     check_value,
+    drop_nulls,
+    make_check,
     make_checks,
+    name_of,
     note,
+    one_of,
     refuse,
     refuse_missing,
     refuse_type,
     refuse_unsupported,
     shaped,
 )
-from outlive.core.requests.items import STANDING_IN, TRIGGER, InputItem, parse_input, user_message
-from outlive.core.requests.limits import Limits
-from outlive.core.requests.secrets import split_secrets
-from outlive.core.requests.tools import ToolChoice, Tools, match_tool_choice
+from outlive.core.requests.items import STANDING_IN, TRIGGER, InputItem, parse_items, user_message
+from outlive.core.requests.tools import ToolChoice, Tools, match_tool_choice, split_secrets
+
+Includable = Literal[
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+    "reasoning.encrypted_content",
+    "message.output_text.logprobs",
+]
+INCLUDABLE: tuple[str, ...] = get_args(Includable)
+
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+]
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
+Summary = Literal["auto", "concise", "detailed"]
+Truncation = Literal["auto", "disabled"]
+
+
+class ConversationRef(Struct):
+    """A conversation, by its id."""
+
+    id: Id
+
+
+class SimpleFormat(Struct):
+    """Text, or JSON of any shape."""
+
+    type: Literal["text", "json_object"]
+
+
+class SchemaFormat(Struct, kw_only=True):
+    """JSON of the shape that the schema describes."""
+
+    type: Literal["json_schema"]
+    name: Annotated[str, name_of(64)]
+    schema: Json
+    description: str | None = None
+    strict: bool = False
+
+
+class TextOptions(Struct):
+    """The form of the answer's text."""
+
+    format: Given[Annotated[Json, one_of(SimpleFormat, SchemaFormat)]] = UNSET
+    verbosity: Given[Literal["low", "medium", "high"]] = UNSET
+
+    complete = staticmethod(drop_nulls)  # so that defaults show in their place
+
+
+class ReasoningOptions(Struct):
+    """The amount of reasoning, and how much of it is shown."""
+
+    effort: Given[Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]] = UNSET
+    summary: Given[Summary] = UNSET
+    generate_summary: Given[Summary] = UNSET
+    context: Given[Literal["auto", "current_turn", "all_turns"]] = UNSET
+    mode: Given[str] = UNSET
+
+
+class CacheOptions(Struct):
+    """The use of the model server's cache of prompts; with `prewarm` the model is not asked."""
+
+    mode: Given[Literal["implicit", "explicit"]] = UNSET
+    ttl: Given[str] = UNSET
+    prewarm: Given[bool] = UNSET
+
+
+class StreamingOptions(Struct):
+    """Options of a stream, which change nothing here."""
+
+    include_obfuscation: Given[bool] = UNSET
+
+
+class ImageOptions(Struct):
+    context_compression: Given[Literal["auto", "enabled", "disabled"]] = UNSET
+
+    @staticmethod
+    def complete(image: Json) -> None:
+        if image.get("context_compression") == "enabled":
+            refuse_unsupported(".context_compression", "it does not compress images.")
+
+
+class ContextManagement(Struct):
+    """When to make a long context shorter: above so many tokens, or above what suits the model."""
+
+    type: Annotated[str, Meta(extra_json_schema={"const": "compaction"})]
+    compact_threshold: Given[Annotated[int, Meta(ge=1000)]] = UNSET
+
+    @staticmethod
+    def complete(entry: Json) -> None:
+        if entry["type"] != "compaction":
+            refuse_unsupported(".type", "'compaction' is the only way it manages a context.")
+
+
+_check_metadata = make_check(Metadata)
+
+
+def parse_metadata(value: object) -> dict[str, str]:
+    return {} if value is None else check_value(_check_metadata, value, "metadata")
+
 
 ModelName = Annotated[
     str, Meta(min_length=1, max_length=256, description="As an upstream knows it, or `UPSTREAM/model`.")
@@ -46,9 +152,9 @@ class ContextFields(Struct, frozen=True, kw_only=True, omit_defaults=True):
     instructions: Text | None = None
     previous_response_id: Id | None = None
     tools: Tools = []
-    text: Annotated[Json, shaped(options.TextOptions)] = {}
-    reasoning: Annotated[Json, shaped(options.ReasoningOptions)] | None = None
-    truncation: options.Truncation | None = None
+    text: Annotated[Json, shaped(TextOptions)] = {}
+    reasoning: Annotated[Json, shaped(ReasoningOptions)] | None = None
+    truncation: Truncation | None = None
 
 
 class CreateFields(ContextFields, frozen=True, kw_only=True):
@@ -68,12 +174,12 @@ class CreateFields(ContextFields, frozen=True, kw_only=True):
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    include: list[options.Includable] = []
-    metadata: options.Metadata = {}
-    service_tier: options.ServiceTier | None = None
+    include: list[Includable] = []
+    metadata: Metadata = {}
+    service_tier: ServiceTier | None = None
     prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
-    prompt_cache_options: Annotated[Json, shaped(options.CacheOptions)] | None = None
+    prompt_cache_options: Annotated[Json, shaped(CacheOptions)] | None = None
     safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
     user: Annotated[str, Meta(max_length=512)] | None = None
 
@@ -82,12 +188,12 @@ class CreateBody(CreateFields, frozen=True, kw_only=True):
     """A response to be made. Fields that do not stand here are passed on to the upstream."""
 
     input: Annotated[Input, note("Required, unless something came before.")] = None
-    conversation: Annotated[Id | options.ConversationRef | None, note("Not with `previous_response_id`.")] = None
-    context_management: list[options.ContextManagement] = []
+    conversation: Annotated[Id | ConversationRef | None, note("Not with `previous_response_id`.")] = None
+    context_management: list[ContextManagement] = []
     # These change no answer, and are not kept.
     access_programs: Any = None
-    image: options.ImageOptions | None = None
-    stream_options: options.StreamingOptions | None = None
+    image: ImageOptions | None = None
+    stream_options: StreamingOptions | None = None
 
 
 class CreateResponse(CreateFields, frozen=True, kw_only=True):
@@ -109,7 +215,7 @@ class CountBody(ContextFields, frozen=True, kw_only=True):
 
     model: ModelName | None = None
     input: Input = None
-    conversation: Id | options.ConversationRef | None = None
+    conversation: Id | ConversationRef | None = None
     personality: Personality | None = None
 
 
@@ -213,7 +319,7 @@ def _parse_input(body: Json, fields: dict[str, Any], ids: IdSource, limits: Limi
         refuse_type(given, "input", "a string or an array of items")
     if not given and not continues:
         refuse("'input' must not be empty when nothing came before.", "input", "empty_array")
-    return parse_input(given, "input", ids, limits)
+    return parse_items(given, "input", ids, limits, in_request=True)
 
 
 def _take_trigger(fields: dict[str, Any]) -> None:
@@ -243,3 +349,50 @@ _UNKEPT: dict[str, Check] = {
     "multi_agent": _refusing("it runs one model per response."),
     "prompt": _refusing("it has no prompt templates. Send 'instructions' and 'input'."),
 }
+
+
+# `fast` is only a name in requests; the tier that serves it is called `priority`.
+_TIER_NAMES = {"fast": "priority"}
+
+
+def header(request: CreateResponse, response_id: str, created_at: int, model: str, status: str) -> Json:
+    """Make a Response without output and usage. It shares the request's mappings; neither may be changed in place."""
+    tier = request.service_tier or "auto"
+    response: Json = {
+        "id": response_id,
+        "object": "response",
+        "created_at": created_at,
+        "status": status,
+        "background": request.background,
+        "completed_at": None,
+        "error": None,
+        "frequency_penalty": 0.0 if request.frequency_penalty is None else request.frequency_penalty,
+        "incomplete_details": None,
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "max_tool_calls": request.max_tool_calls,
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "presence_penalty": 0.0 if request.presence_penalty is None else request.presence_penalty,
+        "previous_response_id": request.previous_response_id,
+        "prompt_cache_key": request.prompt_cache_key,
+        "prompt_cache_retention": request.prompt_cache_retention,
+        "reasoning": {"effort": None, "summary": None, **(request.reasoning or {})},
+        "safety_identifier": request.safety_identifier,
+        "service_tier": _TIER_NAMES.get(tier, tier),
+        "store": request.store,
+        "temperature": 1.0 if request.temperature is None else request.temperature,
+        "text": {"format": {"type": "text"}, "verbosity": "medium", **request.text},
+        "tool_choice": request.tool_choice,
+        "tools": request.tools,
+        "top_logprobs": request.top_logprobs or 0,
+        "top_p": 1.0 if request.top_p is None else request.top_p,
+        "truncation": request.truncation or "disabled",
+        "usage": None,
+        "user": request.user,
+        "metadata": request.metadata,
+    }
+    if request.conversation is not None:
+        response["conversation"] = {"id": request.conversation}
+    return response

@@ -1,4 +1,4 @@
-"""Items as callers send them, made whole: each with an id, a type and, where its type has one, a status."""
+"""Items as callers send them and the parts in them, made whole: each item with an id, a type and perhaps a status."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from outlive.core.ids import IdSource, item_prefix
 from outlive.core.requests.checks import (
     Given,
     Id,
+    Limits,
     Text,
     WrongField,
     check_depth,
@@ -29,8 +30,91 @@ from outlive.core.requests.checks import (
     shorten,
     some,
 )
-from outlive.core.requests.content import Content
-from outlive.core.requests.limits import Limits
+
+# Characters; data URLs and base64 are far longer than any text.
+MAX_IMAGE_URL = 20_971_520
+MAX_FILE_DATA = 33_554_432
+
+Url = Annotated[str, Meta(min_length=1, max_length=MAX_IMAGE_URL)]
+Data = Annotated[str, Meta(min_length=1, max_length=MAX_FILE_DATA)]
+# Files are the upstream's, if it has any; one that has none refuses them (see Backend.check).
+FileId = Annotated[str, Meta(min_length=1, max_length=512)]
+
+
+class TextPart(Struct):
+    """Text in a message, or in a tool's output."""
+
+    type: Literal["input_text", "text", "summary_text", "reasoning_text"]
+    text: Text
+
+
+class OutputTextPart(Struct):
+    """Text that the model wrote."""
+
+    type: Literal["output_text"]
+    text: Text
+    annotations: list[Any] = []
+
+
+class RefusalPart(Struct):
+    """Text that the model wrote instead of an answer."""
+
+    type: Literal["refusal"]
+    refusal: Text
+
+
+class ImagePart(Struct):
+    """An image, by its address, as a data URL, or by an id that the model's server knows."""
+
+    type: Literal["input_image", "computer_screenshot"]
+    image_url: Given[Url] = UNSET
+    file_id: Given[FileId] = UNSET
+    detail: Literal["auto", "low", "high", "original"] = "auto"
+
+    @staticmethod
+    def complete(part: Json) -> None:
+        if part.get("image_url") is None and part.get("file_id") is None:
+            refuse_missing(".image_url")
+
+
+class FilePart(Struct):
+    """A file: its data, its address, or an id that the model's server knows."""
+
+    type: Literal["input_file"]
+    file_data: Given[Data] = UNSET
+    file_url: Given[Url] = UNSET
+    file_id: Given[FileId] = UNSET
+    filename: Given[Text] = UNSET
+    detail: Given[Literal["auto", "low", "high"]] = UNSET
+
+    @staticmethod
+    def complete(part: Json) -> None:
+        if all(part.get(name) is None for name in ("file_data", "file_url", "file_id")):
+            raise WrongField("needs 'file_data' or 'file_url'.", code="missing_required_parameter")
+
+
+class Audio(Struct):
+    data: Data
+    format: Data
+
+
+class AudioPart(Struct):
+    """Sound, as base64."""
+
+    type: Literal["input_audio"]
+    input_audio: Audio
+
+
+class VideoPart(Struct):
+    """A video, by its address."""
+
+    type: Literal["input_video"]
+    video_url: Data
+
+
+Part = Annotated[Json, one_of(TextPart, OutputTextPart, RefusalPart, ImagePart, FilePart, AudioPart, VideoPart)]
+Content = list[Part]
+
 
 # Kinds that ask the server to do something. As parts of a request they are acted on; to keep them would mean nothing.
 TRIGGER = "compaction_trigger"
@@ -140,31 +224,15 @@ _complete_other = make_completion(OtherItem)
 _check_length = make_check(Annotated[list[Any], some("items", "max_items")])
 
 
-def parse_input(value: object, param: str, ids: IdSource, limits: Limits) -> list[Json]:
-    """Parse the items of a request's input: among them may be references, and a trigger at the end."""
-    return _parse_all(value, param, ids, limits, in_request=True)
+def parse_items(
+    value: object, param: str, ids: IdSource, limits: Limits, at_most: int | None = None, *, in_request: bool = False
+) -> list[Json]:
+    """Parse an array of items, each once: an item given again, with the same id, is the same item.
 
-
-def parse_items(value: object, param: str, ids: IdSource, limits: Limits, at_most: int | None = None) -> list[Json]:
-    """Parse an array of items that are to be kept."""
+    They are to be kept, unless they are the input of a request: among that may be references, and a trigger at the end.
+    """
     if at_most is not None:
         limits = msgspec.structs.replace(limits, max_items=min(at_most, limits.max_items))
-    return _parse_all(value, param, ids, limits, in_request=False)
-
-
-def user_message(text: str, ids: IdSource) -> Json:
-    """Make the item that a plain string as input stands for."""
-    return {
-        "id": ids.new("msg"),
-        "type": "message",
-        "role": "user",
-        "content": [{"type": "input_text", "text": text}],
-        "status": "completed",
-    }
-
-
-def _parse_all(value: object, param: str, ids: IdSource, limits: Limits, in_request: bool) -> list[Json]:
-    """Parse an array of items, each once: an item given again, with the same id, is the same item."""
     given: list[Json] = check_value(_check_array, value, param, limits)
     items: list[Json] = []
     kinds: dict[str, str] = {}
@@ -180,6 +248,17 @@ def _parse_all(value: object, param: str, ids: IdSource, limits: Limits, in_requ
     except WrongField as wrong:
         raise wrong.under(f"{param}[{n}]") from None
     return items
+
+
+def user_message(text: str, ids: IdSource) -> Json:
+    """Make the item that a plain string as input stands for."""
+    return {
+        "id": ids.new("msg"),
+        "type": "message",
+        "role": "user",
+        "content": [{"type": "input_text", "text": text}],
+        "status": "completed",
+    }
 
 
 def _check_array(value: object, limits: Limits) -> list[Json]:
@@ -251,8 +330,5 @@ def resolve(items: list[Json], found: Mapping[str, Json]) -> list[Json]:
                 param=f"input[{n}].id",
             )
     # A reference to an item that the input itself holds says nothing new.
-    return [found[item["id"]] if item["type"] == REFERENCE else item for item in items if _counts(item, found)]
-
-
-def _counts(item: Json, found: Mapping[str, Json]) -> bool:
-    return item["type"] != REFERENCE or item["id"] in found
+    resolved = (found.get(item["id"]) if item["type"] == REFERENCE else item for item in items)
+    return [item for item in resolved if item is not None]

@@ -1,14 +1,17 @@
-"""Tools that the model may call, those of MCP servers among them, and which it may, must or must not call."""
+"""Tools that the model may call, those of MCP servers among them, which it may, must or must not call, and the secrets
+in them, which are split off before anything of the request is kept or shown."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, field
 
 from outlive.core.events import Json
 from outlive.core.requests.checks import (
     Given,
+    Limits,
     Text,
     WrongField,
     check_value,
@@ -21,7 +24,6 @@ from outlive.core.requests.checks import (
     shorten,
     some,
 )
-from outlive.core.requests.limits import Limits
 
 _CHAT_HINT = " Tools are flat here: 'name' and 'parameters' stand beside 'type', not inside 'function'."
 # The field by which a choice names one of several tools of a kind.
@@ -193,3 +195,40 @@ def _matches(wanted: list[str] | Json, name: str, read_only: bool) -> bool:
         return name in wanted
     names, reads = wanted.get("tool_names"), wanted.get("read_only")
     return (names is None or name in names) and (reads is None or reads == read_only)
+
+
+# -- secrets
+
+_SECRETS = ("headers", "authorization")
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(dict[str, Json]).decode
+
+
+def split_secrets(tools: list[Json]) -> tuple[list[Json], dict[str, Json]]:
+    """Return the tools without their secrets, and the secrets by the label of their server."""
+    if not any(tool["type"] == "mcp" for tool in tools):
+        return tools, {}
+    secrets: dict[str, Json] = {}
+    clean: list[Json] = []
+    for tool in tools:
+        if tool["type"] == "mcp":
+            found = {name: tool[name] for name in _SECRETS if tool.get(name)}
+            if found:
+                secrets[tool["server_label"]] = found
+            tool = {name: value for name, value in tool.items() if name not in _SECRETS}
+        clean.append(tool)
+    return clean, secrets
+
+
+def purpose_of(response_id: str) -> str:
+    """Name the purpose that secrets are sealed for: only this response can open them."""
+    return f"secrets of the tools of {response_id}"
+
+
+def pack_secrets(secrets: dict[str, Json]) -> bytes:
+    return _encode(secrets)
+
+
+def unpack_secrets(raw: bytes) -> dict[str, Json]:
+    return _decode(raw)

@@ -7,8 +7,7 @@ import asyncio
 from outlive.core import endings
 from outlive.core.endings import Outcome, TerminalStatus
 from outlive.core.errors import InvalidRequest, StaleFence, UpstreamFault
-from outlive.core.events import AnyDraft, Json
-from outlive.core.naming import Renaming
+from outlive.core.events import AnyDraft, Json, Renaming
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse, State
 from outlive.ports.backend import Ending, Route

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from outlive.core.context.assemble import Names
 from outlive.core.context.assemble import assemble as assemble_context
-from outlive.core.context.tool_history import Names
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json
 from outlive.engine.run.compactor import Compactor

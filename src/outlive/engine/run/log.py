@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from outlive.core.errors import StorageUnavailable
-from outlive.core.events import AnyDraft
+from outlive.core.events import AnyDraft, Renaming
 from outlive.core.fold import Fold
-from outlive.core.naming import Renaming
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse
 from outlive.ports.clock import Clock

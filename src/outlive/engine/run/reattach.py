@@ -16,7 +16,7 @@ import msgspec
 from outlive import failpoints
 from outlive.core.errors import LostRun, UpstreamFault
 from outlive.core.events import AnyDraft
-from outlive.core.replay_filter import ReplayFilter
+from outlive.core.recovery import ReplayFilter
 from outlive.engine.run.log import RunLog
 from outlive.engine.run.plans import OpenStream, StepResult
 from outlive.ports.backend import Backend, BackgroundRuns, Ending, ModelCall, Translator

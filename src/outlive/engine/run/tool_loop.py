@@ -13,7 +13,7 @@ from outlive import failpoints
 from outlive.core.errors import BrokenSeal, StaleFence, UpstreamFault
 from outlive.core.events import AnyDraft, Json
 from outlive.core.recovery import OpenText
-from outlive.core.requests.secrets import purpose_of, unpack_secrets
+from outlive.core.requests.tools import purpose_of, unpack_secrets
 from outlive.core.toolcalls import calls
 from outlive.core.toolcalls.buffer import RequestedCall, ToolCallBuffer
 from outlive.core.toolcalls.calls import ToolCall, ToolOutcome

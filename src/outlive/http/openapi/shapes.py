@@ -8,9 +8,8 @@ from msgspec import UNSET, Meta, Struct, defstruct, field
 
 from outlive.core.events import Json
 from outlive.core.requests.checks import REF, Given, kinds_of, note, refer
-from outlive.core.requests.create import ModelName
+from outlive.core.requests.create import Metadata, ModelName, Truncation
 from outlive.core.requests.items import KEPT_ITEMS, KeptItem, OtherItem
-from outlive.core.requests.options import Metadata, Truncation
 from outlive.core.requests.tools import Tool
 from outlive.http.conversations import MAX_ITEMS
 from outlive.http.request import MAX_PAGE
