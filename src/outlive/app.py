@@ -21,7 +21,7 @@ from outlive.core.errors import InvalidRequest, SettingsError
 from outlive.core.ids import IdSource
 from outlive.dialects.build import make_backend
 from outlive.dialects.embedded.backend import MODEL, LocalModel
-from outlive.dialects.transport.http1 import ConnectionPool
+from outlive.dialects.transport.http1 import HttpPool
 from outlive.engine.build import build
 from outlive.engine.engine import Engine, EngineOptions
 from outlive.engine.ephemeral import EphemeralStorage
@@ -84,7 +84,7 @@ async def _open_backends(settings: Settings, stack: contextlib.AsyncExitStack) -
     upstreams = settings.upstreams
     if not upstreams and not settings.agents:
         upstreams = [await stack.enter_async_context(_embedded())]
-    pool, ids = ConnectionPool(), RandomIds()
+    pool, ids = HttpPool(), RandomIds()
     stack.callback(pool.close)
     backends: dict[str, Backend] = {upstream.name: make_backend(upstream, pool, ids) for upstream in upstreams}
     agents = load_agents(settings, ids)

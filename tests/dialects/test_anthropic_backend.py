@@ -14,7 +14,7 @@ from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import AnyDraft, Draft, Json
 from outlive.core.recovery import OpenText
 from outlive.dialects.anthropic.backend import AnthropicBackend
-from outlive.dialects.transport.http1 import ConnectionPool
+from outlive.dialects.transport.http1 import HttpPool
 from outlive.ports.backend import Backend, Ending, ModelCall, Upstream
 from tests.dialects.playback import make_call
 from tests.support.anthropic_upstream import PING, AnthropicUpstream, end, event, say, start, text
@@ -36,7 +36,7 @@ def server() -> Iterator[AnthropicUpstream]:
 
 def ask(server: AnthropicUpstream, call: ModelCall, **fields: Any) -> tuple[list[AnyDraft], Ending]:
     async def main() -> tuple[list[AnyDraft], Ending]:
-        pool = ConnectionPool()
+        pool = HttpPool()
         backend = make_backend(server, pool, **fields)
         translator = backend.translator(call)
         drafts: list[AnyDraft] = []
@@ -56,7 +56,7 @@ def ask(server: AnthropicUpstream, call: ModelCall, **fields: Any) -> tuple[list
     return asyncio.run(main())
 
 
-def make_backend(server: AnthropicUpstream, pool: ConnectionPool, **fields: Any) -> AnthropicBackend:
+def make_backend(server: AnthropicUpstream, pool: HttpPool, **fields: Any) -> AnthropicBackend:
     given = {"name": "claude", "url": server.url, "key": KEY, "key_header": "x-api-key", "developer_role": False}
     return AnthropicBackend(Upstream(**{**given, **fields}), pool, CountingIds())
 
@@ -79,7 +79,7 @@ def fault_of(server: AnthropicUpstream, *steps: Step, **fields: Any) -> Upstream
 
 
 def test_it_is_a_backend(server: AnthropicUpstream) -> None:
-    backend: Backend = make_backend(server, ConnectionPool())
+    backend: Backend = make_backend(server, HttpPool())
     assert (backend.name, backend.continuation) == ("claude", "none")
 
 
@@ -168,7 +168,7 @@ def test_a_connection_serves_again(server: AnthropicUpstream) -> None:
     model = server.model(say("a"))
 
     async def main() -> int:
-        pool = ConnectionPool()
+        pool = HttpPool()
         backend = make_backend(server, pool)
         for _ in range(3):
             async for _ in backend.stream(call_of(model)):
@@ -186,7 +186,7 @@ def test_whoever_stops_reading_hangs_up(server: AnthropicUpstream) -> None:
     model = server.model([start(), *text(0, "a"), HANG])
 
     async def main() -> None:
-        pool = ConnectionPool()
+        pool = HttpPool()
         backend = make_backend(server, pool)
         stream = backend.stream(call_of(model))
         await anext(stream)
@@ -258,7 +258,7 @@ def test_a_model_that_takes_no_prefill_says_so(server: AnthropicUpstream) -> Non
 
 def test_models_are_listed_as_openai_lists_them(server: AnthropicUpstream) -> None:
     async def main() -> list[Json]:
-        pool = ConnectionPool()
+        pool = HttpPool()
         backend = make_backend(server, pool, models={"fast": "second-model"})
         models = await backend.models()
         pool.close()
@@ -274,7 +274,7 @@ def test_tokens_are_counted_by_the_api(server: AnthropicUpstream) -> None:
     model = server.model()
 
     async def main() -> tuple[int | None, int | None, int | None]:
-        pool = ConnectionPool()
+        pool = HttpPool()
         backend = make_backend(server, pool)
         counted = await backend.count(call_of(model, instructions="Be kind."))
         windows = await backend.window("first-model"), await backend.window("nobody")
@@ -288,7 +288,7 @@ def test_tokens_are_counted_by_the_api(server: AnthropicUpstream) -> None:
 
 def test_chat_completions_are_not_passed_through(server: AnthropicUpstream) -> None:
     with pytest.raises(InvalidRequest, match="/v1/responses") as caught:
-        asyncio.run(make_backend(server, ConnectionPool()).pass_through({"model": "m"}))
+        asyncio.run(make_backend(server, HttpPool()).pass_through({"model": "m"}))
     assert (caught.value.param, caught.value.code) == ("model", "unsupported_model")
 
 

@@ -14,7 +14,7 @@ from outlive.core.errors import LostRun, UpstreamFault
 from outlive.core.events import Json
 from outlive.dialects.responses import backend as background_runs
 from outlive.dialects.responses.backend import ResponsesBackend
-from outlive.dialects.transport.http1 import ConnectionPool
+from outlive.dialects.transport.http1 import HttpPool
 from outlive.ports.backend import BackgroundRuns, ModelCall, Upstream
 from tests.dialects.playback import make_call
 from tests.support.responses_upstream import ResponsesUpstream, say, tell
@@ -38,7 +38,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class Session:
     def __init__(self, server: ResponsesUpstream, **fields: Any) -> None:
-        self.pool = ConnectionPool()
+        self.pool = HttpPool()
         upstream = Upstream(name="test", url=server.url, dialect="responses", reattach=True, **fields)
         self.backend = ResponsesBackend(upstream, self.pool, CountingIds())
 
@@ -233,7 +233,7 @@ def test_without_reattach_nothing_lasts(server: ResponsesUpstream) -> None:
     model = server.model([Whole({"object": "response", "output": [], "status": "completed"})])
 
     async def main() -> None:
-        pool = ConnectionPool()
+        pool = HttpPool()
         backend = ResponsesBackend(Upstream(name="t", url=server.url, dialect="responses"), pool, CountingIds())
         assert backend.background_runs is None
         async for _ in backend.stream(call_of(model)):

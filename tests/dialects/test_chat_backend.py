@@ -18,7 +18,7 @@ from outlive.core.events import Json
 from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.chat.backend import ChatBackend
-from outlive.dialects.transport.http1 import ConnectionPool
+from outlive.dialects.transport.http1 import HttpPool
 from outlive.ports.backend import Backend, ModelCall, Upstream
 from outlive.testing import answer, call_chunk, error_chunk, finish_chunk, text_chunk, usage_chunk
 from tests.dialects.playback import assert_sound, make_call, output, wrap
@@ -279,7 +279,7 @@ def test_an_error_in_the_stream_is_a_fault() -> None:
 def test_a_server_that_is_not_there_is_a_fault() -> None:
     async def main() -> None:
         upstream = Upstream(name="gone", url=f"http://127.0.0.1:1/v1?code={KEY}", key=KEY)
-        backend = ChatBackend(upstream, ConnectionPool(), CountingIds())
+        backend = ChatBackend(upstream, HttpPool(), CountingIds())
         await run(backend, make_call(items=[HELLO]))
 
     with pytest.raises(UpstreamFault, match=r"\(gone\) could not be reached: .*refused") as caught:

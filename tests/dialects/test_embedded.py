@@ -17,7 +17,7 @@ from outlive.core.requests.create import CreateResponse
 from outlive.dialects.chat.backend import ChatBackend
 from outlive.dialects.embedded import backend
 from outlive.dialects.embedded.backend import LocalModel, Say
-from outlive.dialects.transport.http1 import ConnectionPool
+from outlive.dialects.transport.http1 import HttpPool
 from outlive.ports.backend import ModelCall, Upstream
 from tests.support.scripting import CountingIds
 
@@ -162,7 +162,7 @@ async def listens(host: str | None, port: int | None) -> bool:
 
 def test_its_tokens_are_counted_as_it_counts_them_and_its_window_is_known():
     async def check(model: LocalModel, upstream: Upstream) -> None:
-        pool = ConnectionPool()
+        pool = HttpPool()
         backend = ChatBackend(upstream, pool, CountingIds())
         item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "How are you today?"}]}
         request = CreateResponse(model="any", input=[], instructions="Be brief.", max_output_tokens=16)

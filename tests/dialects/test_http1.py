@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlive.dialects.transport.http1 import Connection, ConnectionBroken, ConnectionPool, OnPiece
+from outlive.dialects.transport.http1 import Connection, ConnectionBroken, HttpPool, OnPiece
 from tests.engine.virtual_clock import turn
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -42,7 +42,7 @@ async def asked() -> AsyncGenerator[tuple[Connection, asyncio.StreamWriter], Non
         writers.set_result(writer)
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    pool = ConnectionPool()
+    pool = HttpPool()
     try:
         async with asyncio.timeout(5):
             connection = await pool.request("GET", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", b"")

@@ -16,7 +16,7 @@ from outlive.core.events import Json
 from outlive.core.recovery import OpenText
 from outlive.dialects.embedded.backend import LocalModel
 from outlive.dialects.responses.backend import ResponsesBackend
-from outlive.dialects.transport.http1 import ConnectionPool
+from outlive.dialects.transport.http1 import HttpPool
 from outlive.ports.backend import ModelCall, Upstream
 from tests.dialects.playback import assert_sound, make_call, output, wrap
 from tests.support import responses_events as theirs
@@ -47,7 +47,7 @@ class Session:
 
     def __init__(self, server: ResponsesUpstream, **fields: Any) -> None:
         given = {"name": "test", "url": server.url, "dialect": "responses", "key": KEY}
-        self.pool = ConnectionPool()
+        self.pool = HttpPool()
         self.backend = ResponsesBackend(Upstream(**{**given, **fields}), self.pool, CountingIds())
 
     async def __aenter__(self) -> Session:
@@ -267,7 +267,7 @@ def test_a_real_server_answers_and_writes_on() -> None:
 
     async def main() -> None:
         model = LocalModel(lambda _: None)
-        pool = ConnectionPool()
+        pool = HttpPool()
         try:
             given = await model.start()
             upstream = msgspec.structs.replace(given, dialect="responses", reasoning_input="plain")

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
-from outlive.dialects.transport import token_counter
+from outlive.dialects.transport import endpoint, token_counter
 from outlive.ports.backend import ModelCall
 from tests.dialects.upstream import Answer, Server, hang, serve, streaming, whole
 
@@ -79,7 +79,7 @@ def test_what_is_no_number_is_none(answer: Answer) -> None:
 
 
 def test_one_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_counter, "_SECONDS", 0.05)
+    monkeypatch.setattr(endpoint, "_FETCH_SECONDS", 0.05)
     assert count(streaming(then=hang), tokenizer="llamacpp")[0] is None
     assert count(whole({}), tokenizer="llamacpp", url="http://127.0.0.1:1/v1")[0] is None
 

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from outlive.core.events import Json
 from outlive.dialects.chat.backend import ChatBackend
-from outlive.dialects.transport.http1 import ConnectionPool
+from outlive.dialects.transport.http1 import HttpPool
 from outlive.ports.backend import Upstream
 from tests.support.scripting import CountingIds
 
@@ -51,7 +51,7 @@ async def serve(answer: Answer, **fields: Any) -> AsyncGenerator[tuple[ChatBacke
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
-    pool = ConnectionPool()
+    pool = HttpPool()
     upstream = Upstream(**{"name": "test", "url": f"http://127.0.0.1:{port}/v1", **fields})
     backend = ChatBackend(upstream, pool, CountingIds())
     try:

@@ -1,4 +1,4 @@
-"""Which upstream answers a model name, and under what name it knows the model."""
+"""Routing of a model name to an upstream, and to the upstream's own name of the model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from outlive.core.errors import InvalidRequest
 
 
 class Destination(Protocol):
-    """What routing needs to know of an upstream."""
+    """The fields of an upstream that routing needs."""
 
     @property
     def name(self) -> str: ...
@@ -23,7 +23,7 @@ class Destination(Protocol):
 
 
 def route(model: str, upstreams: Sequence[Destination]) -> tuple[str, str]:
-    """The upstream's name and the model's name there; the first upstream takes what no other claims.
+    """Return the upstream's name and the model's name there; the first upstream gets what no other claims.
 
     One upstream is given every name as it is. With several, an alias wins, then a prefix that is an upstream's
     name (other slashes, as in `meta-llama/Llama-3`, belong to the model).

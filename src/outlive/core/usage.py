@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outlive.core.events import Json
 
-# What something has used that did not ask its model.
+# The usage of a response that did not ask a model.
 NOTHING_USED: Json = {
     "input_tokens": 0,
     "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -15,7 +15,7 @@ NOTHING_USED: Json = {
 
 
 def add_usage(one: Json | None, other: Json | None) -> Json | None:
-    """Both together; what one of them does not say counts as nothing."""
+    """Add two usages; a count that one of them lacks is 0."""
     if one is None or other is None:
         return other if one is None else one
     total: Json = {}

@@ -9,7 +9,7 @@ from typing import TypeVar
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.dialects.transport.endpoint import Endpoint, RelayedAnswer
-from outlive.dialects.transport.http1 import ConnectionPool
+from outlive.dialects.transport.http1 import HttpPool
 from outlive.dialects.transport.token_counter import TokenCounter
 from outlive.ports.backend import BackgroundRuns, ContinuationMode, ModelCall, Upstream
 
@@ -25,7 +25,7 @@ class HttpBackend:
     headers: dict[str, str] = {}  # of the dialect; those of the settings win
     list_query: dict[str, str] = {}  # of requests for the list of models
 
-    def __init__(self, upstream: Upstream, pool: ConnectionPool, ids: IdSource, path: str) -> None:
+    def __init__(self, upstream: Upstream, pool: HttpPool, ids: IdSource, path: str) -> None:
         """`path` is that of the requests for answers, below the upstream's URL."""
         self.name = upstream.name
         self.continuation: ContinuationMode = upstream.continuation

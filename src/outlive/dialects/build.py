@@ -1,4 +1,4 @@
-"""Which backend speaks the dialect of an upstream."""
+"""Registry of the dialects: makes the backend of an upstream."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from outlive.core.ids import IdSource
 from outlive.dialects.anthropic.backend import AnthropicBackend
 from outlive.dialects.chat.backend import ChatBackend
 from outlive.dialects.responses.backend import ResponsesBackend
-from outlive.dialects.transport.http1 import ConnectionPool
+from outlive.dialects.transport.http1 import HttpPool
 from outlive.ports.backend import Backend, Upstream
 
 
-def make_backend(upstream: Upstream, pool: ConnectionPool, ids: IdSource) -> Backend:
+def make_backend(upstream: Upstream, pool: HttpPool, ids: IdSource) -> Backend:
     if upstream.dialect == "anthropic":
         return AnthropicBackend(upstream, pool, ids)
     if upstream.dialect == "responses":

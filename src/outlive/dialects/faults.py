@@ -1,4 +1,4 @@
-"""What an upstream's error means: whose fault it was, what to call it, and whether asking again may help."""
+"""Reading of upstream errors: the code of the fault, and if a retry may help."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from outlive.core.errors import UpstreamFault
 
-# Words in an error's `code` or `type`, in any spelling, and what they tell. The first that fits counts.
+# Words in an error's `code` or `type`, in lower case, by cause. The first that matches counts.
 _LENGTH = ("context_length", "exceed_context")
 _LENGTH_MESSAGE = re.compile(
     r"context (length|window|size)|(prompt|input|request|context)[^.]{0,40} too (long|large|many tokens)|max_model_len"
@@ -23,7 +23,7 @@ _RETRYABLE_STATUSES = frozenset({408, 409, 425, 429})
 
 
 def read_fault(error: object, status: int | None = None, retry_after: float | None = None) -> UpstreamFault:
-    """The fault that an error object, or what stands in its place, tells of; `status` is the whole answer's, if any."""
+    """Return the fault for an error object, or whatever stands in its place; `status` is the HTTP answer's, if any."""
     fields = error if isinstance(error, dict) else {}
     words = f"{fields.get('code')} {fields.get('type')}".lower()
     cause = status if status is not None else _read_status(fields.get("code"), fields.get("status"))
@@ -41,7 +41,8 @@ def read_fault(error: object, status: int | None = None, retry_after: float | No
 
 
 def _is_too_long(words: str, message: str, status: int | None) -> bool:
-    """Whether the context does not fit into the model's window. Few servers have a code for it; most say it."""
+    """Return True if the context does not fit into the model's window. Few servers have a code for it; most have it in
+    their message."""
     if any(word in words for word in _LENGTH):
         return True
     return status in (None, 400, 413, 422) and _LENGTH_MESSAGE.search(message) is not None
@@ -64,7 +65,7 @@ def _classify(words: str, status: int | None) -> tuple[str, bool]:
 
 
 def _read_status(*values: object) -> int | None:
-    """An HTTP status among what errors in a stream give as `code`."""
+    """Return the HTTP status that an error in a stream has as its `code` or `status`."""
     for value in values:
         if isinstance(value, str) and value.isdecimal():
             value = int(value)

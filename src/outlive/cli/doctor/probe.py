@@ -23,7 +23,7 @@ from outlive.core.requests.create import CreateResponse
 from outlive.dialects.anthropic.backend import VERSION
 from outlive.dialects.build import make_backend
 from outlive.dialects.transport.endpoint import Endpoint, read_error
-from outlive.dialects.transport.http1 import ConnectionPool
+from outlive.dialects.transport.http1 import HttpPool
 from outlive.ports.backend import Backend, ContinuationMode, ModelCall, Upstream
 
 MOST_TOKENS = 16
@@ -115,7 +115,7 @@ class Prober:
         self.upstream = upstream
         self.expected = _EXPECTED[upstream.dialect]
         self.section = section
-        self.pool = ConnectionPool()
+        self.pool = HttpPool()
         self.model = ""
         # The upstream as it is asked: without `stream_options`, which only one question is about.
         self.asked = replace(upstream, stream_options=False)

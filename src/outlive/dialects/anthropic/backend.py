@@ -17,7 +17,7 @@ from outlive.core.requests.create import CreateResponse
 from outlive.dialects.anthropic.request import check, count_body, render
 from outlive.dialects.anthropic.translator import AnthropicTranslator, to_events
 from outlive.dialects.backend import HttpBackend
-from outlive.dialects.transport.http1 import Connection, ConnectionPool
+from outlive.dialects.transport.http1 import Connection, HttpPool
 from outlive.dialects.transport.stream import read_stream
 from outlive.dialects.transport.token_counter import read_number
 from outlive.ports.backend import ModelCall, OnChunks, Upstream
@@ -37,7 +37,7 @@ class AnthropicBackend(HttpBackend):
     headers = VERSION
     list_query = {"limit": "1000"}  # the list would come in pages
 
-    def __init__(self, upstream: Upstream, pool: ConnectionPool, ids: IdSource) -> None:
+    def __init__(self, upstream: Upstream, pool: HttpPool, ids: IdSource) -> None:
         super().__init__(upstream, pool, ids, "messages")
 
     def check(self, request: CreateResponse) -> None:

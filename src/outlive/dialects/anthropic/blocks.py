@@ -1,8 +1,8 @@
-"""Content as Anthropic's API has it: parts of messages and of outputs as blocks, and thoughts that can be sent back.
+"""Content blocks of Anthropic's API: parts of messages and of outputs, and thoughts that can be sent back.
 
-A thought is kept as a reasoning item whose `encrypted_content` is its seal: which kind of block it was, and what the
-API must get back, unchanged, to know it again. The mark before it distinguishes our seals from those of other vendors,
-whose items may stand in the same history.
+A thought is kept as a reasoning item whose `encrypted_content` is its seal: the kind of block, and the data that the
+API must get back unchanged. Its prefix distinguishes it from the seals of other vendors, whose items may stand in the
+same history.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.dialects.request import TEXT_PARTS, read_parts
 
-# Beginnings of a seal; what the API gave follows.
+# Prefixes of a seal; the API's data follows.
 SIGNATURE, REDACTED = "anthropic:signature:", "anthropic:redacted:"
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*?(;base64)?,", re.I)
@@ -24,7 +24,7 @@ _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _PDF = "application/pdf"
 _TEXT_ENDINGS = (".txt", ".md", ".csv", ".json", ".xml", ".html", ".yaml", ".yml", ".toml", ".py", ".js", ".ts", ".log")
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/yaml", "application/x-yaml")
-_LONG = frozenset({"1h", "12h", "24h", "30m"})  # longer than the five minutes that a cache lasts by itself
+_LONG = frozenset({"1h", "12h", "24h", "30m"})  # longer than the default, five minutes
 
 
 def open_seal(item: Json) -> Json | None:
@@ -41,8 +41,8 @@ def open_seal(item: Json) -> Json | None:
 
 
 def read_blocks(content: object, field: str = "content", *, strict: bool = False) -> list[Json]:
-    """Return content as blocks. The API refuses blocks without a word in them, so they are left out; and so, unless
-    `strict`, is what there is no block for."""
+    """Translate content to blocks. Blank blocks, which the API refuses, are left out; and so, unless `strict`, are
+    parts that there is no block for."""
     return [
         _mark(block, part)
         for part, block in read_parts(content, field, PARTS, strict=strict)

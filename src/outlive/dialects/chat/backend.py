@@ -15,7 +15,7 @@ from outlive.dialects.backend import HttpBackend
 from outlive.dialects.chat.request import check, render
 from outlive.dialects.chat.translator import ChatTranslator, to_chunk
 from outlive.dialects.transport.endpoint import CHAT_PATH
-from outlive.dialects.transport.http1 import Connection, ConnectionPool
+from outlive.dialects.transport.http1 import Connection, HttpPool
 from outlive.dialects.transport.stream import read_stream
 from outlive.ports.backend import ModelCall, OnChunks, Upstream
 
@@ -24,7 +24,7 @@ _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
 
 
 class ChatBackend(HttpBackend):
-    def __init__(self, upstream: Upstream, pool: ConnectionPool, ids: IdSource) -> None:
+    def __init__(self, upstream: Upstream, pool: HttpPool, ids: IdSource) -> None:
         super().__init__(upstream, pool, ids, CHAT_PATH)
 
     def check(self, request: CreateResponse) -> None:

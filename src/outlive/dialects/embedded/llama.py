@@ -1,9 +1,9 @@
-"""The process in which the embedded model lives: llama.cpp's own HTTP server on a free loopback port.
+"""The process of the embedded model: llama.cpp's own HTTP server on a free loopback port.
 
-Run as a program by `local`, never imported by it, so that a crash in native code is not the server's. It imports
-nothing of this package: it starts sooner, and from wherever it is found. It is told on its standard input, one JSON
-line, what to serve; it answers on its standard output, one JSON line, where. When its input ends, its parent is gone
-and it goes too.
+Run as a program by `embedded.backend`, never imported by it, so that a crash in native code does not crash the server.
+It imports nothing of this package: it starts sooner, and from any path. Its settings come on its standard input, as one
+line of JSON; it writes its address to its standard output, as one line of JSON. When its input ends, its parent is
+gone, and it exits.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to take this process along when its parent is killed; where it cannot, the end of input does."""
+    """Let the kernel kill this process when its parent is killed; elsewhere than on Linux, the end of input ends it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def serve(order: dict[str, object]) -> object:
-    """Load the model and listen. The returned server works until it is dropped."""
+def serve(settings: dict[str, object]) -> object:
+    """Load the model and listen. The returned server works until it is garbage-collected."""
     import xllamacpp  # native code, loaded only once the parent is being watched
 
     params = xllamacpp.CommonParams()
-    params.model.path = order["path"]
-    params.model_alias = {order["model"]}
+    params.model.path = settings["path"]
+    params.model_alias = {settings["model"]}
     params.hostnames = ["127.0.0.1"]
-    params.port = order["port"]  # 0: any free one
-    params.api_keys = [order["key"]]  # loopback is open to every user of the machine and to every page in a browser
+    params.port = settings["port"]  # 0: any free one
+    params.api_keys = [settings["key"]]  # loopback is open to every user of the machine and to every page in a browser
     params.cors_origins = ""
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = order["threads"]
-    params.n_parallel = order["slots"]
-    params.n_ctx = order["context"]
-    params.n_predict = order["longest"]  # holds where the caller gives no limit of its own
-    # One thread per open connection, so that callers wait for a slot, not for being heard.
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = settings["threads"]
+    params.n_parallel = settings["slots"]
+    params.n_ctx = settings["context"]
+    params.n_predict = settings["longest"]  # holds where the caller gives no limit of its own
+    # One thread per open connection, so that callers wait for a slot, not for a thread.
     params.n_threads_http = 64
     # Prompts stay in the slots that work on them: no cache beside them, no endpoint that shows them, no log of them.
     params.cache_ram_mib = 0
@@ -49,7 +49,7 @@ def serve(order: dict[str, object]) -> object:
 
 
 def silence() -> None:
-    """From here on not even an error may be written: it might quote a prompt."""
+    """Close all output: from here on even an error message might quote a prompt."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
@@ -65,7 +65,7 @@ def main() -> None:
     silence()
     while sys.stdin.read(1):
         pass
-    os._exit(0)  # nothing here is worth an orderly end, and native threads make it slow
+    os._exit(0)  # nothing needs to be saved, and native threads make an orderly exit slow
 
 
 if __name__ == "__main__":

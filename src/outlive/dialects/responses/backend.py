@@ -24,7 +24,7 @@ from outlive.dialects.backend import HttpBackend
 from outlive.dialects.responses.request import is_encrypted, render
 from outlive.dialects.responses.translator import ResponsesTranslator, to_event
 from outlive.dialects.transport.endpoint import Endpoint
-from outlive.dialects.transport.http1 import Connection, ConnectionPool
+from outlive.dialects.transport.http1 import Connection, HttpPool
 from outlive.dialects.transport.stream import read_stream
 from outlive.dialects.transport.token_counter import read_number
 from outlive.ports.backend import ModelCall, OnChunks, Upstream
@@ -39,7 +39,7 @@ _COUNTED = ("model", "input", "instructions", "tools", "tool_choice", "text", "r
 
 
 class ResponsesBackend(HttpBackend):
-    def __init__(self, upstream: Upstream, pool: ConnectionPool, ids: IdSource) -> None:
+    def __init__(self, upstream: Upstream, pool: HttpPool, ids: IdSource) -> None:
         super().__init__(upstream, pool, ids, _PATH)
         self._runs: ResponsesRuns | None = None
         if upstream.reattach:

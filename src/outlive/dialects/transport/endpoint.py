@@ -1,4 +1,4 @@
-"""One upstream as HTTP sees it: its address, its key, its list of models, and its faults without secrets."""
+"""The HTTP endpoint of one upstream: its address, key, list of models, and faults without secrets."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from outlive.core.events import Json
 from outlive.core.redactor import Redactor
 from outlive.core.requests.body import decode_body
 from outlive.dialects.faults import read_fault
-from outlive.dialects.transport.http1 import BadUrl, ConnectFailed, Connection, ConnectionPool
+from outlive.dialects.transport.http1 import BadUrl, ConnectFailed, Connection, HttpPool
 from outlive.ports.backend import Upstream
 
 CHAT_PATH = "chat/completions"
 
-_SOON_SECONDS = 10.0
+_FETCH_SECONDS = 10.0
 _DRAIN_SECONDS = 1.0
 
 _HEADERS = {
@@ -41,7 +41,7 @@ _RELAYED_FAMILIES = ("openai-", "x-ratelimit-")
 
 
 class RelayedAnswer:
-    """An answer that is passed through as it comes. Whoever has it reads `body` to its end, or closes it."""
+    """An answer that is passed through as it comes. Read `body` to its end, or close it."""
 
     __slots__ = ("_answer", "_endpoint", "headers", "status")
 
@@ -65,17 +65,17 @@ class RelayedAnswer:
             self.close()
 
     def close(self) -> None:
-        # Once only: a connection that was left may be carrying somebody else's answer already.
+        # Once only: a connection that was released may carry another answer already.
         answer, self._answer = self._answer, None
         if answer is not None:
             answer.leave()
 
 
 class Endpoint:
-    """Asks one upstream. The pool is shared by all of them, and is not closed here."""
+    """Sends requests to one upstream. The pool is shared by all of them, and is not closed here."""
 
-    def __init__(self, upstream: Upstream, pool: ConnectionPool, headers: dict[str, str] | None = None) -> None:
-        """`headers` are those of the dialect; what the settings say wins over them."""
+    def __init__(self, upstream: Upstream, pool: HttpPool, headers: dict[str, str] | None = None) -> None:
+        """`headers` are those of the dialect; those of the settings win."""
         self.name = upstream.name
         self.upstream = upstream
         self._redactor = Redactor([upstream.key, *upstream.headers.values(), *upstream.query.values()])
@@ -97,7 +97,7 @@ class Endpoint:
             raise self.broken(error) from error
 
     async def post(self, url: str, data: bytes, headers: dict[str, str] | None = None) -> Connection:
-        """The head of an answer that is no refusal. Raises UpstreamFault."""
+        """Send a request and wait for the head of its answer. Raises UpstreamFault, also for a status but 200."""
         answer = await self.ask("POST", url, data, headers)
         if answer.status == 200:
             return answer
@@ -106,11 +106,12 @@ class Endpoint:
         finally:
             answer.leave()
 
-    async def fetch(self, url: str) -> Any:
-        """The JSON at an address, or None when there is none to be had soon."""
+    async def fetch(self, url: str, body: Json | None = None) -> Any:
+        """Return the JSON at an address, or the JSON that answers a body; None for whatever else happens."""
+        method, data = ("GET", b"") if body is None else ("POST", msgspec.json.encode(body))
         try:
-            async with asyncio.timeout(_SOON_SECONDS):
-                answer = await self._pool.request("GET", url, self._headers)
+            async with asyncio.timeout(_FETCH_SECONDS):
+                answer = await self._pool.request(method, url, self._headers, data)
                 try:
                     return msgspec.json.decode(await answer.read_whole()) if answer.status == 200 else None
                 finally:
@@ -119,16 +120,16 @@ class Endpoint:
             return None
 
     async def refusal(self, answer: Connection) -> UpstreamFault:
-        """The fault that an answer with a status other than 200 tells of."""
+        """Read the fault in an answer with a status other than 200."""
         return await read_refusal(answer, self._redactor)
 
     async def pass_through(self, body: Json) -> RelayedAnswer:
-        """Send a Chat Completions request as it is, and hand back the answer as it comes, errors included (D12)."""
+        """Send a Chat Completions request as it is, and relay the answer as it comes, errors included (D12)."""
         # No upstream is asked to keep anything (D4).
         sent = {**body, "store": False} if self.upstream.sends_store else body
         answer = await self.ask("POST", self.url(CHAT_PATH), msgspec.json.encode(sent))
         if answer.status in (401, 403) or 300 <= answer.status < 400:
-            # Such an answer is about this server's settings, and may quote its key: not for the caller.
+            # Such an answer is about this server's settings, and may quote its key: the caller must not see it.
             try:
                 raise await self.refusal(answer)
             finally:
@@ -136,27 +137,27 @@ class Endpoint:
         return RelayedAnswer(self, answer)
 
     async def models(self, **query: str) -> list[Json]:
-        """The aliases, then what the upstream lists; one that lists nothing has at least its aliases."""
+        """List the aliases, then the upstream's own models; one that lists none has at least its aliases."""
         body = await self.fetch(self.url("models", **query))
         data = body.get("data") if isinstance(body, dict) else None
         models = data if isinstance(data, list) else []
-        told = [_as_model(model, self.name) for model in models if isinstance(model, dict) and model.get("id")]
-        listed = {model["id"]: model for model in told}
+        own = [_as_model(model, self.name) for model in models if isinstance(model, dict) and model.get("id")]
+        listed = {model["id"]: model for model in own}
         found: dict[str, Json] = {}
         for alias, target in self.upstream.models.items():
             found[alias] = {**_as_model({}, self.name), **listed.get(target, {}), "id": alias}
         return [*found.values(), *(model for name, model in listed.items() if name not in found)]
 
     def leave(self, answer: Connection, done: bool) -> None:
-        """Close the connection, unless it can serve again: then wait for its body's end, which comes after the last
-        event."""
+        """Release an answer. If it is `done`, its connection can be used again: wait for the end of the body, which
+        comes after the last event. Otherwise close it."""
         if answer.is_complete or not done:
             answer.leave()
             return
         task = asyncio.get_running_loop().create_task(_drain(answer))
         self._draining.add(task)
         task.add_done_callback(self._draining.discard)
-        # Not in the task itself: one that is cancelled before it begins never comes to its end.
+        # Not in the task itself: one that is cancelled before it begins never runs its `finally`.
         task.add_done_callback(lambda _: answer.leave())
 
     async def close(self) -> None:
@@ -165,7 +166,7 @@ class Endpoint:
         await asyncio.gather(*self._draining, return_exceptions=True)
 
     def broken(self, error: Exception) -> UpstreamFault:
-        """The fault behind an error of the network; neither the URL nor a header is in its message."""
+        """Return the fault for a network error; neither the URL nor a header is in its message."""
         if isinstance(error, ConnectFailed):
             return self._unreachable(error.__cause__)
         if isinstance(error, TimeoutError):
@@ -191,14 +192,14 @@ async def _drain(answer: Connection) -> None:
 
 
 def _reason(error: OSError) -> str:
-    """Why, without where: the error's own words may hold an address."""
+    """Return the reason without the address, which the error's own message may contain."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or type(error).__name__
 
 
 def _make_headers(upstream: Upstream, dialect: dict[str, str]) -> bytes:
-    """The lines that every request carries; what the settings say wins, whatever its spelling."""
+    """Return the header lines of every request; those of the settings win, whatever their case."""
     headers = _HEADERS | dialect
     if upstream.key is not None:
         bearer = upstream.key_header == "authorization"
@@ -212,7 +213,7 @@ def _make_lines(headers: dict[str, str]) -> bytes:
 
 
 def _read_time(written: object) -> int:
-    """Unix seconds of a time that is written as a date; 0 when it is none."""
+    """Return the Unix seconds of an ISO date; 0 when it is none."""
     try:
         return int(datetime.fromisoformat(str(written)).timestamp())
     except (ValueError, OverflowError):
@@ -220,7 +221,7 @@ def _read_time(written: object) -> int:
 
 
 def _as_model(model: Json, owner: str) -> Json:
-    """An OpenAI Model object, whatever the upstream left out or added."""
+    """Make an OpenAI Model object, whatever the upstream left out or added."""
     created = model.get("created")
     return {
         "id": str(model.get("id")),
@@ -235,10 +236,10 @@ _MOST_SECONDS = 10.0  # to wait for it
 
 
 async def read_refusal(response: Connection, redactor: Redactor) -> UpstreamFault:
-    """The fault that an answer with a status other than 200 tells of."""
+    """Return the fault for an answer with a status other than 200."""
     status = response.status
     if status in (401, 403):
-        # No status: to the caller a 401 would say that his own key is wrong.
+        # No status: to the caller a 401 would mean that his own key is wrong.
         return UpstreamFault(f"The model's server refused this server's key (it answered {status}).", retryable=False)
     if status < 400:
         return UpstreamFault(
@@ -254,7 +255,7 @@ async def read_error(response: Connection, redactor: Redactor) -> UpstreamFault:
 
 
 def read_retry_after(headers: dict[str, str]) -> float | None:
-    """The seconds that the upstream asks us to wait; it may say so in milliseconds, in seconds or as a date."""
+    """Return the seconds that the upstream asks to wait, given in milliseconds, in seconds or as a date."""
     try:
         if "retry-after-ms" in headers:
             return max(0.0, float(headers["retry-after-ms"]) / 1000)
@@ -263,7 +264,7 @@ def read_retry_after(headers: dict[str, str]) -> float | None:
         value = headers["retry-after"].strip()
         if value.replace(".", "", 1).isdecimal():
             return float(value)
-        # Its own clock, where it tells it, is the one that its date was made with.
+        # The date was made with its own clock, so that is compared with, where the answer has it.
         now = parsedate_to_datetime(headers["date"]) if "date" in headers else datetime.now(UTC)
         return max(0.0, (parsedate_to_datetime(value) - now).total_seconds())
     except (ValueError, TypeError):
@@ -275,7 +276,7 @@ async def _read_some(response: Connection) -> bytes:
         async with asyncio.timeout(_MOST_SECONDS):
             return await response.read_whole(_MOST_BYTES)
     except OSError:
-        return b""  # the status says enough
+        return b""  # the status is enough
 
 
 def _phrase(status: int) -> str:
@@ -286,11 +287,11 @@ def _phrase(status: int) -> str:
 
 
 def _open_envelope(raw: bytes, response: Connection) -> object:
-    """The error object, in any of the envelopes that servers put it in."""
+    """Return the error object, out of any of the envelopes that servers use."""
     try:
         body = decode_body(raw)
     except InvalidRequest:
-        # A page is written for people with a browser; plain text is a message.
+        # An HTML page is for browsers; plain text is a message.
         return raw.decode(errors="replace") if response.content_type == "text/plain" else _phrase(response.status)
     if isinstance(body, list) and body:
         body = body[0]  # Gemini

@@ -1,4 +1,4 @@
-"""Cuts an upstream's event stream into the payloads of its events, wherever the network cut it."""
+"""Parser of an event stream (SSE): the payloads of its events, wherever the network cut it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _MOST_BYTES = 64 * 1024 * 1024  # of one event; a server that sends more is not 
 
 
 class EventStream:
-    """The payloads in what was read so far. Comments, and fields other than `data`, carry nothing."""
+    """Parses a stream as it is read. Comments, and fields other than `data`, are skipped."""
 
     __slots__ = ("_rest", "done")
 
     def __init__(self) -> None:
         self._rest = b""
-        self.done = False  # whether the upstream has said that nothing follows
+        self.done = False  # `[DONE]` came: nothing follows
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The payloads that this piece completes."""
+        """Return the payloads that this piece completes."""
         read = self._rest + piece
         if b"\r" in read:  # JSON has no raw one; a pair that is cut in half waits in the rest
             read = read.replace(b"\r\n", b"\n")
@@ -37,14 +37,14 @@ class EventStream:
         return payloads
 
     def end(self) -> list[bytes]:
-        """The payload of a last event that lacks its blank line."""
+        """Return the payload of a last event that lacks its blank line."""
         return self.feed(b"\n\n") if self._rest.strip() else []
 
 
 def _join_data(event: bytes) -> bytes:
-    """The payload of an event of any shape: its data lines, joined."""
+    """Return the payload of an event of any shape: its data lines, joined."""
     if event.startswith(b"event: ") and event.count(b"\n") == 1:
-        # A name and a payload, as every event of the Responses API comes; the name is in the payload, too.
+        # A name and a payload, as in every event of the Responses API; the name is in the payload, too.
         _, found, payload = event.partition(b"\ndata: ")
         if found:
             return payload

@@ -1,4 +1,4 @@
-"""The way every token takes: a lean HTTP/1.1 client that sends a request and hands over the answer as it comes.
+"""A lean HTTP/1.1 client, through which every token comes: it sends a request and passes the answer on as it arrives.
 
 A general client costs as much per chunk as all the rest of the path together; an upstream needs little of what it does.
 """
@@ -15,20 +15,20 @@ from urllib.parse import urlsplit
 import httptools
 
 CONNECT_SECONDS = 30.0
-IDLE_SECONDS = 60.0  # how long a connection waits for its next request
-# What may wait to be read before the upstream is made to wait.
+IDLE_SECONDS = 60.0  # until an unused connection is closed
+# Bytes that may wait to be read before reading from the socket stops.
 MOST_BUFFERED = 256 * 1024
 
 Origin = tuple[str, int, bool]  # host, port, TLS
-OnPiece = Callable[[bytes], bool]  # False: that was enough
+OnPiece = Callable[[bytes], bool]  # False: pass no more
 
 
 class BadUrl(ValueError):
-    """That is no http or https URL."""
+    """This is no http or https URL."""
 
 
 class ConnectFailed(ConnectionError):
-    """There is no connection to be had; `__cause__` says why."""
+    """No connection could be made; `__cause__` is the reason."""
 
 
 class ConnectionBroken(ConnectionError):
@@ -41,7 +41,7 @@ class Unanswered(ConnectionBroken):
 
 @lru_cache(maxsize=256)
 def _locate(url: str) -> tuple[Origin, str, str]:
-    """Where a URL leads: the origin, what its Host header says, and the target there."""
+    """Return the origin of a URL, its Host header, and the target there."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadUrl(url)
@@ -50,8 +50,8 @@ def _locate(url: str) -> tuple[Origin, str, str]:
     return (parts.hostname, parts.port or (443 if tls else 80), tls), parts.netloc.rpartition("@")[2], target
 
 
-class ConnectionPool:
-    """Connections that can serve again, by origin."""
+class HttpPool:
+    """Idle connections that can be used again, by origin."""
 
     def __init__(self) -> None:
         self._idle: defaultdict[Origin, list[Connection]] = defaultdict(list)  # the longest idle first
@@ -61,7 +61,7 @@ class ConnectionPool:
     async def request(
         self, method: str, url: str, headers: bytes, body: bytes = b"", patience: float | None = None
     ) -> Connection:
-        """Send a request and wait for the head of its answer, so many seconds at most (else TimeoutError).
+        """Send a request and wait for the head of its answer, `patience` seconds at most (else TimeoutError).
 
         `headers` are whole lines, each with its end.
         """
@@ -74,18 +74,13 @@ class ConnectionPool:
             fresh = connection is None
             if connection is None:
                 connection = await self._connect(origin)
-            answered = False
             try:
                 await connection.ask(message, patience)
-                answered = True
                 return connection
             except Unanswered:
-                # A server may close an idle connection in the moment in which it is used again; a new one will do.
+                # A server may close an idle connection at the moment in which it is used again; a new one will do.
                 if fresh:
                     raise
-            finally:
-                if not answered:
-                    connection.close()
 
     def close(self) -> None:
         if self._sweep is not None:
@@ -98,7 +93,7 @@ class ConnectionPool:
     def keep(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
         self._idle[connection.origin].append(connection)
         if self._sweep is None:
-            # One timer for all of them: one for each would be set and cancelled with every request.
+            # One timer for all: one for each would be set and cancelled with every request.
             self._sweep = loop.call_later(IDLE_SECONDS, self._close_idle, loop)
 
     def _close_idle(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -107,7 +102,7 @@ class ConnectionPool:
             for connection in [each for each in idle if now - each.idle_since >= IDLE_SECONDS]:
                 connection.close()
         left = [idle[0].idle_since + IDLE_SECONDS - now for idle in self._idle.values() if idle]
-        # Those just closed leave the pool in a moment.
+        # Those just closed are removed from the pool in a moment, by `connection_lost`.
         self._sweep = loop.call_later(max(min(left), 1.0), self._close_idle, loop) if left else None
 
     def drop(self, connection: Connection) -> None:
@@ -137,7 +132,7 @@ class ConnectionPool:
 class Connection(asyncio.Protocol):
     """One connection, and the one answer that it is carrying."""
 
-    def __init__(self, pool: ConnectionPool, origin: Origin, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, pool: HttpPool, origin: Origin, loop: asyncio.AbstractEventLoop) -> None:
         self.origin = origin
         self.status = 0
         self.headers: dict[str, str] = {}
@@ -151,8 +146,8 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._complete = False
         self._reusable = False
-        self._lent = False  # carrying somebody's answer
-        self._take: OnPiece | None = None  # who is given what comes, instead of being woken for it
+        self._lent = False  # it carries an answer that is in use
+        self._on_piece: OnPiece | None = None  # is passed what comes, instead of a task being woken for it
         self._head_done = False
         self._error: BaseException | None = None
         self.idle_since = 0.0
@@ -160,14 +155,14 @@ class Connection(asyncio.Protocol):
     # -- asking and reading
 
     async def ask(self, request: bytes, patience: float | None = None) -> None:
-        """Send, and wait for the head of the answer."""
+        """Send, and wait for the head of the answer; without one, the connection is closed."""
         if self._transport is None or self._transport.is_closing():
             raise Unanswered("The connection was closed.")
         self._lent = True
         self.status, self.headers = 0, {}
         self._complete = self._head_done = self._reusable = False
         self._transport.write(request)
-        # A timer of our own: asyncio.timeout costs several times as much, and this is once per response.
+        # A plain timer: asyncio.timeout costs several times as much, and this is once per response.
         timer = None if patience is None else self._loop.call_later(patience, self.fail, TimeoutError())
         try:
             while not self._head_done:
@@ -175,13 +170,15 @@ class Connection(asyncio.Protocol):
         finally:
             if timer is not None:
                 timer.cancel()
+            if not self._head_done:
+                self.close()
 
     @property
     def content_type(self) -> str:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     async def read_whole(self, most: int | None = None) -> bytes:
-        """The rest of the answer, or about that much of it."""
+        """Return the rest of the answer, or about `most` bytes of it."""
         whole = b""
         while piece := await self.read():
             whole += piece
@@ -190,24 +187,24 @@ class Connection(asyncio.Protocol):
         return whole
 
     async def read(self) -> bytes:
-        """What has come since the last time, as one piece; empty at the end of the answer."""
+        """Return what has come since the last call, as one piece; empty at the end of the answer."""
         while not self._pieces:
             if self._complete:
                 return b""
             await self._wait()
         return self._collect()
 
-    async def forward_to(self, take: OnPiece) -> None:
-        """Give what comes to `take` in the moment it is read, which spares it the way through a task. Over when that
-        returns False, or the answer is at its end or broken: `read` goes on from there. What `take` raises, this does.
+    async def forward_to(self, on_piece: OnPiece) -> None:
+        """Pass what comes to `on_piece` in the call that reads it, which saves waking a task. Return when that returns
+        False, or when the answer has ended or broken: `read` goes on from there. An error of `on_piece` is raised here.
         """
         if self._pieces or self._complete:
             return
-        self._take = take
+        self._on_piece = on_piece
         try:
             await self._wait()
         finally:
-            self._take = None
+            self._on_piece = None
 
     def _collect(self) -> bytes:
         pieces, self._pieces, self._buffered = self._pieces, [], 0
@@ -217,12 +214,12 @@ class Connection(asyncio.Protocol):
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def fail(self, error: BaseException) -> None:
-        """Let whoever reads get this error."""
+        """Raise this error in the task that reads."""
         self._error = error
         self._wake()
 
     def leave(self) -> None:
-        """Nobody reads this answer any more: the connection serves again if the answer is over, else it goes."""
+        """Release the answer: the connection returns to the pool if the answer is over, else it is closed."""
         if not self._lent:
             return  # twice in the pool, it would carry two answers at once
         self._lent = False
@@ -266,30 +263,30 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if not self._lent:
-            self.close()  # nobody asked: it would be taken for the next answer
+            self.close()  # without a request: it would be taken for the next answer
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
             self._error = ConnectionBroken("What came is not HTTP.")
             self.close()
-        if self._take is not None and not self._complete and self._error is None:
-            self._give(self._take)
+        if self._on_piece is not None and not self._complete and self._error is None:
+            self._forward(self._on_piece)
             return
         if self._buffered > MOST_BUFFERED and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
         self._wake()
 
-    def _give(self, take: OnPiece) -> None:
+    def _forward(self, on_piece: OnPiece) -> None:
         try:
-            if not self._pieces or take(self._collect()):
+            if not self._pieces or on_piece(self._collect()):
                 return
-        except Exception as error:
-            self._take = None
+        except Exception as error:  # any error of the run's: it belongs to the task in `forward_to`, not to the loop
+            self._on_piece = None
             self._wake(error)
         else:
-            self._take = None
+            self._on_piece = None
             self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -311,16 +308,16 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
-        self._head_done = self.status >= 200  # an interim answer is none
+        self._head_done = self.status >= 200  # an interim answer (1xx) is not the answer
 
     def on_body(self, body: bytes) -> None:
-        if body:  # an empty piece would be taken for the end
+        if body:  # `read` returns an empty piece for the end
             self._pieces.append(body)
             self._buffered += len(body)
 
     def on_message_complete(self) -> None:
         if self._head_done:
             self._complete = True
-            self._reusable = self._parser.should_keep_alive()  # the parser knows only now
+            self._reusable = self._parser.should_keep_alive()  # known to the parser only now
         else:
             self.headers = {}

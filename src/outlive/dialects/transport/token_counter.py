@@ -1,23 +1,18 @@
-"""What an upstream says about tokens: how many a request has, and how many its models can hold."""
+"""Token counts of an upstream: of a request, and of its models' windows."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
-import msgspec
-
-from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
 from outlive.dialects.transport.endpoint import CHAT_PATH, Endpoint
 
-_SECONDS = 10.0  # to wait for a number
-_KEPT_SECONDS = 300.0  # a server may be started anew with another window
+_KEPT_SECONDS = 300.0  # a server may be restarted with another window
 _UNKNOWN_SECONDS = 30.0
 
-# The names under which servers list a model's window, the surest first: what it was started with before what it was
-# trained with.
+# The names under which servers list a model's window, the surest first: the one it was started with before the one it
+# was trained with.
 _WINDOWS = (
     "context_window",
     "loaded_context_length",
@@ -29,12 +24,12 @@ _WINDOWS = (
     "inputTokenLimit",
 )
 
-# What may stand in a chat's body and has no bearing on what is read.
+# Fields of a chat's body that have a bearing on the tokens that the model reads.
 _TOKENIZED = ("model", "messages", "tools", "chat_template_kwargs", "chat_template")
 
 
 class TokenCounter:
-    """Asks one upstream for numbers. It never stands in the way: what cannot be had is None."""
+    """Asks one upstream for numbers. It never raises: a number that cannot be had is None."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -42,7 +37,7 @@ class TokenCounter:
         self._windows: dict[str, tuple[int | None, float]] = {}
 
     async def count_chat(self, body: Json) -> int | None:
-        """How many tokens a Chat Completions request has."""
+        """Count the tokens of a Chat Completions request."""
         if self._upstream.tokenizer == "llamacpp":
             return read_number(await self.ask(f"{CHAT_PATH}/input_tokens", {**body, "stream": False}), "input_tokens")
         if self._upstream.tokenizer == "vllm":
@@ -51,7 +46,7 @@ class TokenCounter:
         return None
 
     async def window(self, model: str, **query: str) -> int | None:
-        """How many tokens a model can hold: as the settings say, else as the server lists it."""
+        """Return a model's window in tokens: as the settings say, else as the server lists it."""
         if self._upstream.context_window is not None:
             return self._upstream.context_window
         known, until = self._windows.get(model, (None, 0.0))
@@ -62,19 +57,11 @@ class TokenCounter:
         return known
 
     async def ask(self, path: str, body: Json) -> Any:
-        """The JSON that answers; None for whatever else happens. `../` leads out of the API's own folder."""
+        """Return the JSON that answers; None for whatever else happens. `../` leads out of the API's own folder."""
         url = self._endpoint.url(path)
         if path.startswith("../"):
             url = url.replace("/v1/../", "/").replace("/../", "/")
-        try:
-            async with asyncio.timeout(_SECONDS):
-                answer = await self._endpoint.ask("POST", url, msgspec.json.encode(body))
-                try:
-                    return msgspec.json.decode(await answer.read_whole()) if answer.status == 200 else None
-                finally:
-                    answer.leave()
-        except (OSError, ValueError, UpstreamFault):
-            return None
+        return await self._endpoint.fetch(url, body)
 
 
 def read_number(answer: Any, name: str) -> int | None:
@@ -83,7 +70,7 @@ def read_number(answer: Any, name: str) -> int | None:
 
 
 def _find_window(listed: Any, model: str) -> int | None:
-    """The window of that model in a list of models; of the only one, if there is but one under whatever name."""
+    """Return the window of that model in a list of models; of the only one, if there is one under whatever name."""
     data = listed.get("data") if isinstance(listed, dict) else None
     models = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
     found = [entry for entry in models if entry.get("id") == model] or (models if len(models) == 1 else [])
