@@ -28,7 +28,6 @@ from outlive.engine.ephemeral import EphemeralStorage
 from outlive.engine.slots import Capacity
 from outlive.engine.sweeper import RetentionPolicy
 from outlive.ports.backend import Backend, Backends, Route, Upstream
-from outlive.ports.ledger import Quota
 from outlive.ports.seal import Seal
 from outlive.ports.storage import Storage
 from outlive.ports.toolbox import Tools
@@ -69,7 +68,7 @@ async def open_engine(settings: Settings, backends: Backends | None = None) -> A
     async with contextlib.AsyncExitStack() as stack:
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"  # of this process, and of no other ever
         storage = await stack.enter_async_context(
-            open_storage(settings.database, name, settings.lease_seconds, _quota(settings))
+            open_storage(settings.database, name, settings.lease_seconds, _read_capacity(settings))
         )
         if backends is None:
             backends = await _open_backends(settings, stack)
@@ -131,12 +130,7 @@ def build_tools(settings: Settings, ids: IdSource, seal: Seal | None) -> Tools:
 def _read_options(settings: Settings, name: str) -> EngineOptions:
     return EngineOptions(
         name=name,
-        capacity=Capacity(
-            running=settings.max_running,
-            queued=settings.max_waiting,
-            running_per_owner=settings.max_running_per_owner,
-            queued_per_owner=settings.max_waiting_per_owner,
-        ),
+        capacity=_read_capacity(settings),
         retention=RetentionPolicy(
             response_days=settings.response_days,
             conversation_days=settings.conversation_days,
@@ -152,8 +146,9 @@ def _read_options(settings: Settings, name: str) -> EngineOptions:
     )
 
 
-def _quota(settings: Settings) -> Quota:
-    return Quota(
+def _read_capacity(settings: Settings) -> Capacity:
+    return Capacity(
+        running=settings.max_running,
         queued=settings.max_waiting,
         running_per_owner=settings.max_running_per_owner,
         queued_per_owner=settings.max_waiting_per_owner,

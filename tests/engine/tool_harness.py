@@ -15,6 +15,7 @@ from outlive.core.toolcalls.calls import ToolOutcome, ToolSpec
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.run.closer import Closer
+from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.log import RunLog
 from outlive.engine.run.run import Run, RunServices
 from outlive.ports.backend import Backend, ContinuationMode
@@ -228,6 +229,7 @@ class ToolHarness:
             clock=self.clock,
             committer=self.committer,
             closer=self.closer(),
+            compactor=Compactor(SecretSeal([b""]), CountingIds(), self.clock),
             tools=self.tools,
         )
 

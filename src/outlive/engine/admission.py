@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 
@@ -30,7 +31,6 @@ from outlive.core.toolcalls.offer import without_server_tools
 from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.ephemeral import EphemeralRuns
 from outlive.engine.retries import Retries
-from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.run import RunServices
 from outlive.engine.worker import Worker
 from outlive.ports.backend import Backend
@@ -73,34 +73,18 @@ class Examined(msgspec.Struct, frozen=True):
     digest: bytes | None  # of the body, if the request may be repeated
 
 
+@dataclass(frozen=True, eq=False)
 class Admitter:
     """Admits requests."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        services: RunServices,
-        worker: Worker,
-        ephemeral: EphemeralRuns,
-        retries: Retries,
-        ids: IdSource,
-        *,
-        limits: Limits,
-        event_names: EventNames = "openai",
-    ) -> None:
-        self._ledger = storage.ledger
-        self._catalog = storage.catalog
-        self._history = storage.history
-        self._route = services.route
-        self._clock = services.clock
-        self._tools = services.tools
-        self._compactor: Compactor | None = services.compactor
-        self._worker = worker
-        self._ephemeral = ephemeral
-        self._retries = retries
-        self._ids = ids
-        self._limits = limits
-        self._event_names = event_names
+    _storage: Storage
+    _services: RunServices
+    _worker: Worker
+    _ephemeral: EphemeralRuns
+    _retries: Retries
+    _ids: IdSource
+    _limits: Limits
+    _event_names: EventNames
 
     async def admit(self, submission: Submission) -> Accepted:
         """Accept a request, or attach it to the response that an earlier try of it made."""
@@ -134,7 +118,7 @@ class Admitter:
         request = parse_create(submission.body, self._ids, self._limits)
         if self._event_names != "openai":
             request = msgspec.structs.replace(request, event_names=self._event_names)
-        backend, model = self._route(request.model)
+        backend, model = self._services.route(request.model)
         if not request.refers:
             self._check(backend, request)
         may_repeat = request.store and (submission.idempotency_key is not None or submission.retry_count is not None)
@@ -142,9 +126,9 @@ class Admitter:
 
     def _check(self, backend: Backend, request: CreateResponse) -> None:
         """Refuse tools that this server does not have, and what the upstream cannot be sent."""
-        if self._tools is not None and request.tools and not backend.stepwise:
-            self._tools.toolbox.check(request)
-            if request.secrets and request.store and self._tools.seal is None:
+        if self._services.tools is not None and request.tools and not backend.stepwise:
+            self._services.tools.toolbox.check(request)
+            if request.secrets and request.store and self._services.tools.seal is None:
                 refuse(NO_SEAL, "tools", "unsupported_parameter")
             request = without_server_tools(request)
         backend.check(request)
@@ -154,13 +138,12 @@ class Admitter:
         found = {item["id"]: item for item in submission.memory.items if "id" in item} if submission.memory else {}
         wanted = [item_id for item_id in find_references(request.input) if item_id not in found]
         if wanted:
-            found |= await self._catalog.stored_items(submission.owner, wanted)
+            found |= await self._storage.catalog.stored_items(submission.owner, wanted)
         request = msgspec.structs.replace(request, input=resolve(request.input, found), refers=False)
-        checked = request
-        if self._compactor is not None:
-            self._compactor.check(submission.owner, request.input)
-            checked = msgspec.structs.replace(request, input=self._compactor.replace_ours(request.input))
-        self._check(self._route(request.model)[0], checked)
+        compactor = self._services.compactor
+        compactor.check(submission.owner, request.input)
+        checked = msgspec.structs.replace(request, input=compactor.replace_ours(request.input))
+        self._check(self._services.route(request.model)[0], checked)
         return request
 
     # -- stored responses
@@ -190,7 +173,7 @@ class Admitter:
 
     def _make_admission(self, submission: Submission, examined: Examined, *, runs: bool) -> tuple[Admission, Fold]:
         request, key, digest = examined.request, submission.idempotency_key, examined.digest
-        now = self._clock.now()
+        now = self._services.clock.now()
         fold, frames = self._open(request, examined.model, now, queued=not runs)
         response_id = str(fold.header["id"])
         admission = Admission(
@@ -210,12 +193,12 @@ class Admitter:
         return admission, fold
 
     def _seal_secrets(self, request: CreateResponse, response_id: str) -> bytes | None:
-        seal = self._tools.seal if self._tools is not None else None
+        seal = self._services.tools.seal if self._services.tools is not None else None
         return None if seal is None else seal.close(pack_secrets(request.secrets), purpose_of(response_id))
 
     async def _write(self, admission: Admission, fold: Fold) -> str | None:
         """Write the admission, and start the run. Returns the id of the earlier response if there was one already."""
-        admitting = self._ledger.admit(admission)
+        admitting = self._storage.ledger.admit(admission)
         self._retries.register(admission, admitting)
         # A future of its own: a transaction that was sent counts, also if the connection is gone by then.
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
@@ -246,8 +229,8 @@ class Admitter:
         elif admitted.lease is not None and admitted.position is not None:
             request, position = admission.request, admitted.position
             claim = Claim(admitted.lease, admission.owner, request, position, 1, NO_CHECKPOINT, request.background)
-            read_at = self._clock.monotonic()
-            self._worker.start(LiveResponse(claim, fold, self._ledger, read_at=read_at, frames=admission.frames))
+            ledger, read_at = self._storage.ledger, self._services.clock.monotonic()
+            self._worker.start(LiveResponse(claim, fold, ledger, read_at=read_at, frames=admission.frames))
         else:
             self._worker.announce_queued()  # a slot may have come free while the transaction was under way
 
@@ -267,7 +250,7 @@ class Admitter:
         opened = None
         try:
             position = await self._locate(submission, request)
-            opened = fold, frames = self._open(request, examined.model, self._clock.now(), queued=False)
+            opened = fold, frames = self._open(request, examined.model, self._services.clock.now(), queued=False)
         finally:
             if opened is None:
                 self._worker.release_slot(owner, runs=True)
@@ -282,7 +265,7 @@ class Admitter:
         """Find the end of the stored history that a response which is not stored continues."""
         memory = submission.memory
         if memory is None:
-            return await self._history.locate(
+            return await self._storage.history.locate(
                 submission.owner, conversation=request.conversation, parent=request.previous_response_id
             )
         if memory.position is None:
@@ -292,7 +275,7 @@ class Admitter:
             return None
         try:
             # The remembered items continue it, so it must still be there (D22).
-            await self._history.locate(submission.owner, conversation=memory.conversation, parent=memory.parent)
+            await self._storage.history.locate(submission.owner, conversation=memory.conversation, parent=memory.parent)
         except (NotFound, InvalidRequest):
             raise _not_found(request, " any more: what came before it was deleted or has expired") from None
         return memory.position

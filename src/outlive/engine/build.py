@@ -55,13 +55,11 @@ def build(
         compactor=Compactor(seal, ids, clock),
     )
     slots = Slots(options.capacity, shared=storage.shared)
-    worker = Worker(options.name, storage, services, live, slots, shutdown, claims=options.claims)
+    worker = Worker(options.name, storage, services, live, slots, shutdown, options.claims)
     ephemeral = EphemeralRuns(memory.ledger, services, live)
     creates = PendingCreates(storage.bell, alone=not storage.shared)
     retries = Retries(storage.catalog, clock, creates)
-    admitter = Admitter(
-        storage, services, worker, ephemeral, retries, ids, limits=options.limits, event_names=options.event_names
-    )
+    admitter = Admitter(storage, services, worker, ephemeral, retries, ids, options.limits, options.event_names)
     contexts = ContextQueries(storage, services, worker)
     sweeper = Sweeper(storage.retention, clock, options.retention)
     notifier = ProgressNotifier(live, storage.bell, clock) if mirrors is not None else None

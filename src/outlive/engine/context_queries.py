@@ -23,7 +23,6 @@ class ContextQueries:
     """Assembles contexts for questions about them."""
 
     def __init__(self, storage: Storage, services: RunServices, worker: Worker) -> None:
-        assert services.compactor is not None
         self._catalog = storage.catalog
         self._history = storage.history
         self._route = services.route

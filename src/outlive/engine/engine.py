@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
-from types import TracebackType
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -162,17 +162,34 @@ class Engine:
         return self._clock.now()
 
     def new_id(self, prefix: str) -> str:
-        """Make an id."""
         return self.ids.new(prefix)
 
     # -- responses
 
-    def create(self, submission: Submission) -> Created:
+    @contextlib.asynccontextmanager
+    async def create(self, submission: Submission) -> AsyncIterator[Created]:
         """Create a response and hold it for the connection that answers: `async with engine.create(...) as created`.
 
         What happens to the connection never ends a stored response; one with `store: false` ends with the block.
         """
-        return Created(self, submission)
+        accepted, parts = await self.admit(submission), self.parts
+        stored, response_id = accepted.request.store, accepted.response_id
+        if stored:
+            parts.creates.add(response_id)
+        try:
+            yield Created(self, submission.owner, accepted)
+        finally:
+            (parts.creates if stored else parts.ephemeral).discard(response_id)
+
+    async def admit(self, submission: Submission) -> Accepted:
+        """Admit a submission. Use `create`, which also cleans up."""
+        try:
+            return await self.parts.admitter.admit(submission)
+        except (OutliveError, ClientDisconnected):
+            if submission.large:
+                # Parts of it may have been staged; nothing of a refused request may stay in a file.
+                self._sweeper.wake()
+            raise
 
     async def follow(self, owner: str, response_id: str, after: int = -1) -> Cursor:
         """Return a cursor behind an event of a stored response. Raises NotFound."""
@@ -219,7 +236,6 @@ class Engine:
         return Page(await asyncio.to_thread(summarise), more)
 
     async def list_input_items(self, owner: str, response_id: str, paging: Paging) -> Page:
-        """List a response's own input."""
         return await self._catalog.input_items(owner, response_id, paging)
 
     async def find_model_of(self, owner: str, response_id: str) -> str | None:
@@ -268,20 +284,16 @@ class Engine:
         return conversation if made == conversation["id"] else await self._catalog.conversation(owner, made)
 
     async def get_conversation(self, owner: str, conversation_id: str) -> Json:
-        """Return a conversation."""
         return await self._catalog.conversation(owner, conversation_id)
 
     async def update_conversation(self, owner: str, conversation_id: str, metadata: dict[str, str]) -> Json:
-        """Replace a conversation's metadata."""
         return await self._conversations.update(owner, conversation_id, metadata)
 
     async def delete_conversation(self, owner: str, conversation_id: str) -> None:
-        """Delete a conversation."""
         await self._conversations.delete(owner, conversation_id)
         self._sweeper.wake()
 
     async def list_conversations(self, owner: str, paging: Paging) -> Page:
-        """List an owner's conversations."""
         return await self._catalog.conversations(owner, paging)
 
     async def add_items(
@@ -293,11 +305,9 @@ class Engine:
         return Page(added, False)
 
     async def list_items(self, owner: str, conversation_id: str, paging: Paging) -> Page:
-        """List a conversation's items."""
         return await self._catalog.items(owner, conversation_id, paging)
 
     async def get_item(self, owner: str, conversation_id: str, item_id: str) -> Json:
-        """Return an item of a conversation."""
         return await self._catalog.item(owner, conversation_id, item_id)
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Json:
@@ -333,77 +343,46 @@ class Engine:
         backend, model = self._backends.route(body["model"])
         return await backend.pass_through({**body, "model": model})
 
-    # -- for `Created`
 
-    async def admit(self, submission: Submission) -> Accepted:
-        """Admit a submission. Use `create`, which also cleans up."""
-        try:
-            return await self.parts.admitter.admit(submission)
-        except (OutliveError, ClientDisconnected):
-            if submission.large:
-                # Parts of it may have been staged; nothing of a refused request may stay in a file.
-                self._sweeper.wake()
-            raise
-
-
+@dataclass(frozen=True, eq=False)
 class Created:
-    """A response in the hands of the connection that created it. Enter it to have it admitted."""
+    """A response in the hands of the connection that created it."""
 
-    __slots__ = ("_engine", "_parts", "_submission", "accepted")
-
-    def __init__(self, engine: Engine, submission: Submission) -> None:
-        self._engine = engine
-        self._parts = engine.parts
-        self._submission = submission
-        self.accepted: Accepted
-
-    async def __aenter__(self) -> Created:
-        self.accepted = await self._engine.admit(self._submission)
-        if self.request.store:
-            self._parts.creates.add(self.id)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self.request.store:
-            self._parts.creates.discard(self.id)
-        else:
-            self._parts.ephemeral.discard(self.id)
+    engine: Engine
+    owner: str
+    accepted: Accepted
 
     @property
     def id(self) -> str:
-        """Id of the response."""
         return self.accepted.response_id
 
     @property
     def request(self) -> CreateResponse:
-        """The request as parsed."""
         return self.accepted.request
 
     def follow(self) -> Cursor:
         """Return a cursor before the first event."""
-        return self._parts.reader.follow(self.id)
+        return self.engine.parts.reader.follow(self.id)
 
     def follow_end(self) -> Cursor:
         """Return a cursor behind the events of the admission, for a caller that waits for the end."""
         fold = self.accepted.fold
-        return self._parts.reader.follow(self.id, fold.last if fold is not None else -1)
+        return self.engine.parts.reader.follow(self.id, fold.last if fold is not None else -1)
 
     async def show(self) -> View:
         """Return the response as admitted, or as it stands if this request attached to an earlier one's."""
         if self.accepted.fold is not None:
             return View(self.accepted.fold.snapshot(), 0.5)
-        return await self._engine.show(self._submission.owner, self.id)
+        return await self.engine.show(self.owner, self.id)
 
     async def mark_answered(self) -> None:
         """Record that the client has its whole answer: a silent retry must not find this response (D17)."""
         if self.request.store:
-            await self._parts.storage.ledger.mark_answered(self.id)
+            await self.engine.parts.storage.ledger.mark_answered(self.id)
 
     def remember(self) -> Memory | None:
         """Return what it takes to continue a response that is not stored; None if it failed or is stored."""
-        return None if self.request.store else self._parts.ephemeral.remember(self.id)
+        return None if self.request.store else self.engine.parts.ephemeral.remember(self.id)
 
 
 def _summarise(record: Record, header: Json | None, queue: Json | None) -> Json:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-import msgspec
-
 from outlive.core.errors import TooMany
+from outlive.ports.ledger import Quota
 
 
-class Capacity(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits on running and queued responses; 0 per owner: no limit of its own."""
+class Capacity(Quota, frozen=True, kw_only=True):
+    """Limits of one server: those that hold over all nodes, and how many responses it runs."""
 
     running: int
-    queued: int
-    running_per_owner: int = 0
-    queued_per_owner: int = 0
 
 
 class Slots:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -40,38 +41,23 @@ def stop(task: asyncio.Task[None]) -> None:
         task.cancel()
 
 
+@dataclass(eq=False)
 class Worker:
     """Runs the stored responses of one server."""
 
-    def __init__(
-        self,
-        name: str,
-        storage: Storage,
-        services: RunServices,
-        live: LiveResponses,
-        slots: Slots,
-        shutdown: Shutdown,
-        *,
-        claims: bool = True,
-    ) -> None:
-        self.name = name
-        self.slots = slots
-        self._ledger = storage.ledger
-        self._journal = storage.journal
-        self._bell = storage.bell
-        self._heartbeat = storage.heartbeat
-        self._services = services
-        self._closer = services.closer
-        self._clock = services.clock
-        self._live = live
-        self._shutdown = shutdown
-        self._claims = claims  # False: stored responses are left to other nodes
-        self._confirmed = True  # the leases of everything that runs here are known to be held
-        self._running: dict[str, Running] = {}
-        self._claiming: asyncio.Task[None] | None = None
-        self._claim_again = False
-        self._cancelling: dict[str, asyncio.Task[None]] = {}
-        self._releasing: set[asyncio.Task[None]] = set()
+    name: str
+    _storage: Storage
+    _services: RunServices
+    _live: LiveResponses
+    slots: Slots
+    _shutdown: Shutdown
+    _claims: bool = True  # False: stored responses are left to other nodes
+    _confirmed: bool = True  # the leases of everything that runs here are known to be held
+    _running: dict[str, Running] = field(default_factory=dict)
+    _claiming: asyncio.Task[None] | None = None
+    _claim_again: bool = False
+    _cancelling: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _releasing: set[asyncio.Task[None]] = field(default_factory=set)
 
     # -- slots
 
@@ -96,8 +82,8 @@ class Worker:
 
     async def recover(self) -> int:
         """Free the leases of dead workers, and claim what is queued. Returns how many were freed."""
-        freed = await self._ledger.free_dead_leases()
-        self.slots.set_queued(await self._ledger.count_queued())
+        freed = await self._storage.ledger.free_dead_leases()
+        self.slots.set_queued(await self._storage.ledger.count_queued())
         self.fill_slots()
         return freed
 
@@ -109,7 +95,7 @@ class Worker:
     def announce_queued(self) -> None:
         """Have a queued response claimed, here or on another node."""
         self.fill_slots()
-        self._bell.ring(Ring("waits"))
+        self._storage.bell.ring(Ring("waits"))
 
     def start(self, live: LiveResponse) -> None:
         """Run a response whose slot is reserved already."""
@@ -136,7 +122,7 @@ class Worker:
             try:
                 claims = await self._claim_some()
             except StorageUnavailable:
-                await self._clock.sleep(STORAGE_PAUSE)
+                await self._services.clock.sleep(STORAGE_PAUSE)
                 continue
             await self._start_all(claims)
             if not claims and not self._claim_again:
@@ -144,7 +130,8 @@ class Worker:
                 return
 
     async def _claim_some(self) -> list[Claim]:
-        claims = await self._ledger.claim(self.name, self.slots.count_free(CLAIM_BATCH), self.slots.busy_owners())
+        free, busy = self.slots.count_free(CLAIM_BATCH), self.slots.busy_owners()
+        claims = await self._storage.ledger.claim(self.name, free, busy)
         for claim in claims:
             self.slots.take_for_queued(claim.owner)
             self._announce_taken(claim.lease)
@@ -152,7 +139,7 @@ class Worker:
 
     def _announce_taken(self, lease: Lease) -> None:
         """Have the worker that ran it before stop, and the nodes that read it subscribe here."""
-        self._bell.ring(Ring("taken", lease.response_id, lease.fence))
+        self._storage.bell.ring(Ring("taken", lease.response_id, lease.fence))
 
     async def _start_all(self, claims: list[Claim]) -> None:
         """Start the claimed responses. A journal that cannot be folded is a bug, and must not hold up the others."""
@@ -169,10 +156,10 @@ class Worker:
         """Make the live response from its journal. A claim must be ended, so this waits for a storage that is down."""
         while True:
             try:
-                fold = await replay(self._journal, claim.lease.response_id)
-                return LiveResponse(claim, fold, self._ledger, read_at=self._clock.monotonic())
+                fold = await replay(self._storage.journal, claim.lease.response_id)
+                return LiveResponse(claim, fold, self._storage.ledger, read_at=self._services.clock.monotonic())
             except StorageUnavailable:
-                await self._clock.sleep(STORAGE_PAUSE)
+                await self._services.clock.sleep(STORAGE_PAUSE)
 
     def _on_done(self, live: LiveResponse, task: asyncio.Task[None]) -> None:
         response_id = live.lease.response_id
@@ -189,7 +176,7 @@ class Worker:
     def _may_claim(self) -> bool:
         """Return True if leases taken now would be held. Not without a heartbeat: other nodes would take them over at
         once. Nor before it is known which were lost meanwhile: a worker might claim what it still runs."""
-        if not self._heartbeat.is_beating():
+        if not self._storage.heartbeat.is_beating():
             self._confirmed = False
         return self._claims and self._confirmed
 
@@ -201,9 +188,9 @@ class Worker:
 
     async def confirm_leases(self) -> None:
         """Stop running what other nodes have taken over: the ring that said so may have been lost."""
-        beating = self._heartbeat.is_beating()
+        beating = self._storage.heartbeat.is_beating()
         held = [running.live for running in self._running.values() if running.live.state is not State.LOST]
-        confirmed = await self._ledger.confirm_leases(self.name, [live.lease for live in held]) if held else []
+        confirmed = await self._storage.ledger.confirm_leases(self.name, [live.lease for live in held]) if held else []
         for live, is_held in zip(held, confirmed, strict=True):
             if not is_held and live.state is not State.ENDED:
                 live.lose()
@@ -220,10 +207,10 @@ class Worker:
     async def _release_later(self, lease: Lease) -> None:
         while True:
             try:
-                await self._ledger.release_leases([lease])
+                await self._storage.ledger.release_leases([lease])
                 break
             except StorageUnavailable:
-                await self._clock.sleep(STORAGE_PAUSE)
+                await self._services.clock.sleep(STORAGE_PAUSE)
         self.slots.hint()
         self.announce_queued()
 
@@ -241,7 +228,7 @@ class Worker:
         await asyncio.shield(task)
 
     async def _cancel(self, response_id: str) -> None:
-        claim = await self._ledger.take_over(response_id, self.name)
+        claim = await self._storage.ledger.take_over(response_id, self.name)
         if claim is None:
             return
         self._announce_taken(claim.lease)
@@ -254,7 +241,7 @@ class Worker:
         if running is not None and running.live.state is not State.ENDED:
             running.live.lose()  # its run may have ended already, and its readers would wait for it
         try:
-            await self._closer.end(live, "cancelled")
+            await self._services.closer.end(live, "cancelled")
         except StaleFence:
             self._release_if_behind(live)  # otherwise another node cancelled it at the same time
         finally:
@@ -262,7 +249,7 @@ class Worker:
 
     async def cancel_abandoned(self, seconds: float) -> None:
         """Cancel foreground runs that had no reader for so long (D1)."""
-        now = self._clock.monotonic()
+        now = self._services.clock.monotonic()
         for response_id, (_, _, live) in list(self._running.items()):
             if not live.claim.background and live.tail.readers == 0 and now - live.tail.read_at > seconds:
                 await self.cancel(response_id)
@@ -306,8 +293,8 @@ class Worker:
             log.warning("releasing leases failed: database unavailable. The next worker recovers these responses")
 
     async def _release_leases(self, released: list[Running]) -> None:
-        await self._ledger.release_leases([running.live.lease for running in released])
-        self._bell.ring(Ring("waits"))
+        await self._storage.ledger.release_leases([running.live.lease for running in released])
+        self._storage.bell.ring(Ring("waits"))
         for running in released:
             running.live.lose()
 
@@ -326,7 +313,7 @@ class Worker:
                 if running.run.can_resume():
                     await self._release_leases([running])
                 else:
-                    await self._closer.fail(live, UpstreamFault(SHUT_DOWN, retryable=False))
+                    await self._services.closer.fail(live, UpstreamFault(SHUT_DOWN, retryable=False))
         except StaleFence:
             pass
         except (StorageUnavailable, TimeoutError):

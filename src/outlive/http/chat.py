@@ -53,12 +53,10 @@ async def _relay(request: Request, passed: PassedAnswer) -> None:
 
 
 async def list_models(request: Request) -> Reply:
-    """List the models."""
     return json_reply({"object": "list", "data": await request.engine.list_models()})
 
 
 async def retrieve_model(request: Request) -> Reply:
-    """Return one model."""
     wanted = request.params["model"]
     for model in await request.engine.list_models():
         if model["id"] == wanted:

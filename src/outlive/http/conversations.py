@@ -17,7 +17,6 @@ MAX_ITEMS = 20
 
 
 async def create(request: Request) -> Reply:
-    """Create a conversation."""
     body = await request.object()
     items, idempotency = await _read(request, body)
     metadata = _read_metadata(body.get("metadata"))
@@ -26,12 +25,10 @@ async def create(request: Request) -> Reply:
 
 
 async def retrieve(request: Request) -> Reply:
-    """Return a conversation."""
     return json_reply(await request.engine.get_conversation(request.owner, request.params["id"]))
 
 
 async def update(request: Request) -> Reply:
-    """Replace a conversation's metadata."""
     body = await request.object()
     if "metadata" not in body:
         raise InvalidRequest("metadata is required.", param="metadata", code="missing_required_parameter")
@@ -40,18 +37,15 @@ async def update(request: Request) -> Reply:
 
 
 async def delete(request: Request) -> Reply:
-    """Delete a conversation."""
     await request.engine.delete_conversation(request.owner, request.params["id"])
     return json_reply({"id": request.params["id"], "object": "conversation.deleted", "deleted": True})
 
 
 async def list_all(request: Request) -> Reply:
-    """List the owner's conversations."""
     return list_reply(await request.engine.list_conversations(request.owner, read_paging(request.query())))
 
 
 async def create_items(request: Request) -> Reply:
-    """Add items to a conversation."""
     body = await request.object()
     if body.get("items") is None:
         raise InvalidRequest("items is required.", param="items", code="missing_required_parameter")
@@ -62,19 +56,16 @@ async def create_items(request: Request) -> Reply:
 
 
 async def list_items(request: Request) -> Reply:
-    """List a conversation's items."""
     paging = read_paging(request.query())
     return list_reply(await request.engine.list_items(request.owner, request.params["id"], paging))
 
 
 async def retrieve_item(request: Request) -> Reply:
-    """Return an item of a conversation."""
     params = request.params
     return json_reply(await request.engine.get_item(request.owner, params["id"], params["item_id"]))
 
 
 async def delete_item(request: Request) -> Reply:
-    """Delete an item of a conversation."""
     params = request.params
     return json_reply(await request.engine.delete_item(request.owner, params["id"], params["item_id"]))
 

@@ -36,9 +36,7 @@ def describe(error: OutliveError) -> tuple[int, Json, dict[str, str]]:
     status, type_ = next(TABLE[cls] for cls in type(error).__mro__ if cls in TABLE)
     param, code = error.param, error.code
     if isinstance(error, UpstreamFault):
-        status = status_of_fault(error)
-        type_ = type_of_fault(status)
-        param, code = name_of_fault(error)
+        status, type_, param, code = describe_fault(error)
     headers: dict[str, str] = {}
     retry_after = getattr(error, "retry_after", None)
     if retry_after is not None:
@@ -52,26 +50,19 @@ def envelope(message: str, type_: str, param: str | None = None, code: str | Non
     return {"error": {"message": message, "type": type_, "param": param, "code": code}}
 
 
-def name_of_fault(fault: UpstreamFault) -> tuple[str | None, str | None]:
-    """Return the parameter and the code of an upstream's failure, for a caller who waited for it. Only there a context
-    that is too long has a code of its own: a response's own error has none for it (D20)."""
-    code = fault.code
+def describe_fault(fault: UpstreamFault) -> tuple[int, str, str | None, str | None]:
+    """Return the status, type, parameter and code of an upstream's failure, for a caller who waited for it (D21). Only
+    there a context that is too long has a code of its own: a response's own error has none for it (D20)."""
     if fault.too_long:
         code = "context_length_exceeded"
-        return "input", code
-    return None, code
+        return 400, "invalid_request_error", "input", code
+    status = fault.status or 0
+    if status < 400:  # the upstream gave no answer at all, or one that broke off
+        status = 504 if fault.timed_out else 502
+    return status, type_of_status(status), None, fault.code
 
 
-def status_of_fault(fault: UpstreamFault) -> int:
-    """Return the HTTP status of an upstream's failure, for a caller who waited for it (D21)."""
-    if fault.too_long:
-        return 400
-    if fault.status is not None and fault.status >= 400:
-        return fault.status
-    return 504 if fault.timed_out else 502
-
-
-def type_of_fault(status: int) -> str:
+def type_of_status(status: int) -> str:
     """Return the `type` of an upstream's failure, by the HTTP status that the caller gets."""
     if status == 429:
         return "rate_limit_error"

@@ -17,7 +17,7 @@ from outlive.core.usage import NOTHING_USED
 from outlive.engine.admission import Submission
 from outlive.engine.delivery.reader import Cursor, StreamInterrupted
 from outlive.engine.engine import Created, View
-from outlive.http.errors import STATUS_OF_CODE, encode, envelope, name_of_fault, status_of_fault, type_of_fault
+from outlive.http.errors import STATUS_OF_CODE, describe_fault, encode, envelope, type_of_status
 from outlive.http.request import (
     Reply,
     Request,
@@ -87,24 +87,20 @@ async def retrieve(request: Request) -> Reply | None:
 
 
 async def cancel(request: Request) -> Reply:
-    """Cancel a response."""
     return _show(await request.engine.cancel(request.owner, request.params["id"]))
 
 
 async def delete(request: Request) -> Reply:
-    """Delete a response."""
     await request.engine.delete(request.owner, request.params["id"])
     return json_reply({"id": request.params["id"], "object": "response", "deleted": True})
 
 
 async def list_input_items(request: Request) -> Reply:
-    """List a response's own input."""
     paging = read_paging(request.query())
     return list_reply(await request.engine.list_input_items(request.owner, request.params["id"], paging))
 
 
 async def list_all(request: Request) -> Reply:
-    """List the owner's responses."""
     query = request.query()
     statuses = [status for name, value in query if name == "status" for status in value.split(",")]
     for status in statuses:
@@ -190,12 +186,16 @@ def _conclude(response_id: str, final: bytes, cause: UpstreamFault | None) -> Re
         body = envelope(f"Response {response_id} was cancelled.", "invalid_request_error", None, "response_cancelled")
         return Reply(encode(body), 400, headers)
     error = end.error or {}
-    param, code = (None, error.get("code")) if cause is None else name_of_fault(cause)
-    status = status_of_fault(cause) if cause is not None else STATUS_OF_CODE.get(code or "", 502)
-    if cause is not None and cause.retry_after is not None:
-        headers["retry-after"] = str(max(1, round(cause.retry_after)))
+    if cause is None:
+        param, code = None, error.get("code")
+        status = STATUS_OF_CODE.get(code or "", 502)
+        type_ = type_of_status(status)
+    else:
+        status, type_, param, code = describe_fault(cause)
+        if cause.retry_after is not None:
+            headers["retry-after"] = str(max(1, round(cause.retry_after)))
     message = f"{error.get('message') or 'The response failed.'} (response {response_id})"
-    return Reply(encode(envelope(message, type_of_fault(status), param, code)), status, headers)
+    return Reply(encode(envelope(message, type_, param, code)), status, headers)
 
 
 def _unfinished(created: Created) -> ShuttingDown:

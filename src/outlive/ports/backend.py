@@ -82,14 +82,12 @@ class Translator(Protocol):
 
         Raises UpstreamFault for a chunk that reports a failure.
         """
-        ...
 
     def end(self) -> tuple[list[AnyDraft], Ending]:
         """Return, after the last chunk, the drafts that close what is open, and the end of the answer.
 
         Raises UpstreamFault for a stream that stopped without a finish.
         """
-        ...
 
 
 class PassedAnswer(Protocol):
@@ -108,17 +106,14 @@ class BackgroundRuns(Protocol):
 
     def submit(self, call: ModelCall) -> AsyncGenerator[list[bytes], None]:
         """Call the model. The first chunks hold the upstream's id of the run, which `read_id` finds."""
-        ...
 
     def follow(self, run_id: str) -> AsyncGenerator[list[bytes], None]:
         """Stream a run from its first chunk on. Raises LostRun when the upstream does not have it."""
-        ...
 
     def read_id(self, chunks: list[bytes]) -> str | None: ...
 
     def dismiss(self, run_id: str, *, running: bool) -> None:
         """Delete the upstream's copy of a run, in the background; a running one is stopped first."""
-        ...
 
 
 class Backend(Protocol):
@@ -142,15 +137,12 @@ class Backend(Protocol):
         A backend may give chunks to `on_chunks` instead, in the moment they are read; after that has returned False it
         yields, with or without chunks, before it gives more. An exception of `on_chunks` leaves the generator.
         """
-        ...
 
     async def pass_through(self, body: Json) -> PassedAnswer:
         """Send a Chat Completions request as it is. Raises UpstreamFault when there is no answer."""
-        ...
 
     async def models(self) -> list[Json]:
         """List the upstream's models, as OpenAI `Model` objects under the names that callers use."""
-        ...
 
     async def count(self, call: ModelCall) -> int | None:
         """Count the tokens of a call's input; None when the upstream cannot."""

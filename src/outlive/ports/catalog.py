@@ -38,7 +38,6 @@ class Catalog(Protocol):
 
     async def status(self, owner: str, response_id: str) -> str | None:
         """Return the status of a response; None when it does not exist."""
-        ...
 
     async def responses(
         self, owner: str, paging: Paging, *, statuses: list[str], conversation: str | None
@@ -46,17 +45,14 @@ class Catalog(Protocol):
 
     async def queue(self, response_ids: list[str]) -> dict[str, int]:
         """Return the places in the queue (1: the next to be taken) of those of these responses that are queued."""
-        ...
 
     async def input_items(self, owner: str, response_id: str, paging: Paging) -> Page: ...
 
     async def idempotent(self, owner: str, kind: str, key: str) -> tuple[bytes, str] | None:
         """Return the digest and the target that an Idempotency-Key was first used for."""
-        ...
 
     async def unanswered(self, owner: str, digest: bytes, since: float) -> list[str]:
         """Find responses to the same body whose creating connection has not had its answer, newest first."""
-        ...
 
     async def conversation(self, owner: str, conversation_id: str) -> Json: ...
 
@@ -68,4 +64,3 @@ class Catalog(Protocol):
 
     async def stored_items(self, owner: str, item_ids: list[str]) -> dict[str, Json]:
         """Find items by their ids in any response or conversation; ids of none are left out."""
-        ...

@@ -10,10 +10,8 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Unix time in seconds."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds that never go back."""
-        ...
 
     async def sleep(self, seconds: float) -> None: ...

@@ -16,19 +16,15 @@ class Heartbeat(Protocol):
 
     async def start(self) -> None:
         """Return after the first beat: from then on the leases that this worker takes are its own."""
-        ...
 
     def tick(self) -> None:
         """Show that the loop is alive. Without this for `HUNG_SECONDS` the beats stop until the next tick."""
-        ...
 
     def is_beating(self) -> bool:
         """Return True if the last beat is valid, so that leases taken now are this worker's own. Costs nothing."""
-        ...
 
     async def stop(self) -> None:
         """Withdraw the last beat: the worker is gone, and its leases are free for any worker at once."""
-        ...
 
 
 class NoHeartbeat:

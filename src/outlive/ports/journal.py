@@ -22,11 +22,9 @@ class Journal(Protocol):
         None when there are none yet, an empty batch when the response has ended and there will be none. Raises NotFound
         when the response does not exist, or was erased.
         """
-        ...
 
     async def read_many(self, after: dict[str, int], max_bytes: int) -> dict[str, Batch | None]:
         """Read several responses at once, each after its number, as `read` does.
 
         None for one that was erased; one with nothing new is left out.
         """
-        ...

@@ -143,18 +143,15 @@ class RunLedger(Protocol):
 
     def append(self, entries: list[Entry]) -> asyncio.Future[AppendResults]:
         """Write all entries in one commit; an entry that is not WRITTEN leaves out its own rows only."""
-        ...
 
     def close(self, closing: Closing) -> asyncio.Future[None]:
         """Write the terminal event, snapshot and turn, and drop the lease and the conversation's lock.
 
         Raises StaleFence or Behind.
         """
-        ...
 
     async def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint that the next worker to run the response starts from."""
-        ...
 
 
 class Ledger(RunLedger, Protocol):
@@ -166,45 +163,36 @@ class Ledger(RunLedger, Protocol):
         A ledger that several nodes share also enforces their common limits (`Quota`): raises MustWait when this owner
         has enough running already, and TooMany when too many are queued.
         """
-        ...
 
     async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
         """Take up to `limit` queued responses, foreground first, then oldest; counts an attempt for each.
 
         Where nodes share the ledger, takes no more of an owner's than may run on all nodes together (`Quota`).
         """
-        ...
 
     async def take_over(self, response_id: str, worker: str) -> Claim | None:
         """Raise the fence of a response and take its lease from any worker. None if it has ended. Counts no attempt."""
-        ...
 
     async def release_leases(self, leases: list[Lease]) -> None:
         """Return responses to the queue, taking back the attempt that was counted for each."""
-        ...
 
     async def confirm_leases(self, worker: str, leases: list[Lease]) -> list[bool]:
         """Check which of these leases a worker still holds.
 
         A lease that was freed because the worker seemed dead, and was not claimed since, is given back to it.
         """
-        ...
 
     async def free_dead_leases(self) -> int:
         """Queue the responses of dead workers for any worker to claim. Returns their number."""
-        ...
 
     async def count_queued(self) -> dict[str, int]:
         """Count the queued responses by owner."""
-        ...
 
     async def mark_answered(self, response_id: str) -> None:
         """Record that the creating connection has its whole answer: a silent retry must not find the response."""
-        ...
 
     async def delete(self, owner: str, response_id: str) -> None:
         """Delete a finished response. Its bytes are erased later, by `Retention.erase`. Raises NotFound."""
-        ...
 
 
 class EphemeralLedger(RunLedger, Protocol):
@@ -214,8 +202,6 @@ class EphemeralLedger(RunLedger, Protocol):
 
     def holds(self, response_id: str) -> bool:
         """Return True if the response was admitted here and not forgotten yet."""
-        ...
 
     def forget(self, response_id: str) -> None:
         """Drop all that is left of a response once it has no reader."""
-        ...

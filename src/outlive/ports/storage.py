@@ -26,13 +26,11 @@ class Conversations(Protocol):
 
         `large`: the items are too large for one uninterrupted write.
         """
-        ...
 
     async def update(self, owner: str, conversation_id: str, metadata: dict[str, str]) -> Json: ...
 
     async def delete(self, owner: str, conversation_id: str) -> None:
         """Delete a conversation. A response that runs in it still ends, but its turn is not added."""
-        ...
 
     async def add_items(
         self,
@@ -44,11 +42,9 @@ class Conversations(Protocol):
         large: bool = False,
     ) -> list[Json]:
         """Append items, without those whose ids are there already. Raises ConversationLocked."""
-        ...
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Json:
         """Delete an item. Returns the conversation. Raises ConversationLocked."""
-        ...
 
 
 class Retention(Protocol):
@@ -56,19 +52,15 @@ class Retention(Protocol):
 
     async def expire(self, *, responses_before: float | None, conversations_before: float | None, limit: int) -> int:
         """Delete what was last used before these times. Returns the number of deleted things."""
-        ...
 
     async def erase(self, limit: int) -> int:
         """Erase the bytes of some deleted things that no unfinished run needs. Returns 0 when nothing is left."""
-        ...
 
     async def forget_keys(self, before: float) -> None:
         """Erase Idempotency-Keys and records of unanswered creates that are older."""
-        ...
 
     async def scrub(self) -> None:
         """Make sure that erased bytes are in no file any more."""
-        ...
 
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,7 +57,6 @@ class Tool(Protocol):
 
     async def call(self, invocation: Invocation) -> ToolOutcome:
         """Make the call. A failure is an outcome too; cancelling stops the call as far as it can be stopped."""
-        ...
 
 
 class SessionRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,15 +83,12 @@ class Toolbox(Protocol):
 
     def check(self, request: CreateResponse) -> None:
         """Raise InvalidRequest, naming the parameter, for tools that this server does not have."""
-        ...
 
     def serves(self, request: CreateResponse) -> bool:
         """Return True if a run of this request uses tools of the server's own."""
-        ...
 
     async def open(self, session_request: SessionRequest) -> ToolSession:
         """Open the tools of one run. Raises UpstreamFault when a server of tools cannot be reached."""
-        ...
 
 
 class Tools(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,10 +11,13 @@ from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
 from outlive.engine.run import context
+from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.context import STORAGE_TRIES, ContextLoader
 from outlive.engine.run.log import STORAGE_PAUSE
 from outlive.ports.ledger import NO_CHECKPOINT, Claim, Lease, Memory, Position
+from outlive.storage.seal import SecretSeal
 from tests.engine.harness import FixedClock
+from tests.support.scripting import CountingIds
 
 POSITION = Position(1, 5)
 
@@ -56,7 +59,8 @@ def make_loader(
 ) -> ContextLoader:
     request = CreateResponse(model="m", input=[message("now")], **fields)
     claim = Claim(Lease("resp_1", 1, 1), "ann", request, position, 1, NO_CHECKPOINT, False, memory=memory)
-    return ContextLoader(claim, history, None, clock or FixedClock())
+    clock = clock or FixedClock()
+    return ContextLoader(claim, history, Compactor(SecretSeal([b""]), CountingIds(), clock), clock)
 
 
 def ids(items: list[Json]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from dataclasses import dataclass, field
 
 from outlive.core.errors import StorageUnavailable
 from outlive.engine.cluster.mirrors import Mirrors
@@ -25,34 +26,24 @@ MAX_POLL_SECONDS = 5.0
 SUBSCRIBE_EVERY = 5
 
 
+@dataclass(eq=False)
 class Node:
     """Acts on rings, and polls for what a lost ring would have said: the database alone holds the truth."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        worker: Worker,
-        mirrors: Mirrors,
-        remote_folds: RemoteFolds,
-        notifier: ProgressNotifier,
-        creates: PendingCreates,
-    ) -> None:
-        self._ledger = storage.ledger
-        self._bell = storage.bell
-        self._heartbeat = storage.heartbeat
-        self._worker = worker
-        self._mirrors = mirrors
-        self._remote_folds = remote_folds
-        self._notifier = notifier
-        self._creates = creates
-        self._poll_now = asyncio.Event()
-        self._polls = 0
-        self._failing = False
+    _storage: Storage
+    _worker: Worker
+    _mirrors: Mirrors
+    _remote_folds: RemoteFolds
+    _notifier: ProgressNotifier
+    _creates: PendingCreates
+    _poll_now: asyncio.Event = field(default_factory=asyncio.Event)
+    _polls: int = 0
+    _failing: bool = False
 
     async def start(self) -> None:
         """Join the cluster: send heartbeats and listen to the bell."""
-        await self._heartbeat.start()
-        self._bell.listen(self.on_ring)
+        await self._storage.heartbeat.start()
+        self._storage.bell.listen(self.on_ring)
 
     async def run(self) -> None:
         """Tick and poll until cancelled."""
@@ -62,8 +53,8 @@ class Node:
 
     async def stop(self) -> None:
         """Leave the cluster: what this node still holds is free for the others at once."""
-        await self._heartbeat.stop()
-        self._bell.ring(Ring("waits"))
+        await self._storage.heartbeat.stop()
+        self._storage.bell.ring(Ring("waits"))
 
     def on_ring(self, ring: Ring) -> None:
         """Act on the ring of another node."""
@@ -88,7 +79,7 @@ class Node:
     async def _tick(self) -> None:
         # Apart from the polls: one that waits for the database must not make the event loop look hung.
         while True:
-            self._heartbeat.tick()
+            self._storage.heartbeat.tick()
             await asyncio.sleep(POLL_SECONDS)
 
     async def _poll(self) -> None:
@@ -114,7 +105,7 @@ class Node:
         self._polls += 1
         self._remote_folds.drop_old()
         await self._worker.confirm_leases()
-        if freed := await self._ledger.free_dead_leases():
+        if freed := await self._storage.ledger.free_dead_leases():
             log.warning("node died or is unreachable: taking over responses=%d", freed)
-            self._bell.ring(Ring("waits"))
+            self._storage.bell.ring(Ring("waits"))
         self._worker.find_work()

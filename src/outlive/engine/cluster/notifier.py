@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
 
 from outlive.engine.delivery.live import LiveResponses
@@ -14,15 +15,13 @@ from outlive.ports.clock import Clock
 SUBSCRIPTION_SECONDS = 15.0
 
 
+@dataclass(slots=True, eq=False)
 class Subscription:
-    """A response that is read on other nodes: the number they were last notified of, and until when to ring."""
+    """A response that is read on other nodes."""
 
-    __slots__ = ("notified", "tail", "until")
-
-    def __init__(self, tail: Tail, notified: int, until: float) -> None:
-        self.tail = tail
-        self.notified = notified
-        self.until = until
+    tail: Tail
+    notified: int  # the number that they were last notified of
+    until: float  # when to stop ringing
 
 
 class ProgressNotifier:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from outlive.core.errors import NotFound, UpstreamFault
 from outlive.core.events import KEEP_ALIVE_FRAME, Json, is_last
@@ -218,25 +219,19 @@ class Cursor:
             raise StreamInterrupted from None  # deleted while being read: no terminal event will come
 
 
+@dataclass(eq=False)
 class Reader:
     """Gives out cursors, and folds of running responses."""
 
-    def __init__(
-        self,
-        live: LiveResponses,
-        journal: Journal,
-        clock: Clock,
-        shutdown: Shutdown,
-        keep_alive: float,
-        mirrors: Mirrors | None = None,
-    ) -> None:
-        self.live = live
-        self.journal = journal
-        self.clock = clock
-        self.shutdown = shutdown
-        self.keep_alive = keep_alive
-        self.mirrors = mirrors  # None on a single server: what does not run here runs nowhere
-        self.remote_folds = RemoteFolds(journal, clock) if mirrors is not None else None
+    live: LiveResponses
+    journal: Journal
+    clock: Clock
+    shutdown: Shutdown
+    keep_alive: float
+    mirrors: Mirrors | None = None  # None on a single server: what does not run here runs nowhere
+
+    def __post_init__(self) -> None:
+        self.remote_folds = RemoteFolds(self.journal, self.clock) if self.mirrors is not None else None
 
     def follow(self, response_id: str, after: int = -1) -> Cursor:
         """Return a cursor behind that event."""

@@ -26,7 +26,7 @@ class ContextLoader:
 
     __slots__ = ("_claim", "_clock", "_compactor", "_history", "_items")
 
-    def __init__(self, claim: Claim, history: History, compactor: Compactor | None, clock: Clock) -> None:
+    def __init__(self, claim: Claim, history: History, compactor: Compactor, clock: Clock) -> None:
         self._claim = claim
         self._clock = clock
         self._history = history
@@ -53,7 +53,7 @@ class ContextLoader:
         request, history = self._claim.request, await self.history()
         # Reasoning that was cut off is left out: the model reasons anew.
         given = [*request.input, *filter(_is_whole, own)] if own else request.input
-        if self._compactor is not None and self._compactor.is_needed(history, given):
+        if self._compactor.is_needed(history, given):
             history, given = self._compactor.open(self._claim.owner, [*history, *given]), []
         if len(history) + len(given) > MANY_ITEMS:
             return await asyncio.to_thread(assemble_context, history, given, names)

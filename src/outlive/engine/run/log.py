@@ -38,7 +38,6 @@ class RunLog:
 
     @property
     def response_id(self) -> str:
-        """Id of the response."""
         return self._live.lease.response_id
 
     @property

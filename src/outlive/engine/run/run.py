@@ -69,9 +69,9 @@ class RunServices(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     committer: Committer
     closer: Closer
+    compactor: Compactor
     run_seconds: float | None = None  # None: no limit
     tools: Tools | None = None
-    compactor: Compactor | None = None
 
 
 class Run:
@@ -204,12 +204,10 @@ class Run:
 
     def _make_fitting(self, backend: Backend) -> Fitting | None:
         """Return None for nearly all requests, which want their context as it is."""
-        request, compactor = self._request, self._services.compactor
-        if compactor is None or not (
-            request.truncation == "auto" or request.context_management is not None or request.compacts
-        ):
+        request = self._request
+        if not (request.truncation == "auto" or request.context_management is not None or request.compacts):
             return None
-        return Fitting(self._log, self._context, compactor, backend, self._model)
+        return Fitting(self._log, self._context, self._services.compactor, backend, self._model)
 
     async def _prepare(self, backend: Backend) -> MakeCall:
         """Return how to ask: with the same context each time, or with one that holds the output so far."""

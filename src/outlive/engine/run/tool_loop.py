@@ -92,7 +92,6 @@ class ToolLoop:
         self._plan = ToolPlan(claim.request, self._session, self._tools.ids, self._tools.max_steps)
 
     async def close(self) -> None:
-        """Close the tools."""
         await self._session.close()
 
     async def resume(self) -> Finish | None:
