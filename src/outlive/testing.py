@@ -12,7 +12,7 @@ import contextlib
 import tempfile
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -27,17 +27,10 @@ from outlive.dialects.chat.translator import ChatTranslator
 from outlive.ports.backend import Backend, Backends, ContinuationMode, ModelCall, OnChunks
 from outlive.server import EngineServer, listen
 
-
-class Waitable(Protocol):
-    """A point to wait at in the server's event loop, such as an `asyncio.Event`."""
-
-    async def wait(self) -> object: ...
-
-
 # Seconds between two looks at a `threading.Event`.
 POLL_SECONDS = 0.005
 
-Step: TypeAlias = str | bytes | list[bytes] | float | threading.Event | Waitable | BaseException
+Step: TypeAlias = str | bytes | list[bytes] | float | threading.Event | asyncio.Event | BaseException
 Script: TypeAlias = Sequence[Step]
 
 

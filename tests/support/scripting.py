@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
 
 
-class Gate:
-    """A point in a script where the model waits until the test opens it."""
+class Gate(asyncio.Event):
+    """An event that records when a script waits for it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.reached = asyncio.Event()
-        self._opened = asyncio.Event()
 
     def open(self) -> None:
-        self._opened.set()
+        self.set()
 
-    async def wait(self) -> None:
+    async def wait(self) -> Literal[True]:
         self.reached.set()
-        await self._opened.wait()
+        return await super().wait()
 
 
 class CountingIds:

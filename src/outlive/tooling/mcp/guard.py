@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import httpx2
 
@@ -63,13 +64,13 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
 
+@dataclass
 class _BoundedStream(httpx2.AsyncByteStream):
     """Breaks off an answer that is too long. A stream of events may go on, as long as each of them ends."""
 
-    def __init__(self, inner: httpx2.AsyncByteStream, max_bytes: int, by_event: bool) -> None:
-        self._inner = inner
-        self._max_bytes = max_bytes
-        self._by_event = by_event
+    _inner: httpx2.AsyncByteStream
+    _max_bytes: int
+    _by_event: bool
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         length = 0
