@@ -10,7 +10,8 @@ from aiohttp import web
 
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
-from outlive.dialects.transport import endpoint, token_counter
+from outlive.dialects import backend as http_backend
+from outlive.dialects.transport import endpoint
 from outlive.ports.backend import ModelCall
 from tests.dialects.upstream import Answer, Server, hang, serve, streaming, whole
 
@@ -129,7 +130,7 @@ def test_it_is_asked_once_for_a_while() -> None:
 
 
 def test_and_again_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_counter, "_KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(http_backend, "_KEPT_SECONDS", 0.0)
     asked: list[web.Request] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:

@@ -3,38 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.dialects.transport.endpoint import Endpoint, RelayedAnswer
 from outlive.dialects.transport.http1 import HttpPool
-from outlive.dialects.transport.token_counter import TokenCounter
 from outlive.ports.backend import BackgroundRuns, ContinuationMode, ModelCall, Upstream
 
 T = TypeVar("T")
 
 _MANY_ITEMS = 500
+_KEPT_SECONDS = 300.0  # a server may be restarted with another window
+_UNKNOWN_SECONDS = 30.0
+
+# The names under which servers list a model's window, the surest first: the one it was started with before the one it
+# was trained with.
+_WINDOWS = (
+    "context_window", "loaded_context_length", "max_model_len", "n_ctx", "context_length", "max_context_length",
+    "max_input_tokens", "inputTokenLimit",
+)  # fmt: skip
 
 
 class HttpBackend:
     """One upstream. The pool is shared by all of them, and is not closed here."""
 
     stepwise = False
+    path: str  # of the requests for answers, below the upstream's URL
     headers: dict[str, str] = {}  # of the dialect; those of the settings win
     list_query: dict[str, str] = {}  # of requests for the list of models
 
-    def __init__(self, upstream: Upstream, pool: HttpPool, ids: IdSource, path: str) -> None:
-        """`path` is that of the requests for answers, below the upstream's URL."""
+    def __init__(self, upstream: Upstream, pool: HttpPool, ids: IdSource) -> None:
         self.name = upstream.name
         self.continuation: ContinuationMode = upstream.continuation
         self.background_runs: BackgroundRuns | None = None
         self._upstream = upstream
         self._endpoint = Endpoint(upstream, pool, self.headers)
-        self._counter = TokenCounter(self._endpoint)
+        self._windows: dict[str, tuple[int | None, float]] = {}  # by model, until a time
         self._ids = ids
-        self._url = self._endpoint.url(path)
+        self._url = self._endpoint.url(self.path)
 
     async def pass_through(self, body: Json) -> RelayedAnswer:
         return await self._endpoint.pass_through(body)
@@ -43,11 +52,39 @@ class HttpBackend:
         return await self._endpoint.models(**self.list_query)
 
     async def window(self, model: str) -> int | None:
-        return await self._counter.window(model, **self.list_query)
+        """Return the most tokens that a model can hold: as the settings say, else as the server lists it."""
+        if self._upstream.context_window is not None:
+            return self._upstream.context_window
+        known, until = self._windows.get(model, (None, 0.0))
+        if time.monotonic() >= until:
+            known = _find_window(await self._endpoint.fetch(self._endpoint.url("models", **self.list_query)), model)
+            self._windows[model] = known, time.monotonic() + (_KEPT_SECONDS if known else _UNKNOWN_SECONDS)
+        return known
 
     async def close(self) -> None:
         await self._endpoint.close()
 
+    async def _ask_count(self, path: str, body: Json, field: str = "input_tokens") -> int | None:
+        """Ask for a number of tokens; None when there is none to be had. `../` leads out of the API's own folder."""
+        url = self._endpoint.url(path)
+        if path.startswith("../"):
+            url = url.replace("/v1/../", "/").replace("/../", "/")
+        return _read_number(await self._endpoint.fetch(url, body), field)
+
     async def _render(self, call: ModelCall, render: Callable[[], T]) -> T:
         """Render a request; a long context is rendered in a thread, so that streams do not wait for it."""
         return await asyncio.to_thread(render) if len(call.items) > _MANY_ITEMS else render()
+
+
+def _read_number(answer: Any, name: str) -> int | None:
+    number = answer.get(name) if isinstance(answer, dict) else None
+    return number if isinstance(number, int) and number >= 0 else None
+
+
+def _find_window(listed: Any, model: str) -> int | None:
+    """Return the window of that model in a list of models; of the only one, if there is one under whatever name."""
+    data = listed.get("data") if isinstance(listed, dict) else None
+    models = [entry for entry in data if isinstance(entry, dict)] if isinstance(data, list) else []
+    found = [entry for entry in models if entry.get("id") == model] or (models if len(models) == 1 else [])
+    places = (place for entry in found for place in (entry, entry.get("meta")))
+    return next((number for place in places for name in _WINDOWS if (number := _read_number(place, name))), None)

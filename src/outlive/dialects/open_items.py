@@ -22,17 +22,8 @@ class GrowingText:
     """A message or a reasoning item: parts of text, one growing at a time."""
 
     __slots__ = (
-        "_list",
-        "_parts",
-        "_sealed",
-        "channel",
-        "item_id",
-        "logprobs",
-        "output_index",
-        "pieces",
-        "seal",
-        "type",
-    )
+        "_list", "_parts", "_sealed", "channel", "item_id", "logprobs", "output_index", "pieces", "seal", "type",
+    )  # fmt: skip
 
     def __init__(self, type_: str, item_id: str, output_index: int, sealed: bool = False) -> None:
         self._sealed = sealed  # a reasoning item is to end with `encrypted_content`

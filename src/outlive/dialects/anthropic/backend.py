@@ -12,15 +12,12 @@ import msgspec
 
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
-from outlive.core.ids import IdSource
-from outlive.core.requests.create import CreateResponse
 from outlive.dialects.anthropic.request import check, count_body, render
 from outlive.dialects.anthropic.translator import AnthropicTranslator, to_events
 from outlive.dialects.backend import HttpBackend
-from outlive.dialects.transport.http1 import Connection, HttpPool
+from outlive.dialects.transport.http1 import Connection
 from outlive.dialects.transport.stream import read_stream
-from outlive.dialects.transport.token_counter import read_number
-from outlive.ports.backend import ModelCall, OnChunks, Upstream
+from outlive.ports.backend import ModelCall, OnChunks
 
 # The oldest version there is, which the API promises to keep: other servers that speak this dialect know it too, and
 # it still has `temperature` and `top_p`. The settings' own header wins.
@@ -34,14 +31,10 @@ _THOUGHT = re.compile(r"thinking.{0,20}\bblock|block.{0,20}thinking|signature", 
 
 
 class AnthropicBackend(HttpBackend):
+    path = "messages"
+    check = staticmethod(check)
     headers = VERSION
     list_query = {"limit": "1000"}  # the list would come in pages
-
-    def __init__(self, upstream: Upstream, pool: HttpPool, ids: IdSource) -> None:
-        super().__init__(upstream, pool, ids, "messages")
-
-    def check(self, request: CreateResponse) -> None:
-        check(request)
 
     def translator(self, call: ModelCall) -> AnthropicTranslator:
         return AnthropicTranslator(call, self._ids)
@@ -60,7 +53,7 @@ class AnthropicBackend(HttpBackend):
 
     async def count(self, call: ModelCall) -> int | None:
         body, _ = await asyncio.to_thread(render, call, self._upstream)
-        return read_number(await self._counter.ask("messages/count_tokens", count_body(body)), "input_tokens")
+        return await self._ask_count("messages/count_tokens", count_body(body))
 
     async def _ask(self, call: ModelCall) -> Connection:
         """Ask the model. Raises UpstreamFault for a refusal.

@@ -9,26 +9,23 @@ from functools import partial
 
 import msgspec
 
-from outlive.core.ids import IdSource
-from outlive.core.requests.create import CreateResponse
 from outlive.dialects.backend import HttpBackend
 from outlive.dialects.chat.request import check, render
 from outlive.dialects.chat.translator import ChatTranslator, to_chunk
 from outlive.dialects.transport.endpoint import CHAT_PATH
-from outlive.dialects.transport.http1 import Connection, HttpPool
+from outlive.dialects.transport.http1 import Connection
 from outlive.dialects.transport.stream import read_stream
-from outlive.ports.backend import ModelCall, OnChunks, Upstream
+from outlive.ports.backend import ModelCall, OnChunks
 
 # After it only the usage can be missing, and an answer is whole without that.
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
+# Fields that vLLM's /tokenize reads.
+_TOKENIZED = ("model", "messages", "tools", "chat_template_kwargs", "chat_template")
 
 
 class ChatBackend(HttpBackend):
-    def __init__(self, upstream: Upstream, pool: HttpPool, ids: IdSource) -> None:
-        super().__init__(upstream, pool, ids, CHAT_PATH)
-
-    def check(self, request: CreateResponse) -> None:
-        check(request)
+    path = CHAT_PATH
+    check = staticmethod(check)
 
     def translator(self, call: ModelCall) -> ChatTranslator:
         return ChatTranslator(call, self._ids)
@@ -42,7 +39,11 @@ class ChatBackend(HttpBackend):
     async def count(self, call: ModelCall) -> int | None:
         if self._upstream.tokenizer == "none":
             return None
-        return await self._counter.count_chat(await asyncio.to_thread(render, call, self._upstream))
+        body = await asyncio.to_thread(render, call, self._upstream)
+        if self._upstream.tokenizer == "llamacpp":
+            return await self._ask_count(f"{CHAT_PATH}/input_tokens", {**body, "stream": False})
+        asked = {name: body[name] for name in _TOKENIZED if name in body} | {"add_generation_prompt": True}
+        return await self._ask_count("../tokenize", asked, "count")
 
     async def _ask(self, call: ModelCall) -> Connection:
         """Ask the model. Raises UpstreamFault for a refusal."""

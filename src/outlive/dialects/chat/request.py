@@ -33,16 +33,9 @@ from outlive.ports.backend import ModelCall, Upstream
 
 # Fields that mean the same in both, and are sent when they were given.
 _SAME = (
-    "temperature",
-    "top_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "service_tier",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "safety_identifier",
-    "user",
-)
+    "temperature", "top_p", "presence_penalty", "frequency_penalty", "service_tier", "prompt_cache_key",
+    "prompt_cache_retention", "safety_identifier", "user",
+)  # fmt: skip
 
 # Fields that ask an upstream to continue the last message, by its way of continuation.
 _CONTINUE_FIELDS: dict[str, Json] = {

@@ -26,10 +26,7 @@ from outlive.dialects.responses.translator import ResponsesTranslator, to_event
 from outlive.dialects.transport.endpoint import Endpoint
 from outlive.dialects.transport.http1 import Connection, HttpPool
 from outlive.dialects.transport.stream import read_stream
-from outlive.dialects.transport.token_counter import read_number
 from outlive.ports.backend import ModelCall, OnChunks, Upstream
-
-_PATH = "responses"
 
 _LAST = re.compile(rb'"type"\s*:\s*"response\.(?:completed|incomplete|failed|cancelled)"')
 # A server's refusal of encrypted reasoning: from another server's model, or for a model that has none.
@@ -39,11 +36,13 @@ _COUNTED = ("model", "input", "instructions", "tools", "tool_choice", "text", "r
 
 
 class ResponsesBackend(HttpBackend):
+    path = "responses"
+
     def __init__(self, upstream: Upstream, pool: HttpPool, ids: IdSource) -> None:
-        super().__init__(upstream, pool, ids, _PATH)
+        super().__init__(upstream, pool, ids)
         self._runs: ResponsesRuns | None = None
         if upstream.reattach:
-            self._runs = ResponsesRuns(self._endpoint, _PATH, partial(self._ask, background=True), self._read)
+            self._runs = ResponsesRuns(self._endpoint, self.path, partial(self._ask, background=True), self._read)
         self.background_runs = self._runs
         self._unencrypted: set[str] = set()  # models whose server refuses a request for encrypted reasoning
 
@@ -65,7 +64,7 @@ class ResponsesBackend(HttpBackend):
     async def count(self, call: ModelCall) -> int | None:
         body = await asyncio.to_thread(render, call, self._upstream)
         asked = {name: body[name] for name in _COUNTED if name in body}
-        return read_number(await self._counter.ask(f"{_PATH}/input_tokens", asked), "input_tokens")
+        return await self._ask_count(f"{self.path}/input_tokens", asked)
 
     async def close(self) -> None:
         if self._runs is not None:

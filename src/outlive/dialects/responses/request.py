@@ -17,32 +17,13 @@ ENCRYPTED = "reasoning.encrypted_content"
 
 # Fields that are sent as they are when they were given.
 _SAME = (
-    "instructions",
-    "max_output_tokens",
-    "max_tool_calls",
-    "temperature",
-    "top_p",
-    "top_logprobs",
-    "presence_penalty",
-    "frequency_penalty",
-    "parallel_tool_calls",
-    "service_tier",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "prompt_cache_options",
-    "safety_identifier",
-    "user",
-)
+    "instructions", "max_output_tokens", "max_tool_calls", "temperature", "top_p", "top_logprobs", "presence_penalty",
+    "frequency_penalty", "parallel_tool_calls", "service_tier", "prompt_cache_key", "prompt_cache_retention",
+    "prompt_cache_options", "safety_identifier", "user",
+)  # fmt: skip
 
 # Items that are sent without their ids: most are ours, and the upstream may refuse or look up an id it does not know.
-_NAMELESS = frozenset(
-    {
-        "custom_tool_call",
-        "custom_tool_call_output",
-        "function_call",
-        "function_call_output",
-    }
-)
+_NAMELESS = frozenset({"custom_tool_call", "custom_tool_call_output", "function_call", "function_call_output"})
 # Longest id of a message, or of reasoning, that servers take.
 _MOST_ID = 64
 # Beginnings of `encrypted_content` of other dialects, which no server of this one can read.

@@ -61,22 +61,9 @@ class ResponsesTranslator:
     """Translates the events of one stream. Several items may be open at a time."""
 
     __slots__ = (
-        "_by_id",
-        "_by_index",
-        "_channel",
-        "_final",
-        "_growing_id",
-        "_growing_index",
-        "_growing_type",
-        "_ids",
-        "_items",
-        "_limit",
-        "_next_index",
-        "_pieces",
-        "_resume",
-        "_resumed",
-        "_taken",
-    )
+        "_by_id", "_by_index", "_channel", "_final", "_growing_id", "_growing_index", "_growing_type", "_ids", "_items",
+        "_limit", "_next_index", "_pieces", "_resume", "_resumed", "_taken",
+    )  # fmt: skip
 
     def __init__(self, call: ModelCall, ids: IdSource) -> None:
         self._ids = ids
@@ -313,28 +300,13 @@ def _pass(type_: str, event: Json) -> Draft:
 
 # The codes of `response.error` that clients know, besides those that `faults` chooses by cause. Only those in the
 # second list may go away when the request is repeated.
-_CODES = frozenset(
-    {
-        "bio_policy",
-        "data_residency_mismatch",
-        "empty_image_file",
-        "failed_to_download_image",
-        "image_content_policy_violation",
-        "image_file_not_found",
-        "image_file_too_large",
-        "image_parse_error",
-        "image_too_large",
-        "image_too_small",
-        "invalid_base64_image",
-        "invalid_image",
-        "invalid_image_format",
-        "invalid_image_mode",
-        "invalid_image_url",
-        "misalignment_policy_violation",
-        "unsupported_image_media_type",
-        "vector_store_timeout",
-    }
-)
+_CODES = frozenset({
+    "bio_policy", "data_residency_mismatch", "empty_image_file", "failed_to_download_image",
+    "image_content_policy_violation", "image_file_not_found", "image_file_too_large", "image_parse_error",
+    "image_too_large", "image_too_small", "invalid_base64_image", "invalid_image", "invalid_image_format",
+    "invalid_image_mode", "invalid_image_url", "misalignment_policy_violation", "unsupported_image_media_type",
+    "vector_store_timeout",
+})  # fmt: skip
 _PASSING = frozenset({"failed_to_download_image", "vector_store_timeout"})
 
 

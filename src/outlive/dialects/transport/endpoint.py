@@ -28,6 +28,7 @@ CHAT_PATH = "chat/completions"
 
 _FETCH_SECONDS = 10.0
 _DRAIN_SECONDS = 1.0
+_MOST_BYTES = 64 * 1024  # of an error's body
 
 _HEADERS = {
     "accept": "text/event-stream, application/json",
@@ -121,7 +122,15 @@ class Endpoint:
 
     async def refusal(self, answer: Connection) -> UpstreamFault:
         """Read the fault in an answer with a status other than 200."""
-        return await read_refusal(answer, self._redactor)
+        status = answer.status
+        if status in (401, 403):
+            # No status: to the caller a 401 would mean that his own key is wrong.
+            message = f"The model's server refused this server's key (it answered {status})."
+            return UpstreamFault(message, retryable=False)
+        if status < 400:
+            message = f"The model's server answered {status} instead of a stream; is its URL right?"
+            return UpstreamFault(message, retryable=False)
+        return await read_error(answer, self._redactor)
 
     async def pass_through(self, body: Json) -> RelayedAnswer:
         """Send a Chat Completions request as it is, and relay the answer as it comes, errors included (D12)."""
@@ -231,27 +240,15 @@ def _as_model(model: Json, owner: str) -> Json:
     }
 
 
-_MOST_BYTES = 64 * 1024  # of an error's body
-_MOST_SECONDS = 10.0  # to wait for it
-
-
-async def read_refusal(response: Connection, redactor: Redactor) -> UpstreamFault:
-    """Return the fault for an answer with a status other than 200."""
-    status = response.status
-    if status in (401, 403):
-        # No status: to the caller a 401 would mean that his own key is wrong.
-        return UpstreamFault(f"The model's server refused this server's key (it answered {status}).", retryable=False)
-    if status < 400:
-        return UpstreamFault(
-            f"The model's server answered {status} instead of a stream; is its URL right?", retryable=False
-        )
-    return await read_error(response, redactor)
-
-
 async def read_error(response: Connection, redactor: Redactor) -> UpstreamFault:
     """Return the fault in an error's body, in the upstream's own words without secrets."""
-    envelope = redactor.redact(_open_envelope(await _read_some(response), response))
-    return read_fault(envelope, response.status, read_retry_after(response.headers))
+    raw = b""  # the status is enough
+    with contextlib.suppress(OSError):
+        async with asyncio.timeout(_FETCH_SECONDS):
+            raw = await response.read_whole(_MOST_BYTES)
+    return read_fault(
+        redactor.redact(_open_envelope(raw, response)), response.status, read_retry_after(response.headers)
+    )
 
 
 def read_retry_after(headers: dict[str, str]) -> float | None:
@@ -269,14 +266,6 @@ def read_retry_after(headers: dict[str, str]) -> float | None:
         return max(0.0, (parsedate_to_datetime(value) - now).total_seconds())
     except (ValueError, TypeError):
         return None
-
-
-async def _read_some(response: Connection) -> bytes:
-    try:
-        async with asyncio.timeout(_MOST_SECONDS):
-            return await response.read_whole(_MOST_BYTES)
-    except OSError:
-        return b""  # the status is enough
 
 
 def _phrase(status: int) -> str:

@@ -70,10 +70,9 @@ class HttpPool:
         head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\n{length}"
         message = b"%b%b\r\n%b" % (head.encode(), headers, body)
         while True:
-            connection = self._reuse(origin)
-            fresh = connection is None
-            if connection is None:
-                connection = await self._connect(origin)
+            idle = self._idle[origin]
+            fresh = not idle
+            connection = idle.pop() if idle else await self._connect(origin)
             try:
                 await connection.ask(message, patience)
                 return connection
@@ -109,10 +108,6 @@ class HttpPool:
         idle = self._idle[connection.origin]
         if connection in idle:
             idle.remove(connection)
-
-    def _reuse(self, origin: Origin) -> Connection | None:
-        idle = self._idle[origin]
-        return idle.pop() if idle else None
 
     async def _connect(self, origin: Origin) -> Connection:
         host, port, tls = origin
