@@ -45,7 +45,7 @@ soak: $(DEV) ## kill nodes, cut lines and restart Postgres under load for ten mi
 	$(PY) -m tests.chaos $(ARGS)
 
 cluster: $(DEV) ## watch three nodes on one Postgres for a minute while they are killed one by one
-	@$(PY) -m tests.chaos.cluster $(ARGS)
+	@$(PY) -m tests.chaos.dashboard $(ARGS)
 
 check: $(DEV) ## lint, format and types
 	$(PY) -m ruff check .

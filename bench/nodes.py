@@ -21,7 +21,7 @@ from sitting import Pick, Sitting, Windows, median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for the private Postgres that the tests use
 
-from tests.support.postgres import Cluster
+from tests.support.postgres import PostgresServer
 
 # The latency within which all of it must be held: from the upstream's write to the client's read.
 BOUND_MS = 50.0
@@ -39,7 +39,7 @@ def late(window: Window) -> float:
 class Crew:
     """A durable Postgres and the nodes on it."""
 
-    def __init__(self, sitting: Sitting, cluster: Cluster) -> None:
+    def __init__(self, sitting: Sitting, cluster: PostgresServer) -> None:
         self._sitting = sitting
         self.cluster = cluster
         self.nodes: list[Server] = []
@@ -68,7 +68,7 @@ class Crew:
 async def crew_of(sitting: Sitting, cores: set[int]) -> AsyncIterator[Crew]:
     """Postgres on these cores."""
     sitting.say("starting Postgres")
-    crew = Crew(sitting, Cluster(durable=True))
+    crew = Crew(sitting, PostgresServer(durable=True))
     try:
         with machine.pinned(cores):  # here, not in a thread: what is started inherits it
             crew.cluster.create()

@@ -1,4 +1,4 @@
-"""The model behind the matrix: what it says follows from what it is asked, so that every client can be held to it."""
+"""The model behind the matrix: its answer follows from the request, so that every client's can be checked."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ THOUGHT = "They want an answer."
 
 
 class Model:
-    """One mind under many names. A word in a name is its nature: a `thinker` reasons aloud before it answers, a `held`
-    one stops in the middle of its answer until it is let go; any other just answers."""
+    """One model under many names, of which some contain a kind: a `thinker` reasons before it answers, a `held` one
+    stops in the middle of its answer until it is released; any other just answers."""
 
     def __init__(self) -> None:
         self._gates: dict[str, Gate] = {}
@@ -23,7 +23,7 @@ class Model:
 
     def answer(self, body: Json) -> Script:
         name = str(body["model"])
-        steps = _act(body)
+        steps = _choose_steps(body)
         if "thinker" in name:
             return [*(reasoning(piece) for piece in _pieces(THOUGHT)), *steps]
         if "held" in name:
@@ -31,36 +31,36 @@ class Model:
         return steps
 
 
-def _act(body: Json) -> list[Step]:
-    """Call a tool where the question is what a tool is for; otherwise say something."""
+def _choose_steps(body: Json) -> list[Step]:
+    """Call the first tool where the question is about the weather; otherwise answer with text."""
     messages: list[Json] = body["messages"]
-    # Messages that follow one another may come as one; the question is what was said last.
-    asked = _words(messages[-1]).rpartition("\n\n")[2]
-    cities = re.findall(r"[Ww]eather in (\w+)", asked)
+    # Several messages may have been joined into one; the question is the last of them.
+    question = _text_of(messages[-1]).rpartition("\n\n")[2]
+    cities = re.findall(r"[Ww]eather in (\w+)", question)
     if messages[-1]["role"] == "user" and cities and body.get("tools"):
         tool: str = body["tools"][0]["function"]["name"]
         calls = [call(n, json.dumps({"city": city}), f"call_{city}", tool) for n, city in enumerate(cities)]
         return [*calls, *ending("tool_calls")]
-    return say(*_pieces(_compose(body, messages, asked)))
+    return say(*_pieces(_compose(body, messages, question)))
 
 
-def _compose(body: Json, messages: list[Json], asked: str) -> str:
+def _compose(body: Json, messages: list[Json], question: str) -> str:
     if body.get("response_format", {}).get("type") == "json_schema":
         return '{"city": "Rome", "degrees": 21}'
     if messages[-1]["role"] == "tool":
-        outputs = [_words(message) for message in messages if message["role"] == "tool"]
+        outputs = [_text_of(message) for message in messages if message["role"] == "tool"]
         return f"The tool says: {' and '.join(outputs)}."
-    names = [found[1] for message in messages if (found := re.search(r"[Mm]y name is (\w+)", _words(message)))]
-    if "Write this summary now" in _words(messages[-1]):
+    names = [found[1] for message in messages if (found := re.search(r"[Mm]y name is (\w+)", _text_of(message)))]
+    if "Write this summary now" in _text_of(messages[-1]):
         return f"The user said: my name is {names[-1]}." if names else "Nothing was said."
-    if "my name?" in asked:
+    if "my name?" in question:
         return f"Your name is {names[-1]}." if names else "You have not told me."
     if _shows_image(messages[-1]):
         return "I see a picture."
-    return f"You said: {asked}"
+    return f"You said: {question}"
 
 
-def _words(message: Json) -> str:
+def _text_of(message: Json) -> str:
     content: Any = message.get("content") or ""
     if isinstance(content, str):
         return content
@@ -72,6 +72,6 @@ def _shows_image(message: Json) -> bool:
     return isinstance(content, list) and any(part["type"] == "image_url" for part in content)
 
 
-def _pieces(words: str) -> list[str]:
-    """As a model's tokens come: a word at a time, each with the space before it."""
-    return re.findall(r"\s*\S+", words)
+def _pieces(text: str) -> list[str]:
+    """Split like a model's tokens: into words, each with the space before it."""
+    return re.findall(r"\s*\S+", text)

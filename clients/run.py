@@ -1,4 +1,4 @@
-"""`make clients`: every client of the matrix against a live server, each in its own environment, and a page of it."""
+"""`make clients`: run every client of the matrix against a live server, and write the page about them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from clients import snippets
-from clients.table import Result, Row, rewrite
-from clients.world import World, open_world
+from clients.harness import Harness, open_harness
+from clients.page import Result, Row, rewrite
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "clients.md"
 PYTHON = ROOT / "build" / "clients" / "venv" / "bin" / "python"
 NODE = ROOT / "clients" / "node" / "node_modules" / ".bin" / "node"
-# At most so long for all the checks of one client.
+# The limit for all checks of one client together.
 SECONDS = 150
-AT_ONCE = 2
+CONCURRENCY = 2
 
-# Every client by the name of its program, in the order of the page. The first two are in the tests' environment.
+# Every client by the name of its program, in the order of the page. Those with this interpreter are in the tests'
+# environment.
 PROGRAMS: dict[str, list[str]] = {
     "openai_sdk": [sys.executable, "-m", "clients.python.openai_lasting"],
     "openai": [str(NODE), "clients/node/openai.mjs"],
@@ -37,28 +38,28 @@ PROGRAMS: dict[str, list[str]] = {
 }
 
 
-def try_client(name: str, world: World) -> Row:
-    """Run one program and read its report; a program that ends before its time has failed as a whole."""
-    command = [*PROGRAMS[name], world.server.base_url, world.desk.url]
+def try_client(name: str, harness: Harness) -> Row:
+    """Run one program and read its report; a program that does not end well has failed as a whole."""
+    command = [*PROGRAMS[name], harness.server.base_url, harness.control.url]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
-        said, complaint = done.stdout, f"it ended with {done.returncode}:\n{done.stderr}" if done.returncode else ""
+        output, failure = done.stdout, f"it ended with {done.returncode}:\n{done.stderr}" if done.returncode else ""
     except subprocess.TimeoutExpired as error:
-        said = error.stdout.decode() if isinstance(error.stdout, bytes) else ""
-        complaint = f"it was not done after {SECONDS} s"
+        output = error.stdout.decode() if isinstance(error.stdout, bytes) else ""
+        failure = f"it was not done after {SECONDS} s"
     except OSError as error:
-        said, complaint = "", f"it cannot be started: {error}"
-    row = read_report(name, said)
-    if complaint:
-        row.results.append(Result("plain", "the program itself", complaint))
+        output, failure = "", f"it cannot be started: {error}"
+    row = read_report(name, output)
+    if failure:
+        row.results.append(Result("plain", "the program itself", failure))
     return row
 
 
-def read_report(name: str, said: str) -> Row:
+def read_report(name: str, output: str) -> Row:
     row = Row(name)
-    for line in said.splitlines():
+    for line in output.splitlines():
         if not line.startswith('{"client":'):
-            continue  # something that the client printed
+            continue  # printed by the client
         report = json.loads(line)
         row.client = report["client"]
         if "feature" in report:
@@ -68,15 +69,15 @@ def read_report(name: str, said: str) -> Row:
     return row
 
 
-def try_snippets(world: World) -> list[str]:
-    """Run the programs of the page for users; the titles of those that fail."""
+def try_snippets(harness: Harness) -> list[str]:
+    """Run the programs of the page for users, and return the titles of those that fail."""
     found = list(snippets.read_snippets(snippets.PAGE.read_text()))
 
     def one(snippet: snippets.Snippet) -> str:
         interpreter = str(NODE if snippet.language == "js" else PYTHON)
-        return snippets.run_snippet(snippet, interpreter, world.server.base_url)
+        return snippets.run_snippet(snippet, interpreter, harness.server.base_url)
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(CONCURRENCY) as pool:
         errors = list(pool.map(one, found))
     failed = [(snippet.title, error) for snippet, error in zip(found, errors, strict=True) if error]
     print(f"{snippets.PAGE.name}: {len(found) - len(failed)} of {len(found)} programs", flush=True)
@@ -85,46 +86,46 @@ def try_snippets(world: World) -> list[str]:
     return [title for title, _ in failed]
 
 
-def tell(row: Row, seconds: float) -> None:
+def print_row(row: Row, seconds: float) -> None:
     good = len(row.results) - len(row.failures)
     print(f"{row.client}: {good} of {len(row.results)} in {seconds:.0f} s", flush=True)
     for result in row.failures:
         print(f"  FAILS {result.feature}: {result.sentence}\n{result.error}", flush=True)
-    for feature in row.untold:
-        print(f"  says nothing of: {feature}", flush=True)
+    for feature in row.unreported:
+        print(f"  no check and no reason for: {feature}", flush=True)
 
 
 def try_all(names: Sequence[str], nested: bool) -> tuple[list[Row], bool]:
-    """Every client against one world; and whether all is well."""
+    """Run the clients against one harness; return their rows, and True if nothing failed."""
 
     def one(name: str) -> Row:
         started = time.monotonic()
-        row = try_client(name, world)
-        tell(row, time.monotonic() - started)
+        row = try_client(name, harness)
+        print_row(row, time.monotonic() - started)
         return row
 
-    with tempfile.TemporaryDirectory() as folder, open_world(Path(folder), nested) as world:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+    with tempfile.TemporaryDirectory() as folder, open_harness(Path(folder), nested) as harness:
+        with ThreadPoolExecutor(CONCURRENCY) as pool:
             rows = list(pool.map(one, names))
-        well = not any(row.failures or row.untold for row in rows)
+        passed = not any(row.failures or row.unreported for row in rows)
         if not nested and len(names) == len(PROGRAMS):
-            well = not try_snippets(world) and well
-        if "Traceback" in world.server.log:
-            print(f"The server complained:\n{world.server.log}")
-            well = False
-    return rows, well
+            passed = not try_snippets(harness) and passed
+        if "Traceback" in harness.server.log:
+            print(f"The server logged a traceback:\n{harness.server.log}")
+            passed = False
+    return rows, passed
 
 
 def main(names: Sequence[str]) -> int:
-    begun = time.monotonic()
+    started = time.monotonic()
     print("With a model's server that speaks Chat Completions:", flush=True)
-    rows, well = try_all(names or list(PROGRAMS), nested=False)
-    if not names:  # a page about some of them would be no page about all
+    rows, passed = try_all(names or list(PROGRAMS), nested=False)
+    if not names:  # the page is about all of them
         PAGE.write_text(rewrite(PAGE.read_text(), rows))
     print("With a model's server that speaks Responses:", flush=True)
-    well = try_all(names or list(PROGRAMS), nested=True)[1] and well
-    print(f"{'All is well' if well else 'Not all is well'}, after {time.monotonic() - begun:.0f} s.")
-    return 0 if well else 1
+    passed = try_all(names or list(PROGRAMS), nested=True)[1] and passed
+    print(f"{'All checks passed' if passed else 'Some checks failed'} in {time.monotonic() - started:.0f} s.")
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The programs on the page about clients, run as a reader would run them."""
+"""Runs the programs on the page about clients as a reader would."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_snippets(page: str) -> Iterator[Snippet]:
 
 
 def run_snippet(snippet: Snippet, interpreter: str, base_url: str) -> str:
-    """Why it failed; empty if it ended well, printed something, and remembered what it was told."""
+    """Return why it failed; empty if it ended well, printed something, and remembered the name it was given."""
     # Node looks for packages from a program's folder upwards.
     folder = ROOT / "clients" / "node" if snippet.language == "js" else ROOT / "build"
     folder.mkdir(exist_ok=True)

@@ -44,9 +44,9 @@ def measure(script: str, url: str) -> Result:
 
 def main() -> None:
     sys.path.insert(0, str(ROOT))
-    from tests.support.postgres import Cluster
+    from tests.support.postgres import PostgresServer
 
-    cluster = Cluster(durable=True).create()
+    cluster = PostgresServer(durable=True).create()
     results: dict[str, list[Result]] = {script: [] for script in ENGINES}
     try:
         # In turns, so that what else the machine does falls on all of them alike.

@@ -15,10 +15,10 @@ client.lack("cancel", "only stops reading");
 client.lack("websocket", "speaks HTTP only");
 client.lack("tokens", "has no method for it");
 
-function ask(place, nature = "plain", openai = {}) {
-  const name = place.model(nature);
-  const provider = createOpenAI({ baseURL: place.baseURL, apiKey: "any" });
-  return { name, wish: { model: provider.responses(name), providerOptions: { openai } } };
+function ask(target, kind = "plain", openai = {}) {
+  const name = target.model(kind);
+  const provider = createOpenAI({ baseURL: target.baseURL, apiKey: "any" });
+  return { name, request: { model: provider.responses(name), providerOptions: { openai } } };
 }
 
 function forecast() {
@@ -34,17 +34,17 @@ function forecast() {
   return { cities, how: { tools: { weather }, stopWhen: isStepCount(5) } };
 }
 
-client.check("plain", "`generateText`", async (place) => {
-  const { wish } = ask(place);
-  const answer = await generateText({ ...wish, prompt: "Hello!" });
+client.check("plain", "`generateText`", async (target) => {
+  const { request } = ask(target);
+  const answer = await generateText({ ...request, prompt: "Hello!" });
   assert.equal(answer.text, "You said: Hello!");
   assert.equal(answer.usage.totalTokens, 7);
   assert.match(answer.providerMetadata.openai.responseId, /^resp_/);
 });
 
-client.check("streamed", "`streamText`: deltas that add up to the answer", async (place) => {
-  const { wish } = ask(place);
-  const answer = streamText({ ...wish, prompt: "One two three." });
+client.check("streamed", "`streamText`: deltas that add up to the answer", async (target) => {
+  const { request } = ask(target);
+  const answer = streamText({ ...request, prompt: "One two three." });
   const pieces = [];
   for await (const piece of answer.textStream) pieces.push(piece);
   assert.ok(pieces.length > 3);
@@ -52,103 +52,103 @@ client.check("streamed", "`streamText`: deltas that add up to the answer", async
   assert.equal(await answer.finishReason, "stop");
 });
 
-client.check("structured", "`Output.object`, plain and streamed", async (place) => {
+client.check("structured", "`Output.object`, plain and streamed", async (target) => {
   const output = Output.object({ schema: z.object({ city: z.string(), degrees: z.number() }) });
-  const { wish } = ask(place);
+  const { request } = ask(target);
   const expected = { city: "Rome", degrees: 21 };
-  assert.deepEqual((await generateText({ ...wish, output, prompt: "Report on Rome." })).output, expected);
-  assert.deepEqual(await streamText({ ...wish, output, prompt: "Report on Rome." }).output, expected);
+  assert.deepEqual((await generateText({ ...request, output, prompt: "Report on Rome." })).output, expected);
+  assert.deepEqual(await streamText({ ...request, output, prompt: "Report on Rome." }).output, expected);
 });
 
-client.check("tools", "two calls in one step, plain and streamed; stored items are sent as references", async (place) => {
+client.check("tools", "two calls in one step, plain and streamed; stored items are sent as references", async (target) => {
   for (const generate of [generateText, streamText]) {
-    const { wish, name } = ask(place);
+    const { request, name } = ask(target);
     const { cities, how } = forecast();
-    const answer = generate({ ...wish, ...how, prompt: "Weather in Rome and weather in Oslo?" });
+    const answer = generate({ ...request, ...how, prompt: "Weather in Rome and weather in Oslo?" });
     const text = await (await answer).text;
     assert.equal(text, "The tool says: sunny in Rome and sunny in Oslo.");
     assert.deepEqual(cities.sort(), ["Oslo", "Rome"]);
-    assert.deepEqual(await place.roles(name), ["user", "assistant", "tool", "tool"]);
+    assert.deepEqual(await target.roles(name), ["user", "assistant", "tool", "tool"]);
   }
 });
 
-client.check("reasoning", "`reasoningText`, with `reasoningSummary`; through a tool call, into the next turn", async (place) => {
-  const { wish, name } = ask(place, "thinker", { forceReasoning: true, reasoningSummary: "auto" });
+client.check("reasoning", "`reasoningText`, with `reasoningSummary`; through a tool call, into the next turn", async (target) => {
+  const { request, name } = ask(target, "thinker", { forceReasoning: true, reasoningSummary: "auto" });
   const { cities, how } = forecast();
   const messages = [{ role: "user", content: "Weather in Rome?" }];
-  const first = await generateText({ ...wish, ...how, messages });
+  const first = await generateText({ ...request, ...how, messages });
   assert.equal(first.text, "The tool says: sunny in Rome.");
   assert.equal(first.finalStep?.reasoningText ?? first.reasoningText, "They want an answer.");
   assert.deepEqual(cities, ["Rome"]);
   messages.push(...first.responseMessages, { role: "user", content: "And now?" });
-  assert.equal((await generateText({ ...wish, ...how, messages })).text, "You said: And now?");
-  assert.deepEqual(await place.roles(name), ["user", "assistant", "tool", "assistant", "user"]);
+  assert.equal((await generateText({ ...request, ...how, messages })).text, "You said: And now?");
+  assert.deepEqual(await target.roles(name), ["user", "assistant", "tool", "assistant", "user"]);
 });
 
-client.check("images", "an image in the input reaches the model", async (place) => {
-  const { wish } = ask(place);
+client.check("images", "an image in the input reaches the model", async (target) => {
+  const { request } = ask(target);
   const content = [
     { type: "text", text: "What is this?" },
     { type: "file", data: PIXEL, mediaType: "image/png" },
   ];
-  assert.equal((await generateText({ ...wish, messages: [{ role: "user", content }] })).text, "I see a picture.");
+  assert.equal((await generateText({ ...request, messages: [{ role: "user", content }] })).text, "I see a picture.");
 });
 
-client.check("chain", "`previousResponseId`", async (place) => {
-  const { wish, name } = ask(place);
-  const first = await generateText({ ...wish, prompt: "My name is Ada." });
+client.check("chain", "`previousResponseId`", async (target) => {
+  const { request, name } = ask(target);
+  const first = await generateText({ ...request, prompt: "My name is Ada." });
   const previousResponseId = first.providerMetadata.openai.responseId;
   const providerOptions = { openai: { previousResponseId } };
-  assert.equal((await generateText({ ...wish, providerOptions, prompt: "What is my name?" })).text, "Your name is Ada.");
-  assert.deepEqual(await place.roles(name), ["user", "assistant", "user"]);
+  assert.equal((await generateText({ ...request, providerOptions, prompt: "What is my name?" })).text, "Your name is Ada.");
+  assert.deepEqual(await target.roles(name), ["user", "assistant", "user"]);
 });
 
-client.check("conversation", "`conversation`, through a tool call", async (place) => {
-  const { id } = await new OpenAI({ baseURL: place.baseURL, apiKey: "any" }).conversations.create();
-  const { wish, name } = ask(place, "plain", { conversation: id });
+client.check("conversation", "`conversation`, through a tool call", async (target) => {
+  const { id } = await new OpenAI({ baseURL: target.baseURL, apiKey: "any" }).conversations.create();
+  const { request, name } = ask(target, "plain", { conversation: id });
   const { cities, how } = forecast();
-  await generateText({ ...wish, ...how, prompt: "My name is Ada. Weather in Rome?" });
+  await generateText({ ...request, ...how, prompt: "My name is Ada. Weather in Rome?" });
   assert.deepEqual(cities, ["Rome"]);
-  assert.equal((await generateText({ ...wish, prompt: "What is my name?" })).text, "Your name is Ada.");
-  assert.deepEqual(await place.roles(name), ["user", "assistant", "tool", "assistant", "user"]);
+  assert.equal((await generateText({ ...request, prompt: "What is my name?" })).text, "Your name is Ada.");
+  assert.deepEqual(await target.roles(name), ["user", "assistant", "tool", "assistant", "user"]);
 });
 
-client.check("stateless", "`store: false`, the history sent whole, through reasoning and a tool call", async (place) => {
-  const { wish, name } = ask(place, "thinker", { store: false, forceReasoning: true });
+client.check("stateless", "`store: false`, the history sent whole, through reasoning and a tool call", async (target) => {
+  const { request, name } = ask(target, "thinker", { store: false, forceReasoning: true });
   const { how } = forecast();
   const messages = [{ role: "user", content: "My name is Ada. Weather in Rome?" }];
-  const first = await generateText({ ...wish, ...how, messages });
+  const first = await generateText({ ...request, ...how, messages });
   messages.push(...first.responseMessages, { role: "user", content: "What is my name?" });
-  assert.equal((await generateText({ ...wish, ...how, messages })).text, "Your name is Ada.");
-  assert.deepEqual(await place.roles(name), ["user", "assistant", "tool", "assistant", "user"]);
+  assert.equal((await generateText({ ...request, ...how, messages })).text, "Your name is Ada.");
+  assert.deepEqual(await target.roles(name), ["user", "assistant", "tool", "assistant", "user"]);
 });
 
-client.check("compact", "`contextManagement`: the compaction is sent back with the history", async (place) => {
+client.check("compact", "`contextManagement`: the compaction is sent back with the history", async (target) => {
   const contextManagement = [{ type: "compaction", compactThreshold: 1000 }];
-  const { wish } = ask(place, "plain", { contextManagement, store: false });
+  const { request } = ask(target, "plain", { contextManagement, store: false });
   const messages = [{ role: "user", content: `My name is Ada. ${"Remember this. ".repeat(500)}` }];
-  const first = await generateText({ ...wish, messages });
+  const first = await generateText({ ...request, messages });
   messages.push(...first.responseMessages, { role: "user", content: "And now?" });
-  const second = await generateText({ ...wish, messages });
+  const second = await generateText({ ...request, messages });
   assert.deepEqual(second.content.map((part) => part.kind ?? part.type), ["openai.compaction", "text"]);
   messages.push(...second.responseMessages, { role: "user", content: "What is my name?" });
-  assert.equal((await generateText({ ...wish, messages })).text, "Your name is Ada.");
+  assert.equal((await generateText({ ...request, messages })).text, "Your name is Ada.");
 });
 
-client.check("compact", "`compactionTrigger`: a compaction on request", async (place) => {
-  const { wish } = ask(place, "plain", { store: false });
+client.check("compact", "`compactionTrigger`: a compaction on request", async (target) => {
+  const { request } = ask(target, "plain", { store: false });
   const messages = [{ role: "user", content: "My name is Ada." }];
-  messages.push(...(await generateText({ ...wish, messages })).responseMessages);
+  messages.push(...(await generateText({ ...request, messages })).responseMessages);
   const providerOptions = { openai: { store: false, compactionTrigger: true } };
-  const compacted = await generateText({ ...wish, providerOptions, messages });
+  const compacted = await generateText({ ...request, providerOptions, messages });
   assert.deepEqual(compacted.content.map((part) => part.kind ?? part.type), ["openai.compaction"]);
   const later = [...compacted.responseMessages, { role: "user", content: "What is my name?" }];
-  assert.equal((await generateText({ ...wish, messages: later })).text, "Your name is Ada.");
+  assert.equal((await generateText({ ...request, messages: later })).text, "Your name is Ada.");
 });
 
-client.check("errors", "the server's 400 arrives as `APICallError`, with the server's message", async (place) => {
-  const { wish } = ask(place);
-  const error = await refused(() => generateText({ ...wish, temperature: 9, prompt: "Hello!" }));
+client.check("errors", "the server's 400 arrives as `APICallError`, with the server's message", async (target) => {
+  const { request } = ask(target);
+  const error = await refused(() => generateText({ ...request, temperature: 9, prompt: "Hello!" }));
   assert.ok(APICallError.isInstance(error));
   assert.equal(error.statusCode, 400);
   assert.equal(error.message, "'temperature' must be at most 2.");

@@ -1,4 +1,4 @@
-// What a client program is made of: checks, each of one feature, and a report of one JSON line per check.
+// The parts of a client program: checks, each of one feature, and a report with one JSON line per check.
 
 import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
@@ -13,46 +13,46 @@ export const PIXEL =
   "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk" +
   "+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
 
-/** Where a check takes place: the server's address, and the desk's. */
-export class Place {
-  constructor(baseURL, desk) {
+/** The servers that a check runs against: the server's address, and the control server's. */
+export class Target {
+  constructor(baseURL, controlURL) {
     this.baseURL = baseURL;
-    this.desk = desk;
+    this.controlURL = controlURL;
   }
 
-  /** The name of a model that nobody else asks. A `thinker` reasons first, a `held` one stops half way. */
-  model(nature = "plain") {
+  /** Return a model name of its own. A `thinker` reasons first, a `held` one stops in the middle of its answer. */
+  model(kind = "plain") {
     numbers += 1;
-    return `${nature}-${PROCESS}-${numbers}`;
+    return `${kind}-${PROCESS}-${numbers}`;
   }
 
-  /** Every request that the model got, oldest first. */
-  asked(model) {
-    return this.#get("asked", { model });
+  /** Return every request that the model received, the oldest first. */
+  requests(model) {
+    return this.#get("requests", { model });
   }
 
-  /** The roles of the messages in its last request. */
+  /** Return the roles of the messages in its last request. */
   async roles(model) {
-    return (await this.asked(model)).at(-1).messages.map((message) => message.role);
+    return (await this.requests(model)).at(-1).messages.map((message) => message.role);
   }
 
   /** Wait until the held model is held, and let it go on. */
-  open(model) {
-    return this.#get("open", { model });
+  release(model) {
+    return this.#get("release", { model });
   }
 
-  /** A base URL of the same server whose first answer breaks off after so many events. */
-  cut(frames, how = "reset") {
+  /** Return a base URL of the server whose first answer is cut after so many events. */
+  makeCutURL(frames, how = "reset") {
     return this.#get("cut", { frames, how });
   }
 
-  async #get(wish, words) {
-    const answer = await fetch(`${this.desk}/${wish}?${new URLSearchParams(words)}`);
+  async #get(path, query) {
+    const answer = await fetch(`${this.controlURL}/${path}?${new URLSearchParams(query)}`);
     return answer.json();
   }
 }
 
-/** One client of the matrix: the packages it is made of, its checks, and what it has no means for. */
+/** One client of the matrix: its packages, its checks, and the features that it lacks. */
 export class Client {
   #checks = [];
   #lacks = {};
@@ -70,31 +70,31 @@ export class Client {
     this.#lacks[feature] = why;
   }
 
-  /** Perform every check against the server and the desk named on the command line. */
+  /** Perform every check against the server and the control server named on the command line. */
   async main() {
-    const place = new Place(...process.argv.slice(2, 4));
+    const target = new Target(...process.argv.slice(2, 4));
     const packages = Object.fromEntries(this.packages.map((name) => [name, version(name)]));
     this.#report({ packages, lacks: this.#lacks });
     for (const { feature, sentence, run } of this.#checks) {
       let error = "";
       try {
-        await withLimit(run(place));
+        await withLimit(run(target));
       } catch (caught) {
         error = caught?.stack ?? String(caught);
       }
       this.#report({ feature, sentence, error });
     }
-    // Whatever a client keeps open must not keep the process.
+    // Connections that a client keeps open must not keep the process alive.
     process.exit(0);
   }
 
   #report(fields) {
-    // On a line of its own whatever the client has printed meanwhile.
+    // On a line of its own, whatever the client has printed before.
     process.stdout.write(`\n${JSON.stringify({ client: this.name, ...fields })}\n`);
   }
 }
 
-/** What is thrown by `run`, which must throw. */
+/** Return the error that `run` throws, which it must. */
 export async function refused(run) {
   try {
     await run();

@@ -13,7 +13,7 @@ from agent_framework.openai import OpenAIChatClient
 from openai import AsyncOpenAI
 from pydantic import BaseModel
 
-from clients.python.checks import PIXEL, THOUGHT, Client, Place, refused
+from clients.python.checks import PIXEL, THOUGHT, Client, Target, refused
 
 client = Client("agent-framework", ("agent-framework-core", "agent-framework-openai", "openai"))
 client.lack("cancel", "has no method for it")
@@ -45,9 +45,9 @@ class Errand:
 
 
 @asynccontextmanager
-async def errand(place: Place, nature: str = "plain", base_url: str = "", **fields: Any) -> AsyncIterator[Errand]:
-    async with AsyncOpenAI(base_url=base_url or place.base_url, api_key="any") as sdk:
-        yield Errand(sdk, place.model(nature), **fields)
+async def errand(target: Target, kind: str = "plain", base_url: str = "", **fields: Any) -> AsyncIterator[Errand]:
+    async with AsyncOpenAI(base_url=base_url or target.base_url, api_key="any") as sdk:
+        yield Errand(sdk, target.model(kind), **fields)
 
 
 def appended(update: AgentResponseUpdate) -> str:
@@ -56,15 +56,15 @@ def appended(update: AgentResponseUpdate) -> str:
 
 
 @client.check("plain", "`Agent.run`")
-async def run(place: Place) -> None:
-    async with errand(place, instructions="Be brief.") as one:
+async def run(target: Target) -> None:
+    async with errand(target, instructions="Be brief.") as one:
         assert (await one.agent.run("Hello!")).text == "You said: Hello!"
-    assert place.said(one.model) == ["Be brief.", "Hello!"]
+    assert target.texts(one.model) == ["Be brief.", "Hello!"]
 
 
 @client.check("streamed", "`run(stream=True)`, through a tool call")
-async def stream(place: Place) -> None:
-    async with errand(place) as one:
+async def stream(target: Target) -> None:
+    async with errand(target) as one:
         answering = one.agent.run("Weather in Rome?", stream=True)
         said = "".join([appended(update) async for update in answering])
         assert said == (await answering.get_final_response()).text == "The tool says: sunny in Rome."
@@ -72,8 +72,8 @@ async def stream(place: Place) -> None:
 
 
 @client.check("structured", "`response_format`, plain and streamed")
-async def structured(place: Place) -> None:
-    async with errand(place) as one:
+async def structured(target: Target) -> None:
+    async with errand(target) as one:
         options: Any = {"response_format": Report}
         assert (await one.agent.run("Report on Rome.", options=options)).value == Report(city="Rome", degrees=21)
         answering = one.agent.run("Report on Rome.", stream=True, options=options)
@@ -81,16 +81,16 @@ async def structured(place: Place) -> None:
 
 
 @client.check("tools", "two calls in one turn, each made once")
-async def tools(place: Place) -> None:
-    async with errand(place) as one:
+async def tools(target: Target) -> None:
+    async with errand(target) as one:
         answer = await one.agent.run("Weather in Rome and weather in Oslo?")
     assert answer.text == "The tool says: sunny in Rome and sunny in Oslo."
     assert sorted(one.cities) == ["Oslo", "Rome"]
 
 
 @client.check("reasoning", "reasoning contents, through a tool call")
-async def reasoning(place: Place) -> None:
-    async with errand(place, "thinker") as one:
+async def reasoning(target: Target) -> None:
+    async with errand(target, "thinker") as one:
         answer = await one.agent.run("Weather in Rome?")
     contents = [content for message in answer.messages for content in message.contents]
     assert [content.text for content in contents if content.type == "text_reasoning"] == [THOUGHT] * 2
@@ -98,27 +98,27 @@ async def reasoning(place: Place) -> None:
 
 
 @client.check("images", "an image in the input reaches the model")
-async def image(place: Place) -> None:
-    async with errand(place) as one:
+async def image(target: Target) -> None:
+    async with errand(target) as one:
         shown = Message("user", [Content.from_text("What is this?"), Content.from_uri(PIXEL, media_type="image/png")])
         assert (await one.agent.run(shown)).text == "I see a picture."
 
 
 @client.check("chain", "a session continues by `previous_response_id`, through a tool call")
-async def chain(place: Place) -> None:
-    async with errand(place) as one:
+async def chain(target: Target) -> None:
+    async with errand(target) as one:
         session = one.agent.create_session()
         await one.agent.run("My name is Ada. Weather in Rome?", session=session)
         assert str(session.service_session_id).startswith("resp_")
         second = await one.agent.run("What is my name?", session=session)
     assert second.text == "Your name is Ada." and one.cities == ["Rome"]
-    roles = [message["role"] for message in place.asked(one.model)[-1]["messages"]]
+    roles = [message["role"] for message in target.requests(one.model)[-1]["messages"]]
     assert roles == ["user", "assistant", "tool", "assistant", "user"]
 
 
 @client.check("conversation", "a session on a server-side conversation")
-async def conversation(place: Place) -> None:
-    async with errand(place) as one:
+async def conversation(target: Target) -> None:
+    async with errand(target) as one:
         talk = await one.sdk.conversations.create()
         session = one.agent.get_session(talk.id)
         await one.agent.run("My name is Ada. Weather in Rome?", session=session)
@@ -130,9 +130,9 @@ async def conversation(place: Place) -> None:
 
 
 @client.check("stateless", "`store=False` with `InMemoryHistoryProvider`, through reasoning and a tool call")
-async def stateless(place: Place) -> None:
+async def stateless(target: Target) -> None:
     history = InMemoryHistoryProvider()
-    async with errand(place, "thinker", default_options={"store": False}, context_providers=[history]) as one:
+    async with errand(target, "thinker", default_options={"store": False}, context_providers=[history]) as one:
         session = one.agent.create_session()
         await one.agent.run("My name is Ada. Weather in Rome?", session=session)
         second = await one.agent.run("What is my name?", session=session)
@@ -140,8 +140,8 @@ async def stateless(place: Place) -> None:
 
 
 @client.check("background", "`background`: polled with its continuation token, through a tool call")
-async def background(place: Place) -> None:
-    async with errand(place) as one:
+async def background(target: Target) -> None:
+    async with errand(target) as one:
         session = one.agent.create_session()
         options: Any = {"background": True}
         answer = await one.agent.run("Weather in Rome?", session=session, options=options)
@@ -153,8 +153,8 @@ async def background(place: Place) -> None:
 
 
 @client.check("resume", "a background stream closed halfway resumes with its continuation token")
-async def resume(place: Place) -> None:
-    async with errand(place, "held") as one:
+async def resume(target: Target) -> None:
+    async with errand(target, "held") as one:
         session = one.agent.create_session()
         token: Any = None
         answering = one.agent.run("A long story, please.", session=session, stream=True, options={"background": True})
@@ -164,16 +164,16 @@ async def resume(place: Place) -> None:
                 break
         await answering.close()
         assert token is not None
-        await asyncio.to_thread(place.open, one.model)
+        await asyncio.to_thread(target.release, one.model)
         again = one.agent.run(session=session, stream=True, options={"continuation_token": token})
         said = "".join([appended(update) async for update in again])
     assert said == "You said: A long story, please."
-    assert len(place.asked(one.model)) == 1
+    assert len(target.requests(one.model)) == 1
 
 
 @client.check("errors", "the server's 400 arrives as `ChatClientException`, with the server's message")
-async def errors(place: Place) -> None:
-    async with errand(place) as one:
+async def errors(target: Target) -> None:
+    async with errand(target) as one:
         with refused(ChatClientException) as found:
             await one.agent.run("Hello!", options={"service_tier": "best"})
     assert "'service_tier'" in str(found.error)

@@ -1,4 +1,4 @@
-"""What a client program is made of: checks, each of one feature, and a report of one JSON line per check."""
+"""The parts of a client program: checks, each of one feature, and a report with one JSON line per check."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ PIXEL = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
     "+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
-# What a `thinker` thinks, whatever it is asked.
+# The reasoning of every `thinker`.
 THOUGHT = "They want an answer."
 _PROCESS = secrets.token_hex(4)
 _numbers = itertools.count(1)
 
-Run = Callable[["Place"], Awaitable[None] | None]
+Run = Callable[["Target"], Awaitable[None] | None]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a check takes place: the server's address, and the desk's."""
+class Target:
+    """The servers that a check runs against: the address of the server, and of the control server."""
 
     base_url: str
-    desk: str
+    control_url: str
 
-    def model(self, nature: str = "plain") -> str:
-        """The name of a model that nobody else asks. A `thinker` reasons first, a `held` one stops half way."""
-        return f"{nature}-{_PROCESS}-{next(_numbers)}"
+    def model(self, kind: str = "plain") -> str:
+        """Return a model name of its own. A `thinker` reasons first, a `held` one stops in the middle of its answer."""
+        return f"{kind}-{_PROCESS}-{next(_numbers)}"
 
-    def asked(self, model: str) -> list[dict[str, Any]]:
-        """Every request that the model got, oldest first."""
-        found: list[dict[str, Any]] = self._get("asked", model=model)
+    def requests(self, model: str) -> list[dict[str, Any]]:
+        """Return every request that the model received, the oldest first."""
+        found: list[dict[str, Any]] = self._get("requests", model=model)
         return found
 
-    def said(self, model: str, number: int = -1) -> list[str]:
-        """The words of the messages in one of its requests."""
-        return [_words(message) for message in self.asked(model)[number]["messages"]]
+    def texts(self, model: str, number: int = -1) -> list[str]:
+        """Return the texts of the messages in one of its requests."""
+        return [_text_of(message) for message in self.requests(model)[number]["messages"]]
 
-    def open(self, model: str) -> None:
+    def release(self, model: str) -> None:
         """Wait until the held model is held, and let it go on."""
-        self._get("open", model=model)
+        self._get("release", model=model)
 
-    def cut(self, frames: int, how: str = "reset") -> str:
-        """A base URL of the same server whose first answer breaks off after so many events (`clean`: seems to end)."""
+    def make_cut_url(self, frames: int, how: str = "reset") -> str:
+        """Return a base URL of the server whose first answer is cut after so many events (`clean`: as if complete)."""
         found: str = self._get("cut", frames=frames, how=how)
         return found
 
-    def _get(self, wish: str, **words: Any) -> Any:
-        with urlopen(f"{self.desk}/{wish}?{urlencode(words)}", timeout=SECONDS) as answer:
+    def _get(self, path: str, **query: Any) -> Any:
+        with urlopen(f"{self.control_url}/{path}?{urlencode(query)}", timeout=SECONDS) as answer:
             return json.load(answer)
 
 
@@ -73,7 +73,7 @@ class Refused:
 
 @contextmanager
 def refused(kind: type[Exception]) -> Iterator[Refused]:
-    """What is inside must raise that kind of error, which is then there to be looked at."""
+    """Expect that kind of error of the block, and keep it."""
     found = Refused()
     try:
         yield found
@@ -89,17 +89,17 @@ class Check:
     sentence: str
     run: Run
 
-    def perform(self, place: Place, loop: asyncio.Runner) -> None:
-        """Raise whatever is wrong. All checks of a program share a loop, as all requests of a real one do."""
+    def perform(self, target: Target, loop: asyncio.Runner) -> None:
+        """Run the check, which raises on failure. All checks of a program share a loop, as in a real program."""
         with _limit(SECONDS):
-            outcome = self.run(place)
+            outcome = self.run(target)
             if inspect.iscoroutine(outcome):
                 loop.run(outcome)
 
 
 @dataclass
 class Client:
-    """One client of the matrix: the packages it is made of, its checks, and what it has no means for."""
+    """One client of the matrix: its packages, its checks, and the features that it lacks."""
 
     name: str
     packages: tuple[str, ...]
@@ -117,34 +117,34 @@ class Client:
         self.lacks[feature] = why
 
     def main(self) -> None:
-        """Perform every check against the server and the desk named on the command line."""
-        place = Place(*sys.argv[1:3])
+        """Perform every check against the server and the control server named on the command line."""
+        target = Target(*sys.argv[1:3])
         self._report(packages={package: version(package) for package in self.packages}, lacks=self.lacks)
         with asyncio.Runner() as loop:
             for check in self.checks:
                 error = ""
                 try:
-                    check.perform(place, loop)
+                    check.perform(target, loop)
                 except Exception:
                     error = traceback.format_exc()
                 self._report(feature=check.feature, sentence=check.sentence, error=error)
 
     def _report(self, **fields: Any) -> None:
-        # On a line of its own whatever the client has printed meanwhile.
+        # On a line of its own, whatever the client has printed before.
         print("\n" + json.dumps({"client": self.name, **fields}), flush=True)
 
 
-def _words(message: dict[str, Any]) -> str:
+def _text_of(message: dict[str, Any]) -> str:
     content = message.get("content") or ""
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
 
 
 @contextmanager
 def _limit(seconds: float) -> Iterator[None]:
-    def give_up(*_: object) -> None:
+    def time_out(*_: object) -> None:
         raise TimeoutError(f"not done after {seconds} s")
 
-    before = signal.signal(signal.SIGALRM, give_up)
+    before = signal.signal(signal.SIGALRM, time_out)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield

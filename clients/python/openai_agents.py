@@ -24,7 +24,7 @@ from openai import AsyncOpenAI, BadRequestError
 from openai.types.shared import Reasoning
 from pydantic import BaseModel
 
-from clients.python.checks import PIXEL, THOUGHT, Client, Place, refused
+from clients.python.checks import PIXEL, THOUGHT, Client, Target, refused
 
 client = Client("openai-agents (Python)", ("openai-agents", "openai"))
 client.lack("background", "has no background mode; `outlive.agents` adds one")
@@ -67,22 +67,22 @@ class Errand:
 
 
 @asynccontextmanager
-async def errand(place: Place, nature: str = "plain", **fields: Any) -> AsyncIterator[Errand]:
-    async with AsyncOpenAI(base_url=place.base_url, api_key="any") as sdk:
-        yield Errand(sdk, place.model(nature), **fields)
+async def errand(target: Target, kind: str = "plain", **fields: Any) -> AsyncIterator[Errand]:
+    async with AsyncOpenAI(base_url=target.base_url, api_key="any") as sdk:
+        yield Errand(sdk, target.model(kind), **fields)
 
 
 @client.check("plain", "`Runner.run`")
-async def run(place: Place) -> None:
-    async with errand(place) as one:
+async def run(target: Target) -> None:
+    async with errand(target) as one:
         result = await one.ask("Hello!")
     assert result.final_output == "You said: Hello!"
-    assert place.said(one.model) == ["Be brief.", "Hello!"]
+    assert target.texts(one.model) == ["Be brief.", "Hello!"]
 
 
 @client.check("streamed", "`Runner.run_streamed`, through a tool call")
-async def run_streamed(place: Place) -> None:
-    async with errand(place) as one:
+async def run_streamed(target: Target) -> None:
+    async with errand(target) as one:
         result = Runner.run_streamed(one.agent, "Weather in Rome?")
         said = ""
         async for event in result.stream_events():
@@ -93,22 +93,22 @@ async def run_streamed(place: Place) -> None:
 
 
 @client.check("structured", "`output_type`")
-async def output_type(place: Place) -> None:
-    async with errand(place, tools=[], output_type=Report) as one:
+async def output_type(target: Target) -> None:
+    async with errand(target, tools=[], output_type=Report) as one:
         assert (await one.ask("Report on Rome.")).final_output == Report(city="Rome", degrees=21)
 
 
 @client.check("tools", "`@function_tool`, twice in one turn, each called once")
-async def tools(place: Place) -> None:
-    async with errand(place) as one:
+async def tools(target: Target) -> None:
+    async with errand(target) as one:
         result = await one.ask("Weather in Rome and weather in Oslo?")
     assert result.final_output == "The tool says: sunny in Rome and sunny in Oslo."
     assert sorted(one.cities) == ["Oslo", "Rome"]
 
 
 @client.check("tools", "a handoff between two agents")
-async def handoff(place: Place) -> None:
-    async with errand(place) as one:
+async def handoff(target: Target) -> None:
+    async with errand(target) as one:
         other: Agent[Any] = Agent(name="Forecaster", handoffs=[], model=one.agent.model, tools=one.agent.tools)
         first: Agent[Any] = Agent(name="Clerk", handoffs=[other], model=one.agent.model)
         # The only tool of the first agent is the handoff, so that is what the model calls.
@@ -118,8 +118,8 @@ async def handoff(place: Place) -> None:
 
 
 @client.check("reasoning", "reasoning items with their summary, kept through a tool call")
-async def reasoning(place: Place) -> None:
-    async with errand(place, "thinker", model_settings=ModelSettings(reasoning=Reasoning(summary="auto"))) as one:
+async def reasoning(target: Target) -> None:
+    async with errand(target, "thinker", model_settings=ModelSettings(reasoning=Reasoning(summary="auto"))) as one:
         result = await one.ask("Weather in Rome?")
     thoughts = [item.raw_item.summary[0].text for item in result.new_items if item.type == "reasoning_item"]
     assert thoughts == [THOUGHT] * 2
@@ -127,28 +127,28 @@ async def reasoning(place: Place) -> None:
 
 
 @client.check("images", "an image in the input reaches the model")
-async def image(place: Place) -> None:
+async def image(target: Target) -> None:
     parts = [{"type": "input_text", "text": "What is this?"}, {"type": "input_image", "image_url": PIXEL}]
-    async with errand(place) as one:
+    async with errand(target) as one:
         result = await one.ask([{"role": "user", "content": parts}])
     assert result.final_output == "I see a picture."
 
 
 @client.check("chain", "`previous_response_id` and `auto_previous_response_id`, through a tool call")
-async def chain(place: Place) -> None:
-    async with errand(place) as one:
+async def chain(target: Target) -> None:
+    async with errand(target) as one:
         first = await one.ask("My name is Ada. Weather in Rome?", auto_previous_response_id=True)
         second = await one.ask("What is my name?", previous_response_id=first.last_response_id)
     assert second.final_output == "Your name is Ada."
     assert one.cities == ["Rome"]
-    assert [message["role"] for message in place.asked(one.model)[-1]["messages"]] == [
+    assert [message["role"] for message in target.requests(one.model)[-1]["messages"]] == [
         "system", "user", "assistant", "tool", "assistant", "user",
     ]  # fmt: skip
 
 
 @client.check("conversation", "`conversation_id`, through a tool call")
-async def conversation(place: Place) -> None:
-    async with errand(place) as one:
+async def conversation(target: Target) -> None:
+    async with errand(target) as one:
         talk = await one.sdk.conversations.create()
         await one.ask("My name is Ada. Weather in Rome?", conversation_id=talk.id)
         second = await one.ask("What is my name?", conversation_id=talk.id)
@@ -158,8 +158,8 @@ async def conversation(place: Place) -> None:
 
 
 @client.check("conversation", "`OpenAIConversationsSession`: adds, reads, pops and clears")
-async def session(place: Place) -> None:
-    async with errand(place) as one:
+async def session(target: Target) -> None:
+    async with errand(target) as one:
         kept = OpenAIConversationsSession(openai_client=one.sdk)
         await one.ask("My name is Ada. Weather in Rome?", session=kept)
         second = await one.ask("What is my name?", session=kept)
@@ -172,21 +172,21 @@ async def session(place: Place) -> None:
 
 
 @client.check("conversation", "a locked conversation: the runner retries")
-async def locked(place: Place) -> None:
-    async with errand(place) as one:
+async def locked(target: Target) -> None:
+    async with errand(target) as one:
         talk = await one.sdk.conversations.create()
-        held = place.model("held")
+        held = target.model("held")
         await one.sdk.responses.create(model=held, input="First?", conversation=talk.id, background=True)
         waiting = asyncio.create_task(one.ask("Second?", conversation_id=talk.id))
         await asyncio.sleep(0.3)  # long enough to be refused once
         assert not waiting.done()
-        await asyncio.to_thread(place.open, held)
+        await asyncio.to_thread(target.release, held)
         assert (await waiting).final_output == "You said: Second?"
 
 
 @client.check("stateless", "`ModelSettings(store=False)` with a session of its own (`SQLiteSession`)")
-async def stateless(place: Place) -> None:
-    async with errand(place, model_settings=ModelSettings(store=False)) as one:
+async def stateless(target: Target) -> None:
+    async with errand(target, model_settings=ModelSettings(store=False)) as one:
         kept = SQLiteSession("one")
         await one.ask("My name is Ada. Weather in Rome?", session=kept)
         second = await one.ask("What is my name?", session=kept)
@@ -195,9 +195,9 @@ async def stateless(place: Place) -> None:
 
 
 @client.check("websocket", "`responses_websocket_session`: runs, tools and streams over one connection")
-async def websocket(place: Place) -> None:
-    model = place.model()
-    async with errand(place) as one, responses_websocket_session(base_url=place.base_url, api_key="any") as socket:
+async def websocket(target: Target) -> None:
+    model = target.model()
+    async with errand(target) as one, responses_websocket_session(base_url=target.base_url, api_key="any") as socket:
         agent: Agent[Any] = one.agent.clone(model=model)
         first = await socket.run(agent, "My name is Ada. Weather in Rome?", auto_previous_response_id=True)
         assert first.final_output == "The tool says: sunny in Rome." and one.cities == ["Rome"]
@@ -205,13 +205,13 @@ async def websocket(place: Place) -> None:
         async for _ in second.stream_events():
             pass
     assert second.final_output == "Your name is Ada."
-    assert len(place.asked(model)) == 3
+    assert len(target.requests(model)) == 3
 
 
 @client.check("websocket", "`OpenAIResponsesWSModel` with `store=False`: the chain is kept in the connection's memory")
-async def websocket_stateless(place: Place) -> None:
-    model = place.model()
-    async with errand(place) as one, responses_websocket_session(base_url=place.base_url, api_key="any") as socket:
+async def websocket_stateless(target: Target) -> None:
+    model = target.model()
+    async with errand(target) as one, responses_websocket_session(base_url=target.base_url, api_key="any") as socket:
         agent: Agent[Any] = one.agent.clone(model=model, model_settings=ModelSettings(store=False))
         first = await socket.run(agent, "My name is Ada.", auto_previous_response_id=True)
         second = await socket.run(agent, "What is my name?", previous_response_id=first.last_response_id)
@@ -219,10 +219,10 @@ async def websocket_stateless(place: Place) -> None:
 
 
 @client.check("compact", "`OpenAIResponsesCompactionSession`, from the last response and from its items")
-async def compact(place: Place) -> None:
+async def compact(target: Target) -> None:
     for mode in ("previous_response_id", "input"):
         # The session takes no other names than OpenAI's.
-        async with errand(place, "gpt-plain") as one:
+        async with errand(target, "gpt-plain") as one:
             kept = OpenAIResponsesCompactionSession(
                 "one",
                 SQLiteSession("one"),
@@ -239,8 +239,8 @@ async def compact(place: Place) -> None:
 
 
 @client.check("errors", "the server's 400 arrives as the SDK's `BadRequestError`")
-async def errors(place: Place) -> None:
-    async with errand(place) as one:
+async def errors(target: Target) -> None:
+    async with errand(target) as one:
         with refused(BadRequestError) as found:
             await one.ask("Hello!", run_config=RunConfig(model_settings=ModelSettings(temperature=9)))
     assert found.error.param == "temperature"

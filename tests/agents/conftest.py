@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from agents import set_trace_processors
 
 from tests.client.stub import Stub
-from tests.support.proxy import Proxies
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(40))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -36,12 +28,6 @@ def server(upstream: FakeUpstream, tmp_path_factory: pytest.TempPathFactory) -> 
     with OutliveServer(tmp_path_factory.mktemp("server"), upstream.url) as running:
         yield running
     assert "Traceback" not in running.log, running.log
-
-
-@pytest.fixture(scope="session")
-def proxies() -> Iterator[Proxies]:
-    with Proxies() as running:
-        yield running
 
 
 @pytest.fixture

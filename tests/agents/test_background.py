@@ -23,7 +23,7 @@ from outlive.agents import (
 )
 from tests.agents.harness import connect, durable, list_responses, make_agent, wait_status
 from tests.client.stub import Reply, Stub, refuse, response
-from tests.support.proxy import Proxies, Swallow
+from tests.support.proxy import DropAnswer, Proxy
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, Gate, finish, say, text, usage
 
@@ -177,11 +177,9 @@ def test_refused_submit_is_retried_by_the_sdks_policy_under_the_same_key(stub: S
     assert first == second, "a repeat of an unanswered submit goes out under the same key"
 
 
-def test_submit_with_a_lost_answer_attaches_to_its_run(
-    server: OutliveServer, upstream: FakeUpstream, proxies: Proxies
-) -> None:
+def test_submit_with_a_lost_answer_attaches_to_its_run(server: OutliveServer, upstream: FakeUpstream) -> None:
     model = upstream.model(say("Once."))
-    with proxies.to(server.port, Swallow()) as proxy:
+    with Proxy(server.port, DropAnswer()) as proxy:
         assert ask(proxy.base_url, make_agent(model)).final_output == "Once."
     assert len(upstream.calls(model)) == 1
     assert len(list_responses(server, model)) == 1

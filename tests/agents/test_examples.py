@@ -32,8 +32,10 @@ def test_background_example_prints_three_answers(
     model = upstream.model(say("Rivers", " carry", " salt."))
     monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
     monkeypatch.setenv("MODEL", model)
-    runpy.run_path(str(EXAMPLES / "plain_and_background.py"), run_name="__main__")
-    set_tracing_disabled(False)  # switched off by the example; other tests read spans
+    try:
+        runpy.run_path(str(EXAMPLES / "plain_and_background.py"), run_name="__main__")
+    finally:
+        set_tracing_disabled(False)  # switched off by the example; other tests read spans
     printed = [line.split(":", 1) for line in capsys.readouterr().out.splitlines()]
     assert [(how, what.strip()) for how, what in printed] == [
         (how, "Rivers carry salt.") for how in ("plain", "background", "streamed")
@@ -60,10 +62,10 @@ class Script:
 
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
-        self._process.communicate(timeout=10)
+        self._process.communicate(timeout=60)
 
     def finish(self) -> str:
-        printed, _ = self._process.communicate(timeout=20)
+        printed, _ = self._process.communicate(timeout=60)
         assert self._process.returncode == 0
         return printed
 

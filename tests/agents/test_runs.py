@@ -158,7 +158,7 @@ def test_recorded_tools_are_not_called_again_and_unfinished_ones_are(
     async def wait() -> str:
         waits.append(1)
         if len(waits) == 1:
-            await stuck.pass_through()
+            await stuck.wait_open()
         return "waited"
 
     class SetEvent(RunHooks[Any]):

@@ -13,7 +13,7 @@ from agents import Runner, TracingProcessor, set_trace_processors
 
 from tests.agents.harness import connect, durable, make_agent
 from tests.client.stub import Reply, Stub, response
-from tests.support.proxy import Cut, Proxies
+from tests.support.proxy import Cut, Proxy
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, say
 
@@ -55,9 +55,7 @@ def test_span_counts_polls(stub: Stub, collector: Collector) -> None:
     assert collector.spans == [{"background": True, "response_id": "resp_1", "polls": 2, "resumes": 0}]
 
 
-def test_span_counts_resumes(
-    server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, collector: Collector
-) -> None:
+def test_span_counts_resumes(server: OutliveServer, upstream: FakeUpstream, collector: Collector) -> None:
     model = upstream.model(say("All", " well."))
 
     async def run(base_url: str) -> None:
@@ -66,7 +64,7 @@ def test_span_counts_resumes(
             async for _ in result.stream_events():
                 pass
 
-    with proxies.to(server.port, Cut(frames=2), Cut(frames=1)) as proxy:
+    with Proxy(server.port, Cut(frames=2), Cut(frames=1)) as proxy:
         asyncio.run(run(proxy.base_url))
     (span,) = collector.spans
     assert span["resumes"] == 2 and span["response_id"].startswith("resp_")

@@ -12,7 +12,7 @@ from openai import APIStatusError
 from outlive.agents import PollTimeout, ResponseCancelled, ResponseFailed, ResponseIncomplete
 from tests.agents.harness import connect, durable, make_agent, wait_status
 from tests.client.stub import Reply, Stub, event, refuse, response
-from tests.support.proxy import Cut, Proxies
+from tests.support.proxy import Cut, Proxy
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, Gate, Refuse, say, text
 
@@ -38,9 +38,9 @@ def test_background_stream_delivers_every_event_in_order(server: OutliveServer, 
 
 
 @pytest.mark.parametrize("cut", [Cut(frames=0), Cut(frames=1), Cut(frames=4, extra=9), Cut(frames=6, how="clean")])
-def test_cut_stream_is_resumed(server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, cut: Cut) -> None:
+def test_cut_stream_is_resumed(server: OutliveServer, upstream: FakeUpstream, cut: Cut) -> None:
     model = upstream.model(say("All", " is", " well."))
-    with proxies.to(server.port, cut, cut) as proxy:
+    with Proxy(server.port, cut, cut) as proxy:
         result, events = read(proxy.base_url, make_agent(model))
     assert result.final_output == "All is well."
     assert [each.sequence_number for each in events] == list(range(len(events)))

@@ -1,4 +1,4 @@
-"""`make soak`: round after round of trouble on the same nodes and the same database, until the time is over."""
+"""`make soak`: round after round of faults on the same nodes and the same database, until the time is over."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 import uvloop
 
-from tests.chaos.fleet import Alone, Fleet
+from tests.chaos.cluster import ChaosCluster, SingleServer
+from tests.chaos.counts import Counts, describe
+from tests.chaos.faults import ALL_FAULTS, PROCESS_FAULTS
 from tests.chaos.page import write_page
-from tests.chaos.record import Counts, describe
 from tests.chaos.rounds import Plan, Round
-from tests.chaos.tales import tell_tales
-from tests.chaos.trouble import DECK, DECK_ALONE
+from tests.chaos.scripts import add_models
 from tests.support.upstream import FakeUpstream
 
 FOLDER = Path("build") / "soak"
@@ -25,7 +25,7 @@ MANY, ALONE = "three nodes on Postgres", "one server on SQLite"
 def main() -> int:
     given = _read_arguments()
     seed = given.seed if given.seed is not None else random.randrange(1 << 32)
-    print(f"seed {seed}; logs, and whatever is found, in {FOLDER / str(seed)}", flush=True)
+    print(f"seed {seed}; logs and findings in {FOLDER / str(seed)}", flush=True)
     runs: dict[str, Counts] = {}
     for name, minutes in ((MANY, given.minutes), (ALONE, given.alone)):
         if minutes > 0:
@@ -44,31 +44,31 @@ def _read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help=f"for {MANY}")
     parser.add_argument("--alone", type=float, default=2.0, help=f"minutes for {ALONE}")
-    parser.add_argument("--users", type=int, default=200, help="how many ask at once")
-    parser.add_argument("--round", type=float, default=45.0, help="seconds of trouble in each round")
-    parser.add_argument("--seed", type=int, default=None, help="what a run before this one printed")
+    parser.add_argument("--users", type=int, default=200, help="number of concurrent users")
+    parser.add_argument("--round", type=float, default=45.0, help="seconds of faults in each round")
+    parser.add_argument("--seed", type=int, default=None, help="the seed that an earlier run printed")
     parser.add_argument("--write", action=argparse.BooleanOptionalAction, default=True, help="docs/reliability.md")
     return parser.parse_args()
 
 
 def soak(name: str, minutes: float, given: argparse.Namespace, seed: int) -> tuple[Counts, list[str]]:
-    """Until the time is over, or a round has found something."""
+    """Run rounds until the time is over, or until a round has findings."""
 
     async def run(upstream: FakeUpstream) -> tuple[Counts, list[str]]:
         total, until = Counts(), time.monotonic() + minutes * 60
         folder = (FOLDER / str(seed) / ("alone" if name == ALONE else "many")).absolute()
         alone = name == ALONE
-        async with (Alone if alone else Fleet)(folder, upstream.url) as fleet:
-            tales = tell_tales(upstream)
+        async with (SingleServer if alone else ChaosCluster)(folder, upstream.url) as cluster:
+            answers = add_models(upstream)
             while total.rounds == 0 or time.monotonic() < until:
                 plan = Plan(f"{seed}.{total.rounds}", given.users, given.round)
-                plan.deck, plan.postgres = DECK_ALONE if alone else DECK, not alone
-                outcome = await Round(fleet, tales, plan, folder).run()
+                plan.faults, plan.postgres = PROCESS_FAULTS if alone else ALL_FAULTS, not alone
+                outcome = await Round(cluster, answers, plan, folder).run()
                 upstream.forget()
                 total.add(outcome.counts)
-                print(f"  round {total.rounds}: {total.responses:,} responses, {outcome.counts.faults}", flush=True)
+                print(f"  round {total.rounds}: {total.responses:,} responses, {outcome.counts.violations}", flush=True)
                 if outcome.findings:
-                    return total, [*outcome.story, *outcome.findings]
+                    return total, [*outcome.log, *outcome.findings]
         return total, []
 
     with FakeUpstream() as upstream:

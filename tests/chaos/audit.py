@@ -1,75 +1,79 @@
-"""The audit after a round: every response there is, every turn of every conversation, and every frame that was seen."""
+"""The audit after a round: of every response, every turn of every conversation, and every frame that was seen."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter, defaultdict
 from pathlib import Path
 
-from tests.chaos.fleet import Fleet
-from tests.chaos.record import Counts, Turn
-from tests.chaos.tales import Tale
-from tests.chaos.wire import Wire
-from tests.crash.client import text_of
+from tests.chaos.client import ClusterClient
+from tests.chaos.cluster import ChaosCluster
+from tests.chaos.counts import Counts, Turn
+from tests.chaos.scripts import Expected
 from tests.support import nesting
-from tests.support.upstream import Json
+from tests.support.http_client import TERMINAL, Json, event_of, text_of
 
-TERMINAL = ("response.completed", "response.incomplete", "response.failed", "response.cancelled")
-AT_ONCE = 16
+CONCURRENCY = 16
 ATTEMPTS = 3
-# What a finding tells of a response.
-TOLD = ("id", "status", "created_at", "completed_at", "model", "outlive")
+# The fields of a response that a finding shows.
+SHOWN_FIELDS = ("id", "status", "created_at", "completed_at", "model", "outlive")
 LEASES = "SELECT r.id FROM outlive.leases l JOIN outlive.responses r ON r.key = l.response"
 
 
 class Audit:
-    """`counts` and `findings` say what came out; what is needed to look closer lies in `folder`."""
+    """Its results are `counts` and `findings`; the journals of responses with findings are written to `folder`."""
 
-    def __init__(self, fleet: Fleet, wire: Wire, tales: dict[str, Tale], turns: list[Turn], folder: Path) -> None:
+    def __init__(
+        self,
+        cluster: ChaosCluster,
+        client: ClusterClient,
+        answers: dict[str, Expected],
+        turns: list[Turn],
+        folder: Path,
+    ) -> None:
         self.counts = Counts()
         self.findings: list[str] = []
-        self._fleet = fleet
-        self._wire = wire
-        self._tales = tales
+        self._cluster = cluster
+        self._client = client
+        self._answers = answers
         self._turns = {turn.name: turn for turn in turns}
         self._folder = folder
         self._bodies: dict[str, Json] = {}
-        self._order: list[str] = []  # of admission
+        self._order: list[str] = []  # response ids in order of admission
 
-    async def make(self, after: int = 0) -> None:
-        """Of all responses whose key is greater."""
+    async def run(self, after: int = 0) -> None:
+        """Audit all responses with a greater key."""
         for turn in self._turns.values():
-            if not turn.over:
+            if not turn.ended:
                 self._find("stuck", turn.response_id, f"{turn.name} ({turn.kind}) was never answered to its end")
-        rows = await self._fleet.sql("SELECT id, status FROM outlive.responses WHERE key > $1 ORDER BY key", after)
+        rows = await self._cluster.sql("SELECT id, status FROM outlive.responses WHERE key > $1 ORDER BY key", after)
         self._order = [row["id"] for row in rows]
-        room = asyncio.Semaphore(AT_ONCE)
+        slots = asyncio.Semaphore(CONCURRENCY)
 
-        async def look(response_id: str) -> None:
-            async with room:
+        async def check(response_id: str) -> None:
+            async with slots:
                 await self._check_response(response_id)
 
-        await asyncio.gather(*(look(response_id) for response_id in self._order))
+        await asyncio.gather(*(check(response_id) for response_id in self._order))
         await self._check_turns()
         await self._check_leftovers()
-        for trace in self._fleet.tracebacks:
+        for trace in self._cluster.tracebacks:
             self._find("wrong", None, f"a traceback in the log of {trace}")
 
     # -- one response
 
     async def _check_response(self, response_id: str) -> None:
-        answer = await self._wire.ask("GET", f"/responses/{response_id}?wait=3")
+        answer = await self._client.request("GET", f"/responses/{response_id}?wait=3")
         body = answer.body
         self._bodies[response_id] = body
         if answer.status != 200 or f"response.{body['status']}" not in TERMINAL:
             self._find("stuck", response_id, f"is {body.get('status')} ({answer.status})")
             return
-        self.check(response_id, body, await self._wire.replay(response_id))
+        self.check(response_id, body, await self._client.replay(response_id))
 
     def check(self, response_id: str, body: Json, frames: list[bytes]) -> None:
-        """Whether a response that ended is whole, given its journal."""
-        faults, turn = len(self.findings), self._turns.get((body.get("metadata") or {}).get("turn", ""))
+        """Check an ended response against its journal."""
+        findings, turn = len(self.findings), self._turns.get((body.get("metadata") or {}).get("turn", ""))
         events = [event_of(frame) for frame in frames]
         self._check_numbers(response_id, events)
         self._check_grammar(response_id, events, body)
@@ -80,8 +84,8 @@ class Audit:
             if turn.response_id == response_id:
                 self._check_seen(response_id, frames, turn)
         self._count(body, frames)
-        if len(self.findings) > faults:
-            self._keep(response_id, frames, turn)
+        if len(self.findings) > findings:
+            self._save(response_id, frames, turn)
 
     def _check_numbers(self, response_id: str, events: list[Json]) -> None:
         numbers = [event["sequence_number"] for event in events]
@@ -100,31 +104,31 @@ class Audit:
             self._find("wrong", response_id, str(broken))
 
     def _check_words(self, response_id: str, body: Json, turn: Turn) -> None:
-        """The answer is what the model told, or a beginning of it; and it ended so for a reason."""
-        tale, told = self._tales[turn.model], text_of(body)
+        """Check that the answer is the model's, or a start of it where there is a reason for that."""
+        expected, text = self._answers[turn.model], text_of(body)
         outlive = body.get("outlive") or {}
         attempts, resumed_at = outlive.get("attempts", 1), Counter(outlive.get("resumed_at") or ())
-        # A text is continued for as long as each joint brings something new, where the upstream can.
-        lasts = turn.model.startswith("can/") and not tale.arguments and max(resumed_at.values(), default=0) < ATTEMPTS
+        # Where the upstream can, a text is continued for as long as each resumption adds to it.
+        repeats = max(resumed_at.values(), default=0)
+        continues = turn.model.startswith("can/") and not expected.arguments and repeats < ATTEMPTS
         allowed = {
-            "completed": told == tale.text and arguments_of(body) == tale.arguments,
-            "incomplete": tale.text.startswith(told) and body["incomplete_details"] is not None and not lasts,
-            "cancelled": tale.text.startswith(told) and turn.cancelled,
-            "failed": told == "" and attempts >= ATTEMPTS,
+            "completed": text == expected.text and arguments_of(body) == expected.arguments,
+            "incomplete": expected.text.startswith(text) and body["incomplete_details"] is not None and not continues,
+            "cancelled": expected.text.startswith(text) and turn.cancelled,
+            "failed": text == "" and attempts >= ATTEMPTS,
         }
         if not allowed[body["status"]]:
             why = body.get("error") or body.get("incomplete_details")
-            self._find("wrong", response_id, f"{turn.name} ({turn.model}): {body['status']} {attempts} {why} {told!r}")
+            self._find("wrong", response_id, f"{turn.name} ({turn.model}): {body['status']} {attempts} {why} {text!r}")
 
     def _check_seen(self, response_id: str, frames: list[bytes], turn: Turn) -> None:
-        """Nothing that a user saw is missing or different, and they saw it once and in order."""
+        """Check that no frame a user saw is missing or different, and that they saw each once and in order."""
         numbers = [event_of(frame)["sequence_number"] for frame in turn.frames]
         self._compare(response_id, numbers, range(len(numbers)), f"what {turn.name} saw")
-        there = Counter(frames)
-        if lost := sum((Counter(turn.frames) - there).values()):
+        if lost := sum((Counter(turn.frames) - Counter(frames)).values()):
             self._find("lost", response_id, f"{lost} frames that {turn.name} saw", lost)
         if turn.frames != frames[: len(turn.frames)]:
-            self._find("changed", response_id, f"{turn.name} saw something else than a replay shows")
+            self._find("changed", response_id, f"{turn.name} saw other frames than a replay has")
         self.counts.seen += len(turn.frames)
 
     def _compare(self, response_id: str, numbers: list[int], expected: range, what: str) -> None:
@@ -142,7 +146,7 @@ class Audit:
         self.counts.events += len(frames)
         self.counts.statuses[body["status"]] += 1
         outlive = body.get("outlive") or {}
-        self.counts.several += outlive.get("attempts", 1) > 1
+        self.counts.reattempted += outlive.get("attempts", 1) > 1
         self.counts.resumed_at += len(outlive.get("resumed_at") or ())
 
     # -- turns and conversations
@@ -159,23 +163,23 @@ class Audit:
         for name, ids in by_turn.items():
             lasting = [each for each in ids if self._bodies[each]["status"] != "failed"]
             if len(lasting) > 1:
-                self._find("doubled", lasting[1], f"{name} was answered by {lasting}{self._tell(name, ids)}")
+                self._find("doubled", lasting[1], f"{name} was answered by {lasting}{self._describe(name, ids)}")
         for conversation, bodies in by_conversation.items():
             await self._check_conversation(conversation, bodies)
 
-    def _tell(self, name: str, ids: list[str]) -> str:
-        """Of one turn: what its user did, and what there is."""
+    def _describe(self, name: str, ids: list[str]) -> str:
+        """Describe one turn: the tries of its user, and its responses."""
         turn = self._turns.get(name)
         tries = turn.tries if turn is not None else []
-        bodies = [{key: self._bodies[each].get(key) for key in TOLD} for each in ids]
+        bodies = [{key: self._bodies[each].get(key) for key in SHOWN_FIELDS} for each in ids]
         return "".join(f"\n    {line}" for line in [turn and turn.kind, *tries, *bodies])
 
     async def _check_conversation(self, conversation: str, bodies: list[Json]) -> None:
-        """It holds exactly the turns of its responses, in their order, and is unlocked."""
+        """Check that it contains exactly the turns of its responses, in their order, and is unlocked."""
         self.check_items(conversation, await self._read_items(conversation), bodies)
-        # Taking and giving the lock again is the proof that nobody holds it.
+        # Adding an item takes the lock and releases it again, which is only possible while no run holds it.
         note = {"type": "message", "role": "user", "content": "unlocked?"}
-        answer = await self._wire.ask("POST", f"/conversations/{conversation}/items", {"items": [note]})
+        answer = await self._client.request("POST", f"/conversations/{conversation}/items", {"items": [note]})
         if answer.status != 200:
             self._find("locked", None, f"{conversation}: {answer.body}")
 
@@ -191,36 +195,31 @@ class Audit:
         items: list[Json] = []
         query = "order=asc&limit=100"
         while True:
-            page = (await self._wire.ask("GET", f"/conversations/{conversation}/items?{query}")).body
+            page = (await self._client.request("GET", f"/conversations/{conversation}/items?{query}")).body
             items += page["data"]
             if not page["has_more"]:
                 return items
             query = f"order=asc&limit=100&after={page['last_id']}"
 
     async def _check_leftovers(self) -> None:
-        """The database itself: no lease and no lock is left."""
-        for row in await self._fleet.sql(LEASES):
+        """Check in the database that no lease and no lock is left."""
+        for row in await self._cluster.sql(LEASES):
             self._find("stuck", row["id"], "still has a lease")
-        for row in await self._fleet.sql("SELECT id FROM outlive.conversations WHERE running IS NOT NULL"):
+        for row in await self._cluster.sql("SELECT id FROM outlive.conversations WHERE running IS NOT NULL"):
             self._find("locked", None, row["id"])
 
-    # -- what is found
+    # -- findings
 
-    def _find(self, fault: str, response_id: str | None, what: str, times: int = 1) -> None:
+    def _find(self, violation: str, response_id: str | None, what: str, times: int = 1) -> None:
         if times:
-            setattr(self.counts, fault, getattr(self.counts, fault) + times)
-            self.findings.append(f"{fault}: {response_id or ''} {what}")
+            setattr(self.counts, violation, getattr(self.counts, violation) + times)
+            self.findings.append(f"{violation}: {response_id or ''} {what}")
 
-    def _keep(self, response_id: str, frames: list[bytes], turn: Turn | None) -> None:
-        """What one needs to find the cause: the journal, and what the user saw of it."""
+    def _save(self, response_id: str, frames: list[bytes], turn: Turn | None) -> None:
+        """Write the journal, and the frames that the user saw, for finding the cause."""
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / f"{response_id}.journal").write_bytes(b"".join(frames))
         (self._folder / f"{response_id}.seen").write_bytes(b"".join(turn.frames) if turn is not None else b"")
-
-
-def event_of(frame: bytes) -> Json:
-    event: Json = json.loads(frame[frame.index(b"\ndata: ") + 7 :])
-    return event
 
 
 def id_of(item: Json) -> str:
@@ -228,7 +227,7 @@ def id_of(item: Json) -> str:
 
 
 def is_kept(item: Json) -> bool:
-    """Calls that were not finished are left out of a conversation."""
+    """Return False for an unfinished call: it is left out of the conversation."""
     return item["type"] != "function_call" or item["status"] == "completed"
 
 

@@ -1,147 +1,169 @@
-"""`make cluster`: three nodes on one Postgres, a small load, a node killed every few seconds, and a table to watch."""
+"""The servers that the chaos tests inject faults into: three nodes on a durable Postgres, or one on SQLite."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import contextlib
-import random
-import sys
-import tempfile
+import signal
+import sqlite3
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any, Self
 
 import asyncpg
-import uvloop
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
-from tests.chaos.fleet import Fleet, Node
-from tests.chaos.record import FAULTS
-from tests.chaos.rounds import Outcome, Plan, Round
-from tests.chaos.tales import tell_tales
-from tests.support.upstream import FakeUpstream
+from tests.support.cluster import LEASE, Cluster
+from tests.support.postgres import PostgresServer
+from tests.support.proxy import Proxy
+from tests.support.server import OutliveServer
 
-LOOK_SECONDS = 0.25
-LINE_SECONDS = 2.0  # between two lines where there is no terminal
-LEASES = "SELECT response, worker, attempts FROM outlive.leases"
+CONFIG = """
+[upstreams.can]
+url = "{url}"
+continuation = "prefill"
+default = true
+
+[upstreams.cannot]
+url = "{url}"
+"""
+FLAGS = ("--keep-alive-seconds", "1", "--grace-seconds", "1")
+NODES = 3
 
 
-class Watch:
-    """What is to be seen of a round while it runs."""
+def write_config(folder: Path, upstream: str) -> str:
+    """Write settings with one upstream that can continue an answer and one that cannot."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "outlive.toml"
+    config.write_text(CONFIG.format(url=upstream))
+    return str(config)
 
-    def __init__(self, fleet: Fleet, round_: Round) -> None:
-        self._fleet = fleet
-        self._round = round_
-        self._began = time.monotonic()
-        self._attempts: dict[int, int] = {}  # of responses that run
-        self.leases: Counter[str] = Counter()  # by node
-        self.taken: Counter[str] = Counter()  # what each node has taken over
 
-    async def look(self) -> None:
-        """Postgres says who runs what; a worker's name holds its process id."""
-        with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-            rows = await self._fleet.sql(LEASES)
-            nodes = {pid: node.name for node in self._fleet.nodes for pid in node.pids}
-            names = {row["response"]: nodes.get(_pid(row["worker"]), "nobody") for row in rows}
-            for row in rows:
-                before, name = self._attempts.get(row["response"], 1), names[row["response"]]
-                if row["attempts"] > before and name != "nobody":
-                    self.taken[name] += 1
-                    self._attempts[row["response"]] = row["attempts"]
-            self._attempts = {key: self._attempts.get(key, 1) for key in names}
-            self.leases = Counter(names.values())
+class ChaosNode:
+    """One server. `state` is what a fault does to it at the moment; empty while it serves."""
+
+    def __init__(self, name: str, server: OutliveServer, proxy: Proxy | None) -> None:
+        self.name = name
+        self.server = server
+        self.state = "starting"
+        self.pids: list[int] = []  # of all its starts
+        self._proxy = proxy
 
     @property
-    def summary(self) -> str:
-        turns = [turn for user in self._round.users for turn in user.turns]
-        wire, deeds = self._round.wire, self._fleet.deeds
-        if wire is None:
-            return self._round.phase
-        return (
-            f"{time.monotonic() - self._began:5.1f} s  {self._round.phase}: {deeds['kill -9']} kills, "
-            f"{sum(self.leases.values())} leases ({self.leases['nobody']} waiting), "
-            f"{sum(self.taken.values())} takeovers, "
-            f"{sum(turn.over for turn in turns)} of {len(turns)} answers whole, {wire.seen:,} events seen over "
-            f"{wire.resumed} resumptions, {wire.losses} losses"
-        )
+    def url(self) -> str:
+        return self.server.base_url
 
-    def table(self) -> Group:
-        shown = Table(title="Outlive: three nodes, one Postgres", title_justify="left")
-        for head in ("node", "state", "process"):
-            shown.add_column(head)
-        for head in ("leases", "taken over", "starts"):
-            shown.add_column(head, justify="right")
-        for node in self._fleet.nodes:
-            shown.add_row(node.name, _state(node), str(node.pids[-1]), *self._numbers(node))
-        return Group(shown, Text(self.summary))
+    @property
+    def proxy(self) -> Proxy:
+        assert self._proxy is not None, "there is no network in front of SQLite"
+        return self._proxy
 
-    def _numbers(self, node: Node) -> list[str]:
-        return [str(self.leases[node.name]), str(self.taken[node.name]), str(len(node.pids))]
+    def start(self) -> None:
+        """Start it until it stays up, as a supervisor does: without its database it cannot start."""
+        while True:
+            self.state = "starting"
+            self.server.launch()
+            self.pids.append(self.server.pid)
+            try:
+                self.server.wait_ready()
+            except AssertionError:
+                if self.server.is_running:
+                    raise
+                time.sleep(0.3)
+                continue
+            self.state = ""
+            return
 
-
-def _pid(worker: str | None) -> int:
-    return int(worker.split("-")[-2]) if worker else 0
-
-
-def _state(node: Node) -> Text:
-    return Text("serves", "green") if not node.doing else Text(node.doing, "bold red")
-
-
-async def show(watch: Watch, console: Console, stop: asyncio.Event) -> None:
-    """Until told to stop: a table that changes, or a line now and then."""
-    if console.is_terminal:
-        with Live(watch.table(), console=console, auto_refresh=False) as live:
-            while not stop.is_set():
-                await watch.look()
-                live.update(watch.table(), refresh=True)
-                await asyncio.sleep(LOOK_SECONDS)
-        return
-    said = 0.0
-    while not stop.is_set():
-        await watch.look()
-        if time.monotonic() - said >= LINE_SECONDS:
-            said = time.monotonic()
-            console.print(watch.summary, highlight=False, soft_wrap=True)
-        await asyncio.sleep(LOOK_SECONDS)
+    def recover(self) -> None:
+        """Undo every fault, and start it if it is not running."""
+        if self._proxy is not None:
+            self._proxy.unblock()
+            self._proxy.thaw()
+        if self.server.is_running:
+            self.server.send_signal(signal.SIGCONT)
+        else:
+            self.start()
 
 
-async def run(upstream: FakeUpstream, given: argparse.Namespace, console: Console, folder: Path) -> Outcome:
-    console.print("Starting Postgres and three nodes ...")
-    plan = Plan(str(given.seed), given.users, given.seconds, ("kill",), postgres=False, one_by_one=(1.0, 3.0))
-    async with Fleet(folder, upstream.url) as fleet:
-        round_ = Round(fleet, tell_tales(upstream), plan, folder)
-        stop, watch = asyncio.Event(), Watch(fleet, round_)
-        showing = asyncio.create_task(show(watch, console, stop))
+class ChaosCluster:
+    """Three nodes on a Postgres of their own, each behind a proxy; `async with` it. `injected` counts the faults."""
+
+    def __init__(self, folder: Path, upstream: str) -> None:
+        self.folder = folder
+        self.lease = LEASE
+        self.nodes: list[ChaosNode] = []
+        self.injected: Counter[str] = Counter()
+        self._config = write_config(folder, upstream)
+        self._cluster: Cluster | None = None
+        self._sql: asyncpg.Connection | None = None
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self._build)
+        await asyncio.gather(*(asyncio.to_thread(node.start) for node in self.nodes))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._sql is not None:
+            self._sql.terminate()
+        await asyncio.to_thread(self._stop)
+
+    @property
+    def _postgres(self) -> PostgresServer:
+        assert self._cluster is not None
+        return self._cluster.postgres
+
+    def _build(self) -> None:
+        postgres = PostgresServer(durable=True).create()
+        self._cluster = Cluster(self.folder, None, "--config", self._config, *FLAGS, postgres=postgres)
+        for number in range(NODES):
+            node = self._cluster.add(proxied=True)
+            self.nodes.append(ChaosNode(f"node {number}", node, node.proxy))
+
+    def _stop(self) -> None:
+        assert self._cluster is not None
+        self._cluster.stop()
+        log = self._postgres.folder / "log"
+        (self.folder / "postgres.log").write_bytes(log.read_bytes() if log.exists() else b"")
+        self._postgres.remove()
+
+    async def sql(self, statement: str, *arguments: Any) -> list[Any]:
+        """Run a statement in the database, past the proxies."""
+        if self._sql is None or self._sql.is_closed():
+            self._sql = await asyncpg.connect(self._postgres.url())
+        return list(await self._sql.fetch(statement, *arguments))
+
+    async def restart_postgres(self, how: signal.Signals) -> None:
+        self.injected["restart of Postgres" if how == signal.SIGINT else "crash of Postgres"] += 1
+        await asyncio.to_thread(self._postgres.restart, how)
+
+    async def recover(self) -> None:
+        """Undo every fault, and wait until every node is ready."""
+        for node in self.nodes:
+            await asyncio.to_thread(node.recover)
+        for node in self.nodes:
+            await asyncio.to_thread(node.server.wait_ready)
+            node.state = ""
+
+    @property
+    def tracebacks(self) -> list[str]:
+        """The ends of the logs with a traceback, from it on."""
+        logs = [(node.name, node.server.log) for node in self.nodes]
+        return [f"{name}: ...{log[log.index('Traceback') :][:3000]}" for name, log in logs if "Traceback" in log]
+
+
+class SingleServer(ChaosCluster):
+    """One server on SQLite."""
+
+    def _build(self) -> None:
+        server = OutliveServer(self.folder / "node", None, "--config", self._config, *FLAGS)
+        self.nodes = [ChaosNode("the node", server, None)]
+
+    def _stop(self) -> None:
+        self.nodes[0].server.kill()
+
+    async def sql(self, statement: str, *arguments: Any) -> list[Any]:
+        file = sqlite3.connect(f"file:{self.nodes[0].server.database}?mode=ro", uri=True)
         try:
-            return await round_.run()
+            file.row_factory = sqlite3.Row
+            return file.execute(statement.replace("outlive.", "").replace("$", "?"), arguments).fetchall()
         finally:
-            stop.set()
-            await showing
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="make cluster", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--users", type=int, default=30, help="how many ask at once")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
-    given, console = parser.parse_args(), Console()
-    with tempfile.TemporaryDirectory() as folder, FakeUpstream() as upstream:
-        outcome = uvloop.run(run(upstream, given, console, Path(folder)))
-    counts = outcome.counts
-    console.print(
-        f"{counts.responses:,} responses and {counts.events:,} events read again from any node; "
-        f"{counts.deeds['kill -9']} kills, {counts.several:,} taken over or restarted.",
-        highlight=False,
-    )
-    console.print(", ".join(f"{counts.faults[name]} {what}" for name, what in FAULTS.items()), highlight=False)
-    for finding in [*outcome.story, *outcome.findings] if outcome.findings else []:
-        console.print(finding, highlight=False, markup=False, soft_wrap=True)
-    return 1 if outcome.findings else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            file.close()

@@ -1,4 +1,4 @@
-"""The counts of the newest long run, as they stand on docs/reliability.md."""
+"""Writes the counts of the newest long run to docs/reliability.md."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 import time
 from pathlib import Path
 
-from tests.chaos.record import Counts, describe
+from tests.chaos.counts import Counts, describe
 
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- written by make soak -->", "<!-- until here -->"
 
 
 def write_page(runs: dict[str, Counts], seed: int) -> None:
-    """Put a table of the runs in the place of the one before."""
+    """Replace the page's table by one of these runs."""
     text = PAGE.read_text()
     table = "\n".join([BEGIN, f"Last run: {time.strftime('%Y-%m-%d')}, seed {seed}.", "", *_table(runs), END])
     PAGE.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: table, text, flags=re.DOTALL))

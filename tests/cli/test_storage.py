@@ -21,15 +21,15 @@ from outlive.storage.sqlite.connection import SqliteDatabase
 from tests.cli.conftest import Run
 from tests.conformance.scenes import WRITTEN, Book, entry, message
 from tests.conformance.storages import Storage, open_postgres, open_sqlite
-from tests.support.postgres import SHELF, Cluster
+from tests.support.postgres import DATABASES, PostgresServer
 from tests.support.server import OutliveServer
 
 
 @pytest.fixture
 def empty() -> Iterator[str]:
-    SHELF.cluster.sql("CREATE DATABASE bare_cli")
-    yield SHELF.cluster.url("bare_cli")
-    SHELF.cluster.sql("DROP DATABASE bare_cli WITH (FORCE)")
+    DATABASES.server.sql("CREATE DATABASE bare_cli")
+    yield DATABASES.server.url("bare_cli")
+    DATABASES.server.sql("DROP DATABASE bare_cli WITH (FORCE)")
 
 
 async def fill(book: Book) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def run_on(home: Callable[[], Any], act: Callable[[Book], Awaitable[Any]], count
 @pytest.mark.parametrize("direction", ["to postgres", "to sqlite", "between postgres"])
 def test_a_copy_has_everything_and_its_runs_continue(run: Run, tmp_path: Path, empty: str, direction: str) -> None:
     file, url = tmp_path / "outlive.db", f"sqlite:///{tmp_path / 'outlive.db'}"
-    there = SHELF.database(f"{tmp_path}")
+    there = DATABASES.borrow(f"{tmp_path}")
 
     @asynccontextmanager
     async def at(where: str) -> AsyncIterator[Storage]:
@@ -107,7 +107,7 @@ def test_a_copy_has_everything_and_its_runs_continue(run: Run, tmp_path: Path, e
 
 
 def test_copying_to_a_database_that_is_not_empty_is_refused(run: Run, tmp_path: Path) -> None:
-    url, target = f"sqlite:///{tmp_path / 'outlive.db'}", SHELF.database(f"{tmp_path}")
+    url, target = f"sqlite:///{tmp_path / 'outlive.db'}", DATABASES.borrow(f"{tmp_path}")
     run_on(lambda: open_sqlite(tmp_path / "outlive.db"), fill)
     run_on(lambda: open_postgres(target), lambda book: book.answer())
     done = run("copy", "--from", url, "--to", target)
@@ -129,8 +129,8 @@ def test_copying_while_a_server_runs_is_refused(run: Run, tmp_path: Path, empty:
 
 
 def test_copying_from_a_database_with_running_nodes_is_refused(run: Run, tmp_path: Path) -> None:
-    source = SHELF.database(f"{tmp_path}")
-    SHELF.cluster.sql(
+    source = DATABASES.borrow(f"{tmp_path}")
+    DATABASES.server.sql(
         "INSERT INTO outlive.workers VALUES ('node-1', now(), now() + interval '1 minute')", source.rpartition("/")[2]
     )
     done = run("copy", "--from", source, "--to", f"sqlite:///{tmp_path / 'outlive.db'}")
@@ -176,7 +176,7 @@ def test_an_older_program_refuses_to_migrate_a_newer_schema(run: Run, tmp_path: 
     with sqlite3.connect(tmp_path / "outlive.db") as db:
         db.execute("PRAGMA user_version = 99")
     run("migrate", "--database", empty)
-    SHELF.cluster.sql("UPDATE outlive.schema SET version = 99", "bare_cli")
+    DATABASES.server.sql("UPDATE outlive.schema SET version = 99", "bare_cli")
     for url in (f"sqlite:///{tmp_path / 'outlive.db'}", empty):
         done = run("migrate", "--database", url)
         assert done.exit_code == 2
@@ -193,7 +193,7 @@ def findings(run: Run, url: str) -> dict[str, tuple[str, str]]:
 
 
 def test_the_doctor_checks_postgres(run: Run, tmp_path: Path) -> None:
-    found = findings(run, SHELF.database(f"{tmp_path}"))
+    found = findings(run, DATABASES.borrow(f"{tmp_path}"))
     for name in ("Postgres", "database", "schema", "nodes", "commit", "connections"):
         assert found[name][0] == "ok", found
     # The Postgres of the tests runs without durability, for speed.
@@ -204,7 +204,7 @@ def test_the_doctor_checks_postgres(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_server_logs_the_risks_of_its_database_at_start(tmp_path: Path) -> None:
-    with OutliveServer(tmp_path, "http://127.0.0.1:1/v1", database_url=SHELF.lasting()) as server:
+    with OutliveServer(tmp_path, "http://127.0.0.1:1/v1", database_url=DATABASES.create()) as server:
         for name in ("fsync", "full_page_writes", "synchronous_commit"):
             assert f"{name} is off: " in server.log
 
@@ -220,8 +220,8 @@ def test_the_doctor_reports_a_missing_schema(run: Run, empty: str) -> None:
 
 
 def test_a_durable_postgres_with_a_synchronous_standby_has_no_risks() -> None:
-    primary = Cluster(durable=True).create()
-    standby: Cluster | None = None
+    primary = PostgresServer(durable=True).create()
+    standby: PostgresServer | None = None
     try:
         assert asyncio.run(risks_of(primary)) == {}
         standby = primary.make_standby()
@@ -241,13 +241,13 @@ def test_a_durable_postgres_with_a_synchronous_standby_has_no_risks() -> None:
             standby.remove()
 
 
-def wait_for_risk(cluster: Cluster) -> dict[str, str]:
+def wait_for_risk(cluster: PostgresServer) -> dict[str, str]:
     while not (risks := asyncio.run(risks_of(cluster))):
         pass
     return risks
 
 
-async def risks_of(cluster: Cluster) -> dict[str, str]:
+async def risks_of(cluster: PostgresServer) -> dict[str, str]:
     import asyncpg
 
     connection = await asyncpg.connect(cluster.url())

@@ -8,11 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from typing import Any, Literal, get_args
 
-import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from outlive.client import RetryPolicy, StreamStats, stream
-from tests.support.proxy import Cut, Proxies
+from tests.support.proxy import Cut, Proxy
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, say
 
@@ -59,15 +58,14 @@ def check_whole(server: OutliveServer, got: list[Json], stats: StreamStats) -> N
     assert got[-1]["type"] == "response.completed"
 
 
-@pytest.mark.timeout(120)
 def test_sync_stream_cut_at_any_point_equals_the_uninterrupted_stream(
-    client: OpenAI, server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, fast_policy: RetryPolicy
+    client: OpenAI, server: OutliveServer, upstream: FakeUpstream, fast_policy: RetryPolicy
 ) -> None:
     model = upstream.model(SCRIPT)
 
     def check(frames: int) -> None:
         cut = cut_at(frames, turn=0)
-        with proxies.to(server.port, cut) as proxy:
+        with Proxy(server.port, cut) as proxy:
             got, stats = read_all(client.with_options(base_url=proxy.base_url), model, fast_policy)
         check_whole(server, got, stats)
         assert len(got) == EVENTS
@@ -78,16 +76,15 @@ def test_sync_stream_cut_at_any_point_equals_the_uninterrupted_stream(
     assert len(upstream.calls(model)) == EVENTS
 
 
-@pytest.mark.timeout(120)
 def test_async_stream_cut_at_any_point_equals_the_uninterrupted_stream(
-    server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, fast_policy: RetryPolicy
+    server: OutliveServer, upstream: FakeUpstream, fast_policy: RetryPolicy
 ) -> None:
     model = upstream.model(SCRIPT)
 
     async def check(client: AsyncOpenAI, some: range) -> None:
         for frames in some:
             cut = cut_at(frames, turn=1)
-            with await asyncio.to_thread(proxies.to, server.port, cut) as proxy:
+            with Proxy(server.port, cut) as proxy:
                 got, stats = await read_all_async(client.with_options(base_url=proxy.base_url), model, fast_policy)
             await asyncio.to_thread(check_whole, server, got, stats)
             assert len(got) == EVENTS

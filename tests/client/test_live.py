@@ -27,7 +27,7 @@ from outlive.client import (
     stream,
 )
 from tests.client.test_cuts import SCRIPT, Json, check_whole, read_all, replay
-from tests.support.proxy import Away, Cut, Delay, Proxies, Spoil, Swallow
+from tests.support.proxy import Cut, Delay, DropAnswer, Fault, Proxy, RefuseConnection
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, Gate, Refuse, ending, finish, say, text, usage
 
@@ -47,27 +47,34 @@ def client_of(base_url: str) -> OpenAI:
 
 
 def test_stream_cut_repeatedly_is_delivered_whole(
-    client: OpenAI, server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, fast_policy: RetryPolicy
+    client: OpenAI, server: OutliveServer, upstream: FakeUpstream, fast_policy: RetryPolicy
 ) -> None:
-    spoils: list[Spoil] = [Cut(7, 1, "close"), Swallow(), Cut(5, 40, "clean"), Away(), Cut(0), Cut(31, 0), Delay(0.05)]
-    with proxies.to(server.port, *spoils) as proxy:
+    faults: list[Fault] = [
+        Cut(7, 1, "close"),
+        DropAnswer(),
+        Cut(5, 40, "clean"),
+        RefuseConnection(),
+        Cut(0),
+        Cut(31, 0),
+        Delay(0.05),
+    ]
+    with Proxy(server.port, *faults) as proxy:
         got, stats = read_all(client.with_options(base_url=proxy.base_url), upstream.model(SCRIPT), fast_policy)
     check_whole(server, got, stats)
-    assert proxy.accepted == len(spoils)
+    assert proxy.accepted == len(faults)
     assert stats.faults == 5  # an end without an error counts as no fault
 
 
-@pytest.mark.parametrize("first", [Swallow(), Away(), Cut(0, 0, "reset"), Cut(0, 5, "clean")])
+@pytest.mark.parametrize("first", [DropAnswer(), RefuseConnection(), Cut(0, 0, "reset"), Cut(0, 5, "clean")])
 def test_post_with_a_lost_answer_is_repeated_without_a_second_model_call(
     client: OpenAI,
     server: OutliveServer,
     upstream: FakeUpstream,
-    proxies: Proxies,
     fast_policy: RetryPolicy,
-    first: Spoil,
+    first: Fault,
 ) -> None:
     model = upstream.model(SCRIPT)
-    with proxies.to(server.port, first) as proxy:
+    with Proxy(server.port, first) as proxy:
         got, stats = read_all(client.with_options(base_url=proxy.base_url), model, fast_policy)
     check_whole(server, got, stats)
     assert stats.resubmits == 1
@@ -172,9 +179,9 @@ def test_stream_of_a_cancelled_response_ends_with_that_response(client: OpenAI, 
 
 
 def test_unstored_stream_raises_when_its_connection_breaks(
-    client: OpenAI, server: OutliveServer, upstream: FakeUpstream, proxies: Proxies, fast_policy: RetryPolicy
+    client: OpenAI, server: OutliveServer, upstream: FakeUpstream, fast_policy: RetryPolicy
 ) -> None:
-    with proxies.to(server.port, Cut(9)) as proxy:
+    with Proxy(server.port, Cut(9)) as proxy:
         through = client.with_options(base_url=proxy.base_url)
         events = stream(through, model=upstream.model(SCRIPT), input="Hi", store=False, retry_policy=fast_policy)
         with pytest.raises(ConnectionLost, match="store=False"):

@@ -1,4 +1,4 @@
-"""A live server on the matrix's scripted model."""
+"""Fixture: a live server on the scripted model of the clients' matrix."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from clients.python.checks import Place
-from clients.world import open_world
+from clients.harness import open_harness
+from clients.python.checks import Target
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with open_world(tmp_path_factory.mktemp("clients")) as world:
-        yield Place(world.server.base_url, world.desk.url)
-        assert "Traceback" not in world.server.log, world.server.log
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    with open_harness(tmp_path_factory.mktemp("clients")) as harness:
+        yield Target(harness.server.base_url, harness.control.url)
+        assert "Traceback" not in harness.server.log, harness.server.log

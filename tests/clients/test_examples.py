@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clients.python.checks import Place
+from clients.python.checks import Target
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "openai"
 NOVEL = "You said: Write a very long novel about otters in space."
@@ -33,13 +33,13 @@ PRINTED = {
 
 
 @pytest.fixture(scope="module")
-def running(place: Place) -> Iterator[dict[str, subprocess.Popen[str]]]:
+def running(target: Target) -> Iterator[dict[str, subprocess.Popen[str]]]:
     """All of them at once, for most of what they do is to start."""
-    env = os.environ | {"OPENAI_BASE_URL": place.base_url, "OPENAI_API_KEY": "any"}
+    env = os.environ | {"OPENAI_BASE_URL": target.base_url, "OPENAI_API_KEY": "any"}
     started = {
         name: subprocess.Popen(
             [sys.executable, str(EXAMPLES / f"{name}.py")],
-            env=env | {"MODEL": place.model()},
+            env=env | {"MODEL": target.model()},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -53,11 +53,11 @@ def running(place: Place) -> Iterator[dict[str, subprocess.Popen[str]]]:
 
 
 @pytest.mark.parametrize("name", PRINTED)
-def test_an_example_prints_what_it_should(name: str, running: dict[str, subprocess.Popen[str]]) -> None:
+def test_an_example_prints_the_expected_text(name: str, running: dict[str, subprocess.Popen[str]]) -> None:
     said, _ = running[name].communicate(timeout=60)
     assert running[name].returncode == 0, said
     assert re.fullmatch(PRINTED[name], said.rstrip("\n")), said
 
 
-def test_every_example_is_tried() -> None:
+def test_every_example_has_an_expected_text() -> None:
     assert {file.stem for file in EXAMPLES.glob("*.py")} == PRINTED.keys()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
-from clients.python.checks import Place
+from clients.python.checks import Target
 from clients.snippets import ADDRESS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -23,14 +23,14 @@ PAGES = (
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_program_on_the_page_runs(page: str, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_program_on_the_page_runs(page: str, target: Target, capsys: pytest.CaptureFixture[str]) -> None:
     """From top to bottom, as a reader would try them."""
     names: dict[str, object] = {"__name__": "__main__"}
     programs = re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S)
     assert programs
     clients: list[OpenAI] = []
     for program in programs:
-        exec(compile(program.replace(ADDRESS, place.base_url), page, "exec"), names)
+        exec(compile(program.replace(ADDRESS, target.base_url), page, "exec"), names)
         client = names["client"]
         assert isinstance(client, OpenAI)
         clients.append(client)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from clients.harness import open_harness
 from clients.python import openai_agents, openai_lasting
-from clients.python.checks import Check, Client, Place
-from clients.world import open_world
+from clients.python.checks import Check, Client, Target
 
 CLIENTS: tuple[Client, ...] = (openai_lasting.client, openai_agents.client)
 
@@ -17,11 +17,11 @@ pytestmark = pytest.mark.timeout(90)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["chat", "responses"])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """By what the model's server speaks."""
-    with open_world(tmp_path_factory.mktemp("clients"), nested=request.param) as world:
-        yield Place(world.server.base_url, world.desk.url)
-        assert "Traceback" not in world.server.log, world.server.log
+    with open_harness(tmp_path_factory.mktemp("clients"), nested=request.param) as harness:
+        yield Target(harness.server.base_url, harness.control.url)
+        assert "Traceback" not in harness.server.log, harness.server.log
 
 
 @pytest.fixture(scope="module")
@@ -38,5 +38,5 @@ def loop() -> Iterator[asyncio.Runner]:
         for check in client.checks
     ],
 )
-def test_a_client_works_unchanged(check: Check, place: Place, loop: asyncio.Runner) -> None:
-    check.perform(place, loop)
+def test_a_client_passes_its_check_unchanged(check: Check, target: Target, loop: asyncio.Runner) -> None:
+    check.perform(target, loop)

@@ -15,15 +15,15 @@ from tests.conformance.storages import (
     open_run_memory,
     open_sqlite,
 )
-from tests.support.postgres import SHELF
+from tests.support.postgres import DATABASES
 
 HOMES: dict[str, Callable[[Path], Opener]] = {
     "sqlite": lambda folder: lambda: open_sqlite(folder / "outlive.db"),
-    "postgres": lambda folder: lambda: open_postgres(SHELF.database(str(folder))),
+    "postgres": lambda folder: lambda: open_postgres(DATABASES.borrow(str(folder))),
 }
 RUN_HOMES: dict[str, Callable[[Path], RunOpener]] = {
     "sqlite": lambda folder: lambda: open_run(open_sqlite(folder / "outlive.db")),
-    "postgres": lambda folder: lambda: open_run(open_postgres(SHELF.database(str(folder)))),
+    "postgres": lambda folder: lambda: open_run(open_postgres(DATABASES.borrow(str(folder)))),
     "memory": lambda folder: open_run_memory,
 }
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.client import Client
-from tests.support.postgres import SHELF
+from tests.support.http_client import HttpClient
+from tests.support.postgres import DATABASES
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream
 
@@ -33,7 +33,7 @@ def make_server(tmp_path: Path, upstream: FakeUpstream) -> Iterator[Serve]:
 
         def make(*flags: str, continuation: str | None = None, on: str = "", **env: str) -> OutliveServer:
             url: str | None = upstream.url
-            database = SHELF.lasting() if on == "postgres" else None
+            database = DATABASES.create() if on == "postgres" else None
             flags = (*flags, "--lease-seconds", "1") if database is not None else flags
             if continuation is not None:
                 config = tmp_path / "outlive.toml"
@@ -53,5 +53,5 @@ def server(make_server: Serve) -> OutliveServer:
 
 
 @pytest.fixture
-def client(server: OutliveServer) -> Client:
-    return Client(server.port)
+def client(server: OutliveServer) -> HttpClient:
+    return HttpClient(server.port)

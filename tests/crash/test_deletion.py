@@ -9,12 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.crash.checker import check_ended, check_file
-from tests.crash.client import Client, Json, text_of, wait_until
 from tests.crash.conftest import Serve
 from tests.crash.traces import database_holds, find
+from tests.support.checks import check_ended, check_file
+from tests.support.http_client import HttpClient, Json, text_of
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Gate, say, text
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
 
@@ -36,7 +37,7 @@ def assert_there(needle: str, server: OutliveServer) -> None:
 
 
 @pytest.fixture
-def busy(upstream: FakeUpstream, client: Client) -> Iterator[None]:
+def busy(upstream: FakeUpstream, client: HttpClient) -> Iterator[None]:
     """Other things go on meanwhile: a run, and somebody who reads it."""
     with client.stream(upstream.model([text("Other "), text("things"), HANG])) as stream:
         stream.read_until(lambda event: event.get("delta") == "things")
@@ -45,65 +46,67 @@ def busy(upstream: FakeUpstream, client: Client) -> Iterator[None]:
 
 @pytest.mark.usefixtures("busy")
 def test_a_deleted_response_is_in_no_file_any_more(
-    upstream: FakeUpstream, server: OutliveServer, client: Client
+    upstream: FakeUpstream, server: OutliveServer, client: HttpClient
 ) -> None:
     for size, times in SIZES.items():
         needle = f"needle-{times}-"
         long = fill(needle, times)
-        body = client.create(upstream.model(say(long, long)), long, instructions=long, metadata={"note": needle}).body
+        body = client.create(
+            upstream.model(say(long, long)), input=long, instructions=long, metadata={"note": needle}
+        ).json()
         assert text_of(body) == long + long
         assert_there(needle, server)
-        assert client.ask("DELETE", f"/v1/responses/{body['id']}").status == 200, size
-        assert client.ask("GET", f"/v1/responses/{body['id']}").status == 404
-        assert client.ask("GET", f"/v1/responses/{body['id']}/input_items").status == 404
-        assert client.ask("GET", f"/v1/responses/{body['id']}?stream=true").status == 404
+        assert client.delete(f"/v1/responses/{body['id']}").status == 200, size
+        assert client.get(f"/v1/responses/{body['id']}").status == 404
+        assert client.get(f"/v1/responses/{body['id']}/input_items").status == 404
+        assert client.get(f"/v1/responses/{body['id']}?stream=true").status == 404
         wait_gone(needle, server)
 
 
 @pytest.mark.usefixtures("busy")
 def test_a_deleted_conversation_and_a_deleted_item_are_in_no_file_any_more(
-    server: OutliveServer, client: Client
+    server: OutliveServer, client: HttpClient
 ) -> None:
     for times in SIZES.values():
         kept, gone = f"kept-{times}-", f"gone-{times}-"
         items = [{"role": "user", "content": fill(word, times)} for word in (kept, gone)]
-        conversation = client.new_conversation(items=items, metadata={"topic": kept})
+        conversation = client.create_conversation(items=items, metadata={"topic": kept})
         assert_there(gone, server)
-        second = client.items(conversation)[1]["id"]
-        assert client.ask("DELETE", f"/v1/conversations/{conversation}/items/{second}").status == 200
+        second = client.list_items(conversation)[1]["id"]
+        assert client.delete(f"/v1/conversations/{conversation}/items/{second}").status == 200
         wait_gone(gone, server)
-        assert len(client.items(conversation)) == 1
+        assert len(client.list_items(conversation)) == 1
         assert_there(kept, server)
-        assert client.ask("DELETE", f"/v1/conversations/{conversation}").status == 200
-        assert client.ask("GET", f"/v1/conversations/{conversation}").status == 404
+        assert client.delete(f"/v1/conversations/{conversation}").status == 200
+        assert client.get(f"/v1/conversations/{conversation}").status == 404
         wait_gone(kept, server)
 
 
 def test_items_of_a_deleted_response_stay_until_their_conversation_is_deleted(
-    upstream: FakeUpstream, server: OutliveServer, client: Client
+    upstream: FakeUpstream, server: OutliveServer, client: HttpClient
 ) -> None:
-    conversation = client.new_conversation()
+    conversation = client.create_conversation()
     said = "turn-4711"
     private = {"instructions": "instruction-4711", "conversation": conversation}
-    body = client.create(upstream.model(say(said)), "question-4711", **private).body
-    client.ask("DELETE", f"/v1/responses/{body['id']}")
+    body = client.create(upstream.model(say(said)), input="question-4711", **private).json()
+    client.delete(f"/v1/responses/{body['id']}")
     wait_gone("instruction-4711", server)
-    assert [item["role"] for item in client.items(conversation)] == ["user", "assistant"]
-    client.ask("DELETE", f"/v1/conversations/{conversation}")
+    assert [item["role"] for item in client.list_items(conversation)] == ["user", "assistant"]
+    client.delete(f"/v1/conversations/{conversation}")
     wait_gone(said, server)
     wait_gone("question-4711", server)
 
 
 def test_a_response_outlives_its_deleted_conversation_until_it_is_deleted_itself(
-    upstream: FakeUpstream, server: OutliveServer, client: Client
+    upstream: FakeUpstream, server: OutliveServer, client: HttpClient
 ) -> None:
-    conversation = client.new_conversation(items=[{"role": "user", "content": "note-4712"}])
-    body = client.create(upstream.model(say("turn-4712")), "question-4712", conversation=conversation).body
-    client.ask("DELETE", f"/v1/conversations/{conversation}")
+    conversation = client.create_conversation(items=[{"role": "user", "content": "note-4712"}])
+    body = client.create(upstream.model(say("turn-4712")), input="question-4712", conversation=conversation).json()
+    client.delete(f"/v1/conversations/{conversation}")
     wait_gone("note-4712", server)
-    assert client.get(body["id"]) == body
-    assert len(client.ask("GET", f"/v1/responses/{body['id']}/input_items").body["data"]) == 1
-    client.ask("DELETE", f"/v1/responses/{body['id']}")
+    assert client.retrieve(body["id"]) == body
+    assert len(client.get(f"/v1/responses/{body['id']}/input_items").json()["data"]) == 1
+    client.delete(f"/v1/responses/{body['id']}")
     wait_gone("turn-4712", server)
     wait_gone("question-4712", server)
 
@@ -112,65 +115,67 @@ def test_what_has_expired_is_in_no_file_any_more(upstream: FakeUpstream, make_se
     day = 86_400.0
     flags = ("--response-days", str(0.5 / day), "--conversation-days", str(0.5 / day), "--sweep-seconds", "0.1")
     server = make_server(*flags).start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     gate = Gate()
-    running = client.start(upstream.model([text("late-4713"), gate, *say("!")]))
-    body = client.create(upstream.model(say(fill("old-4713", 500))), fill("asked-4713", 500)).body
-    conversation = client.new_conversation(items=[{"role": "user", "content": "note-4713"}])
+    running = client.submit(upstream.model([text("late-4713"), gate, *say("!")]))
+    body = client.create(upstream.model(say(fill("old-4713", 500))), input=fill("asked-4713", 500)).json()
+    conversation = client.create_conversation(items=[{"role": "user", "content": "note-4713"}])
     for needle in ("old-4713", "asked-4713", "note-4713"):
         wait_gone(needle, server)
-    assert client.ask("GET", f"/v1/responses/{body['id']}").status == 404
-    assert client.ask("GET", f"/v1/conversations/{conversation}").status == 404
+    assert client.get(f"/v1/responses/{body['id']}").status == 404
+    assert client.get(f"/v1/conversations/{conversation}").status == 404
     # A response that runs does not expire, however old it is.
-    assert client.get(running)["status"] == "in_progress"
+    assert client.retrieve(running)["status"] == "in_progress"
     gate.open()
     wait_gone("late-4713", server)
 
 
 def test_no_chain_reaches_past_a_deleted_response(
-    upstream: FakeUpstream, server: OutliveServer, client: Client
+    upstream: FakeUpstream, server: OutliveServer, client: HttpClient
 ) -> None:
     ids: list[str] = []
     for n in range(4):
         parent = {"previous_response_id": ids[-1]} if ids else {}
-        ids.append(client.create(upstream.model(say(f"answer-4714-{n}")), f"question-4714-{n}", **parent).body["id"])
-    client.ask("DELETE", f"/v1/responses/{ids[1]}")
+        ids.append(
+            client.create(upstream.model(say(f"answer-4714-{n}")), input=f"question-4714-{n}", **parent).json()["id"]
+        )
+    client.delete(f"/v1/responses/{ids[1]}")
     wait_gone("answer-4714-1", server)
     wait_gone("question-4714-1", server)
     for parent_id in ids[1:]:
         refused = client.create("any", previous_response_id=parent_id)
-        assert (refused.status, refused.body["error"]["code"]) == (400, "previous_response_not_found")
+        assert (refused.status, refused.json()["error"]["code"]) == (400, "previous_response_not_found")
     model = upstream.model(say("fine"))
     assert client.create(model, previous_response_id=ids[0]).status == 200
     said = [message["content"] for message in upstream.calls(model)[0].messages]
     assert said == ["question-4714-0", "answer-4714-0", "Hi"]
     # The younger ones themselves are still there.
-    assert text_of(client.get(ids[3])) == "answer-4714-3"
-    assert len(client.ask("GET", f"/v1/responses/{ids[3]}/input_items").body["data"]) == 1
+    assert text_of(client.retrieve(ids[3])) == "answer-4714-3"
+    assert len(client.get(f"/v1/responses/{ids[3]}/input_items").json()["data"]) == 1
 
 
 def test_of_a_large_request_that_was_refused_nothing_stays(
-    upstream: FakeUpstream, server: OutliveServer, client: Client
+    upstream: FakeUpstream, server: OutliveServer, client: HttpClient
 ) -> None:
-    conversation = client.new_conversation()
-    client.start(upstream.model([HANG]), conversation=conversation)
-    refused = client.create("any", fill("refused-4722", 50_000), conversation=conversation)
-    assert refused.body["error"]["code"] == "conversation_locked"
+    conversation = client.create_conversation()
+    client.submit(upstream.model([HANG]), conversation=conversation)
+    refused = client.create("any", input=fill("refused-4722", 50_000), conversation=conversation)
+    assert refused.json()["error"]["code"] == "conversation_locked"
     wait_gone("refused-4722", server)
 
 
 def test_a_running_response_that_is_deleted_is_cancelled_and_gone(
-    upstream: FakeUpstream, server: OutliveServer, client: Client
+    upstream: FakeUpstream, server: OutliveServer, client: HttpClient
 ) -> None:
-    conversation = client.new_conversation()
+    conversation = client.create_conversation()
     model = upstream.model([text("begun-4715"), HANG])
-    with client.stream(model, "question-4715", conversation=conversation, instructions="order-4715") as stream:
+    with client.stream(model, input="question-4715", conversation=conversation, instructions="order-4715") as stream:
         stream.read_until(lambda event: event.get("delta") == "begun-4715")
-        assert client.ask("DELETE", f"/v1/responses/{stream.id}").status == 200
+        assert client.delete(f"/v1/responses/{stream.id}").status == 200
         stream.read_all()
-        assert stream.whole and stream.events[-1]["type"] == "response.cancelled"
-    upstream.wait_call(model).wait_left()
-    assert client.ask("GET", f"/v1/responses/{stream.id}").status == 404
+        assert stream.complete and stream.events[-1]["type"] == "response.cancelled"
+    upstream.wait_call(model).wait_disconnected()
+    assert client.get(f"/v1/responses/{stream.id}").status == 404
     wait_gone("order-4715", server)
     # It had a turn in its conversation, which is not locked any more.
     after = client.create(upstream.model(say("Next")), conversation=conversation)
@@ -181,38 +186,38 @@ def test_a_response_whose_conversation_is_deleted_meanwhile_still_ends_normally(
     upstream: FakeUpstream, make_server: Serve
 ) -> None:
     server = make_server("--sweep-seconds", "0.2").start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     gate = Gate()
-    conversation = client.new_conversation(items=[{"role": "user", "content": "note-4716"}])
+    conversation = client.create_conversation(items=[{"role": "user", "content": "note-4716"}])
     with client.stream(upstream.model([text("Once "), gate, *say("upon")]), conversation=conversation) as stream:
         stream.read_until(lambda event: event.get("delta") == "Once ")
-        assert client.ask("DELETE", f"/v1/conversations/{conversation}").status == 200
-        assert client.ask("GET", f"/v1/conversations/{conversation}").status == 404
+        assert client.delete(f"/v1/conversations/{conversation}").status == 200
+        assert client.get(f"/v1/conversations/{conversation}").status == 404
         gate.open()
         stream.read_all()
     body = check_ended(client, stream.id, stream.frames)
     assert (body["status"], text_of(body)) == ("completed", "Once upon")
     wait_gone("note-4716", server)
-    client.ask("DELETE", f"/v1/responses/{stream.id}")
+    client.delete(f"/v1/responses/{stream.id}")
     wait_gone("upon", server)
 
 
 def test_history_that_an_unfinished_run_needs_outlives_its_deletion_and_a_kill(
-    upstream: FakeUpstream, server: OutliveServer, client: Client
+    upstream: FakeUpstream, server: OutliveServer, client: HttpClient
 ) -> None:
-    first = client.create(upstream.model(say("answer-4717")), "question-4717").body["id"]
+    first = client.create(upstream.model(say("answer-4717")), input="question-4717").json()["id"]
     gate = Gate()
     model = upstream.model([HANG], [gate, *say("I remember")])
-    child = client.start(model, "Go on", previous_response_id=first)
+    child = client.submit(model, input="Go on", previous_response_id=first)
     upstream.wait_call(model)
-    client.ask("DELETE", f"/v1/responses/{first}")
+    client.delete(f"/v1/responses/{first}")
     server.restart()
     said = [message["content"] for message in upstream.wait_call(model, 2).messages]
     assert said == ["question-4717", "answer-4717", "Go on"]
-    assert client.ask("GET", f"/v1/responses/{first}").status == 404
+    assert client.get(f"/v1/responses/{first}").status == 404
     gate.open()
-    assert client.wait_end(child)["status"] == "completed"
-    client.ask("DELETE", f"/v1/responses/{client.create(upstream.model(say('x'))).body['id']}")  # wakes the sweeper
+    assert client.wait_ended(child)["status"] == "completed"
+    client.delete(f"/v1/responses/{client.create(upstream.model(say('x'))).json()['id']}")  # wakes the sweeper
     wait_gone("answer-4717", server)
 
 
@@ -221,9 +226,9 @@ def test_a_kill_in_the_middle_of_the_sweep_leaves_nothing_behind(
     point: str, upstream: FakeUpstream, make_server: Serve
 ) -> None:
     server = make_server().start(OUTLIVE_KILL_AT=point)  # the first sweep is the one at start
-    client = Client(server.port)
-    body: Json = client.create(upstream.model(say(fill("answer-4718", 2000)))).body
-    client.ask("DELETE", f"/v1/responses/{body['id']}")
+    client = HttpClient(server.port)
+    body: Json = client.create(upstream.model(say(fill("answer-4718", 2000)))).json()
+    client.delete(f"/v1/responses/{body['id']}")
     assert server.wait_exit() == -9
     assert_there("answer-4718", server)
     server.start()
@@ -234,13 +239,13 @@ def test_a_kill_in_the_middle_of_the_sweep_leaves_nothing_behind(
 
 def test_a_reader_that_holds_the_log_only_delays_the_scrubbing(upstream: FakeUpstream, make_server: Serve) -> None:
     server = make_server("--sweep-seconds", "0.2").start()
-    client = Client(server.port)
-    body = client.create(upstream.model(say(fill("answer-4719", 2000)))).body
+    client = HttpClient(server.port)
+    body = client.create(upstream.model(say(fill("answer-4719", 2000)))).json()
     holder = sqlite3.connect(f"file:{server.database}?mode=ro", uri=True, isolation_level=None)
     try:
         holder.execute("BEGIN")
         holder.execute("SELECT count(*) FROM responses").fetchone()
-        client.ask("DELETE", f"/v1/responses/{body['id']}")
+        client.delete(f"/v1/responses/{body['id']}")
         time.sleep(2.5)  # longer than the scrubbing waits for others
         assert client.create(upstream.model(say("still here"))).status == 200
         assert_there("answer-4719", server)

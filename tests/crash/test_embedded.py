@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.checker import check_conversation, check_ended, check_file
-from tests.crash.client import Client, text_of
+from tests.support.checks import check_conversation, check_ended, check_file
+from tests.support.http_client import HttpClient, text_of
 from tests.support.server import OutliveServer
 
 ASK = "Tell me a long story about a lighthouse and the sea."
@@ -23,14 +23,16 @@ def server(tmp_path: Path) -> Iterator[OutliveServer]:
         server.kill()
 
 
-def test_the_embedded_model_answers_and_survives_a_kill_in_mid_sentence(server: OutliveServer, client: Client) -> None:
-    conversation = client.new_conversation()
-    plain = client.create("whatever", "Say hello.", max_output_tokens=16, conversation=conversation).body
+def test_the_embedded_model_answers_and_survives_a_kill_in_mid_sentence(
+    server: OutliveServer, client: HttpClient
+) -> None:
+    conversation = client.create_conversation()
+    plain = client.create("whatever", input="Say hello.", max_output_tokens=16, conversation=conversation).json()
     assert plain["status"] in ("completed", "incomplete")
     assert text_of(plain) and plain["model"] == "smollm2-135m-instruct"
     assert 0 < plain["usage"]["output_tokens"] <= 16
 
-    with client.stream("whatever", ASK, max_output_tokens=120, conversation=conversation) as stream:
+    with client.stream("whatever", input=ASK, max_output_tokens=120, conversation=conversation) as stream:
         for _ in range(20):
             stream.read_type("response.output_text.delta")
         server.kill()
@@ -40,9 +42,9 @@ def test_the_embedded_model_answers_and_survives_a_kill_in_mid_sentence(server: 
     before = "".join(event["delta"] for event in stream.events if event["type"] == "response.output_text.delta")
 
     server.start()
-    with client.follow(stream.id, after=stream.last) as resumed:
+    with client.follow(stream.id, after=stream.last_number) as resumed:
         resumed.read_all()
-    assert resumed.whole
+    assert resumed.complete
     body = check_ended(client, stream.id, stream.frames + resumed.frames)
     assert body["status"] in ("completed", "incomplete")
     assert (body["incomplete_details"] or {}).get("reason") in (None, "max_output_tokens")
@@ -51,7 +53,7 @@ def test_the_embedded_model_answers_and_survives_a_kill_in_mid_sentence(server: 
     # The journal may hold more than was seen, so the joint lies there or a little later.
     assert body["outlive"]["attempts"] == 2
     (joint,) = body["outlive"]["resumed_at"]
-    assert joint > stream.last
+    assert joint > stream.last_number
     assert 20 < body["usage"]["output_tokens"] <= 120
     check_conversation(client, conversation, [plain, body])
 

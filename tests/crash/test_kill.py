@@ -8,12 +8,13 @@ from http.client import HTTPException
 
 import pytest
 
-from tests.crash.checker import check_conversation, check_ended, check_file
-from tests.crash.client import Client, Stream, text_of, wait_until
 from tests.crash.conftest import Serve
-from tests.crash.stories import tell, words
 from tests.crash.traces import database_holds
+from tests.support.checks import check_conversation, check_ended, check_file
+from tests.support.http_client import EventStream, HttpClient, text_of
+from tests.support.scripts import stream_words, words
 from tests.support.upstream import HANG, FakeUpstream, Gate, Step, call, reasoning, say, text
+from tests.support.waiting import wait_until
 
 STORY = words(30)
 
@@ -35,11 +36,11 @@ def test_no_event_that_was_seen_is_lost_or_changed_by_a_kill(
     on: str, point: str, upstream: FakeUpstream, make_server: Serve
 ) -> None:
     server = make_server(continuation="prefill", on=on).start(OUTLIVE_KILL_AT=point)
-    client = Client(server.port)
-    conversation = client.new_conversation(items=[{"role": "user", "content": "Before all that"}])
+    client = HttpClient(server.port)
+    conversation = client.create_conversation(items=[{"role": "user", "content": "Before all that"}])
     seen: list[bytes] = []
     try:
-        with client.stream(upstream.model(tell(STORY, pause=0.003)), conversation=conversation) as stream:
+        with client.stream(upstream.model(stream_words(STORY, pause=0.003)), conversation=conversation) as stream:
             stream.read_all()
             assert stream.cut
             seen = stream.frames
@@ -48,7 +49,7 @@ def test_no_event_that_was_seen_is_lost_or_changed_by_a_kill(
     assert server.wait_exit() == -9
 
     server.start()
-    listed = client.ask("GET", f"/v1/responses?conversation={conversation}").body["data"]
+    listed = client.get(f"/v1/responses?conversation={conversation}").json()["data"]
     ids = [response["id"] for response in listed]
     assert len(ids) == (0 if point == "before-commit-of-admit" else 1)
     turns = []
@@ -70,9 +71,9 @@ def test_a_kill_in_the_middle_of_recovery_is_recovered_from_as_well(
     point: str, upstream: FakeUpstream, make_server: Serve
 ) -> None:
     server = make_server(continuation="prefill").start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     gate = Gate()
-    model = upstream.model([text("w0 "), text("w1 "), gate], tell(STORY))
+    model = upstream.model([text("w0 "), text("w1 "), gate], stream_words(STORY))
     with client.stream(model) as stream:
         stream.read_until(lambda event: event.get("delta") == "w1 ")
         server.kill()
@@ -85,9 +86,9 @@ def test_a_kill_in_the_middle_of_recovery_is_recovered_from_as_well(
     assert len(body["output"]) == 1
 
 
-def test_a_stream_aborted_at_its_very_first_event_runs_to_its_end(upstream: FakeUpstream, client: Client) -> None:
+def test_a_stream_aborted_at_its_very_first_event_runs_to_its_end(upstream: FakeUpstream, client: HttpClient) -> None:
     gate = Gate()
-    with client.stream(upstream.model(tell(STORY, before=[gate]))) as stream:
+    with client.stream(upstream.model(stream_words(STORY, before=[gate]))) as stream:
         stream.read()
     gate.open()
     body = check_ended(client, stream.id, stream.frames)
@@ -98,17 +99,17 @@ def test_a_large_request_killed_before_it_was_accepted_leaves_nothing(
     upstream: FakeUpstream, make_server: Serve
 ) -> None:
     server = make_server().start(OUTLIVE_KILL_AT="after-commit-of-stash:2")
-    client = Client(server.port)
+    client = HttpClient(server.port)
     with pytest.raises((OSError, HTTPException)):
-        client.create(upstream.model(), "large-4720 " * 100_000)
+        client.create(upstream.model(), input="large-4720 " * 100_000)
     assert server.wait_exit() == -9
     assert database_holds(b"large-4720", server)
     server.start()
-    assert client.ask("GET", "/v1/responses").body["data"] == []
+    assert client.get("/v1/responses").json()["data"] == []
     wait_until(lambda: not database_holds(b"large-4720", server), "what was written ahead is gone")
     # And accepted, it survives as any other.
     model = upstream.model([HANG], say("Long"))
-    response_id = client.start(model, "large-4721 " * 100_000)
+    response_id = client.submit(model, input="large-4721 " * 100_000)
     upstream.wait_call(model)
     server.restart()
     assert check_ended(client, response_id)["status"] == "completed"
@@ -120,27 +121,27 @@ def test_a_create_repeated_after_the_kill_that_ate_its_answer_finds_the_same_res
     headers: dict[str, str], upstream: FakeUpstream, make_server: Serve
 ) -> None:
     server = make_server().start(OUTLIVE_KILL_AT="after-commit-of-admit")
-    client = Client(server.port)
+    client = HttpClient(server.port)
     body = {"model": upstream.model(say("Just", " once")), "input": "Hi"}
     with pytest.raises((OSError, HTTPException)):
-        client.ask("POST", "/v1/responses", body, **headers)
+        client.post("/v1/responses", body, **headers)
     assert server.wait_exit() == -9
     server.start()
     again = headers | ({"x-stainless-retry-count": "1"} if "x-stainless-retry-count" in headers else {})
-    answer = client.ask("POST", "/v1/responses", body, **again)
-    assert (answer.status, text_of(answer.body)) == (200, "Just once")
-    assert len(client.ask("GET", "/v1/responses").body["data"]) == 1
+    answer = client.post("/v1/responses", body, **again)
+    assert (answer.status, text_of(answer.json())) == (200, "Just once")
+    assert len(client.get("/v1/responses").json()["data"]) == 1
     assert len(upstream.calls(body["model"])) == 1
 
 
 def test_a_kill_in_the_middle_of_a_cancel_leaves_nothing_hanging(upstream: FakeUpstream, make_server: Serve) -> None:
     server = make_server().start(OUTLIVE_KILL_AT="after-commit-of-take-over")
-    client = Client(server.port)
-    conversation = client.new_conversation()
+    client = HttpClient(server.port)
+    conversation = client.create_conversation()
     with client.stream(upstream.model([text("Once "), HANG]), conversation=conversation) as stream:
         stream.read_until(lambda event: event.get("delta") == "Once ")
         with pytest.raises((OSError, HTTPException)):
-            client.ask("POST", f"/v1/responses/{stream.id}/cancel")
+            client.post(f"/v1/responses/{stream.id}/cancel")
     assert server.wait_exit() == -9
     server.start()
     body = check_ended(client, stream.id, stream.frames)
@@ -153,7 +154,7 @@ def test_a_kill_in_the_middle_of_a_cancel_leaves_nothing_hanging(upstream: FakeU
 
 def test_a_run_with_nothing_visible_is_run_again(upstream: FakeUpstream, make_server: Serve) -> None:
     server = make_server().start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     model = upstream.model([HANG], say("At", " last"))
     with client.stream(model) as stream:
         stream.read_type("response.in_progress")
@@ -166,21 +167,21 @@ def test_a_run_with_nothing_visible_is_run_again(upstream: FakeUpstream, make_se
 
 def test_after_three_attempts_with_nothing_visible_it_has_failed(upstream: FakeUpstream, make_server: Serve) -> None:
     server = make_server().start()
-    client = Client(server.port)
-    conversation = client.new_conversation()
+    client = HttpClient(server.port)
+    conversation = client.create_conversation()
     model = upstream.model([HANG])
-    response_id = client.start(model, "Why?", conversation=conversation)
+    response_id = client.submit(model, input="Why?", conversation=conversation)
     for attempt in (1, 2, 3):
         upstream.wait_call(model, attempt)
-        assert client.get(response_id)["status"] in ("queued", "in_progress")
+        assert client.retrieve(response_id)["status"] in ("queued", "in_progress")
         server.restart()
     body = check_ended(client, response_id)
     assert (body["status"], body["error"]["code"]) == ("failed", "server_error")
     assert body["outlive"] == {"attempts": 3, "resumed_at": []}
     assert len(upstream.calls(model)) == 3
     # A failed turn is taken out of its conversation; its input stays with the response (D6).
-    assert client.items(conversation) == []
-    kept = client.ask("GET", f"/v1/responses/{response_id}/input_items").body["data"]
+    assert client.list_items(conversation) == []
+    kept = client.get(f"/v1/responses/{response_id}/input_items").json()["data"]
     assert kept[0]["content"] == [{"type": "input_text", "text": "Why?"}]
     check_conversation(client, conversation, [body])
 
@@ -190,8 +191,8 @@ def test_after_three_attempts_with_nothing_visible_it_has_failed(upstream: FakeU
 
 def test_a_visible_answer_that_cannot_continue_ends_as_interrupted(upstream: FakeUpstream, make_server: Serve) -> None:
     server = make_server().start()
-    client = Client(server.port)
-    conversation = client.new_conversation()
+    client = HttpClient(server.port)
+    conversation = client.create_conversation()
     model = upstream.model([text("Once "), text("upon"), HANG])
     with client.stream(model, conversation=conversation) as stream:
         stream.read_until(lambda event: event.get("delta") == "upon")
@@ -203,7 +204,7 @@ def test_a_visible_answer_that_cannot_continue_ends_as_interrupted(upstream: Fak
     assert (text_of(body), body["output"][0]["status"]) == ("Once upon", "incomplete")
     assert len(upstream.calls(model)) == 1
     check_conversation(client, conversation, [body])
-    assert [item["role"] for item in client.items(conversation)] == ["user", "assistant"]
+    assert [item["role"] for item in client.list_items(conversation)] == ["user", "assistant"]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ def test_only_plain_text_is_continued(
     script: list[Step], last: str, fields: dict[str, object], upstream: FakeUpstream, make_server: Serve
 ) -> None:
     server = make_server(continuation="prefill").start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     model = upstream.model(script)
     tools = [{"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}]
     with client.stream(model, tools=tools, **fields) as stream:
@@ -232,20 +233,20 @@ def test_only_plain_text_is_continued(
 
 def test_a_visible_text_goes_on_in_place_under_the_same_cursor(upstream: FakeUpstream, make_server: Serve) -> None:
     server = make_server(continuation="prefill").start()
-    client = Client(server.port)
-    conversation = client.new_conversation()
+    client = HttpClient(server.port)
+    conversation = client.create_conversation()
     first: list[Step] = [*map(text, STORY[:10]), HANG]
     second: list[Step] = [*map(text, STORY[10:15]), HANG]
-    model = upstream.model(first, second, tell(STORY))
+    model = upstream.model(first, second, stream_words(STORY))
 
     with client.stream(model, conversation=conversation, max_output_tokens=100) as stream:
         stream.read_until(lambda event: event.get("delta") == STORY[9])
         server.restart()
-        seen, joint = stream.frames, stream.last + 1
+        seen, joint = stream.frames, stream.last_number + 1
     with client.follow(stream.id, after=joint - 1) as again:
         again.read_until(lambda event: event.get("delta") == STORY[14])
         server.restart()
-        seen, second_joint = seen + again.frames, again.last + 1
+        seen, second_joint = seen + again.frames, again.last_number + 1
     body = check_ended(client, stream.id, seen)
 
     assert (body["status"], text_of(body)) == ("completed", "".join(STORY))
@@ -263,7 +264,7 @@ def test_a_visible_text_goes_on_in_place_under_the_same_cursor(upstream: FakeUps
 
 def test_a_text_that_gets_no_further_is_not_continued_for_ever(upstream: FakeUpstream, make_server: Serve) -> None:
     server = make_server(continuation="prefill").start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     model = upstream.model([text("Once "), HANG], [HANG])
     with client.stream(model) as stream:
         stream.read_until(lambda event: event.get("delta") == "Once ")
@@ -283,10 +284,12 @@ def test_a_thousand_cut_off_runs_are_taken_up_at_once_and_within_the_limit(
     upstream: FakeUpstream, make_server: Serve
 ) -> None:
     server = make_server().start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     hanging, gate = upstream.model([HANG]), Gate()
     ids: list[str] = []
-    threads = [threading.Thread(target=lambda: ids.extend(client.start(hanging) for _ in range(125))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: ids.extend(client.submit(hanging) for _ in range(125))) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -301,12 +304,12 @@ def test_a_thousand_cut_off_runs_are_taken_up_at_once_and_within_the_limit(
     began = time.monotonic()
     upstream.wait_call(hanging, 1050)
     assert time.monotonic() - began < 2, "recovery starts at once"
-    newcomer = client.start(upstream.model(say("Me too")))
-    assert client.get(newcomer)["status"] == "queued"
+    newcomer = client.submit(upstream.model(say("Me too")))
+    assert client.retrieve(newcomer)["status"] == "queued"
     assert len(upstream.calls(hanging)) == 1050, "and keeps to the limit"
     gate.open()
     for response_id in [*ids, newcomer]:
-        assert client.wait_end(response_id)["status"] == "completed"
+        assert client.wait_ended(response_id)["status"] == "completed"
     assert len(upstream.calls(hanging)) == 2000
     server.kill()
     check_file(server.database)
@@ -315,16 +318,16 @@ def test_a_thousand_cut_off_runs_are_taken_up_at_once_and_within_the_limit(
 def test_following_streams_survive_the_restart_of_their_server(upstream: FakeUpstream, make_server: Serve) -> None:
     """What a client that reconnects with its cursor sees: one stream, whatever happened in between."""
     server = make_server(continuation="prefill").start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     gate = Gate()
-    model = upstream.model([*map(text, STORY[:3]), HANG], tell(STORY, before=[gate]))
+    model = upstream.model([*map(text, STORY[:3]), HANG], stream_words(STORY, before=[gate]))
     first = client.stream(model)
     first.read_until(lambda event: event.get("delta") == STORY[2])
-    followers: list[Stream] = [client.follow(first.id) for _ in range(3)]
+    followers: list[EventStream] = [client.follow(first.id) for _ in range(3)]
     for follower in followers:
         follower.read_until(lambda event: event.get("delta") == STORY[2])
     server.restart()
-    resumed = [client.follow(first.id, after=stream.last) for stream in (first, *followers)]
+    resumed = [client.follow(first.id, after=stream.last_number) for stream in (first, *followers)]
     gate.open()
     for before, after in zip([first, *followers], resumed, strict=True):
         assert before.read() is None and before.cut

@@ -14,26 +14,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.checker import check_ended
-from tests.crash.client import Client, Stream, text_of, wait_until
 from tests.crash.conftest import Serve
-from tests.crash.process import cpu, memory
+from tests.support.checks import check_ended
+from tests.support.http_client import EventStream, HttpClient, text_of
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, Gate, Pause, Step, say, text
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
 
 MB = 1_000_000
 
 
-def open_slowly(port: int, path: str) -> Stream:
+def open_slowly(port: int, path: str) -> EventStream:
     """A stream whose client has little room and does not read."""
     connection = HTTPConnection("127.0.0.1", port, timeout=60)
     connection.sock = socket.socket()
     connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
     connection.sock.connect(("127.0.0.1", port))
     connection.request("GET", path)
-    return Stream(connection, connection.getresponse())
+    return EventStream(connection, connection.getresponse())
 
 
 def ticking(seconds: float) -> list[Step]:
@@ -44,56 +44,58 @@ def ticking(seconds: float) -> list[Step]:
     return [*steps, *say("end")]
 
 
-def largest_gap(stream: Stream, since: float, until: float) -> float:
+def largest_gap(stream: EventStream, since: float, until: float) -> float:
     times = [at for at in stream.times if since <= at <= until]
     return max(after - before for before, after in pairwise(times))
 
 
 def test_slow_readers_hold_little_and_get_everything_later(
-    upstream: FakeUpstream, server: OutliveServer, client: Client
+    upstream: FakeUpstream, server: OutliveServer, client: HttpClient
 ) -> None:
     gate = Gate()
     word = b"data: %b\n\n" % json.dumps(text("w")).encode()
     model = upstream.model([text("First "), gate, word * 40_000, *say("last")])
-    response_id = client.start(model)
-    wait_until(lambda: text_of(client.get(response_id)) == "First ", "it has begun")
+    response_id = client.submit(model)
+    wait_until(lambda: text_of(client.retrieve(response_id)) == "First ", "it has begun")
     readers = [open_slowly(server.port, f"/v1/responses/{response_id}?stream=true") for _ in range(40)]
     for reader in readers:
         reader.read_until(lambda event: event.get("delta") == "First ")
-    resident = memory(server.pid)
+    resident = server.resident_bytes
     gate.open()
     with client.stream(upstream.model(ticking(0.5))) as other:
         other.read_all()
-    assert other.whole, "others flow"
-    assert client.wait_end(response_id)["status"] == "completed"
+    assert other.complete, "others flow"
+    assert client.wait_ended(response_id)["status"] == "completed"
     # They have 9 MB to come, each; the kernel holds some of it, and we a page or two.
-    grown = memory(server.pid) - resident
+    grown = server.resident_bytes - resident
     print(f"40 slow readers of a stream of 9 MB: {grown / MB:.0f} MB")
     assert grown < 80 * MB
     for reader in readers[2:]:
         reader.close()
     for reader in readers[:2]:
         reader.read_all()
-        assert reader.whole
+        assert reader.complete
     assert readers[0].frames == readers[1].frames
     check_ended(client, response_id, readers[0].frames)
 
 
-def test_a_thousand_idle_subscribers_cost_little(upstream: FakeUpstream, server: OutliveServer, client: Client) -> None:
+def test_a_thousand_idle_subscribers_cost_little(
+    upstream: FakeUpstream, server: OutliveServer, client: HttpClient
+) -> None:
     gate = Gate()
-    response_id = client.start(upstream.model([text("Wait for it "), gate, *say("now")]))
-    wait_until(lambda: text_of(client.get(response_id)) == "Wait for it ", "it has begun")
-    resident = memory(server.pid)
+    response_id = client.submit(upstream.model([text("Wait for it "), gate, *say("now")]))
+    wait_until(lambda: text_of(client.retrieve(response_id)) == "Wait for it ", "it has begun")
+    resident = server.resident_bytes
     sockets = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(1000)]
     try:
         ask = f"GET /v1/responses/{response_id}?stream=true HTTP/1.1\r\nhost: 127.0.0.1:{server.port}\r\n\r\n"
         for each in sockets:
             each.sendall(ask.encode())
         got = [read_up_to(each, b"Wait for it ") for each in sockets]
-        used, began = cpu(server.pid), time.monotonic()
+        used, began = server.cpu_seconds, time.monotonic()
         time.sleep(2)
-        share = (cpu(server.pid) - used) / (time.monotonic() - began)
-        per_reader = (memory(server.pid) - resident) / len(sockets)
+        share = (server.cpu_seconds - used) / (time.monotonic() - began)
+        per_reader = (server.resident_bytes - resident) / len(sockets)
         print(f"1,000 idle subscribers: {per_reader / 1000:.1f} KB each, {share:.1%} of a core")
         assert per_reader < 60_000
         assert share < 0.1
@@ -137,7 +139,7 @@ def test_a_huge_request_does_not_make_other_streams_stutter(
     server = make_server("--config", str(config))
     server.upstream = None
     server.start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     length, count = (10 * MB, 3) if shape == "a few long strings" else (3_000, 9_000)
     items = [{"role": "user", "content": "x" * length} for _ in range(count)]
     body = tmp_path / "huge.json"
@@ -145,15 +147,15 @@ def test_a_huge_request_does_not_make_other_streams_stutter(
     assert body.stat().st_size > 27 * MB
 
     stream = client.stream(upstream.model(ticking(6)))
-    thread = stream.read_behind()
-    stream.wait_seen(30)
+    thread = stream.read_in_background()
+    stream.wait_frames(30)
     gaps = []
     for _ in range(2):
         since = time.monotonic()
         answer = post_file(server, body)
         assert answer["status"] == "completed", answer
         gaps.append(largest_gap(stream, since, time.monotonic()))
-    stream.hang_up()
+    stream.shut_down()
     thread.join()
     print(f"a request of 30 MB ({shape}): largest gap {min(gaps) * 1000:.0f} ms ({gaps})")
     assert min(gaps) < 0.25
@@ -171,7 +173,7 @@ def test_a_request_over_the_limit_is_refused_before_anything_is_stored(
     make_server: Serve, upstream: FakeUpstream
 ) -> None:
     server = make_server("--max-body-bytes", "100000").start()
-    client = Client(server.port)
-    refused = client.create(upstream.model(say("x")), "x" * 200_000)
-    assert (refused.status, refused.body["error"]["code"]) == (413, "request_too_large")
-    assert client.ask("GET", "/v1/responses").body["data"] == []
+    client = HttpClient(server.port)
+    refused = client.create(upstream.model(say("x")), input="x" * 200_000)
+    assert (refused.status, refused.json()["error"]["code"]) == (413, "request_too_large")
+    assert client.get("/v1/responses").json()["data"] == []

@@ -8,11 +8,12 @@ import time
 from http.client import HTTPException
 from pathlib import Path
 
-from tests.crash.checker import check_conversation, check_ended, check_file
-from tests.crash.client import Client, Json, Stream, text_of, wait_until
 from tests.crash.conftest import Serve
-from tests.crash.stories import tell, words
+from tests.support.checks import check_conversation, check_ended, check_file
+from tests.support.http_client import EventStream, HttpClient, Json, text_of
+from tests.support.scripts import stream_words, words
 from tests.support.upstream import FakeUpstream
+from tests.support.waiting import wait_until
 
 KILLS = 6
 WORKERS = 6
@@ -32,13 +33,13 @@ Broken = (OSError, HTTPException)
 class Worker(threading.Thread):
     """Makes responses of all kinds, one after the other, in a conversation of its own, and reconnects when cut."""
 
-    def __init__(self, client: Client, models: dict[str, str], seed: str) -> None:
+    def __init__(self, client: HttpClient, models: dict[str, str], seed: str) -> None:
         super().__init__(daemon=True)
         self.client = client
         self.models = models
         self.choose = random.Random(seed)
         self.seen: dict[str, list[bytes]] = {}
-        self.conversation = client.new_conversation()
+        self.conversation = client.create_conversation()
         self.stopping = threading.Event()
         self.error: BaseException | None = None
 
@@ -61,16 +62,16 @@ class Worker(threading.Thread):
         elif kind in ("background", "cancel"):
             answer = self.client.create(model, background=True, **where)
             if answer.status == 200:
-                self.seen[answer.body["id"]] = []
+                self.seen[answer.json()["id"]] = []
                 if kind == "cancel":
-                    self.client.ask("POST", f"/v1/responses/{answer.body['id']}/cancel")
+                    self.client.post(f"/v1/responses/{answer.json()['id']}/cancel")
         else:
             self.read_stream(self.client.stream(model, background=kind != "stream", **where))
 
     def chain(self) -> dict[str, str]:
         return {"previous_response_id": self.choose.choice(list(self.seen))} if self.seen else {}
 
-    def read_stream(self, stream: Stream) -> None:
+    def read_stream(self, stream: EventStream) -> None:
         """Read to the end, over as many connections as it takes."""
         if stream.status != 200:
             stream.close()
@@ -81,7 +82,7 @@ class Worker(threading.Thread):
             return
         response_id = stream.id
         self.seen[response_id] = frames
-        while not stream.whole:
+        while not stream.complete:
             try:
                 stream = self.client.follow(response_id, after=len(frames) - 1).read_all()
                 frames += stream.frames
@@ -89,7 +90,7 @@ class Worker(threading.Thread):
                 self.wait_ready()
 
     def wait_ready(self) -> None:
-        wait_until(lambda: self.client.readyz() == 200, "the server is back")
+        wait_until(lambda: self.client.ready_status() == 200, "the server is back")
 
 
 def test_whatever_the_moment_of_the_kill_every_response_ends_whole(
@@ -103,8 +104,10 @@ def test_whatever_the_moment_of_the_kill_every_response_ends_whole(
     server = make_server("--config", str(config), "--grace-seconds", "0.1")
     server.upstream = None
     server.start()
-    client = Client(server.port)
-    stories = {upstream.model(tell(story, pause=0.003)): "".join(story) for story in map(words, (1, 10, 40, 80))}
+    client = HttpClient(server.port)
+    stories = {
+        upstream.model(stream_words(story, pause=0.003)): "".join(story) for story in map(words, (1, 10, 40, 80))
+    }
     models = {f"{name}/{model}": story for model, story in stories.items() for name in ("can", "cannot")}
     workers = [Worker(client, models, f"{seed}-{n}") for n in range(WORKERS)]
     for worker in workers:
@@ -133,19 +136,19 @@ def test_whatever_the_moment_of_the_kill_every_response_ends_whole(
     check_file(server.database)
 
 
-def list_all(client: Client) -> list[Json]:
+def list_all(client: HttpClient) -> list[Json]:
     """Oldest first."""
     found: list[Json] = []
     query = "order=asc&limit=100"
     while True:
-        page = client.ask("GET", f"/v1/responses?{query}").body
+        page = client.get(f"/v1/responses?{query}").json()
         found += page["data"]
         if not page["has_more"]:
             return found
         query = f"order=asc&limit=100&after={page['last_id']}"
 
 
-def check_one(client: Client, listed: Json, seen: list[bytes], models: dict[str, str]) -> Json:
+def check_one(client: HttpClient, listed: Json, seen: list[bytes], models: dict[str, str]) -> Json:
     body = check_ended(client, listed["id"], seen)
     told = text_of(body)
     # The object names the model that answered; the request's own is not told, so any story may fit.

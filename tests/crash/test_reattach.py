@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.checker import check_conversation, check_ended
-from tests.crash.client import Client, text_of, wait_until
-from tests.crash.stories import tell, words
+from tests.support.checks import check_conversation, check_ended
+from tests.support.http_client import HttpClient, text_of
 from tests.support.responses_upstream import ResponsesUpstream, say
+from tests.support.scripts import stream_words, words
 from tests.support.server import OutliveServer
 from tests.support.upstream import CUT, FakeUpstream, Gate, Pause, Step, call, ending, reasoning, text
+from tests.support.waiting import wait_until
 
 STORY = words(40)
 
@@ -58,8 +59,8 @@ def back(upstream: FakeUpstream, tmp_path_factory: pytest.TempPathFactory) -> It
 
 def wait_gone(back: OutliveServer) -> None:
     """Nothing of what was asked there is kept there."""
-    client = Client(back.port)
-    wait_until(lambda: client.ask("GET", "/v1/responses").body["data"] == [], "the copies are gone")
+    client = HttpClient(back.port)
+    wait_until(lambda: client.get("/v1/responses").json()["data"] == [], "the copies are gone")
 
 
 @pytest.mark.parametrize("point", ARMED)
@@ -67,9 +68,9 @@ def test_a_run_is_taken_up_after_a_kill_at(
     point: str, upstream: FakeUpstream, back: OutliveServer, make_front: Serve
 ) -> None:
     front = make_front(back.base_url).start(OUTLIVE_KILL_AT=point)
-    client = Client(front.port)
-    model = upstream.model(tell(STORY, pause=0.003))
-    conversation = client.new_conversation()
+    client = HttpClient(front.port)
+    model = upstream.model(stream_words(STORY, pause=0.003))
+    conversation = client.create_conversation()
     seen: list[bytes] = []
     try:
         with client.stream(model, conversation=conversation) as stream:
@@ -81,7 +82,7 @@ def test_a_run_is_taken_up_after_a_kill_at(
     assert front.wait_exit() == -9
 
     front.start()
-    (listed,) = client.ask("GET", f"/v1/responses?conversation={conversation}").body["data"]
+    (listed,) = client.get(f"/v1/responses?conversation={conversation}").json()["data"]
     body = check_ended(client, listed["id"], seen)
     assert (body["status"], text_of(body)) == ("completed", "".join(STORY))
     assert len(body["output"]) == 1
@@ -89,8 +90,8 @@ def test_a_run_is_taken_up_after_a_kill_at(
     assert len(upstream.calls(model)) == 1, "it was paid for more than once"
     check_conversation(client, conversation, [body])
     if point == "after-commit-of-close":  # nobody was left to ask for it
-        (left,) = Client(back.port).ask("GET", "/v1/responses").body["data"]
-        Client(back.port).ask("DELETE", f"/v1/responses/{left['id']}")
+        (left,) = HttpClient(back.port).get("/v1/responses").json()["data"]
+        HttpClient(back.port).delete(f"/v1/responses/{left['id']}")
     wait_gone(back)
 
 
@@ -99,7 +100,7 @@ def test_whatever_an_answer_is_made_of_is_taken_up(
 ) -> None:
     """Reasoning, text and calls, each killed in its middle: without a run that lasts, none of them could go on."""
     front = make_front(back.base_url).start()
-    client = Client(front.port)
+    client = HttpClient(front.port)
     gates = [Gate(), Gate(), Gate()]
     script: list[Step] = [
         reasoning("Let me "), gates[0], reasoning("think."), text("It is "), gates[1], text("sunny."),
@@ -107,7 +108,7 @@ def test_whatever_an_answer_is_made_of_is_taken_up(
     ]  # fmt: skip
     model = upstream.model(script)
     tool = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
-    response_id = client.start(model, tools=[tool])
+    response_id = client.submit(model, tools=[tool])
     for gate in gates:
         gate.wait_reached()
         time.sleep(0.05)  # what was said before it is on its way
@@ -127,9 +128,9 @@ def test_a_front_that_is_killed_again_and_again_still_pays_once(
     upstream: FakeUpstream, back: OutliveServer, make_front: Serve
 ) -> None:
     front = make_front(back.base_url).start()
-    client = Client(front.port)
-    models = [upstream.model(tell(words(60, f"{n}-"), pause=0.04)) for n in range(4)]
-    ids = [client.start(model) for model in models]
+    client = HttpClient(front.port)
+    models = [upstream.model(stream_words(words(60, f"{n}-"), pause=0.04)) for n in range(4)]
+    ids = [client.submit(model) for model in models]
     chance = random.Random(7)
     for _ in range(2):
         time.sleep(chance.uniform(0.2, 0.6))
@@ -147,9 +148,9 @@ def test_a_back_that_is_killed_is_waited_for(upstream: FakeUpstream, tmp_path: P
     behind = OutliveServer(tmp_path / "behind", upstream.url)
     with behind:
         front = make_front(behind.base_url).start()
-        client = Client(front.port)
+        client = HttpClient(front.port)
         model = upstream.model([gate], say_chat("Hello", " there"))
-        response_id = client.start(model)
+        response_id = client.submit(model)
         gate.wait_reached()
         behind.restart()
         gate.open()
@@ -164,27 +165,27 @@ def say_chat(*pieces: str) -> list[Step]:
 
 def test_a_cancel_reaches_the_back(upstream: FakeUpstream, back: OutliveServer, make_front: Serve) -> None:
     front = make_front(back.base_url).start()
-    client = Client(front.port)
+    client = HttpClient(front.port)
     gate = Gate()
     model = upstream.model([text("Once "), gate])
     with client.stream(model) as stream:
         stream.read_until(lambda event: event.get("delta") == "Once ")
-        cancelled = client.ask("POST", f"/v1/responses/{stream.id}/cancel")
-    assert (cancelled.status, cancelled.body["status"]) == (200, "cancelled")
-    upstream.wait_call(model).wait_left()
+        cancelled = client.post(f"/v1/responses/{stream.id}/cancel")
+    assert (cancelled.status, cancelled.json()["status"]) == (200, "cancelled")
+    upstream.wait_call(model).wait_disconnected()
     wait_gone(back)
 
 
 def test_a_cancel_after_a_kill_reaches_the_back(upstream: FakeUpstream, back: OutliveServer, make_front: Serve) -> None:
     front = make_front(back.base_url).start()
-    client = Client(front.port)
+    client = HttpClient(front.port)
     gate = Gate()
     model = upstream.model([text("Once "), gate])
     with client.stream(model) as stream:
         stream.read_until(lambda event: event.get("delta") == "Once ")
     front.restart()
-    assert client.ask("POST", f"/v1/responses/{stream.id}/cancel").body["status"] == "cancelled"
-    upstream.wait_call(model).wait_left()
+    assert client.post(f"/v1/responses/{stream.id}/cancel").json()["status"] == "cancelled"
+    upstream.wait_call(model).wait_disconnected()
     wait_gone(back)
 
 
@@ -192,7 +193,7 @@ def test_a_front_that_is_told_to_stop_leaves_the_run_to_the_back(
     upstream: FakeUpstream, back: OutliveServer, make_front: Serve
 ) -> None:
     front = make_front(back.base_url).start()
-    client = Client(front.port)
+    client = HttpClient(front.port)
     gate = Gate()
     model = upstream.model([*map(text, STORY[:5]), gate, *map(text, STORY[5:]), *ending()])
     with client.stream(model) as stream:
@@ -210,12 +211,12 @@ def test_a_front_that_is_told_to_stop_leaves_the_run_to_the_back(
 
 def test_store_false_is_not_left_at_the_back(upstream: FakeUpstream, back: OutliveServer, make_front: Serve) -> None:
     front = make_front(back.base_url).start()
-    client = Client(front.port)
+    client = HttpClient(front.port)
     gate = Gate()
     model = upstream.model([text("Once "), gate, text("more"), *ending()])
     with client.stream(model, store=False) as stream:
         stream.read_until(lambda event: event.get("delta") == "Once ")
-        assert Client(back.port).ask("GET", "/v1/responses").body["data"] == []
+        assert HttpClient(back.port).get("/v1/responses").json()["data"] == []
         gate.open()
         stream.read_all()
     assert text_of(stream.events[-1]["response"]) == "Once more"
@@ -227,7 +228,7 @@ def test_store_false_is_not_left_at_the_back(upstream: FakeUpstream, back: Outli
 def test_the_same_holds_in_front_of_any_server_with_a_background(point: str, make_front: Serve) -> None:
     with ResponsesUpstream() as there:
         front = make_front(there.url).start(OUTLIVE_KILL_AT=point)
-        client = Client(front.port)
+        client = HttpClient(front.port)
         script: list[Step] = [step for frame in say(*STORY) for step in (frame, Pause(0.003))]
         model = there.model(script)
         with client.stream(model) as stream:
@@ -246,7 +247,7 @@ def test_a_connection_that_is_cut_is_taken_up_where_it_was(make_front: Serve) ->
     gate = Gate()
     with ResponsesUpstream() as there:
         front = make_front(there.url).start()
-        client = Client(front.port)
+        client = HttpClient(front.port)
         frames = say(*STORY)
         cut: list[Step] = [*frames[:12], gate, CUT, *frames[12:]]
         model = there.model(cut)

@@ -6,12 +6,13 @@ import signal
 import threading
 import time
 
-from tests.crash.checker import check_conversation, check_ended, check_file
-from tests.crash.client import Answer, Client, text_of, wait_until
 from tests.crash.conftest import Serve
-from tests.crash.stories import tell, words
+from tests.support.checks import check_conversation, check_ended, check_file
+from tests.support.http_client import Answer, HttpClient, text_of
+from tests.support.scripts import stream_words, words
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Gate, say, text
+from tests.support.waiting import wait_until
 
 STORY = words(20)
 
@@ -19,7 +20,7 @@ STORY = words(20)
 class Waiting(threading.Thread):
     """A plain create, waiting for its answer."""
 
-    def __init__(self, client: Client, model: str, **fields: object) -> None:
+    def __init__(self, client: HttpClient, model: str, **fields: object) -> None:
         super().__init__(daemon=True)
         self.answer: Answer | None = None
         self._ask = lambda: client.create(model, **fields)
@@ -34,41 +35,41 @@ class Waiting(threading.Thread):
         return self.answer
 
 
-def wait_draining(client: Client) -> None:
-    wait_until(lambda: client.readyz() == 503, "readyz says not ready")
+def wait_draining(client: HttpClient) -> None:
+    wait_until(lambda: client.ready_status() == 503, "readyz says not ready")
 
 
 def test_while_draining_nothing_new_is_accepted(upstream: FakeUpstream, make_server: Serve) -> None:
     server = make_server("--grace-seconds", "20").start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     gate = Gate()
     with client.stream(upstream.model([text("Once "), gate, *say("upon")])) as stream:
         stream.read_until(lambda event: event.get("delta") == "Once ")
-        server.terminate(wait=False)
+        server.send_signal(signal.SIGTERM)
         wait_draining(client)
-        assert client.ask("GET", "/healthz").status == 200
+        assert client.get("/healthz").status == 200
         for fields in ({}, {"stream": True}, {"background": True}, {"store": False}):
             refused = client.create("any", **fields)
-            assert (refused.status, refused.body["error"]["type"]) == (503, "server_error")
+            assert (refused.status, refused.json()["error"]["type"]) == (503, "server_error")
             assert int(refused.headers["retry-after"]) >= 1
         # Reading is still possible, and the run that showed something runs on.
-        assert client.get(stream.id)["status"] == "in_progress"
+        assert client.retrieve(stream.id)["status"] == "in_progress"
         gate.open()
         stream.read_all()
     assert server.wait_exit() == 0
-    assert stream.whole and stream.events[-1]["type"] == "response.completed"
+    assert stream.complete and stream.events[-1]["type"] == "response.completed"
 
 
 def test_runs_with_nothing_visible_are_handed_back_without_an_attempt(
     upstream: FakeUpstream, make_server: Serve
 ) -> None:
     server = make_server("--grace-seconds", "20").start()
-    client = Client(server.port)
-    conversation = client.new_conversation()
+    client = HttpClient(server.port)
+    conversation = client.create_conversation()
     model = upstream.model([HANG], [HANG], [HANG], say("At", " last"))
     plain = Waiting(client, model, conversation=conversation)
     upstream.wait_call(model)
-    response_id = client.ask("GET", "/v1/responses").body["data"][0]["id"]
+    response_id = client.get("/v1/responses").json()["data"][0]["id"]
     with client.follow(response_id) as stream:
         stream.read_type("response.in_progress")
         began = time.monotonic()
@@ -78,7 +79,7 @@ def test_runs_with_nothing_visible_are_handed_back_without_an_attempt(
 
     answer = plain.get()
     assert answer.status == 503
-    assert response_id in answer.body["error"]["message"]
+    assert response_id in answer.json()["error"]["message"]
     assert answer.headers["x-should-retry"] == "false"
 
     # More of these than there are attempts: none is counted.
@@ -95,8 +96,8 @@ def test_runs_with_nothing_visible_are_handed_back_without_an_attempt(
 
 def test_a_run_that_can_continue_is_handed_back_in_mid_sentence(upstream: FakeUpstream, make_server: Serve) -> None:
     server = make_server("--grace-seconds", "20", continuation="prefill").start()
-    client = Client(server.port)
-    model = upstream.model([*map(text, STORY[:5]), HANG], tell(STORY))
+    client = HttpClient(server.port)
+    model = upstream.model([*map(text, STORY[:5]), HANG], stream_words(STORY))
     with client.stream(model) as stream:
         stream.read_until(lambda event: event.get("delta") == STORY[4])
         began = time.monotonic()
@@ -106,15 +107,15 @@ def test_a_run_that_can_continue_is_handed_back_in_mid_sentence(upstream: FakeUp
     server.start()
     body = check_ended(client, stream.id, stream.frames)
     assert (body["status"], text_of(body)) == ("completed", "".join(STORY))
-    assert body["outlive"]["resumed_at"] == [stream.last + 1]
+    assert body["outlive"]["resumed_at"] == [stream.last_number + 1]
 
 
 def test_a_run_that_cannot_go_on_elsewhere_ends_as_interrupted_after_the_grace_time(
     upstream: FakeUpstream, make_server: Serve
 ) -> None:
     server = make_server("--grace-seconds", "0.5").start()
-    client = Client(server.port)
-    conversation = client.new_conversation()
+    client = HttpClient(server.port)
+    conversation = client.create_conversation()
     model = upstream.model([*map(text, STORY[:5]), HANG])
     plain = Waiting(client, upstream.model([text("Well"), HANG]))
     with client.stream(model, conversation=conversation) as stream:
@@ -125,7 +126,7 @@ def test_a_run_that_cannot_go_on_elsewhere_ends_as_interrupted_after_the_grace_t
         assert time.monotonic() - began < 6
         stream.read_all()
     # It ended within the server's life, so whoever listened heard the end.
-    assert plain.get().body["status"] == "incomplete"
+    assert plain.get().json()["status"] == "incomplete"
     server.start()
     body = check_ended(client, stream.id, stream.frames)
     assert (body["status"], body["incomplete_details"]["reason"]) == ("incomplete", "interrupted")
@@ -136,33 +137,33 @@ def test_a_run_that_cannot_go_on_elsewhere_ends_as_interrupted_after_the_grace_t
     check_file(server.database)
 
 
-def text_of_all(client: Client) -> set[str]:
-    return {text_of(client.get(listed["id"])) for listed in client.ask("GET", "/v1/responses").body["data"]}
+def text_of_all(client: HttpClient) -> set[str]:
+    return {text_of(client.retrieve(listed["id"])) for listed in client.get("/v1/responses").json()["data"]}
 
 
 def test_what_is_not_stored_gets_the_grace_time_too(upstream: FakeUpstream, make_server: Serve) -> None:
     server = make_server("--grace-seconds", "20").start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     gate, end = Gate(), Gate()
     model = upstream.model([text("Once "), gate, text("upon "), end, *say("a time")])
     plain = Waiting(client, model, store=False)
     upstream.wait_call(model)
     with client.stream(model, store=False) as stream:
         stream.read_until(lambda event: event.get("delta") == "Once ")
-        server.terminate(wait=False)
+        server.send_signal(signal.SIGTERM)
         wait_draining(client)
         gate.open()
         stream.read_until(lambda event: event.get("delta") == "upon ")
         end.open()
         stream.read_all()
-    assert stream.whole and stream.events[-1]["type"] == "response.completed"
-    assert plain.get().body["status"] == "completed"
+    assert stream.complete and stream.events[-1]["type"] == "response.completed"
+    assert plain.get().json()["status"] == "completed"
     assert server.wait_exit() == 0
 
 
 def test_what_is_not_stored_and_does_not_end_is_cut(upstream: FakeUpstream, make_server: Serve) -> None:
     server = make_server("--grace-seconds", "0.3").start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     model = upstream.model([text("Once "), HANG])
     plain = Waiting(client, model, store=False)
     upstream.wait_call(model)
@@ -174,15 +175,15 @@ def test_what_is_not_stored_and_does_not_end_is_cut(upstream: FakeUpstream, make
         assert stream.read() is None and stream.cut
     answer = plain.get()
     assert answer.status == 503
-    assert "retrieve" not in answer.body["error"]["message"], "there is nothing to come back to"
+    assert "retrieve" not in answer.json()["error"]["message"], "there is nothing to come back to"
 
 
 def test_idle_connections_do_not_hold_the_server_back(upstream: FakeUpstream, make_server: Serve) -> None:
     server = make_server("--grace-seconds", "20", "--max-running", "1").start()
-    client = Client(server.port)
-    running = client.start(upstream.model([HANG]))
-    waiting = client.start(upstream.model([HANG]))
-    polling = threading.Thread(target=lambda: client.get(waiting, "?wait=60"), daemon=True)
+    client = HttpClient(server.port)
+    running = client.submit(upstream.model([HANG]))
+    waiting = client.submit(upstream.model([HANG]))
+    polling = threading.Thread(target=lambda: client.retrieve(waiting, "?wait=60"), daemon=True)
     polling.start()
     with client.follow(waiting) as stream:
         stream.read_type("response.queued")
@@ -193,15 +194,15 @@ def test_idle_connections_do_not_hold_the_server_back(upstream: FakeUpstream, ma
     polling.join(5)
     assert not polling.is_alive()
     server.start()
-    assert client.get(running)["status"] == "in_progress"
+    assert client.retrieve(running)["status"] == "in_progress"
 
 
 def test_a_second_signal_leaves_at_once(upstream: FakeUpstream, make_server: Serve) -> None:
     server = make_server("--grace-seconds", "60").start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     with client.stream(upstream.model([text("Once "), HANG])) as stream:
         stream.read_until(lambda event: event.get("delta") == "Once ")
-        server.terminate(wait=False)
+        server.send_signal(signal.SIGTERM)
         wait_draining(client)
         assert server.process is not None
         server.process.send_signal(signal.SIGINT)
@@ -215,9 +216,9 @@ def test_a_second_signal_leaves_at_once(upstream: FakeUpstream, make_server: Ser
 def test_many_handed_back_at_once_all_finish_after_the_restart(upstream: FakeUpstream, make_server: Serve) -> None:
     """Some are ending in the very moment of the signal; none may be lost or hold the server back."""
     server: OutliveServer = make_server("--grace-seconds", "20", continuation="prefill").start()
-    client = Client(server.port)
-    model = upstream.model(tell(STORY, pause=0.02))
-    ids = [client.start(model) for _ in range(150)]
+    client = HttpClient(server.port)
+    model = upstream.model(stream_words(STORY, pause=0.02))
+    ids = [client.submit(model) for _ in range(150)]
     began = time.monotonic()
     assert server.terminate() == 0
     assert time.monotonic() - began < 8
@@ -231,9 +232,9 @@ def test_being_stopped_again_and_again_during_recovery_uses_up_no_attempt(
     upstream: FakeUpstream, make_server: Serve
 ) -> None:
     server = make_server().start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     model = upstream.model([HANG])
-    ids = [client.start(model) for _ in range(300)]
+    ids = [client.submit(model) for _ in range(300)]
     server.kill()
     for _ in range(4):
         server.launch()
@@ -242,7 +243,7 @@ def test_being_stopped_again_and_again_during_recovery_uses_up_no_attempt(
     upstream.on(model, say("At", " last"))
     server.start()
     for response_id in ids:
-        body = client.wait_end(response_id)
+        body = client.wait_ended(response_id)
         assert body["status"] == "completed", body
         # One for the run that was killed, one for the run that was not.
         assert body["outlive"] == {"attempts": 2, "resumed_at": []}

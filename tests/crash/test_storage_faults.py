@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.checker import check_conversation, check_ended, check_file
-from tests.crash.client import Client, text_of, wait_until
 from tests.crash.conftest import Serve
-from tests.crash.process import memory
-from tests.crash.stories import tell, words
+from tests.support.checks import check_conversation, check_ended, check_file
+from tests.support.http_client import HttpClient, text_of
+from tests.support.scripts import stream_words, words
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Gate, Step, say, text
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
 
@@ -89,44 +89,44 @@ def test_a_storage_fault_refuses_new_work_and_pauses_what_runs_until_it_is_over(
     if fault is disk_full:
         server.database = request.getfixturevalue("small_disk") / "outlive.db"
     server.start()
-    client = Client(server.port)
-    conversation = client.new_conversation()
+    client = HttpClient(server.port)
+    conversation = client.create_conversation()
     gate = Gate()
-    before = client.create(upstream.model(say("Before"))).body
+    before = client.create(upstream.model(say("Before"))).json()
     rest: list[Step] = [*map(text, STORY[5:])]
     stream = client.stream(upstream.model([*map(text, STORY[:5]), gate, *rest, *say("End")]), conversation=conversation)
-    thread = stream.read_behind()
-    stream.wait_seen(1)
-    wait_until(lambda: text_of(client.get(stream.id)) == "".join(STORY[:5]), "it has begun")
-    listed = client.ask("GET", "/v1/responses").body["data"]
+    thread = stream.read_in_background()
+    stream.wait_frames(1)
+    wait_until(lambda: text_of(client.retrieve(stream.id)) == "".join(STORY[:5]), "it has begun")
+    listed = client.get("/v1/responses").json()["data"]
 
     with fault(server):
         for path in ("/v1/responses", "/v1/conversations"):
-            refused = client.ask("POST", path, {"model": "any", "input": "Hi"} if path == "/v1/responses" else {})
-            assert (refused.status, refused.body["error"]["type"]) == (503, "server_error"), refused
-            assert "database" in refused.body["error"]["message"]
+            refused = client.post(path, {"model": "any", "input": "Hi"} if path == "/v1/responses" else {})
+            assert (refused.status, refused.json()["error"]["type"]) == (503, "server_error"), refused
+            assert "database" in refused.json()["error"]["message"]
             assert int(refused.headers["retry-after"]) >= 1
-        wait_until(lambda: client.readyz() == 503, "not ready")
-        assert client.readyz() == 503  # and it stays so
-        assert client.ask("GET", "/healthz").status == 200
+        wait_until(lambda: client.ready_status() == 503, "not ready")
+        assert client.ready_status() == 503  # and it stays so
+        assert client.get("/healthz").status == 200
         # What runs goes on being received, but nothing is shown that is not durable.
         seen = len(stream.frames)
         gate.open()
         time.sleep(0.5)
         assert len(stream.frames) == seen and thread.is_alive()
-        assert text_of(client.get(stream.id)) == "".join(STORY[:5])
+        assert text_of(client.retrieve(stream.id)) == "".join(STORY[:5])
         # Reading needs no writing, and neither does what is not stored.
-        assert client.get(before["id"]) == before
-        assert client.create(upstream.model(say("Fleeting")), store=False).body["status"] == "completed"
-        assert client.ask("GET", "/v1/responses").body["data"] == listed
+        assert client.retrieve(before["id"]) == before
+        assert client.create(upstream.model(say("Fleeting")), store=False).json()["status"] == "completed"
+        assert client.get("/v1/responses").json()["data"] == listed
 
     thread.join(30)
-    assert stream.whole
+    assert stream.complete
     body = check_ended(client, stream.id, stream.frames)
     assert (body["status"], text_of(body)) == ("completed", "".join([*STORY, "End"]))
     assert "outlive" not in body
     check_conversation(client, conversation, [body])
-    wait_until(lambda: client.readyz() == 200, "ready again")
+    wait_until(lambda: client.ready_status() == 200, "ready again")
     assert client.create(upstream.model(say("After"))).status == 200
     server.kill()
     check_file(server.database)
@@ -135,7 +135,7 @@ def test_a_storage_fault_refuses_new_work_and_pauses_what_runs_until_it_is_over(
 def test_a_kill_during_a_storage_fault_loses_nothing_that_was_seen(
     server: OutliveServer, upstream: FakeUpstream
 ) -> None:
-    client = Client(server.port)
+    client = HttpClient(server.port)
     gate = Gate()
     with client.stream(upstream.model([*map(text, STORY[:5]), gate, *map(text, STORY[5:]), HANG])) as stream:
         stream.read_until(lambda event: event.get("delta") == STORY[4])
@@ -153,9 +153,9 @@ def test_a_kill_during_a_storage_fault_loses_nothing_that_was_seen(
 
 def test_the_server_can_be_stopped_during_a_storage_fault(upstream: FakeUpstream, make_server: Serve) -> None:
     server = make_server("--grace-seconds", "0.2").start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     gate = Gate()
-    waiting = client.start(upstream.model([HANG], say("Well")))
+    waiting = client.submit(upstream.model([HANG], say("Well")))
     with client.stream(upstream.model([*map(text, STORY[:5]), gate, *map(text, STORY[5:]), HANG])) as stream:
         stream.read_until(lambda event: event.get("delta") == STORY[4])
         with writes_fail(server):
@@ -172,25 +172,25 @@ def test_the_server_can_be_stopped_during_a_storage_fault(upstream: FakeUpstream
 
 def test_an_upstream_is_not_read_further_than_can_be_kept(upstream: FakeUpstream, make_server: Serve) -> None:
     server = make_server().start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     gate = Gate()
     long = ["x" * 10_000 for _ in range(2500)]  # 25 MB
-    response_id = client.start(upstream.model([text("Once "), gate, *map(text, long), *say("end")]))
-    wait_until(lambda: text_of(client.get(response_id)) == "Once ", "it has begun")
-    resident = memory(server.pid)
+    response_id = client.submit(upstream.model([text("Once "), gate, *map(text, long), *say("end")]))
+    wait_until(lambda: text_of(client.retrieve(response_id)) == "Once ", "it has begun")
+    resident = server.resident_bytes
     with writes_fail(server):
         gate.open()
         time.sleep(1)
-        assert memory(server.pid) - resident < 16_000_000
-    body = client.wait_end(response_id)
+        assert server.resident_bytes - resident < 16_000_000
+    body = client.wait_ended(response_id)
     assert len(text_of(body)) == 25_000_000 + len("Once end")
 
 
 def test_recovery_waits_for_a_storage_that_comes_late(upstream: FakeUpstream, make_server: Serve) -> None:
     """The file can be opened, but not written: what was cut off is taken up once it can."""
     server = make_server(continuation="prefill").start()
-    client = Client(server.port)
-    with client.stream(upstream.model([*map(text, STORY[:5]), HANG], tell(STORY))) as stream:
+    client = HttpClient(server.port)
+    with client.stream(upstream.model([*map(text, STORY[:5]), HANG], stream_words(STORY))) as stream:
         stream.read_until(lambda event: event.get("delta") == STORY[4])
         server.kill()
     with locked(server):

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.crash.client import Client, text_of
 from tests.crash.conftest import Serve
 from tests.crash.traces import find
+from tests.support.http_client import HttpClient, text_of
 from tests.support.upstream import CUT, HANG, FakeUpstream, Refuse, Step, call, ending, finish, reasoning, say, text
-from tests.wire.sockets import talk
+from tests.wire.websocket import open_websocket
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
 
@@ -52,21 +52,21 @@ def answer() -> list[Step]:
     ]
 
 
-def send_good_ones(client: Client, upstream: FakeUpstream, stored: str, conversation: str) -> None:
+def send_good_ones(client: HttpClient, upstream: FakeUpstream, stored: str, conversation: str) -> None:
     model = upstream.model(answer())
     for where in ({}, {"conversation": conversation}, {"previous_response_id": stored}):
         plain = client.create(model, **fields(**where))
-        assert plain.status == 200 and CANARY in text_of(plain.body)
+        assert plain.status == 200 and CANARY in text_of(plain.json())
         with client.stream(model, **fields(**where)) as stream:
-            assert stream.read_all().whole
-        assert client.ask("GET", f"/v1/responses/{stream.id}").status == 404
+            assert stream.read_all().complete
+        assert client.get(f"/v1/responses/{stream.id}").status == 404
     chat = {"model": model, "messages": [{"role": "user", "content": CANARY}], "stream": True}
-    with client.open_stream("/v1/chat/completions", chat) as stream:
-        assert stream.read_all().whole
-    assert client.ask("POST", "/v1/chat/completions", {**chat, "stream": False}).status == 200
+    with client.open_stream("POST", "/v1/chat/completions", chat) as stream:
+        assert stream.read_all().complete
+    assert client.post("/v1/chat/completions", {**chat, "stream": False}).status == 200
 
 
-def send_failing_ones(client: Client, upstream: FakeUpstream) -> None:
+def send_failing_ones(client: HttpClient, upstream: FakeUpstream) -> None:
     error = {"error": {"message": f"I cannot say {CANARY}", "type": "x", "code": CANARY}}
     scripts: list[list[Step]] = [
         [Refuse(400, error)],
@@ -87,12 +87,14 @@ def send_failing_ones(client: Client, upstream: FakeUpstream) -> None:
             chat = {"model": model, "messages": [{"role": "user", "content": CANARY}], "stream": True}
             jobs.append(pool.submit(client.create, model, **fields()))
             for path, body in (("/v1/responses", fields(model=model, stream=True)), ("/v1/chat/completions", chat)):
-                jobs.append(pool.submit(lambda path, body: client.open_stream(path, body).read_all(), path, body))
+                jobs.append(
+                    pool.submit(lambda path, body: client.open_stream("POST", path, body).read_all(), path, body)
+                )
         for job in jobs:
             job.result()
 
 
-def send_bad_ones(client: Client, conversation: str) -> None:
+def send_bad_ones(client: HttpClient, conversation: str) -> None:
     deep: Any = CANARY
     for _ in range(200):
         deep = [deep]
@@ -113,20 +115,20 @@ def send_bad_ones(client: Client, conversation: str) -> None:
         b'{"model": "' + CANARY.encode() + b"\xff",
     ]
     for body in bad:
-        assert client.ask("POST", "/v1/responses", body).status in (400, 404), body
-    key = client.ask("POST", "/v1/responses", fields(model="any"), **{"idempotency-key": CANARY})
+        assert client.post("/v1/responses", body).status in (400, 404), body
+    key = client.post("/v1/responses", fields(model="any"), **{"idempotency-key": CANARY})
     assert key.status == 400
-    assert client.ask("POST", "/v1/responses", fields(model="any"), **{"content-type": "text/plain"}).status == 415
+    assert client.post("/v1/responses", fields(model="any"), **{"content-type": "text/plain"}).status == 415
     for path in (f"/v1/{CANARY}", f"/v1/responses/{CANARY}", f"/v1/responses?after={CANARY}"):
-        assert client.ask("GET", path).status in (400, 404)
+        assert client.get(path).status in (400, 404)
     busy = {"model": "any", "conversation": conversation, "store": False, "stream": CANARY}
-    assert client.ask("POST", "/v1/responses", busy).status == 400
+    assert client.post("/v1/responses", busy).status == 400
 
 
 def send_over_a_socket(port: int, upstream: FakeUpstream, stored: str) -> None:
     """A connection remembers what is not stored, and remembers it in memory alone."""
     model = upstream.model(answer())
-    with talk(port) as socket:
+    with open_websocket(port) as socket:
         for parent in (None, stored):
             first = socket.answer(model=model, **fields(previous_response_id=parent))["id"]
             second = socket.turn(model=model, **fields(previous_response_id=first, stream_id="lane"))[-1]["response"]
@@ -139,20 +141,20 @@ def send_over_a_socket(port: int, upstream: FakeUpstream, stored: str) -> None:
         socket.until("response.steer.failed")
 
 
-def disconnect_in_the_middle(client: Client, upstream: FakeUpstream) -> None:
+def disconnect_in_the_middle(client: HttpClient, upstream: FakeUpstream) -> None:
     model = upstream.model([text(f"{CANARY} "), text("..."), HANG])
     with client.stream(model, **fields()) as stream:
         stream.read_until(lambda event: event.get("delta") == "...")
-    upstream.wait_call(model).wait_left()
+    upstream.wait_call(model).wait_disconnected()
 
 
 def test_store_false_leaves_no_byte_on_disk(upstream: FakeUpstream, make_server: Serve, tmp_path: Path) -> None:
     elsewhere = tmp_path / "tmp"
     elsewhere.mkdir()
     server = make_server("--log-level", "debug", TMPDIR=str(elsewhere)).start()
-    client = Client(server.port)
-    conversation = client.new_conversation()
-    stored = client.create(upstream.model(say(BAIT)), conversation=conversation).body["id"]
+    client = HttpClient(server.port)
+    conversation = client.create_conversation()
+    stored = client.create(upstream.model(say(BAIT)), conversation=conversation).json()["id"]
 
     send_good_ones(client, upstream, stored, conversation)
     send_failing_ones(client, upstream)
@@ -169,8 +171,8 @@ def test_store_false_leaves_no_byte_on_disk(upstream: FakeUpstream, make_server:
 
     # Nothing was written to the conversation or the list either.
     server.start()
-    assert len(client.items(conversation)) == 2
-    assert [listed["id"] for listed in client.ask("GET", "/v1/responses").body["data"]] == [stored]
+    assert len(client.list_items(conversation)) == 2
+    assert [listed["id"] for listed in client.get("/v1/responses").json()["data"]] == [stored]
     assert server.terminate() == 0
     assert find(CANARY.encode(), server, elsewhere) == []
     assert find(BAIT.encode(), server, elsewhere)

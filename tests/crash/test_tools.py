@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
 from collections import Counter
 from http.client import HTTPException
@@ -13,12 +14,13 @@ import pytest
 
 from outlive.core.toolcalls.calls import INTERRUPTED
 from tests.core.journals import assert_official_event
-from tests.crash.checker import check_conversation, check_ended, check_file
-from tests.crash.client import Client, Json, event_of, text_of, wait_until
 from tests.crash.conftest import Serve
 from tests.support import grammar
+from tests.support.checks import check_conversation, check_ended, check_file
+from tests.support.http_client import HttpClient, Json, event_of, text_of
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Pause, Script, Step, call, ending, reasoning, say, text
+from tests.support.waiting import wait_until
 
 # Two tools that write down each call when it begins and when it ends, and wait in between while a file says so.
 MODULE = '''
@@ -96,7 +98,7 @@ def keys_of(server: OutliveServer, name: str) -> set[str]:
     return {words[2] for words in lines if words[0] == name}
 
 
-def stream_until_killed(client: Client, model: str, **fields: Any) -> list[bytes]:
+def stream_until_killed(client: HttpClient, model: str, **fields: Any) -> list[bytes]:
     seen: list[bytes] = []
     try:
         with client.stream(model, tools=[OURS], **fields) as stream:
@@ -108,7 +110,7 @@ def stream_until_killed(client: Client, model: str, **fields: Any) -> list[bytes
     return seen
 
 
-def check_whole(client: Client, response_id: str, seen: list[bytes]) -> Json:
+def check_whole(client: HttpClient, response_id: str, seen: list[bytes]) -> Json:
     """It has ended; what was seen and what comes after it are one stream, and a sound one."""
     body = check_ended(client, response_id, seen)
     events = [event_of(frame) for frame in client.replay(response_id)]
@@ -145,8 +147,8 @@ def test_calls_are_made_as_often_as_their_tools_allow(
     tool: str, point: str, upstream: FakeUpstream, make_server: Serve
 ) -> None:
     server = serve(make_server).start(OUTLIVE_KILL_AT=f"{point}:{1 if tool == 'pay' else 2}")
-    client = Client(server.port)
-    conversation = client.new_conversation()
+    client = HttpClient(server.port)
+    conversation = client.create_conversation()
     seen = stream_until_killed(client, upstream.model(pay_then_look), conversation=conversation)
     assert server.wait_exit() == -9
 
@@ -174,13 +176,13 @@ def test_calls_are_made_as_often_as_their_tools_allow(
 @pytest.mark.parametrize("tool", ["pay", "look"])
 def test_a_kill_while_the_tool_runs(tool: str, upstream: FakeUpstream, make_server: Serve) -> None:
     server = serve(make_server).start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     (server.folder / f"hold-{tool}").touch()
     model = upstream.model(pay_then_look)
     with client.stream(model, tools=[OURS]) as stream:
         stream.read_until(lambda event: event["type"] == "outlive:tool.progress" and _is_of(stream, event, tool))
         # What is finished shows already, with its output, while the rest goes on.
-        shown = client.get(stream.id)["output"]
+        shown = client.retrieve(stream.id)["output"]
         assert [item["status"] for item in shown if item["type"] == "mcp_call"][-1] == "calling"
         if tool == "look":
             assert next(item["output"] for item in shown if item["type"] == "mcp_call") == "pay is done"
@@ -209,7 +211,7 @@ def _is_of(stream: Any, event: Json, tool: str) -> bool:
 
 def test_a_tool_that_kills_its_server_every_time_is_given_up(upstream: FakeUpstream, make_server: Serve) -> None:
     server = serve(make_server).start(OUTLIVE_KILL_AT="before-output-journaled:2")
-    client = Client(server.port)
+    client = HttpClient(server.port)
     seen = stream_until_killed(client, upstream.model(pay_then_look))
     assert server.wait_exit() == -9
     for _ in range(2):
@@ -231,7 +233,7 @@ def test_calls_made_at_the_same_time_are_each_taken_up_as_they_stand(
         *ending("tool_calls"),
     ]
     server = serve(make_server).start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     for name in ("hold-pay", "hold-look"):
         (server.folder / name).touch()
     with client.stream(upstream.model(both, say("Fine.")), tools=[OURS]) as stream:
@@ -249,27 +251,29 @@ def test_calls_made_at_the_same_time_are_each_taken_up_as_they_stand(
 
 def test_a_cancel_in_the_middle_of_a_tool_ends_the_response(upstream: FakeUpstream, make_server: Serve) -> None:
     server = serve(make_server).start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     (server.folder / "hold-pay").touch()
-    conversation = client.new_conversation()
-    response_id = client.start(upstream.model(pay_then_look), tools=[OURS], conversation=conversation)
+    conversation = client.create_conversation()
+    response_id = client.submit(upstream.model(pay_then_look), tools=[OURS], conversation=conversation)
     wait_until(lambda: calls_of(server, "pay") == ["begins"], "it has begun")
-    cancelled = client.ask("POST", f"/v1/responses/{response_id}/cancel").body
+    cancelled = client.post(f"/v1/responses/{response_id}/cancel").json()
     assert cancelled["status"] == "cancelled"
     body = check_whole(client, response_id, [])
     assert calls_in(body) == [("pay", "incomplete")]
     (server.folder / "hold-pay").unlink()
     # What nobody knows the outcome of does not burden the conversation, which goes on.
-    following = client.create(upstream.model(say("Yes.")), "Still there?", tools=[OURS], conversation=conversation).body
+    following = client.create(
+        upstream.model(say("Yes.")), input="Still there?", tools=[OURS], conversation=conversation
+    ).json()
     assert (following["status"], text_of(following)) == ("completed", "Yes.")
-    assert [item["type"] for item in client.items(conversation)] == ["message"] * 4
+    assert [item["type"] for item in client.list_items(conversation)] == ["message"] * 4
 
 
 def test_a_server_that_is_asked_to_leave_hands_tools_runs_on(upstream: FakeUpstream, make_server: Serve) -> None:
     server = serve(make_server)
     server.flags += ["--grace-seconds", "0.5"]
     server.start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     for name in ("hold-pay", "hold-look"):
         (server.folder / name).touch()
     with client.stream(upstream.model(pay_then_look), tools=[OURS]) as stream:
@@ -287,11 +291,11 @@ def test_a_server_that_is_asked_to_leave_hands_tools_runs_on(upstream: FakeUpstr
 
 def test_a_short_call_is_waited_for_when_the_server_leaves(upstream: FakeUpstream, make_server: Serve) -> None:
     server = serve(make_server).start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     (server.folder / "hold-pay").touch()
     with client.stream(upstream.model(pay_then_look), tools=[OURS]) as stream:
         wait_until(lambda: calls_of(server, "pay") == ["begins"], "it has begun")
-        server.terminate(wait=False)
+        server.send_signal(signal.SIGTERM)
         (server.folder / "hold-pay").unlink()
         assert server.wait_exit() == 0
         stream.read_all()
@@ -303,7 +307,7 @@ def test_a_short_call_is_waited_for_when_the_server_leaves(upstream: FakeUpstrea
 
 def test_a_thought_cut_off_between_tools_is_thought_anew(upstream: FakeUpstream, make_server: Serve) -> None:
     server = serve(make_server).start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     first: list[Step] = [call(0, '{"amount": 5}', "call_a", "pay"), *ending("tool_calls")]
     model = upstream.model(first, [reasoning("Hmm, "), HANG], say("Paid."))
     with client.stream(model, tools=[OURS]) as stream:
@@ -320,11 +324,11 @@ def test_canaries_of_tools_are_in_no_file_while_the_run_lasts_and_after(
 ) -> None:
     """Secrets are sealed with a key beside the database; neither holds them in clear."""
     server = serve(make_server).start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     (server.folder / "hold-pay").touch()
     entry = {**OURS, "headers": {"x-key": "canary-4711"}, "authorization": "canary-4712"}
     model = upstream.model(pay_then_look)
-    response_id = client.start(model, tools=[entry])
+    response_id = client.submit(model, tools=[entry])
     wait_until(lambda: calls_of(server, "pay") == ["begins"], "it has begun")
     assert _find(server.folder, b"canary") == []
     server.kill()
@@ -351,13 +355,13 @@ def pay_and_look_and_pay(body: Json) -> Script:
 def test_kills_at_random_moments_repeat_nothing_that_was_over(upstream: FakeUpstream, make_server: Serve) -> None:
     chance = random.Random(4711)
     server = serve(make_server).start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     model = upstream.model(pay_and_look_and_pay)
-    ids = [client.start(model, tools=[OURS]) for _ in range(12)]
+    ids = [client.submit(model, tools=[OURS]) for _ in range(12)]
     for _ in range(6):
         time.sleep(chance.uniform(0.02, 0.25))
         server.restart()
-        ids += [client.start(model, tools=[OURS]) for _ in range(4)]
+        ids += [client.submit(model, tools=[OURS]) for _ in range(4)]
     counts: dict[tuple[str, str], list[str]] = {}
     bodies = [check_whole(client, response_id, []) for response_id in ids]
     for line in (server.folder / "calls.log").read_text().splitlines():
@@ -395,15 +399,15 @@ def test_a_call_and_the_embedded_models_words_about_it_survive_kills(tmp_path: P
     items = [question, {**asked, "arguments": '{"city": "Paris"}'}, approved]
     try:
         server.start()
-        client = Client(server.port)
+        client = HttpClient(server.port)
         (server.folder / "hold-look").touch()
-        with client.stream("demo", items, tools=[OURS], max_output_tokens=100, temperature=0) as stream:
+        with client.stream("demo", input=items, tools=[OURS], max_output_tokens=100, temperature=0) as stream:
             stream.read_type("outlive:tool.progress")
             server.kill()
             (server.folder / "hold-look").unlink()
             seen = stream.read_all().frames
         server.start()
-        with client.follow(stream.id, after=stream.last) as again:
+        with client.follow(stream.id, after=stream.last_number) as again:
             for _ in range(10):
                 again.read_type("response.output_text.delta")
             server.kill()

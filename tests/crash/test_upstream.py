@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.crash.checker import check_conversation, check_ended
-from tests.crash.client import Client, text_of, wait_until
 from tests.crash.conftest import Serve
-from tests.crash.stories import tell, words
+from tests.support.checks import check_conversation, check_ended
+from tests.support.http_client import HttpClient, text_of
+from tests.support.scripts import stream_words, words
 from tests.support.server import OutliveServer, free_port
 from tests.support.upstream import CUT, HANG, FakeUpstream, Refuse, say, text
+from tests.support.waiting import wait_until
 
 STORY = words(20)
 
@@ -22,11 +23,11 @@ def test_an_upstream_that_is_gone_for_a_moment_is_asked_again(make_server: Serve
     server = make_server()
     server.upstream = f"http://127.0.0.1:{port}/v1"
     server.start()
-    client = Client(server.port)
-    conversation = client.new_conversation()
-    response_id = client.start("any", conversation=conversation)
-    wait_until(lambda: client.get(response_id)["status"] == "in_progress", "it runs")
-    assert client.readyz() == 200
+    client = HttpClient(server.port)
+    conversation = client.create_conversation()
+    response_id = client.submit("any", conversation=conversation)
+    wait_until(lambda: client.retrieve(response_id)["status"] == "in_progress", "it runs")
+    assert client.ready_status() == 200
     late = FakeUpstream()
     late.port = port
     with late:
@@ -42,16 +43,16 @@ def test_an_upstream_that_stays_away_fails_the_response_and_frees_its_conversati
     server = make_server()
     server.upstream = f"http://127.0.0.1:{free_port()}/v1"
     server.start()
-    client = Client(server.port)
-    conversation = client.new_conversation()
-    answer = client.create("any", "Anybody there?", conversation=conversation)
+    client = HttpClient(server.port)
+    conversation = client.create_conversation()
+    answer = client.create("any", input="Anybody there?", conversation=conversation)
     assert answer.status == 502
     assert answer.headers["x-should-retry"] == "false"
-    (listed,) = client.ask("GET", "/v1/responses").body["data"]
-    assert listed["id"] in answer.body["error"]["message"]
+    (listed,) = client.get("/v1/responses").json()["data"]
+    assert listed["id"] in answer.json()["error"]["message"]
     body = check_ended(client, listed["id"])
     assert (body["status"], body["error"]["code"]) == ("failed", "server_error")
-    assert client.items(conversation) == []
+    assert client.list_items(conversation) == []
     check_conversation(client, conversation, [body])
 
 
@@ -60,9 +61,9 @@ def test_an_upstream_that_breaks_in_mid_sentence_is_asked_to_write_on(
     restart: bool, upstream: FakeUpstream, make_server: Serve
 ) -> None:
     server = make_server(continuation="prefill").start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     sorry = Refuse(503, retry_after="1" if restart else "0")
-    model = upstream.model([*map(text, STORY[:5]), CUT], [sorry], tell(STORY))
+    model = upstream.model([*map(text, STORY[:5]), CUT], [sorry], stream_words(STORY))
     with client.stream(model) as stream:
         stream.read_until(lambda event: event.get("delta") == STORY[4])
         upstream.wait_call(model, 2)
@@ -83,22 +84,22 @@ def stream_joint(frames: list[bytes]) -> int:
 
 
 def test_an_upstream_that_breaks_and_cannot_continue_leaves_an_honest_end(
-    upstream: FakeUpstream, server: OutliveServer, client: Client
+    upstream: FakeUpstream, server: OutliveServer, client: HttpClient
 ) -> None:
-    conversation = client.new_conversation()
+    conversation = client.create_conversation()
     began = time.monotonic()
     answer = client.create(upstream.model([*map(text, STORY[:5]), CUT]), conversation=conversation)
     assert time.monotonic() - began < 5
-    assert (answer.status, answer.body["status"]) == (200, "incomplete")
-    assert answer.body["incomplete_details"]["reason"] == "interrupted"
-    assert text_of(answer.body) == "".join(STORY[:5])
-    check_ended(client, answer.body["id"])
-    check_conversation(client, conversation, [answer.body])
+    assert (answer.status, answer.json()["status"]) == (200, "incomplete")
+    assert answer.json()["incomplete_details"]["reason"] == "interrupted"
+    assert text_of(answer.json()) == "".join(STORY[:5])
+    check_ended(client, answer.json()["id"])
+    check_conversation(client, conversation, [answer.json()])
 
 
 def test_answers_over_shared_connections_never_cross(upstream: FakeUpstream, server: OutliveServer) -> None:
     """Connections to the upstream are used again, after good ends and bad ones; nobody may get another's answer."""
-    client = Client(server.port)
+    client = HttpClient(server.port)
     good, failing = ("plain", "stream", "chat"), ("refused", "cut", "left")
 
     def ask(number: int) -> None:
@@ -109,7 +110,7 @@ def test_answers_over_shared_connections_never_cross(upstream: FakeUpstream, ser
             model = upstream.model([Refuse(400)] if kind == "refused" else [text(word), CUT if kind == "cut" else HANG])
         if kind == "chat":
             chat = {"model": model, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
-            with client.open_stream("/v1/chat/completions", chat) as passed:
+            with client.open_stream("POST", "/v1/chat/completions", chat) as passed:
                 assert b"".join(passed.read_all().frames).count(word.encode()) == 2
         elif kind == "left":
             with client.stream(model, store=number % 4 == 0) as stream:
@@ -117,9 +118,9 @@ def test_answers_over_shared_connections_never_cross(upstream: FakeUpstream, ser
         elif kind == "refused":
             assert client.create(model, store=False).status == 400
         elif kind == "cut":
-            assert text_of(client.create(model).body) == word
+            assert text_of(client.create(model).json()) == word
         elif kind == "plain":
-            assert text_of(client.create(model, store=number % 4 == 0).body) == word * 2
+            assert text_of(client.create(model, store=number % 4 == 0).json()) == word * 2
         else:
             with client.stream(model) as stream:
                 assert text_of(stream.read_all().events[-1]["response"]) == word * 2

@@ -193,7 +193,7 @@ def test_whoever_stops_reading_hangs_up(server: AnthropicUpstream) -> None:
         await stream.aclose()
 
     asyncio.run(main())
-    server.wait_call(model).wait_left()
+    server.wait_call(model).wait_disconnected()
 
 
 # -- thoughts

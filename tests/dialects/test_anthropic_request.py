@@ -20,7 +20,7 @@ from outlive.dialects.anthropic.request import BEGIN, GO_ON, check, count_body, 
 from outlive.dialects.anthropic.request import render as render_both
 from outlive.ports.backend import ModelCall, Upstream
 from tests.support.anthropic_upstream import examine
-from tests.support.upstream import Call
+from tests.support.upstream import UpstreamCall
 
 HELLO: Json = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello"}]}
 WEATHER: Json = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": False}
@@ -49,7 +49,7 @@ def render(
     items = [HELLO] if items is None else items
     call = ModelCall(model, CreateResponse(model=model, input=[], **fields), assemble(items, []), resume)
     body, _ = render_both(call, to or upstream(), with_thoughts=with_thoughts)
-    examine(Call("/v1/messages", VERSION, msgspec.json.decode(msgspec.json.encode(body))), {"sig-1", "EmwK"})
+    examine(UpstreamCall("/v1/messages", VERSION, msgspec.json.decode(msgspec.json.encode(body))), {"sig-1", "EmwK"})
     return body
 
 
@@ -563,7 +563,7 @@ def test_tokens_are_counted_with_what_is_about_the_question_only() -> None:
     body = render(tools=[WEATHER], instructions="Be kind.", temperature=0.5, reasoning={"effort": "low"})
     counted = count_body(body)
     assert set(counted) == {"model", "messages", "system", "tools", "thinking", "output_config"}
-    examine(Call("/v1/messages/count_tokens", VERSION, counted), set())
+    examine(UpstreamCall("/v1/messages/count_tokens", VERSION, counted), set())
 
 
 # -- schemas

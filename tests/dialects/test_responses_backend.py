@@ -131,7 +131,7 @@ def test_leaving_closes_the_connection_at_once(server: ResponsesUpstream) -> Non
                 break
 
     asyncio.run(main())
-    server.wait_call(model).wait_left()
+    server.wait_call(model).wait_disconnected()
 
 
 # -- faults

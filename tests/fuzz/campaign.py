@@ -21,11 +21,11 @@ from schemathesis.engine import from_schema
 
 from outlive.core.grammar import TERMINAL_EVENTS
 from tests.fuzz import strategies
+from tests.support.http_client import HttpClient
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream
 from tests.wire import events
-from tests.wire.raw import Wire
-from tests.wire.sockets import check_error, talk
+from tests.wire.websocket import check_error, open_websocket
 
 # Seconds. Nothing here takes long: a request without an answer by then hangs.
 HANGS = 20.0
@@ -111,13 +111,13 @@ def _config(seconds: int, phases: tuple[str, ...], ids: list[str], number: int |
 
 def _plant(server: OutliveServer) -> list[str]:
     """Create some responses, conversations and items, and return their ids."""
-    with Wire(server.port) as wire:
-        conversations = [wire.post("/v1/conversations", {"metadata": {"n": str(n)}}).json()["id"] for n in range(3)]
+    with HttpClient(server.port) as http:
+        conversations = [http.post("/v1/conversations", {"metadata": {"n": str(n)}}).json()["id"] for n in range(3)]
         made = [
-            wire.create(model="any", input=f"Hi {n}", **({"conversation": where} if where else {})).json()["id"]
+            http.create(model="any", input=f"Hi {n}", **({"conversation": where} if where else {})).json()["id"]
             for n, where in enumerate([*conversations, None, None])
         ]
-        items = wire.get(f"/v1/conversations/{conversations[0]}/items").json()["data"]
+        items = http.get(f"/v1/conversations/{conversations[0]}/items").json()["data"]
     return [*conversations, *made, *(item["id"] for item in items)]
 
 
@@ -126,8 +126,8 @@ def _plant(server: OutliveServer) -> list[str]:
 
 def run_bodies(server: OutliveServer, seconds: float, *, number: int = 1) -> Tally:
     """Send creates, counts, compactions and items: none may fail, hang, or break the rules of a stream."""
-    with Wire(server.port) as wire:
-        conversation = wire.post("/v1/conversations", {}).json()["id"]
+    with HttpClient(server.port) as http:
+        conversation = http.post("/v1/conversations", {}).json()["id"]
     connection = HTTPConnection("127.0.0.1", server.port, timeout=HANGS)
     tally = Tally()
 
@@ -161,7 +161,7 @@ def run_bodies(server: OutliveServer, seconds: float, *, number: int = 1) -> Tal
 def run_frames(server: OutliveServer, seconds: float, *, number: int = 1) -> Tally:
     """Send frames on one WebSocket: each is answered, and none closes the connection."""
     tally = Tally()
-    with talk(server.port) as socket:
+    with open_websocket(server.port) as socket:
 
         def send(frame: str | bytes) -> None:
             socket.connection.send(frame)

@@ -40,9 +40,9 @@ def test_no_request_that_the_document_allows_or_forbids_fails_or_hangs(server: O
     conclude(capsys, "schemathesis, fuzzing and stateful", tally, 20)
 
 
-def test_no_body_or_item_fails_or_hangs(server: OutliveServer, capsys: Any) -> None:
+def test_random_bodies_and_items_neither_fail_nor_hang(server: OutliveServer, capsys: Any) -> None:
     conclude(capsys, "bodies and items", campaign.run_bodies(server, 4), 20)
 
 
-def test_no_frame_fails_or_hangs(server: OutliveServer, capsys: Any) -> None:
+def test_random_websocket_frames_neither_fail_nor_hang(server: OutliveServer, capsys: Any) -> None:
     conclude(capsys, "frames on a WebSocket", campaign.run_frames(server, 2), 20)

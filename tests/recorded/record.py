@@ -30,7 +30,7 @@ from typing import Any
 from tests.recorded.server import DATA, DATABASES, Client, Server, last_number, load_postgres, load_sqlite, wait_until
 from tests.recorded.steps import DESK, SERVER_TOOLS, WEATHER, find_known, make_steps, recover, take
 from tests.recorded.upstream import Upstream
-from tests.support.postgres import Cluster
+from tests.support.postgres import PostgresServer
 
 Json = dict[str, Any]
 
@@ -518,7 +518,7 @@ def dump_sqlite(database: Path) -> bytes:
     return database.read_bytes()
 
 
-def dump_postgres(cluster: Cluster, name: str) -> bytes:
+def dump_postgres(cluster: PostgresServer, name: str) -> bytes:
     """Return the database as SQL, without what only the dumping version of Postgres understands."""
     dumped = cluster.run("pg_dump", "--no-owner", "--no-privileges", "-d", cluster.url(name))
     lines = (
@@ -534,7 +534,7 @@ def check_clean(name: str, content: bytes, *folders: Path) -> None:
         assert word.encode() not in content, f"{name} holds {word}"
 
 
-def record(python: str, kind: str, folder: Path, cluster: Cluster, data: Path) -> None:
+def record(python: str, kind: str, folder: Path, cluster: PostgresServer, data: Path) -> None:
     """Write the fixtures of one database."""
     url = f"sqlite:///{folder / 'outlive.db'}" if kind == "sqlite" else cluster.url("recorded")
     with Upstream() as upstream:
@@ -568,7 +568,7 @@ def main() -> None:
     given = parser.parse_args()
     python = str((given.checkout / ".venv" / "bin" / "python").absolute())
     given.folder.mkdir(exist_ok=True)
-    cluster = Cluster().create()
+    cluster = PostgresServer().create()
     try:
         cluster.sql("CREATE DATABASE recorded")
         with tempfile.TemporaryDirectory() as folder:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from tests.support.postgres import Cluster
+from tests.support.postgres import PostgresServer
 
 Json = dict[str, Any]
 
@@ -247,7 +247,7 @@ def load_sqlite(dump: Path, folder: Path) -> str:
     return f"sqlite:///{(folder / 'outlive.db').absolute()}"
 
 
-def load_postgres(dump: Path, cluster: Cluster, name: str) -> str:
+def load_postgres(dump: Path, cluster: PostgresServer, name: str) -> str:
     """Load a recorded dump into a new database of the cluster and return its URL."""
     script = cluster.folder / f"{name}.sql"
     script.write_bytes(lzma.decompress(dump.read_bytes()))

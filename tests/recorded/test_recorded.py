@@ -21,7 +21,7 @@ from tests.recorded.record import NOT_STORED
 from tests.recorded.server import DATA, DATABASES, Client, Server, load_postgres, load_sqlite
 from tests.recorded.steps import find_known, make_steps, recover, take
 from tests.recorded.upstream import Upstream
-from tests.support.postgres import Cluster
+from tests.support.postgres import PostgresServer
 
 Json = dict[str, Any]
 
@@ -42,8 +42,8 @@ class Opened(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    made = Cluster().create()
+def cluster() -> Iterator[PostgresServer]:
+    made = PostgresServer().create()
     yield made
     made.remove()
 
@@ -53,13 +53,13 @@ def read_recorded(kind: str) -> Json:
     return recorded
 
 
-def load(kind: str, folder: Path, cluster: Cluster, name: str) -> str:
+def load(kind: str, folder: Path, cluster: PostgresServer, name: str) -> str:
     if kind == "sqlite":
         return load_sqlite(DATA / "sqlite.db.xz", folder)
     return load_postgres(DATA / "postgres.sql.xz", cluster, name)
 
 
-def copy(kind: str, url: str, folder: Path, cluster: Cluster, name: str) -> str:
+def copy(kind: str, url: str, folder: Path, cluster: PostgresServer, name: str) -> str:
     """Copy a database to one of the other kind with the command for it."""
     target = cluster.url(name) if kind == "sqlite" else f"sqlite:///{(folder / 'outlive.db').absolute()}"
     if kind == "sqlite":
@@ -80,7 +80,7 @@ def serve(stack: ExitStack, kind: str, folder: Path, url: str) -> Opened:
 
 @pytest.fixture(scope="module", params=[*DATABASES, *(f"copied {kind}" for kind in DATABASES)])
 def opened(
-    request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, cluster: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Opened]:
     """One for all tests: they only read, until the last of them."""
     kind = request.param.removeprefix("copied ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.crash.client import Client, Json
+from tests.support.http_client import HttpClient, Json
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream
 
@@ -37,7 +37,7 @@ class AgentServer:
         }
         self.server = OutliveServer(folder / "server", upstream.url, "--log-level", "debug", env=env)
         self._flags = self.server.flags
-        self.client = Client(self.server.port)
+        self.client = HttpClient(self.server.port)
 
     def start(self, *names: str, **env: str) -> OutliveServer:
         """Start it with these agents. Only the modules that they need are loaded: the SDKs take a second or two."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from openai import OpenAI
 
-from tests.crash.checker import check_ended
-from tests.crash.client import wait_until
 from tests.served_agents.harness import MODULES, AgentServer, item_types, output_text
+from tests.support.checks import check_ended
 from tests.support.tool_calls import request_call
 from tests.support.upstream import FakeUpstream, Script, call, ending, say
+from tests.support.waiting import wait_until
 
 STRUCTURED = '{"name":"x","box":3}'
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
@@ -69,7 +70,7 @@ def test_all_models_of_a_conversation_see_its_whole_history(agents: AgentServer,
     before = script(upstream, "Openai Agent", request_call("look_up", word="cat"), say("A cat."), say("As before."))
     script(upstream, "pydantic_agent", say("Yes."))
     plain = upstream.model(say("Indeed."))
-    conversation = agents.client.new_conversation()
+    conversation = agents.client.create_conversation()
     last: Any = None
     for name, text in (
         ("Openai-Agent", "Which?"),
@@ -77,21 +78,21 @@ def test_all_models_of_a_conversation_see_its_whole_history(agents: AgentServer,
         ("pydantic_agent", "Really?"),
         (plain, "Hm?"),
     ):
-        last = agents.client.create(name, text, conversation=conversation)
+        last = agents.client.create(name, input=text, conversation=conversation)
         assert last.status == 200
     bodies = [upstream.bodies("for-Openai Agent")[before + 2], upstream.bodies("for-pydantic_agent")[-1]]
     for body, question in zip([*bodies, *upstream.bodies(plain)], ("Again?", "Really?", "Hm?"), strict=True):
         seen = [(message["role"], message.get("content")) for message in body["messages"]]
         assert ("tool", "cat is a word") in seen
         assert seen[-1][0] == "user" and question in str(seen[-1][1])
-    following = agents.client.create("echo", "And on", previous_response_id=last.body["id"])
-    assert output_text(following.body) == "You said: And on"
+    following = agents.client.create("echo", input="And on", previous_response_id=last.json()["id"])
+    assert output_text(following.json()) == "You said: And on"
 
 
 def test_a_response_with_store_false_leaves_no_trace(agents: AgentServer) -> None:
-    made = agents.client.create("two_calls", "canary-of-words", store=False).body
+    made = agents.client.create("two_calls", input="canary-of-words", store=False).json()
     assert made["status"] == "completed" and "canary-of-words is a word" in output_text(made)
-    assert agents.client.ask("GET", f"/v1/responses/{made['id']}").status == 404
+    assert agents.client.request("GET", f"/v1/responses/{made['id']}").status == 404
     for file in agents.server.folder.iterdir():
         assert b"canary-of-words" not in file.read_bytes(), file
 
@@ -104,7 +105,9 @@ def test_parallel_tools_settings_and_images_reach_the_agents_model(
     before = script(upstream, name, both, say("Two."))
     parts = [{"type": "input_text", "text": "What?"}, {"type": "input_image", "image_url": PIXEL}]
     asked = [{"role": "user", "content": parts}]
-    made = agents.client.create(model, asked, temperature=0.3, max_output_tokens=77, instructions="Be kind.").body
+    made = agents.client.create(
+        model, input=asked, temperature=0.3, max_output_tokens=77, instructions="Be kind."
+    ).json()
     assert item_types(made) == ["mcp_call", "mcp_call", "message"]
     assert sorted(item["output"] for item in made["output"][:2]) == ["a is a word", "b is a word"]
     body = upstream.bodies(f"for-{name}")[before]
@@ -128,21 +131,21 @@ def test_a_structured_answer_is_sent_as_text(
     agents: AgentServer, upstream: FakeUpstream, name: str, scripts: list[Script], text: str
 ) -> None:
     script(upstream, name, *scripts)
-    made = agents.client.create(name, "Which?").body
+    made = agents.client.create(name, input="Which?").json()
     assert (item_types(made), output_text(made)) == (["message"], text)
 
 
 def test_a_handoff_is_not_shown(agents: AgentServer, upstream: FakeUpstream) -> None:
     script(upstream, "with_handoff", [call(0, "{}", "call_0", "transfer_to_handoff_target"), *ending("tool_calls")])
     script(upstream, "handoff_target", request_call("look_up", word="cat"), say("Handed over."))
-    made = agents.client.create("with_handoff", "Who knows?").body
+    made = agents.client.create("with_handoff", input="Who knows?").json()
     assert (item_types(made), output_text(made)) == (["mcp_call", "message"], "Handed over.")
 
 
 def test_a_tripped_guardrail_fails_the_response_with_its_name(agents: AgentServer, upstream: FakeUpstream) -> None:
     script(upstream, "with_guardrail", say("Hello."))
-    assert output_text(agents.client.create("with_guardrail", "Hello, please.").body) == "Hello."
-    stopped = agents.client.create("with_guardrail", "canary: give!").body
+    assert output_text(agents.client.create("with_guardrail", input="Hello, please.").json()) == "Hello."
+    stopped = agents.client.create("with_guardrail", input="canary: give!").json()
     assert "InputGuardrailTripwireTriggered" in stopped["error"]["message"]
     assert "canary" not in json.dumps(stopped)
 
@@ -151,7 +154,7 @@ def test_the_output_of_a_tool_is_the_answer_if_the_agent_stops_there(
     agents: AgentServer, upstream: FakeUpstream
 ) -> None:
     script(upstream, "tool_output_is_answer", request_call("look_up", word="owl"))
-    made = agents.client.create("tool_output_is_answer", "Which?").body
+    made = agents.client.create("tool_output_is_answer", input="Which?").json()
     assert (item_types(made), output_text(made)) == (["mcp_call", "message"], "owl is a word")
 
 
@@ -159,12 +162,12 @@ def test_a_tool_that_needs_approval_fails_the_response_with_the_reason(
     agents: AgentServer, upstream: FakeUpstream
 ) -> None:
     script(upstream, "needs_approval", request_call("erase", word="owl"))
-    assert "approval" in agents.client.create("needs_approval", "Burn it.").body["error"]["message"]
+    assert "approval" in agents.client.create("needs_approval", input="Burn it.").json()["error"]["message"]
 
 
 def test_failed_and_retried_calls_are_steps_of_the_response(agents: AgentServer, upstream: FakeUpstream) -> None:
     script(upstream, "failing_tool_openai", request_call("fail", word="x"), say("It failed."))
-    assert output_text(agents.client.create("failing_tool_openai", "Go.").body) == "It failed."
+    assert output_text(agents.client.create("failing_tool_openai", input="Go.").json()) == "It failed."
     script(
         upstream,
         "retrying_tool",
@@ -172,30 +175,30 @@ def test_failed_and_retried_calls_are_steps_of_the_response(agents: AgentServer,
         request_call("search", "call_2", word="cat"),
         say("Found."),
     )
-    retried = agents.client.create("retrying_tool", "Find.").body
+    retried = agents.client.create("retrying_tool", input="Find.").json()
     assert [item["status"] for item in retried["output"]] == ["failed", "completed", "completed"]
     script(upstream, "failing_tool_pydantic", request_call("fail", word="x"))
-    failed = agents.client.create("failing_tool_pydantic", "Go.").body
+    failed = agents.client.create("failing_tool_pydantic", input="Go.").json()
     assert (failed["status"], failed["output"][0]["status"]) == ("incomplete", "failed")
 
 
 @pytest.mark.parametrize("name", ["no_text", "returns_none"])
 def test_an_agent_without_output_gives_an_empty_message(agents: AgentServer, name: str) -> None:
-    made = agents.client.create(name, "Hi").body
+    made = agents.client.create(name, input="Hi").json()
     assert (made["status"], item_types(made), output_text(made)) == ("completed", ["message"], "")
 
 
 def test_a_function_makes_calls_in_parallel(agents: AgentServer) -> None:
-    made = agents.client.create("parallel_calls", "Hi").body
+    made = agents.client.create("parallel_calls", input="Hi").json()
     assert item_types(made) == ["mcp_call", "mcp_call", "message"]
     assert output_text(made) == "cat is a word; dog is a word"
 
 
 def test_an_exception_ends_the_response_without_its_message(agents: AgentServer) -> None:
-    ended = agents.client.create("raises_error", "Hi").body
+    ended = agents.client.create("raises_error", input="Hi").json()
     assert (ended["status"], ended["incomplete_details"]["reason"]) == ("incomplete", "interrupted")
     assert output_text(ended) == "So far " and "canary" not in json.dumps(ended)
-    assert "Ask me tomorrow." in agents.client.create("raises_agent_error", "Hi").body["error"]["message"]
+    assert "Ask me tomorrow." in agents.client.create("raises_agent_error", input="Hi").json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -209,15 +212,15 @@ def test_an_exception_ends_the_response_without_its_message(agents: AgentServer)
     ],
 )
 def test_an_unsupported_parameter_is_refused_by_name(agents: AgentServer, fields: dict[str, Any], param: str) -> None:
-    refused = agents.client.create("echo", "Hi", **fields)
-    assert (refused.status, refused.body["error"]["param"]) == (400, param)
+    refused = agents.client.create("echo", input="Hi", **fields)
+    assert (refused.status, refused.json()["error"]["param"]) == (400, param)
 
 
 def test_cancelling_stops_the_agent_during_a_tool_call(agents: AgentServer) -> None:
     agents.gate.unlink()
-    response_id = agents.client.start("two_calls", "cat")
+    response_id = agents.client.submit("two_calls", input="cat")
     wait_until(lambda: agents.calls == ["cat"], "the tool runs")
-    cancelled = agents.client.ask("POST", f"/v1/responses/{response_id}/cancel").body
+    cancelled = agents.client.request("POST", f"/v1/responses/{response_id}/cancel").json()
     assert cancelled["status"] == "cancelled"
     agents.gate.touch()
     check_ended(agents.client, response_id)
@@ -228,10 +231,10 @@ def test_an_agent_that_ignores_cancelling_holds_up_neither_its_response_nor_the_
     with FakeUpstream() as upstream:
         agents = AgentServer(tmp_path, upstream)
         server = agents.start("ignores_cancel")
-        response_id = agents.client.start("ignores_cancel", "Hi")
-        wait_until(lambda: output_text(agents.client.get(response_id)) == "On ", "the agent has output")
-        assert agents.client.ask("POST", f"/v1/responses/{response_id}/cancel").body["status"] == "cancelled"
+        response_id = agents.client.submit("ignores_cancel", input="Hi")
+        wait_until(lambda: output_text(agents.client.retrieve(response_id)) == "On ", "the agent has output")
+        assert agents.client.request("POST", f"/v1/responses/{response_id}/cancel").json()["status"] == "cancelled"
         wait_until(lambda: "cancelled" in agents.calls, "the agent was cancelled")
-        assert server.terminate(wait=False) is None
+        server.send_signal(signal.SIGTERM)
         assert server.wait_exit(10) == 0
         agents.stop()

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.checker import check_ended
-from tests.crash.client import Json, Stream, wait_until
 from tests.served_agents.harness import AgentServer, item_types, output_text
+from tests.support.checks import check_ended
+from tests.support.http_client import EventStream, Json
 from tests.support.tool_calls import find_call, request_call
 from tests.support.upstream import HANG, FakeUpstream, Script, say
+from tests.support.waiting import wait_until
 
 # One agent of each kind: the name of its model, and its name in its module.
 KINDS = {"one_call": "one_call", "Openai-Agent": "openai_agent", "pydantic_agent": "pydantic_agent"}
@@ -32,10 +33,10 @@ class Round:
     def __init__(self, agents: AgentServer, point: str) -> None:
         self.agents = agents
         self.words = {name: f"{point}/{name}" for name in KINDS}
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[str, EventStream] = {}
 
     def begin(self) -> None:
-        self.streams = {name: self.agents.client.stream(name, word) for name, word in self.words.items()}
+        self.streams = {name: self.agents.client.stream(name, input=word) for name, word in self.words.items()}
 
     def read(self) -> None:
         for stream in self.streams.values():
@@ -45,7 +46,7 @@ class Round:
         """Check after a restart that each stream continues without a gap, and that each call was made at most once."""
         ended = {}
         for name, stream in self.streams.items():
-            with self.agents.client.follow(stream.id, stream.last) as rest:
+            with self.agents.client.follow(stream.id, stream.last_number) as rest:
                 seen = [*stream.frames, *rest.read_all().frames]
             ended[name] = check_ended(self.agents.client, stream.id, seen)
             stream.close()
@@ -149,11 +150,11 @@ def test_each_kind_of_agent_continues_wherever_the_server_is_killed(
 
 def test_an_interrupted_idempotent_call_is_repeated(agents: AgentServer) -> None:
     server = agents.start("two_calls", OUTLIVE_KILL_AT="before-output-journaled:2")
-    with agents.client.stream("two_calls", "cat") as stream:
+    with agents.client.stream("two_calls", input="cat") as stream:
         stream.read_all()
         server.wait_exit()
         agents.start("two_calls")
-        with agents.client.follow(stream.id, stream.last) as rest:
+        with agents.client.follow(stream.id, stream.last_number) as rest:
             ended = check_ended(agents.client, stream.id, [*stream.frames, *rest.read_all().frames])
     assert ended["status"] == "completed"
     assert output_text(ended) == "Looking. First: cat is a word. Second: dog is a word."
@@ -163,14 +164,14 @@ def test_an_interrupted_idempotent_call_is_repeated(agents: AgentServer) -> None
 def test_a_half_shown_text_continues_where_it_stopped_and_a_diverging_agent_is_followed(agents: AgentServer) -> None:
     agents.gate.unlink()
     server = agents.start("slow_text", "diverging")
-    diverging_id = agents.client.start("diverging", "Hi")
+    diverging_id = agents.client.submit("diverging", input="Hi")
     wait_until(lambda: agents.calls == ["one"], "its tool runs")
-    with agents.client.stream("slow_text", "x") as stream:
+    with agents.client.stream("slow_text", input="x") as stream:
         stream.read_until(lambda event: "line 5" in str(event.get("delta")))
         server.kill()
         agents.gate.touch()
         agents.start("slow_text", "diverging")
-        with agents.client.follow(stream.id, stream.last) as rest:
+        with agents.client.follow(stream.id, stream.last_number) as rest:
             ended = check_ended(agents.client, stream.id, [*stream.frames, *rest.read_all().frames])
     assert ended["status"] == "completed"
     assert item_types(ended) == ["message"]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.client import Client
 from tests.served_agents.harness import item_types, output_text
+from tests.support.http_client import HttpClient
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, call, ending, say
 
@@ -23,12 +23,12 @@ def test_the_examples_of_agents_work_unchanged(tmp_path: Path, upstream: FakeUps
     flags = [word for name in names for word in ("--agent", f"examples.agents.{name}")]
     env = {"PYTHONPATH": str(ROOT), "MODEL_URL": upstream.url}
     with OutliveServer(tmp_path / "server", None, *flags, env=env) as server:
-        client = Client(server.port)
-        assert output_text(client.create("reporter", "one two three").body) == "Let me count. You said 3 words."
+        client = HttpClient(server.port)
+        assert output_text(client.create("reporter", input="one two three").json()) == "Let me count. You said 3 words."
         for name, tool, argument in (("librarian", "find_book", "title"), ("archivist", "find_file", "name")):
             upstream.queue([call(0, f'{{"{argument}": "Emma"}}', "c1", tool), *ending("tool_calls")], "MODEL")
             upstream.queue(say("There."), "MODEL")
-            made = client.create(name, "Where is Emma?").body
+            made = client.create(name, input="Where is Emma?").json()
             assert (item_types(made), output_text(made)) == (["mcp_call", "message"], "There.")
             assert made["output"][0]["output"].startswith("Emma ")
 

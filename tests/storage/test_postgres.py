@@ -19,8 +19,8 @@ from outlive.storage.postgres.connection import SQL
 from outlive.storage.postgres.ledger import PostgresLedger
 from tests.conformance.scenes import STALE, WRITTEN, Book, entry, frames, message
 from tests.conformance.storages import Storage, open_postgres
-from tests.support.line import Line
-from tests.support.postgres import SHELF
+from tests.support.postgres import DATABASES
+from tests.support.proxy import Proxy
 
 
 def play(test: Callable[[Any], Awaitable[None]]) -> Callable[[], None]:
@@ -29,7 +29,7 @@ def play(test: Callable[[Any], Awaitable[None]]) -> Callable[[], None]:
     def run() -> None:
         async def go() -> None:
             async with asyncio.timeout(30):
-                await test(SHELF.database(test.__name__))
+                await test(DATABASES.borrow(test.__name__))
 
         asyncio.run(go())
 
@@ -316,17 +316,17 @@ async def test_of_many_at_once_no_more_wait_than_the_quota_says(url: str) -> Non
 # -- lost lines
 
 
-def lost(test: Callable[[Book, Line, postgres.PostgresDatabase], Awaitable[None]]) -> Callable[[], None]:
+def lost(test: Callable[[Book, Proxy, postgres.PostgresDatabase], Awaitable[None]]) -> Callable[[], None]:
     """A test whose book writes over a line that can be cut."""
 
     async def with_line(url: str) -> None:
-        async with Line(SHELF.cluster.port) as line:
-            lined = url.replace(f":{SHELF.cluster.port}/", f":{line.port}/")
-            async with open_postgres(lined) as home:
+        with Proxy(DATABASES.server.port) as proxy:
+            proxied = proxy.redirect(url)
+            async with open_postgres(proxied) as home:
                 book = Book(home)
                 await book.answer()  # its statements are prepared, and its connections open
                 await book.claim()
-                await test(book, line, home.inspector.database)  # type: ignore[attr-defined]
+                await test(book, proxy, home.inspector.database)  # type: ignore[attr-defined]
 
     with_line.__name__, with_line.__doc__ = test.__name__, test.__doc__
     return play(with_line)
@@ -334,16 +334,16 @@ def lost(test: Callable[[Book, Line, postgres.PostgresDatabase], Awaitable[None]
 
 @lost
 async def test_an_admission_that_may_have_been_repeated_by_now_is_refused(
-    book: Book, line: Line, database: postgres.PostgresDatabase
+    book: Book, proxy: Proxy, database: postgres.PostgresDatabase
 ) -> None:
     async with asyncio.timeout(20):
-        line.freeze()
+        proxy.freeze()
         silent = asyncio.create_task(book.admit("Hi", retry_digest=b"body"))
         await asyncio.sleep(0.1)
         behind = asyncio.create_task(book.admit("Ho", retry_digest=b"other"))  # waits for the same line
         keyed = asyncio.create_task(book.admit("He", key="k1", retry_digest=b"keyed"))
         await asyncio.sleep(LATE_SECONDS + 0.2)
-        line.thaw()
+        proxy.thaw()
         for late in (silent, behind):
             with pytest.raises(StorageUnavailable):
                 await late
@@ -354,7 +354,7 @@ async def test_an_admission_that_may_have_been_repeated_by_now_is_refused(
 
 @lost
 async def test_a_database_whose_clock_was_set_refuses_once_at_most(
-    book: Book, line: Line, database: postgres.PostgresDatabase
+    book: Book, proxy: Proxy, database: postgres.PostgresDatabase
 ) -> None:
     assert database.clock_offset is not None
     database.clock_offset -= 3600
@@ -365,11 +365,11 @@ async def test_a_database_whose_clock_was_set_refuses_once_at_most(
 
 @lost
 async def test_an_admission_whose_answer_was_lost_is_found_again(
-    book: Book, line: Line, database: postgres.PostgresDatabase
+    book: Book, proxy: Proxy, database: postgres.PostgresDatabase
 ) -> None:
-    line.swallow_answer()
+    proxy.drop_answer()
     response_id, admitted = await book.admit("Hi")
-    assert line.swallowed.is_set()
+    assert proxy.dropped.is_set()
     assert admitted.lease is not None and admitted.position is not None
     assert await book.ledger.append([entry(admitted.lease, 2)]) == [WRITTEN]
     assert len(split_frames(await book.events(response_id))) == 3
@@ -377,18 +377,18 @@ async def test_an_admission_whose_answer_was_lost_is_found_again(
 
 @lost
 async def test_an_admission_that_was_cut_off_before_its_commit_was_not_made(
-    book: Book, line: Line, database: postgres.PostgresDatabase
+    book: Book, proxy: Proxy, database: postgres.PostgresDatabase
 ) -> None:
     """It is still waiting for a lock when its line is lost: it may not come through after we have looked."""
     before = await book.home.inspector.rows()
     conversation = await book.converse()
-    other = await postgres.connect(database.dsn.replace(f":{line.port}/", f":{SHELF.cluster.port}/"))
+    other = await postgres.connect(database.dsn.replace(f":{proxy.port}/", f":{DATABASES.server.port}/"))
     holding = other.transaction()
     await holding.start()
     await other.execute(SQL["lock_conversation"], conversation, "ann")
     admitting = asyncio.create_task(book.admit(conversation=conversation))
     assert await is_waiting(admitting)
-    line.cut()
+    proxy.cut()
     with pytest.raises(StorageUnavailable):
         await admitting
     await holding.rollback()
@@ -400,12 +400,12 @@ async def test_an_admission_that_was_cut_off_before_its_commit_was_not_made(
 
 @lost
 async def test_a_large_admission_whose_answer_was_lost_is_found_again(
-    book: Book, line: Line, database: postgres.PostgresDatabase
+    book: Book, proxy: Proxy, database: postgres.PostgresDatabase
 ) -> None:
     await book.admit("x" * 300_000, large=True)
-    swallow_commit(line)
+    drop_commit(proxy)
     response_id, admitted = await book.admit("y" * 900_000, large=True)
-    assert line.swallowed.is_set()
+    assert proxy.dropped.is_set()
     assert admitted.lease is not None
     assert await book.ledger.append([entry(admitted.lease, 2)]) == [WRITTEN]
     page = await book.home.catalog.input_items("ann", response_id, Paging())
@@ -415,14 +415,14 @@ async def test_a_large_admission_whose_answer_was_lost_is_found_again(
 
 @lost
 async def test_a_claim_whose_answer_was_lost_is_found_again(
-    book: Book, line: Line, database: postgres.PostgresDatabase
+    book: Book, proxy: Proxy, database: postgres.PostgresDatabase
 ) -> None:
     for _ in range(3):
         await book.admit(worker=None)
     await book.claim(1)
-    swallow_commit(line)
+    drop_commit(proxy)
     claims = await book.claim(2)
-    assert line.swallowed.is_set()
+    assert proxy.dropped.is_set()
     assert len(claims) == 2
     assert await book.ledger.append([entry(claim.lease, 2) for claim in claims]) == [WRITTEN, WRITTEN]
     assert await book.ledger.count_queued() == {}
@@ -430,28 +430,28 @@ async def test_a_claim_whose_answer_was_lost_is_found_again(
 
 @lost
 async def test_a_seizure_whose_answer_was_lost_is_found_again(
-    book: Book, line: Line, database: postgres.PostgresDatabase
+    book: Book, proxy: Proxy, database: postgres.PostgresDatabase
 ) -> None:
     first, _ = await book.start()
     await book.ledger.take_over(first, "w3")
     response_id, _ = await book.start()
-    swallow_commit(line)
+    drop_commit(proxy)
     claim = await book.ledger.take_over(response_id, "w3")
-    assert line.swallowed.is_set()
+    assert proxy.dropped.is_set()
     assert claim is not None
     assert await book.ledger.append([entry(claim.lease, 2)]) == [WRITTEN]
 
 
 @lost
 async def test_items_whose_answer_was_lost_are_not_added_twice(
-    book: Book, line: Line, database: postgres.PostgresDatabase
+    book: Book, proxy: Proxy, database: postgres.PostgresDatabase
 ) -> None:
-    swallow_commit(line)
+    drop_commit(proxy)
     conversation = await book.converse("one")
-    assert line.swallowed.is_set()
-    swallow_commit(line)
+    assert proxy.dropped.is_set()
+    drop_commit(proxy)
     added = await book.home.conversations.add_items("ann", conversation, [message("msg_a", "two")], 1.0, None)
-    assert line.swallowed.is_set()
+    assert proxy.dropped.is_set()
     assert [item["id"] for item in added] == ["msg_a"]
     assert await book.texts_of(conversation) == ["one", "two"]
 
@@ -478,22 +478,22 @@ async def test_appends_do_not_wait_for_those_who_wait_for_a_conversation(url: st
         await asyncio.gather(*adding)
 
 
-def swallow_commit(line: Line) -> None:
+def drop_commit(proxy: Proxy) -> None:
     """Lose the answer to the first COMMIT; what comes before it in the transaction is answered."""
-    line.swallow_answer(to=b"COMMIT")
+    proxy.drop_answer(to=b"COMMIT")
 
 
 @lost
 async def test_an_append_whose_answer_was_lost_is_made_again_and_there_once(
-    book: Book, line: Line, database: postgres.PostgresDatabase
+    book: Book, proxy: Proxy, database: postgres.PostgresDatabase
 ) -> None:
     response_id, lease = await book.start()
     other_id, other = await book.start()
     await book.ledger.append([entry(lease, 2)])
-    line.swallow_answer()
+    proxy.drop_answer()
     with pytest.raises(StorageUnavailable):
         await book.ledger.append([entry(lease, 3, 2), entry(other, 2)])
-    assert line.swallowed.is_set()
+    assert proxy.dropped.is_set()
     # More has gathered meanwhile.
     assert await book.ledger.append([entry(lease, 3, 5), entry(other, 2)]) == [WRITTEN, WRITTEN]
     assert await book.events(response_id) == await whole(book, response_id, 8)
@@ -509,12 +509,12 @@ async def whole(book: Book, response_id: str, count: int) -> bytes:
 
 @lost
 async def test_a_long_append_whose_answer_was_lost_leaves_no_row_of_its_own(
-    book: Book, line: Line, database: postgres.PostgresDatabase
+    book: Book, proxy: Proxy, database: postgres.PostgresDatabase
 ) -> None:
     """Cut up differently the second time."""
     response_id, lease = await book.start()
     await book.ledger.append([entry(lease, 2)])
-    line.swallow_answer()
+    proxy.drop_answer()
     with pytest.raises(StorageUnavailable):
         await book.ledger.append([entry(lease, 3, 3000)])
     assert await book.ledger.append([entry(lease, 3, 4000)]) == [WRITTEN]
@@ -523,11 +523,11 @@ async def test_a_long_append_whose_answer_was_lost_leaves_no_row_of_its_own(
 
 @lost
 async def test_an_append_whose_answer_was_lost_may_be_made_again_by_the_closing(
-    book: Book, line: Line, database: postgres.PostgresDatabase
+    book: Book, proxy: Proxy, database: postgres.PostgresDatabase
 ) -> None:
     response_id, lease = await book.start()
     await book.ledger.append([entry(lease, 2)])
-    line.swallow_answer()
+    proxy.drop_answer()
     with pytest.raises(StorageUnavailable):
         await book.ledger.append([entry(lease, 3, 2)])
     await book.close(lease, first=3)
@@ -536,14 +536,14 @@ async def test_an_append_whose_answer_was_lost_may_be_made_again_by_the_closing(
 
 @lost
 async def test_a_closing_whose_answer_was_lost_succeeds_when_it_is_tried_again(
-    book: Book, line: Line, database: postgres.PostgresDatabase
+    book: Book, proxy: Proxy, database: postgres.PostgresDatabase
 ) -> None:
     response_id, lease = await book.start()
     at, count = book.now, book._count
-    line.swallow_answer()
+    proxy.drop_answer()
     with pytest.raises(StorageUnavailable):
         await book.close(lease)
-    assert line.swallowed.is_set()
+    assert proxy.dropped.is_set()
     book.now, book._count = at, count  # the very same
     await book.close(lease)
     assert len(split_frames(await book.events(response_id))) == 3
@@ -553,10 +553,10 @@ async def test_a_closing_whose_answer_was_lost_succeeds_when_it_is_tried_again(
 
 @lost
 async def test_what_is_down_is_unavailable_at_once_and_back_when_it_is_back(
-    book: Book, line: Line, database: postgres.PostgresDatabase
+    book: Book, proxy: Proxy, database: postgres.PostgresDatabase
 ) -> None:
     response_id, lease = await book.start()
-    line.go_down()
+    proxy.block()
     with pytest.raises(StorageUnavailable):
         await book.ledger.append([entry(lease, 2)])
     with pytest.raises(StorageUnavailable):
@@ -564,7 +564,7 @@ async def test_what_is_down_is_unavailable_at_once_and_back_when_it_is_back(
     with pytest.raises(StorageUnavailable):
         await book.events(response_id)
     assert not await database.probe()
-    line.come_up()
+    proxy.unblock()
     assert await database.probe()
     assert await book.ledger.append([entry(lease, 2)]) == [WRITTEN]
     await book.close(lease, first=3)
@@ -575,13 +575,13 @@ async def test_what_is_down_is_unavailable_at_once_and_back_when_it_is_back(
 
 @lost
 async def test_a_journal_that_is_behind_is_told_from_one_that_is_whole(
-    book: Book, line: Line, database: postgres.PostgresDatabase
+    book: Book, proxy: Proxy, database: postgres.PostgresDatabase
 ) -> None:
     response_id, lease = await book.start()
     whole_id, other = await book.start()
     await book.ledger.append([entry(lease, 2, 3), entry(other, 2, 3)])
     await forget(database, "DELETE FROM events WHERE response = $1 AND first >= 2", lease.key)
-    line.cut()
+    proxy.cut()
     with pytest.raises(StorageUnavailable):
         await book.ledger.append([entry(lease, 5), entry(other, 5)])
     kept = await book.ledger.append([entry(lease, 5), entry(other, 5)])
@@ -596,12 +596,12 @@ async def test_a_journal_that_is_behind_is_told_from_one_that_is_whole(
 
 @lost
 async def test_a_response_that_was_lost_is_not_mistaken_for_the_one_that_has_its_key_now(
-    book: Book, line: Line, database: postgres.PostgresDatabase
+    book: Book, proxy: Proxy, database: postgres.PostgresDatabase
 ) -> None:
     lost_id, lease = await book.start()
     other_id, other = await book.start()
     mistaken = Lease(lost_id, other.key, other.fence)
-    line.cut()
+    proxy.cut()
     with pytest.raises(StorageUnavailable):
         await book.ledger.append([entry(lease, 2)])
     (kept,) = await book.ledger.append([entry(mistaken, 2)])

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 from outlive.ports.bell import Ring
 from outlive.storage.postgres.bell import PAYLOAD_BYTES, PostgresBell
-from tests.support.line import Line
-from tests.support.postgres import SHELF
+from tests.support.postgres import DATABASES
+from tests.support.proxy import Proxy
 
 PATIENCE = 10.0
 
@@ -44,7 +44,7 @@ async def ringing(url: str) -> AsyncIterator[tuple[PostgresBell, Ear]]:
 
 def play(test: Callable[[str], Awaitable[None]]) -> Callable[[], None]:
     def run() -> None:
-        asyncio.run(test(SHELF.database(test.__name__)))  # type: ignore[arg-type]
+        asyncio.run(test(DATABASES.borrow(test.__name__)))  # type: ignore[arg-type]
 
     run.__name__ = test.__name__
     return run
@@ -81,10 +81,10 @@ async def test_more_rings_than_one_notification_holds_are_all_heard(url: str) ->
 
 @play
 async def test_who_was_cut_off_is_told_that_something_may_have_been_missed(url: str) -> None:
-    async with Line(SHELF.cluster.port) as line:
-        lined = url.replace(f":{SHELF.cluster.port}/", f":{line.port}/")
-        async with ringing(url) as (one, _), ringing(lined) as (two, ear):
-            line.cut()
+    with Proxy(DATABASES.server.port) as proxy:
+        proxied = proxy.redirect(url)
+        async with ringing(url) as (one, _), ringing(proxied) as (two, ear):
+            proxy.cut()
             await ear.wait_for(Ring("missed"))
             two.ring(Ring("waits"))
             one.ring(Ring("taken", "resp_1", 2))
@@ -93,12 +93,12 @@ async def test_who_was_cut_off_is_told_that_something_may_have_been_missed(url: 
 
 @play
 async def test_a_line_that_is_down_fails_nobody(url: str) -> None:
-    async with Line(SHELF.cluster.port) as line:
-        lined = url.replace(f":{SHELF.cluster.port}/", f":{line.port}/")
-        line.go_down()
-        async with ringing(lined) as (one, ear), ringing(url) as (two, _):
+    with Proxy(DATABASES.server.port) as proxy:
+        proxied = proxy.redirect(url)
+        proxy.block()
+        async with ringing(proxied) as (one, ear), ringing(url) as (two, _):
             one.ring(Ring("waits"))
-            line.come_up()
+            proxy.unblock()
             async with asyncio.timeout(PATIENCE):
                 while not ear.heard:
                     two.ring(Ring("waits"))

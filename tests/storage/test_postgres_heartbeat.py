@@ -11,8 +11,8 @@ from outlive.storage.postgres import heartbeat as hearts
 from outlive.storage.postgres.heartbeat import PostgresHeartbeat
 from tests.conformance.scenes import Book
 from tests.conformance.storages import Storage, open_postgres
-from tests.support.line import Line
-from tests.support.postgres import SHELF
+from tests.support.postgres import DATABASES
+from tests.support.proxy import Proxy
 
 PATIENCE = 15.0
 
@@ -20,7 +20,7 @@ PATIENCE = 15.0
 def play(test: Callable[[Storage, str], Awaitable[None]]) -> Callable[[], None]:
     def run() -> None:
         async def go() -> None:
-            url = SHELF.database(test.__name__)
+            url = DATABASES.borrow(test.__name__)
             async with asyncio.timeout(30), open_postgres(url) as home:
                 await test(home, url)
 
@@ -52,14 +52,14 @@ async def test_leases_of_a_worker_that_lives_are_not_freed(home: Storage, url: s
 
 @play
 async def test_a_worker_that_is_cut_off_is_dead_once_its_last_beat_has_run_out(home: Storage, url: str) -> None:
-    async with Line(SHELF.cluster.port) as line:
-        heart = PostgresHeartbeat(url.replace(f":{SHELF.cluster.port}/", f":{line.port}/"), "cut off", 1.0)
+    with Proxy(DATABASES.server.port) as proxy:
+        heart = PostgresHeartbeat(proxy.redirect(url), "cut off", 1.0)
         await heart.start()
         _, lease = await Book(home).start(worker="cut off")
-        line.go_down()
+        proxy.block()
         assert await home.ledger.free_dead_leases() == 0
         await wait_until_freed(home)
-        line.come_up()
+        proxy.unblock()
         async with asyncio.timeout(PATIENCE):
             while not await home.catalog.status("ann", lease.response_id):
                 pass
@@ -95,12 +95,12 @@ async def test_a_loop_that_hangs_loses_its_leases_though_the_heart_could_beat(ho
 
 @play
 async def test_a_worker_begins_once_its_heart_has_beaten(home: Storage, url: str) -> None:
-    async with Line(SHELF.cluster.port) as line:
-        line.go_down()
-        heart = PostgresHeartbeat(url.replace(f":{SHELF.cluster.port}/", f":{line.port}/"), "late", 1.0)
+    with Proxy(DATABASES.server.port) as proxy:
+        proxy.block()
+        heart = PostgresHeartbeat(proxy.redirect(url), "late", 1.0)
         starting = asyncio.create_task(heart.start())
         done, _ = await asyncio.wait([starting], timeout=0.3)
         assert not done
-        line.come_up()
+        proxy.unblock()
         await starting
         await heart.stop()

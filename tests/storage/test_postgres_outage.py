@@ -13,16 +13,16 @@ from outlive.core.events import split_frames
 from outlive.ports.ledger import Lease
 from tests.conformance.scenes import WRITTEN, Book, entry, frames
 from tests.conformance.storages import open_postgres
-from tests.support.postgres import Cluster
+from tests.support.postgres import PostgresServer
 
 RESPONSES = 8
 EVENTS = 120
 
 
 @pytest.fixture
-def clusters() -> Iterator[list[Cluster]]:
+def clusters() -> Iterator[list[PostgresServer]]:
     """Those in it are removed in the end."""
-    made: list[Cluster] = []
+    made: list[PostgresServer] = []
     yield made
     for cluster in made:
         cluster.remove()
@@ -60,13 +60,13 @@ async def survive(url: str, break_it: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
-def test_a_restart_loses_nothing(clusters: list[Cluster], how: signal.Signals) -> None:
-    clusters.append(Cluster(settings={"synchronous_commit": "on"}).create())
+def test_a_restart_loses_nothing(clusters: list[PostgresServer], how: signal.Signals) -> None:
+    clusters.append(PostgresServer(settings={"synchronous_commit": "on"}).create())
     asyncio.run(survive(clusters[0].url(), lambda: clusters[0].restart(how)))
 
 
-def test_a_promoted_synchronous_standby_has_everything(clusters: list[Cluster]) -> None:
-    clusters.append(Cluster(settings={"synchronous_commit": "on"}).create())
+def test_a_promoted_synchronous_standby_has_everything(clusters: list[PostgresServer]) -> None:
+    clusters.append(PostgresServer(settings={"synchronous_commit": "on"}).create())
     primary = clusters[0]
     clusters.append(primary.make_standby(name="second"))
     standby = clusters[1]

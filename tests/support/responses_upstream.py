@@ -12,7 +12,18 @@ from typing import Any
 from aiohttp import web
 
 from tests.support.responses_events import Item, answer, frames, message
-from tests.support.upstream import PATIENCE, Call, FakeUpstream, Gate, Pause, Refuse, Script, Step, _Cut, _Hang
+from tests.support.upstream import (
+    TIMEOUT_SECONDS,
+    FakeUpstream,
+    Gate,
+    Pause,
+    Refuse,
+    Script,
+    Step,
+    UpstreamCall,
+    _Cut,
+    _Hang,
+)
 
 Json = dict[str, Any]
 
@@ -40,7 +51,7 @@ def tell(*pieces: str, gates: dict[int, Step] | None = None) -> list[Step]:
 class Run:
     """A run in the upstream's background: it goes on whoever reads it."""
 
-    def __init__(self, run_id: str, asked: Call) -> None:
+    def __init__(self, run_id: str, asked: UpstreamCall) -> None:
         self.id = run_id
         self.asked = asked
         self.frames: list[bytes] = []
@@ -68,7 +79,7 @@ class ResponsesUpstream(FakeUpstream):
         self.lost: set[str] = set()  # runs that it will not know any more
         self._run_numbers = itertools.count(1)
 
-    def wait_deleted(self, count: int = 1, timeout: float = PATIENCE) -> list[str]:
+    def wait_deleted(self, count: int = 1, timeout: float = TIMEOUT_SECONDS) -> list[str]:
         """The runs whose copies are gone, once there are so many."""
         deadline = time.monotonic() + timeout
         while len(self.deleted) < count:
@@ -97,7 +108,7 @@ class ResponsesUpstream(FakeUpstream):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _play(self, request: web.Request, asked: Call, script: Script) -> web.StreamResponse:
+    async def _play(self, request: web.Request, asked: UpstreamCall, script: Script) -> web.StreamResponse:
         if not asked.path.endswith("/responses"):
             return await super()._play(request, asked, script)
         try:
@@ -150,7 +161,7 @@ async def _perform(run: Run, script: Script) -> None:
     """Play the script into the run, whoever listens. Every event is about this run, and has its number."""
     for step in script:
         if isinstance(step, Gate):
-            await step.pass_through()
+            await step.wait_open()
         elif isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
         elif isinstance(step, _Hang):

@@ -1,4 +1,4 @@
-"""A real `outlive serve` process on a free port with a database of its own, that a test may kill and start again."""
+"""A real `outlive serve` process on a free port with a database of its own, which a test may kill and start again."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tests.support import nesting
-from tests.support.postgres import SHELF
+from tests.support.http_client import HttpClient
+from tests.support.postgres import DATABASES
 
 START_SECONDS = 30.0
 STOP_SECONDS = 30.0
@@ -29,7 +29,10 @@ def free_port() -> int:
 
 
 class OutliveServer:
-    """One server: its folder holds the database and the log; started, it serves until it is killed or stopped."""
+    """One server process. Its folder contains the database and the log of all its starts.
+
+    `python` is the interpreter of another version's environment, where that is to be run.
+    """
 
     def __init__(
         self,
@@ -37,19 +40,20 @@ class OutliveServer:
         upstream: str | None,
         *flags: str,
         env: Mapping[str, str] | None = None,
-        port: int = 0,
         database_url: str | None = None,
+        python: str = sys.executable,
     ) -> None:
         self.folder = folder
         self.flags = list(flags)
         self.env = dict(env or {})
-        self.port = port or free_port()
+        self.port = free_port()
         self.database = folder / "outlive.db"
-        elsewhere = SHELF.lasting() if os.environ.get("OUTLIVE_TEST_ON") == "postgres" else None
+        elsewhere = DATABASES.create() if os.environ.get("OUTLIVE_TEST_ON") == "postgres" else None
         self._database_url = database_url or elsewhere
         self.log_file = folder / "server.log"
         self.upstream = upstream
         self.process: subprocess.Popen[bytes] | None = None
+        self._python = python
 
     def __enter__(self) -> Self:
         self.start()
@@ -60,18 +64,22 @@ class OutliveServer:
     ) -> None:
         self.kill()
         if kind is None and self._database_url is None:
-            # Whatever the test was about: every stream that was journaled must be a sound one.
+            # Whatever the test was about: every journaled stream must follow the rules.
             nesting.check_journals(self.database_url)
 
     @property
     def url(self) -> str:
-        """Without the /v1."""
+        """The address without /v1."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def base_url(self) -> str:
-        """As an OpenAI client wants it."""
+        """The address for an OpenAI client."""
         return f"{self.url}/v1"
+
+    @property
+    def client(self) -> HttpClient:
+        return HttpClient(self.port)
 
     @property
     def database_url(self) -> str:
@@ -83,23 +91,38 @@ class OutliveServer:
         return self.process.pid
 
     @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
     def log(self) -> str:
-        """Everything it has printed and logged, over all its starts."""
+        """All output of all its starts."""
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     @property
     def command(self) -> list[str]:
-        words = [sys.executable, "-m", "outlive", "serve", "--port", str(self.port)]
+        words = [self._python, "-m", "outlive", "serve", "--port", str(self.port)]
         words += ["--database", self.database_url]
         if self.upstream is not None:
             words += ["--upstream", self.upstream]
         return words + self.flags
 
-    # -- its life
+    @property
+    def resident_bytes(self) -> int:
+        """Its resident memory, as the kernel counts it."""
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Its CPU time so far, user and system."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    # -- starting and stopping
 
     def launch(self, **env: str) -> Self:
-        """Start the process, without waiting until it serves."""
-        assert self.process is None or self.process.poll() is not None, "it runs already"
+        """Start the process without waiting until it serves."""
+        assert not self.is_running, "it is running already"
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
@@ -113,63 +136,55 @@ class OutliveServer:
         return self
 
     def start(self, **env: str) -> Self:
-        """Start it and wait until it is ready. `env` counts for this start alone (OUTLIVE_KILL_AT, say)."""
+        """Start it and wait until it is ready. `env` applies to this start alone (OUTLIVE_KILL_AT, say)."""
         self.launch(**env)
         self.wait_ready()
         return self
 
     def restart(self, **env: str) -> Self:
-        """Start it again on the same port and database, after `kill` or `terminate`, or in place of a running one."""
-        if self.process is not None and self.process.poll() is None:
-            self.kill()
+        """Start it again on the same port and database; a running one is killed first."""
+        self.kill()
         return self.start(**env)
 
     def kill(self) -> None:
-        """kill -9, and wait for the body."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.kill()
-        self._reap()
+        """Send SIGKILL and wait for the exit."""
+        if self.process is not None:
+            if self.is_running:
+                self.process.kill()
+            self.process.wait(STOP_SECONDS)
 
-    def terminate(self, wait: bool = True) -> int | None:
-        """SIGTERM. Returns the exit code, unless nobody waits for it."""
+    def send_signal(self, number: signal.Signals) -> None:
         assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        return self.wait_exit() if wait else None
+        self.process.send_signal(number)
+
+    def terminate(self) -> int:
+        """Send SIGTERM, wait for the exit, and return the exit code."""
+        self.send_signal(signal.SIGTERM)
+        return self.wait_exit()
 
     def wait_exit(self, timeout: float = STOP_SECONDS) -> int:
-        """The exit code, once it has ended (killed at an armed point: -9)."""
+        """Wait for the exit and return the exit code (-9 for one that was killed at a failpoint)."""
         assert self.process is not None
         try:
             return self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise AssertionError(f"it did not end:\n{self.log}") from None
+            raise AssertionError(f"it did not exit:\n{self.log}") from None
 
     def wait_ready(self, timeout: float = START_SECONDS) -> None:
         deadline = time.monotonic() + timeout
         while not self.is_ready():
             assert self.process is not None
             if self.process.poll() is not None:
-                raise AssertionError(f"it ended with {self.process.returncode}:\n{self.log}")
+                raise AssertionError(f"it exited with {self.process.returncode}:\n{self.log}")
             assert time.monotonic() < deadline, f"it is not ready:\n{self.log}"
             time.sleep(0.02)
 
     def is_ready(self) -> bool:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=5)
-        try:
-            connection.request("GET", "/readyz")
-            return connection.getresponse().status == 200
-        except (OSError, HTTPException):
-            return False
-        finally:
-            connection.close()
-
-    def _reap(self) -> None:
-        if self.process is not None:
-            self.process.wait(STOP_SECONDS)
+        return self.client.ready_status() == 200
 
     def _environment(self) -> dict[str, str]:
-        """The test's environment, without anything that would configure this server behind its flags."""
+        """The test's environment, without variables that would configure this server besides its flags."""
         inherited = {
             name: value
             for name, value in os.environ.items()

@@ -50,7 +50,7 @@ def repeat_an_item(events: list[Json]) -> None:
         (repeat_an_item, "not the items that were done"),
     ],
 )
-def test_a_stream_that_does_not_nest_is_named(change: Callable[[list[Json]], None], sentence: str) -> None:
+def test_an_invalid_stream_is_rejected_with_its_rule(change: Callable[[list[Json]], None], sentence: str) -> None:
     events = copy.deepcopy(stream())
     nesting.check(events)
     change(events)
@@ -65,14 +65,14 @@ def open_stream() -> list[Json]:
 
 
 @pytest.mark.parametrize("field", RESPONSE["required"])
-def test_a_response_without_a_required_field_is_not_of_open_responses(field: str) -> None:
+def test_a_response_without_a_required_field_violates_open_responses(field: str) -> None:
     response = copy.deepcopy(open_stream()[-1]["response"])
     del response[field]
     with pytest.raises(AssertionError, match=field):
         check_response(response)
 
 
-def test_an_event_without_a_required_field_is_not_either() -> None:
+def test_an_event_without_a_required_field_violates_open_responses() -> None:
     seen = 0
     for event in open_stream():
         for field in EVENTS[event["type"]]["required"]:
@@ -84,7 +84,7 @@ def test_an_event_without_a_required_field_is_not_either() -> None:
 
 
 @pytest.mark.parametrize("name", ["response.reasoning_text.delta", "response.cancelled", "outlive:tool.progress"])
-def test_events_that_it_does_not_know_are_named(name: str) -> None:
+def test_unknown_events_are_rejected_by_name(name: str) -> None:
     with pytest.raises(AssertionError, match="is not an event of Open Responses"):
         check_event({"type": name, "sequence_number": 0})
 

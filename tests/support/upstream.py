@@ -1,4 +1,4 @@
-"""A Chat Completions server on a real socket, in a thread of the test: scripted, with gates, able to cut."""
+"""A Chat Completions server on a real socket, in a thread of the test: it plays scripts, with gates and faults."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from aiohttp import web
 
 Json = dict[str, Any]
 
-PATIENCE = 20.0
+TIMEOUT_SECONDS = 40.0
 
 
 class Gate:
-    """A place where a script stops until the test opens it. `reached` says that the script stands there."""
+    """A step at which a script waits until the test opens it."""
 
     def __init__(self) -> None:
         self._opened = threading.Event()
@@ -34,10 +34,10 @@ class Gate:
             for loop, event in self._waiting:
                 loop.call_soon_threadsafe(event.set)
 
-    def wait_reached(self, timeout: float = PATIENCE) -> None:
-        assert self._reached.wait(timeout), "no script has come to the gate"
+    def wait_reached(self, timeout: float = TIMEOUT_SECONDS) -> None:
+        assert self._reached.wait(timeout), "no script has reached the gate"
 
-    async def pass_through(self) -> None:
+    async def wait_open(self) -> None:
         event = asyncio.Event()
         with self._lock:
             self._reached.set()
@@ -57,25 +57,25 @@ class Refuse:
 
 
 class Whole:
-    """Answer with one JSON body, whatever was asked for."""
+    """Answer with one JSON body, even where a stream was requested."""
 
     def __init__(self, body: Json) -> None:
         self.body = body
 
 
 class Pause:
-    """Seconds of silence, for the few tests that are about time."""
+    """Send nothing for so many seconds."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
 
 
 class _Cut:
-    """Drop the connection, without an end."""
+    """Reset the connection before the end of the answer."""
 
 
 class _Hang:
-    """Say nothing more until the caller leaves."""
+    """Send nothing more until the client disconnects."""
 
 
 CUT = _Cut()
@@ -111,7 +111,7 @@ def refusal(piece: str) -> Json:
 
 
 def call(index: int, arguments: str, id: str | None = None, name: str | None = None) -> Json:
-    """A piece of a function call; its first piece has the id and the name."""
+    """Return a piece of a function call; its first piece has the id and the name."""
     function: Json = {"arguments": arguments, **({"name": name} if name is not None else {})}
     head: Json = {"id": id, "type": "function"} if id is not None else {}
     return chunk({"tool_calls": [{"index": index, **head, "function": function}]})
@@ -129,28 +129,28 @@ def usage(prompt: int = 5, completion: int = 2) -> Json:
 
 
 def ending(reason: str = "stop") -> list[Step]:
-    """How a good stream ends."""
+    """Return the last steps of a complete stream."""
     return [finish(reason), usage(), DONE]
 
 
 def say(*pieces: str) -> list[Step]:
-    """A whole answer of text."""
+    """Return the script of a complete answer of text."""
     return [*(text(piece) for piece in pieces), *ending()]
 
 
 # -- the server
 
 
-class Call:
-    """One request that the upstream got."""
+class UpstreamCall:
+    """One request that the upstream received."""
 
     def __init__(self, path: str, headers: dict[str, str], body: Json) -> None:
         self.path = path
         self.headers = headers
         self.body = body
-        self.left_at: float | None = None
-        self._left = threading.Event()
-        self._over = threading.Event()
+        self.disconnected_at: float | None = None
+        self._disconnected = threading.Event()
+        self._finished = threading.Event()
 
     @property
     def messages(self) -> list[Json]:
@@ -158,34 +158,35 @@ class Call:
         return messages
 
     @property
-    def left(self) -> bool:
-        """Whether the caller hung up before the script was over."""
-        return self._left.is_set()
+    def disconnected(self) -> bool:
+        """True if the client disconnected before the end of the script."""
+        return self._disconnected.is_set()
 
     @property
-    def over(self) -> bool:
-        return self._over.is_set()
+    def finished(self) -> bool:
+        """True if the script has ended, in whatever way."""
+        return self._finished.is_set()
 
-    def wait_left(self, timeout: float = PATIENCE) -> None:
-        assert self._left.wait(timeout), "the caller is still there"
+    def wait_disconnected(self) -> None:
+        assert self._disconnected.wait(TIMEOUT_SECONDS), "the client is still connected"
 
-    def wait_over(self, timeout: float = PATIENCE) -> None:
-        assert self._over.wait(timeout), "the script is not over"
+    def wait_finished(self) -> None:
+        assert self._finished.wait(TIMEOUT_SECONDS), "the script has not ended"
 
-    def end(self, left: bool) -> None:
-        if left:
-            self.left_at = time.monotonic()
-            self._left.set()
-        self._over.set()
+    def finish(self, disconnected: bool) -> None:
+        if disconnected:
+            self.disconnected_at = time.monotonic()
+            self._disconnected.set()
+        self._finished.set()
 
 
 class FakeUpstream:
-    """Scripts by model name, queued ones first; every request is remembered."""
+    """Plays scripts by model name, queued ones first, and records every request."""
 
     def __init__(self) -> None:
         self._by_model: dict[str, Choice] = {}
         self._queued: dict[str | None, deque[Choice]] = {}
-        self._calls: list[Call] = []
+        self._calls: list[UpstreamCall] = []
         self._arrived = threading.Condition()
         self._numbers = itertools.count(1)
         self._loop = asyncio.new_event_loop()
@@ -193,11 +194,11 @@ class FakeUpstream:
         self._started = threading.Event()
         self.port = 0
         self.models: list[str] = ["first-model", "second-model"]
-        self.otherwise: Choice = say("Hello", " there")  # how a model answers that nobody has spoken of
+        self.otherwise: Choice = say("Hello", " there")  # the script of models without one
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._started.wait(PATIENCE)
+        assert self._started.wait(TIMEOUT_SECONDS)
         return self
 
     def __exit__(
@@ -211,50 +212,50 @@ class FakeUpstream:
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE)
+        self._thread.join(TIMEOUT_SECONDS)
 
-    # what it answers
+    # -- scripts
 
     def model(self, *scripts: Choice) -> str:
-        """A model name of its own that answers with these scripts in turn, and then always with the last one."""
+        """Return a new model name that answers with these scripts in turn, and then always with the last one."""
         name = f"model-{next(self._numbers)}"
         self._queued[name] = deque(scripts[:-1])
         self._by_model[name] = scripts[-1] if scripts else self.otherwise
         return name
 
     def on(self, model: str, script: Choice) -> None:
-        """From now on, this is how that model answers."""
+        """Replace a model's script."""
         self._by_model[model] = script
 
     def queue(self, script: Choice, model: str | None = None) -> None:
-        """The next request for that model, or for any, is answered so."""
+        """Answer the next request for that model, or for any model, with this script."""
         self._queued.setdefault(model, deque()).append(script)
 
-    # what it was asked
+    # -- received requests
 
-    def calls(self, model: str | None = None) -> list[Call]:
+    def calls(self, model: str | None = None) -> list[UpstreamCall]:
         with self._arrived:
             return [each for each in self._calls if model is None or each.body.get("model") == model]
 
     def bodies(self, model: str | None = None) -> list[Json]:
         return [each.body for each in self.calls(model)]
 
-    def wait_call(self, model: str | None = None, number: int = 1, timeout: float = PATIENCE) -> Call:
-        """The number-th request for the model, once it is there."""
+    def wait_call(self, model: str | None = None, number: int = 1, timeout: float = TIMEOUT_SECONDS) -> UpstreamCall:
+        """Wait for the number-th request for the model, and return it."""
 
         def is_there() -> bool:
             return sum(model is None or each.body.get("model") == model for each in self._calls) >= number
 
         with self._arrived:
-            assert self._arrived.wait_for(is_there, timeout), "the upstream was not asked"
+            assert self._arrived.wait_for(is_there, timeout), "there was no such request"
         return self.calls(model)[number - 1]
 
     def forget(self) -> None:
-        """What it was asked so far."""
+        """Forget the requests received so far."""
         with self._arrived:
             self._calls.clear()
 
-    # how it does it
+    # -- in its thread
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -279,7 +280,7 @@ class FakeUpstream:
         return web.json_response({"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]})
 
     async def _take(self, request: web.Request) -> web.StreamResponse:
-        asked = Call(
+        asked = UpstreamCall(
             request.path, {name.lower(): value for name, value in request.headers.items()}, await request.json()
         )
         with self._arrived:
@@ -289,12 +290,12 @@ class FakeUpstream:
         try:
             answer = await self._play(request, asked, script)
         except asyncio.CancelledError:
-            asked.end(left=True)
+            asked.finish(disconnected=True)
             raise
         except ConnectionError:
-            asked.end(left=True)
-            return web.Response()  # which nobody gets
-        asked.end(left=False)
+            asked.finish(disconnected=True)
+            return web.Response()  # the client is gone
+        asked.finish(disconnected=False)
         return answer
 
     def _choose(self, body: Json) -> Script:
@@ -307,7 +308,7 @@ class FakeUpstream:
             choice = self._by_model.get(str(model), self.otherwise)
         return choice(body) if callable(choice) else choice
 
-    async def _play(self, request: web.Request, asked: Call, script: Script) -> web.StreamResponse:
+    async def _play(self, request: web.Request, asked: UpstreamCall, script: Script) -> web.StreamResponse:
         if not asked.body.get("stream"):
             return await self._answer_whole(script)
         stream: web.StreamResponse | None = None
@@ -317,7 +318,7 @@ class FakeUpstream:
             if isinstance(step, Whole):
                 return web.json_response(step.body)
             if isinstance(step, Gate):
-                await step.pass_through()
+                await step.wait_open()
             elif isinstance(step, Pause):
                 await asyncio.sleep(step.seconds)
             elif isinstance(step, _Hang):
@@ -338,21 +339,21 @@ class FakeUpstream:
         return stream
 
     async def _answer_whole(self, script: Script) -> web.StreamResponse:
-        """The script as one completion, for those who did not ask for a stream."""
-        said, reason = "", "stop"
+        """Answer with the script as one completion, where no stream was requested."""
+        content, reason = "", "stop"
         for step in script:
             if isinstance(step, Refuse):
                 return _refuse(step)
             if isinstance(step, Whole):
                 return web.json_response(step.body)
             if isinstance(step, Gate):
-                await step.pass_through()
+                await step.wait_open()
             elif isinstance(step, _Hang):
                 await asyncio.Event().wait()
             elif isinstance(step, dict) and step["choices"]:
-                said += step["choices"][0]["delta"].get("content", "")
+                content += step["choices"][0]["delta"].get("content", "")
                 reason = step["choices"][0]["finish_reason"] or reason
-        message = {"role": "assistant", "content": said}
+        message = {"role": "assistant", "content": content}
         return web.json_response(
             {
                 "id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "upstream-model",

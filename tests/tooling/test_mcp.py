@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from openai import BadRequestError, OpenAI
 
-from tests.crash.client import Client, wait_until
+from tests.support.http_client import HttpClient
 from tests.support.mcp_server import McpServer
 from tests.support.server import OutliveServer
 from tests.support.tool_calls import request_call
 from tests.support.upstream import FakeUpstream, call, ending, say
+from tests.support.waiting import wait_until
 from tests.wire import events
-from tests.wire.raw import Wire
 
 
 def by_url(mcp: McpServer, **fields: Any) -> Any:
@@ -54,9 +54,9 @@ def test_the_stream_of_a_run_with_tools_is_well_formed_and_replays_byte_for_byte
     server: OutliveServer, upstream: FakeUpstream, mcp: McpServer
 ) -> None:
     model = upstream.model(request_call("wait", text="tea"), say("Done."))
-    with Wire(server.port) as wire:
-        with wire.stream(model=model, input="Hi", tools=[by_url(mcp)]) as stream:
-            raw = stream.rest()
+    with HttpClient(server.port) as http:
+        with http.stream(model=model, input="Hi", tools=[by_url(mcp)]) as stream:
+            raw = stream.read_rest()
         types = events.types(events.read_all(raw))
         assert types.count("mcp_list_tools.completed") == 1
         assert [kind for kind in types if kind.startswith(("mcp_call", "outlive"))] == [
@@ -67,7 +67,7 @@ def test_the_stream_of_a_run_with_tools_is_well_formed_and_replays_byte_for_byte
             "mcp_call.completed",
         ]
         response_id = json.loads(raw.split(b"data: ")[1].split(b"\n")[0])["response"]["id"]
-        again = wire.get(f"/v1/responses/{response_id}?stream=true").body
+        again = http.get(f"/v1/responses/{response_id}?stream=true").body
         assert again == raw
 
 
@@ -255,18 +255,18 @@ def test_parallel_calls_show_in_get_as_soon_as_they_end(
         call(1, '{"a": 20, "b": 22}', "call_2", "add"),
         *ending("tool_calls"),
     ]
-    client = Client(server.port)
-    response_id = client.start(upstream.model(script, say("Done.")), tools=[by_url(mcp)])
+    client = HttpClient(server.port)
+    response_id = client.submit(upstream.model(script, say("Done.")), tools=[by_url(mcp)])
 
     def shown() -> list[tuple[str, str | None]]:
-        output = client.get(response_id)["output"]
+        output = client.retrieve(response_id)["output"]
         return [(item["status"], item["output"]) for item in output if item["type"] == "mcp_call"]
 
     try:
         wait_until(lambda: shown() == [("calling", None), ("completed", "42")], "the short call has ended")
     finally:
         mcp.open_gate()
-    client.wait_end(response_id)
+    client.wait_ended(response_id)
     assert shown() == [("completed", "waited for tea"), ("completed", "42")]
 
 
@@ -274,12 +274,12 @@ def test_cancelling_stops_the_call_at_its_server_within_a_second(
     server: OutliveServer, upstream: FakeUpstream, mcp: McpServer
 ) -> None:
     mcp.close_gate()
-    client = Client(server.port)
-    response_id = client.start(upstream.model(request_call("wait", text="rain")), tools=[by_url(mcp)])
+    client = HttpClient(server.port)
+    response_id = client.submit(upstream.model(request_call("wait", text="rain")), tools=[by_url(mcp)])
     running = lambda: any(each["value"] == "rain" for each in mcp.calls_of("wait"))  # noqa: E731
     try:
         wait_until(running, "the tool is called")
-        cancelled = client.ask("POST", f"/v1/responses/{response_id}/cancel").body
+        cancelled = client.request("POST", f"/v1/responses/{response_id}/cancel").json()
         assert (cancelled["status"], cancelled["output"][-1]["status"]) == ("cancelled", "incomplete")
         wait_until(lambda: mcp.calls_of("stopped")[-1:] != [], "the tool was stopped", 1.0)
     finally:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.crash.checker import check_ended
-from tests.crash.client import Client, Json, Stream, wait_until
+from tests.support.checks import check_ended
+from tests.support.http_client import EventStream, HttpClient, Json
 from tests.support.mcp_server import McpServer
 from tests.support.server import OutliveServer
 from tests.support.tool_calls import find_call, request_call
 from tests.support.upstream import FakeUpstream, say
+from tests.support.waiting import wait_until
 
 Serve = Callable[..., OutliveServer]
 
@@ -47,9 +48,9 @@ def tools(mcp: McpServer, approval: str = "never") -> list[Json]:
     return [{**entry, "authorization": SECRET, "headers": {"X-Team": SECRET}}]
 
 
-def read_rest(client: Client, stream: Stream) -> list[bytes]:
+def read_rest(client: HttpClient, stream: EventStream) -> list[bytes]:
     """Return all frames that a client gets which reconnects with the last number it has seen."""
-    with client.follow(stream.id, stream.last) as rest:
+    with client.follow(stream.id, stream.last_number) as rest:
         return [*stream.frames, *rest.read_all().frames]
 
 
@@ -63,7 +64,7 @@ class Turn:
     """A response with one call of a tool, read by a client that keeps all frames."""
 
     def __init__(
-        self, client: Client, upstream: FakeUpstream, mcp: McpServer, tool: str, asked_again: bool = False
+        self, client: HttpClient, upstream: FakeUpstream, mcp: McpServer, tool: str, asked_again: bool = False
     ) -> None:
         self.client, self.mcp, self.tool = client, mcp, tool
         asked = request_call(tool, **ARGUMENTS[tool])
@@ -98,7 +99,7 @@ def test_a_call_is_repeated_only_if_its_tool_allows_it_wherever_the_server_is_ki
 ) -> None:
     mcp.close_gate()
     server = make_server(OUTLIVE_MCP_PRIVATE="true").start(OUTLIVE_KILL_AT=point)
-    client = Client(server.port)
+    client = HttpClient(server.port)
     turns = []
     if status == "failed":  # a call of an idempotent tool runs at the same time
         turns.append(Turn(client, upstream, mcp, "set_to"))
@@ -120,7 +121,7 @@ def test_interrupted_calls_fail_or_are_repeated_as_their_tools_declare(
         mcp.forget_calls()
         mcp.close_gate()
     server = make_server(OUTLIVE_MCP_PRIVATE="true").start()
-    client = Client(server.port)
+    client = HttpClient(server.port)
     turns = [Turn(client, upstream, mcp, tool) for mcp in mcp_servers.values() for tool in ("wait", "set_to")]
     wait_until(lambda: all(len(mcp.calls) == 2 for mcp in mcp_servers.values()), "the tools are called")
     server.kill()
@@ -137,7 +138,7 @@ def test_interrupted_calls_fail_or_are_repeated_as_their_tools_declare(
 def test_a_draining_server_releases_its_calls(make_server: Serve, upstream: FakeUpstream, mcp: McpServer) -> None:
     mcp.close_gate()
     server = make_server("--grace-seconds", "0.3", OUTLIVE_MCP_PRIVATE="true").start()
-    turns = [Turn(Client(server.port), upstream, mcp, tool) for tool in ("wait", "set_to")]
+    turns = [Turn(HttpClient(server.port), upstream, mcp, tool) for tool in ("wait", "set_to")]
     wait_until(lambda: len(mcp.calls) == 2, "the tools are called")
     assert server.terminate() == 0
     wait_until(lambda: len(mcp.calls_of("stopped")) == 1, "the call was cancelled at its server")
@@ -150,7 +151,7 @@ def test_a_draining_server_releases_its_calls(make_server: Serve, upstream: Fake
 def test_a_kill_between_steps_repeats_no_call(make_server: Serve, upstream: FakeUpstream, mcp: McpServer) -> None:
     model = upstream.model(request_call("remember", text="milk"), request_call("remember", text="eggs"), say("Both."))
     server = make_server(OUTLIVE_MCP_PRIVATE="true").start(OUTLIVE_KILL_AT="between-steps:2")
-    client = Client(server.port)
+    client = HttpClient(server.port)
     with client.stream(model, tools=tools(mcp)) as stream:
         stream.read_all()
         server.wait_exit()
@@ -166,14 +167,14 @@ def test_an_approval_given_after_a_restart_continues_the_run(
 ) -> None:
     model = upstream.model(request_call("remember", text="milk"), say("Noted."))
     server = make_server(OUTLIVE_MCP_PRIVATE="true").start()
-    client = Client(server.port)
-    asked = client.create(model, tools=tools(mcp, "always")).body
+    client = HttpClient(server.port)
+    asked = client.create(model, tools=tools(mcp, "always")).json()
     request = asked["output"][-1]
     assert request["type"] == "mcp_approval_request"
     server.kill()
     server.start()
     answer = {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": True}
-    done = client.create(model, [answer], previous_response_id=asked["id"], tools=tools(mcp)).body
+    done = client.create(model, input=[answer], previous_response_id=asked["id"], tools=tools(mcp)).json()
     assert [item["type"] for item in done["output"]] == ["mcp_call", "message"]
     assert [each["value"] for each in mcp.calls_of("remember")] == ["milk"]
     assert_no_secret(server, asked, done)

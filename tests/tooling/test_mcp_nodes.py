@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.checker import check_ended
-from tests.crash.client import Json, wait_until
-from tests.nodes.crew import Crew
+from tests.support.checks import check_ended
+from tests.support.cluster import Cluster
+from tests.support.http_client import Json
 from tests.support.mcp_server import McpServer
-from tests.support.postgres import SHELF
+from tests.support.postgres import DATABASES
 from tests.support.tool_calls import find_call, request_call
 from tests.support.upstream import FakeUpstream, say
+from tests.support.waiting import wait_until
 
 SECRET = "canary-90de5a"
 KEY = "0123456789abcdef0123456789abcdef"
@@ -35,14 +36,14 @@ def tools(mcp: McpServer) -> list[Json]:
 def test_another_node_continues_interrupted_calls_and_no_node_or_table_holds_a_secret(
     tmp_path: Path, upstream: FakeUpstream, mcp: McpServer
 ) -> None:
-    crew = Crew(tmp_path, upstream.url, "--mcp-private", "--log-level", "debug")
+    crew = Cluster(tmp_path, upstream.url, "--mcp-private", "--log-level", "debug")
     for _ in range(2):
         crew.add().env["OUTLIVE_SEAL_KEY"] = KEY
     try:
         crew.start()
         once = upstream.model(request_call("wait", text="pay"), say("Done."))
         often = upstream.model(request_call("set_to", value="look"), say("Done."))
-        ids = [crew[0].client.start(model, tools=tools(mcp)) for model in (once, often)]
+        ids = [crew[0].client.submit(model, tools=tools(mcp)) for model in (once, often)]
         wait_until(lambda: len(mcp.calls) == 2, "both tools are called")
         assert find_in_database(crew, mcp.url) and find_in_database(crew, SECRET) == []
         with crew[1].client.follow(ids[0]) as stream:
@@ -62,8 +63,8 @@ def test_another_node_continues_interrupted_calls_and_no_node_or_table_holds_a_s
         crew.stop()
 
 
-def find_in_database(crew: Crew, text: str) -> list[str]:
+def find_in_database(crew: Cluster, text: str) -> list[str]:
     """Return the files of the database cluster, its write-ahead log included, that hold a text."""
     crew.sql("CHECKPOINT")
-    data = SHELF.cluster.data
+    data = DATABASES.server.data
     return [str(file) for file in data.rglob("*") if file.is_file() and text.encode() in file.read_bytes()]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.crash.client import Client, Json
+from tests.support.http_client import HttpClient, Json
 from tests.support.odd_mcp import OddServer
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, Script, call, ending, say
@@ -46,7 +46,7 @@ def echo(body: Json) -> Script:
 
 
 def ask(server: OutliveServer, upstream: FakeUpstream, *tools: Json, **fields: Any) -> Json:
-    made = Client(server.port).create(upstream.model(echo), tools=list(tools), **fields).body
+    made = HttpClient(server.port).create(upstream.model(echo), tools=list(tools), **fields).json()
     assert made["status"] == "completed", made
     assert SECRET not in json.dumps(made)
     return made
@@ -126,7 +126,7 @@ def test_an_image_is_kept_for_the_client_and_mentioned_to_the_model(
 def test_a_changing_list_of_tools_stays_the_same_within_a_conversation(
     server: OutliveServer, upstream: FakeUpstream, odd: OddServer
 ) -> None:
-    conversation = Client(server.port).new_conversation()
+    conversation = HttpClient(server.port).create_conversation()
     changing = tool(odd, "/changing")
     first = ask(server, upstream, changing, conversation=conversation)
     second = ask(server, upstream, changing, conversation=conversation)

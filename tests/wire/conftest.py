@@ -1,4 +1,4 @@
-"""A live server for the wire tests, an upstream that plays scripts, and clients of both."""
+"""Fixtures: a live server, a scripted upstream, and clients of the server."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from openai import OpenAI
 
 from tests.support import nesting
-from tests.support.postgres import SHELF
+from tests.support.http_client import HttpClient
+from tests.support.postgres import DATABASES
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream
-from tests.wire.raw import Wire
 
 Servers = Callable[..., OutliveServer]
 
-# What depends on the database is tried on both. (OUTLIVE_TEST_ON=postgres tries everything on Postgres alone.)
+# These files run on both databases. (OUTLIVE_TEST_ON=postgres runs all files on Postgres alone.)
 ON_BOTH = ("cancelling", "chains", "conversations", "retries", "streaming")
 
 
@@ -30,13 +30,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What hangs here hangs for good: there is nothing in this folder that takes long."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(40))
-
-
 @pytest.fixture(scope="session")
 def upstream() -> Iterator[FakeUpstream]:
     with FakeUpstream() as running:
@@ -45,7 +38,7 @@ def upstream() -> Iterator[FakeUpstream]:
 
 @pytest.fixture(scope="session")
 def database(request: pytest.FixtureRequest) -> str | None:
-    """The kind of database that servers run on; None: the usual one."""
+    """The database that servers run on; None for the default."""
     kind: str | None = getattr(request, "param", None)
     return kind
 
@@ -54,13 +47,13 @@ def database(request: pytest.FixtureRequest) -> str | None:
 def servers(
     upstream: FakeUpstream, tmp_path_factory: pytest.TempPathFactory, database: str | None
 ) -> Iterator[Servers]:
-    """Servers by their flags: tests that need the same flags share one process."""
+    """Starts servers by their flags: tests with the same flags share one process."""
     running: dict[tuple[str, ...], OutliveServer] = {}
 
     def serve(*flags: str) -> OutliveServer:
         if flags not in running:
             folder: Path = tmp_path_factory.mktemp("server")
-            url = SHELF.lasting() if database == "postgres" else None
+            url = DATABASES.create() if database == "postgres" else None
             running[flags] = OutliveServer(folder, upstream.url, *flags, database_url=url).start()
         return running[flags]
 
@@ -74,19 +67,19 @@ def servers(
 
 @pytest.fixture
 def server(servers: Servers) -> OutliveServer:
-    """One without any flags."""
+    """A server without flags."""
     return servers()
 
 
 @pytest.fixture
-def wire(server: OutliveServer) -> Iterator[Wire]:
-    """Plain HTTP to the server."""
-    with Wire(server.port) as opened:
+def http(server: OutliveServer) -> Iterator[HttpClient]:
+    """A plain HTTP client of the server."""
+    with HttpClient(server.port) as opened:
         yield opened
 
 
 @pytest.fixture
 def client(server: OutliveServer) -> Iterator[OpenAI]:
-    """The official SDK, without retries of its own."""
+    """The official SDK without its retries."""
     with OpenAI(base_url=server.base_url, api_key="any", max_retries=0) as opened:
         yield opened

@@ -1,4 +1,4 @@
-"""What every stream must be: frames as the wire has them, events in order, each one known to the official types."""
+"""Checks for every stream: its framing, the order of its events, and the official types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _official: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
 def split(raw: bytes) -> list[bytes]:
-    """The frames of a whole stream without comments and without the `[DONE]`, which must be its last."""
+    """Return the frames of a complete stream without comments and without `[DONE]`, which must be the last."""
     assert raw.endswith(b"\n\n")
     frames = [frame + b"\n\n" for frame in raw.split(b"\n\n")[:-1]]
     assert frames[-1] == DONE
@@ -26,7 +26,7 @@ def split(raw: bytes) -> list[bytes]:
 
 
 def read(frame: bytes) -> Json:
-    """The event in a frame, after a look at how it is framed (D11)."""
+    """Return the event in a frame, after a check of the framing (D11)."""
     first, second, *rest = frame.split(b"\n")
     assert rest == [b"", b""], frame
     assert first.startswith(b"event: ") and second.startswith(b"data: "), frame
@@ -36,14 +36,14 @@ def read(frame: bytes) -> Json:
 
 
 def read_all(raw: bytes) -> list[Json]:
-    """The events of a whole stream, checked."""
+    """Check a complete stream and return its events."""
     events = [read(frame) for frame in split(raw)]
     check(events)
     return events
 
 
 def check(events: Sequence[Json], *, finished: bool = True) -> None:
-    """Rules of the stream, and the official types; the two exceptions are those that the decisions name."""
+    """Check the rules of streams and the official types, with the two exceptions that the decisions name."""
     nesting.check(events, finished=finished)
     for event in events:
         check_event(event)
@@ -51,7 +51,7 @@ def check(events: Sequence[Json], *, finished: bool = True) -> None:
 
 def check_event(event: Json) -> None:
     if event["type"].startswith("outlive:"):
-        # An extension of ours: whoever does not know it can leave it out, but must be able to count it.
+        # An extension of this server: clients may ignore it, and it is numbered like any other event.
         assert isinstance(event["sequence_number"], int)
         return
     if event["type"] == "response.cancelled":
@@ -66,7 +66,7 @@ def check_event(event: Json) -> None:
 
 
 def check_response(response: Json) -> None:
-    """A Response object as the official types have it, with every field that the contract asks for."""
+    """Check a Response object against the official types, and that no required field is missing."""
     Response.model_validate(_without_reason(response))
     missing = REQUIRED - set(response)
     assert not missing, missing

@@ -1,4 +1,4 @@
-"""The openai-agents SDK as it is, against the server: tools, state kept by the server, sessions, streams."""
+"""The unchanged openai-agents SDK against the server: tools, state kept by the server, sessions, streams."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from agents import Agent, OpenAIConversationsSession, OpenAIResponsesModel, RunConfig, Runner, function_tool
 from openai import AsyncOpenAI
 
+from tests.support.http_client import HttpClient
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, Gate, call, ending, say
-from tests.wire.raw import Wire
 
 QUIET = RunConfig(tracing_disabled=True)
 ASK_WEATHER = [call(0, '{"city":"Rome"}', "call_1", "weather"), *ending("tool_calls")]
@@ -56,7 +56,7 @@ def test_an_agent_calls_a_tool_and_answers(server: OutliveServer, upstream: Fake
 
 
 @pytest.mark.parametrize("state", ["conversation_id", "auto_previous_response_id"])
-def test_an_agent_leaves_its_state_to_the_server(server: OutliveServer, upstream: FakeUpstream, state: str) -> None:
+def test_an_agent_uses_state_kept_by_the_server(server: OutliveServer, upstream: FakeUpstream, state: str) -> None:
     model = upstream.model(ASK_WEATHER, say("It is sunny."), say("You are welcome."))
 
     async def job(client: AsyncOpenAI, agent: Agent[Any]) -> Any:
@@ -76,7 +76,7 @@ def test_an_agent_leaves_its_state_to_the_server(server: OutliveServer, upstream
     assert roles(upstream, model, 2) == ["system", "user", "assistant", "tool", "assistant", "user"]
 
 
-def test_an_agent_streams(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_an_agent_streams_the_text_of_its_answer(server: OutliveServer, upstream: FakeUpstream) -> None:
     model = upstream.model(ASK_WEATHER, say("It ", "is ", "sunny."))
 
     async def job(client: AsyncOpenAI, agent: Agent[Any]) -> Any:
@@ -90,7 +90,9 @@ def test_an_agent_streams(server: OutliveServer, upstream: FakeUpstream) -> None
     assert run(server, model, job) == ("It is sunny.", "It is sunny.")
 
 
-def test_a_session_keeps_its_items_in_a_conversation(server: OutliveServer, wire: Wire, upstream: FakeUpstream) -> None:
+def test_a_session_keeps_its_items_in_a_conversation(
+    server: OutliveServer, http: HttpClient, upstream: FakeUpstream
+) -> None:
     model = upstream.model(ASK_WEATHER, say("It is sunny."), say("You are welcome."))
 
     async def job(client: AsyncOpenAI, agent: Agent[Any]) -> Any:
@@ -102,25 +104,25 @@ def test_a_session_keeps_its_items_in_a_conversation(server: OutliveServer, wire
         popped: Any = await session.pop_item()
         assert popped["content"][0]["text"] == "You are welcome."
         conversation = await session._get_session_id()
-        said = await asyncio.to_thread(wire.said, conversation)
+        said = await asyncio.to_thread(http.list_messages, conversation)
         await session.clear_session()
         return [item.get("type") for item in items], said, conversation
 
     types, said, conversation = run(server, model, job)
     assert types == ["message", "function_call", "function_call_output", "message", "message", "message"]
     assert said == [("user", "Weather in Rome?"), ("assistant", "It is sunny."), ("user", "Thanks.")]
-    assert wire.get(f"/v1/conversations/{conversation}").status == 404
+    assert http.get(f"/v1/conversations/{conversation}").status == 404
     assert roles(upstream, model, 2) == ["system", "user", "assistant", "tool", "assistant", "user"]
 
 
-def test_an_agent_waits_for_a_conversation_that_is_in_use(
-    server: OutliveServer, wire: Wire, upstream: FakeUpstream
+def test_an_agent_retries_until_a_locked_conversation_is_free(
+    server: OutliveServer, http: HttpClient, upstream: FakeUpstream
 ) -> None:
-    """The SDK tries again by itself when it is told 400 `conversation_locked`."""
+    """The SDK retries by itself after a 400 `conversation_locked`."""
     gate = Gate()
-    conversation = wire.post("/v1/conversations", {}).json()["id"]
-    busy = wire.stream(model=upstream.model([gate, *say("First.")]), input="First?", conversation=conversation)
-    busy.until("response.created")
+    conversation = http.post("/v1/conversations", {}).json()["id"]
+    busy = http.stream(model=upstream.model([gate, *say("First.")]), input="First?", conversation=conversation)
+    busy.read_through("response.created")
     model = upstream.model(say("Second."))
 
     async def job(client: AsyncOpenAI, agent: Agent[Any]) -> Any:
@@ -128,8 +130,8 @@ def test_an_agent_waits_for_a_conversation_that_is_in_use(
         await asyncio.sleep(0.2)  # long enough to be refused once
         assert not running.done()
         gate.open()
-        await asyncio.to_thread(busy.until, "response.completed")
+        await asyncio.to_thread(busy.read_through, "response.completed")
         return (await running).final_output
 
     assert run(server, model, job) == "Second."
-    assert [words for _, words in wire.said(conversation)] == ["First?", "First.", "Second?", "Second."]
+    assert [words for _, words in http.list_messages(conversation)] == ["First?", "First.", "Second?", "Second."]

@@ -1,4 +1,4 @@
-"""A model behind Anthropic's Messages API: the official SDK notices nothing but that its responses survive."""
+"""A model behind Anthropic's Messages API, used through the official OpenAI SDK."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from openai import BadRequestError, OpenAI
 from pydantic import BaseModel
 
 from tests.support.anthropic_upstream import AnthropicUpstream, end, event, redacted, say, start, text, thought, use
+from tests.support.http_client import HttpClient
 from tests.support.server import OutliveServer
 from tests.support.upstream import CUT, Gate, Refuse
 from tests.wire.events import check, read, read_all, text_of
-from tests.wire.raw import Wire
 
 WEATHER: Any = {
     "type": "function",
@@ -52,8 +52,8 @@ def server(claude: AnthropicUpstream, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture
-def wire(server: OutliveServer) -> Iterator[Wire]:
-    with Wire(server.port) as opened:
+def http(server: OutliveServer) -> Iterator[HttpClient]:
+    with HttpClient(server.port) as opened:
         yield opened
 
 
@@ -63,21 +63,21 @@ def client(server: OutliveServer) -> Iterator[OpenAI]:
         yield opened
 
 
-def test_an_answer_is_streamed_and_replayed(claude: AnthropicUpstream, wire: Wire) -> None:
+def test_an_answer_is_streamed_and_replayed(claude: AnthropicUpstream, http: HttpClient) -> None:
     model = claude.model([start(), *thought(0, "Hm."), *text(1, "Hel", "lo"), *end()])
-    raw = wire.stream(model=model, input="Hi").rest()
+    raw = http.stream(model=model, input="Hi").read_rest()
     events = read_all(raw)
     assert text_of(events) == "Hello"
     response = events[-1]["response"]
     assert response["usage"]["total_tokens"] == 12
     assert response["model"] == "claude-test-1"
-    assert wire.follow(response["id"]).rest() == raw
+    assert http.follow(response["id"]).read_rest() == raw
     (asked,) = claude.calls(model)
     assert asked.headers["x-api-key"] == KEY
     assert asked.body["cache_control"] == {"type": "ephemeral"}
 
 
-def test_a_turn_with_tools_keeps_its_thoughts(claude: AnthropicUpstream, client: OpenAI) -> None:
+def test_a_turn_with_tools_sends_its_thinking_blocks_back(claude: AnthropicUpstream, client: OpenAI) -> None:
     asking = [
         start(),
         *thought(0, "I need ", "the weather."),
@@ -107,9 +107,7 @@ def test_a_turn_with_tools_keeps_its_thoughts(claude: AnthropicUpstream, client:
     assert result["content"] == [{"type": "tool_result", "tool_use_id": "toolu_1", "content": content}]
 
 
-def test_a_client_that_keeps_the_history_itself_sends_thoughts_back_too(
-    claude: AnthropicUpstream, client: OpenAI
-) -> None:
+def test_a_stateless_client_sends_thinking_blocks_back(claude: AnthropicUpstream, client: OpenAI) -> None:
     model = claude.model([start(), *thought(0), *use(1, "toolu_1", "weather", "{}"), *end("tool_use")], say("Sunny."))
     question: Any = {"role": "user", "content": "How is it?"}
     first = client.responses.create(model=model, input=[question], tools=[WEATHER], store=False)
@@ -120,7 +118,7 @@ def test_a_client_that_keeps_the_history_itself_sends_thoughts_back_too(
     assert turn["content"][0] == {"type": "thinking", "thinking": "", "signature": "sig-1"}
 
 
-def test_the_servers_own_tools_are_called_between_thoughts(claude: AnthropicUpstream, client: OpenAI) -> None:
+def test_server_tools_are_called_between_thinking_blocks(claude: AnthropicUpstream, client: OpenAI) -> None:
     asking = [
         start(),
         *thought(0, "Sum."),
@@ -138,7 +136,7 @@ def test_the_servers_own_tools_are_called_between_thoughts(claude: AnthropicUpst
     assert [block["content"][0]["text"] for block in blocks if block["type"] == "tool_result"] == ["3", "7"]
 
 
-def test_images_and_documents_are_seen(claude: AnthropicUpstream, client: OpenAI) -> None:
+def test_images_and_documents_reach_the_model(claude: AnthropicUpstream, client: OpenAI) -> None:
     model = claude.model(say("A cat."))
     pdf = base64.b64encode(b"%PDF-1.7").decode()
     content: Any = [
@@ -163,7 +161,7 @@ def test_structured_outputs_are_parsed(claude: AnthropicUpstream, client: OpenAI
     assert claude.calls(model)[0].body["output_config"]["format"]["type"] == "json_schema"
 
 
-def test_a_conversation_goes_on(claude: AnthropicUpstream, client: OpenAI) -> None:
+def test_a_conversation_sends_its_earlier_turns(claude: AnthropicUpstream, client: OpenAI) -> None:
     model = claude.model(say("One."), say("Two."))
     conversation = client.conversations.create()
     for question in ("a", "b"):
@@ -173,7 +171,7 @@ def test_a_conversation_goes_on(claude: AnthropicUpstream, client: OpenAI) -> No
     assert body["system"] == "Count."
 
 
-def test_an_answer_that_was_too_long_is_incomplete(claude: AnthropicUpstream, client: OpenAI) -> None:
+def test_an_answer_cut_off_by_max_tokens_is_incomplete(claude: AnthropicUpstream, client: OpenAI) -> None:
     model = claude.model([start(), *text(0, "One, two"), *end("max_tokens")])
     response = client.responses.create(model=model, input="Count.", max_output_tokens=16)
     assert response.incomplete_details is not None
@@ -181,7 +179,7 @@ def test_an_answer_that_was_too_long_is_incomplete(claude: AnthropicUpstream, cl
     assert claude.calls(model)[0].body["max_tokens"] == 16
 
 
-def test_an_overloaded_upstream_is_asked_again(claude: AnthropicUpstream, client: OpenAI) -> None:
+def test_an_overloaded_upstream_is_retried(claude: AnthropicUpstream, client: OpenAI) -> None:
     body = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     early = [start(), event("error", error=body["error"])]
     model = claude.model([Refuse(529, body, retry_after="0")], early, say("At last."))
@@ -189,50 +187,52 @@ def test_an_overloaded_upstream_is_asked_again(claude: AnthropicUpstream, client
     assert len(claude.calls(model)) == 3
 
 
-def test_an_answer_that_breaks_is_continued_in_place(claude: AnthropicUpstream, wire: Wire) -> None:
+def test_an_interrupted_answer_is_continued_in_place(claude: AnthropicUpstream, http: HttpClient) -> None:
     error = event("error", error={"type": "overloaded_error", "message": "Overloaded"})
     model = claude.model([start(), *text(0, "One, ", "two, ")[:-1], error], say("three."))
-    events = read_all(wire.stream(model=model, input="Count.").rest())
+    events = read_all(http.stream(model=model, input="Count.").read_rest())
     assert text_of(events) == "One, two, three."
     assert events[-1]["response"]["outlive"]["attempts"] == 2
     last = claude.calls(model)[1].messages[-1]
     assert last == {"role": "assistant", "content": [{"type": "text", "text": "One, two,"}]}
 
 
-def test_a_call_that_breaks_ends_the_response(claude: AnthropicUpstream, wire: Wire) -> None:
+def test_an_interrupted_call_ends_the_response_as_incomplete(claude: AnthropicUpstream, http: HttpClient) -> None:
     model = claude.model([start(), *use(0, "toolu_1", "weather", '{"ci')[:-1], CUT])
-    events = read_all(wire.stream(model=model, input="How is it?", tools=[WEATHER]).rest())
+    events = read_all(http.stream(model=model, input="How is it?", tools=[WEATHER]).read_rest())
     response = events[-1]["response"]
     assert (response["status"], response["incomplete_details"]["reason"]) == ("incomplete", "interrupted")
 
 
-def test_a_server_that_is_killed_goes_on_in_mid_sentence(claude: AnthropicUpstream, server: OutliveServer) -> None:
+def test_a_restarted_server_continues_the_text_of_a_killed_one(
+    claude: AnthropicUpstream, server: OutliveServer
+) -> None:
     gate = Gate()
     model = claude.model([start(), *text(0, "One, ", "two, ")[:-1], gate], say(" three."))
-    with Wire(server.port) as wire:
-        stream = wire.stream(model=model, input="Count.")
-        frames = stream.until("response.output_text.delta")
+    with HttpClient(server.port) as http:
+        stream = http.stream(model=model, input="Count.")
+        frames = stream.read_through("response.output_text.delta")
         created = read(frames[0])["response"]["id"]
-        frames += [stream.frame()]
+        frames += [stream.read_frame()]
         gate.wait_reached()
         server.kill()
     gate.open()
     server.start()
-    with Wire(server.port) as wire:
-        raw = wire.follow(created).rest()
+    with HttpClient(server.port) as http:
+        raw = http.follow(created).read_rest()
     events = read_all(raw)
     assert text_of(events) == "One, two, three."
     check(events)
     assert raw.startswith(b"".join(frame for frame in frames))
 
 
-def test_chat_completions_say_where_to_go(wire: Wire) -> None:
-    answer = wire.post("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "Hi"}]})
+def test_chat_completions_are_refused_with_a_pointer_to_responses(http: HttpClient) -> None:
+    answer = http.post("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "Hi"}]})
     assert (answer.status, answer.error["code"], answer.error["param"]) == (400, "unsupported_model", "model")
     assert "/v1/responses" in answer.error["message"]
 
 
-def test_what_claude_cannot_do_is_refused_by_name(client: OpenAI) -> None:
+def test_fields_that_claude_cannot_honour_are_refused_by_name(client: OpenAI) -> None:
     with pytest.raises(BadRequestError) as caught:
         client.responses.create(model="m", input="Hi", text={"format": {"type": "json_object"}})
     assert caught.value.param == "text.format.type"

@@ -1,4 +1,4 @@
-"""Chains of responses: what a parent hands down, and which responses cannot be one (D22)."""
+"""Chains of responses: the history that a parent passes on, and which responses are refused as parents (D22)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 
+from tests.support.http_client import HttpClient
 from tests.support.upstream import HANG, FakeUpstream, Gate, Refuse, ending, say, text
 from tests.wire import events
-from tests.wire.raw import Wire
 
 
 def contents(upstream: FakeUpstream, model: str, number: int = 0) -> list[str]:
@@ -22,7 +22,7 @@ def answer(client: OpenAI, upstream: FakeUpstream, question: str, said: str, par
     return made.id
 
 
-def test_a_chain_hands_down_everything_said_before(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_a_chain_sends_all_earlier_turns(client: OpenAI, upstream: FakeUpstream) -> None:
     parent = None
     for n in range(6):
         parent = answer(client, upstream, f"q{n}", f"a{n}", parent)
@@ -32,7 +32,7 @@ def test_a_chain_hands_down_everything_said_before(client: OpenAI, upstream: Fak
     assert contents(upstream, model) == [*expected, "last"]
 
 
-def test_a_chain_can_fork_anywhere_and_each_branch_has_its_own_past(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_a_chain_forks_anywhere_with_a_history_for_each_branch(client: OpenAI, upstream: FakeUpstream) -> None:
     root = answer(client, upstream, "q0", "a0")
     left = answer(client, upstream, "left", "left!", root)
     right = answer(client, upstream, "right", "right!", root)
@@ -48,20 +48,20 @@ def test_a_chain_can_fork_anywhere_and_each_branch_has_its_own_past(client: Open
         assert contents(upstream, model) == [*past, "?"]
 
 
-def test_one_parent_may_have_many_children_at_once(wire: Wire, client: OpenAI, upstream: FakeUpstream) -> None:
+def test_one_parent_has_many_concurrent_children(http: HttpClient, client: OpenAI, upstream: FakeUpstream) -> None:
     root = answer(client, upstream, "q", "a")
     gate = Gate()
     model = upstream.model([gate, *say("child")])
-    streams = [wire.stream(model=model, input=f"c{n}", previous_response_id=root) for n in range(5)]
+    streams = [http.stream(model=model, input=f"c{n}", previous_response_id=root) for n in range(5)]
     gate.open()
     for stream in streams:
-        stream.until("response.completed")
+        stream.read_through("response.completed")
     asked = sorted(tuple(contents(upstream, model, n)) for n in range(5))
     assert asked == [("q", "a", f"c{n}") for n in range(5)]
 
 
-def test_a_chain_may_leave_a_conversation_without_changing_it(
-    wire: Wire, client: OpenAI, upstream: FakeUpstream
+def test_a_chain_from_a_conversation_leaves_it_unchanged(
+    http: HttpClient, client: OpenAI, upstream: FakeUpstream
 ) -> None:
     conversation = client.conversations.create().id
     first = client.responses.create(model=upstream.model(say("a")), input="q", conversation=conversation)
@@ -70,43 +70,43 @@ def test_a_chain_may_leave_a_conversation_without_changing_it(
     aside = client.responses.create(model=model, input="aside?", previous_response_id=first.id)
     assert contents(upstream, model) == ["q", "a", "aside?"]
     assert aside.conversation is None
-    assert [words for _, words in wire.said(conversation)] == ["q", "a", "later?", "later"]
+    assert [words for _, words in http.list_messages(conversation)] == ["q", "a", "later?", "later"]
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_a_running_response_is_no_parent(wire: Wire, upstream: FakeUpstream, background: bool) -> None:
+def test_a_running_response_is_refused_as_a_parent(http: HttpClient, upstream: FakeUpstream, background: bool) -> None:
     gate = Gate()
-    stream = wire.stream(model=upstream.model([gate, *say("a")]), input="q", background=background)
-    running = events.read(stream.frame())["response"]["id"]
-    refused = wire.create(model=upstream.model(), input="?", previous_response_id=running)
+    stream = http.stream(model=upstream.model([gate, *say("a")]), input="q", background=background)
+    running = events.read(stream.read_frame())["response"]["id"]
+    refused = http.create(model=upstream.model(), input="?", previous_response_id=running)
     assert refused.status == 400
     assert (refused.error["code"], refused.error["param"]) == ("response_not_finished", "previous_response_id")
     gate.open()
-    stream.until("response.completed")
-    assert wire.create(model=upstream.model(), input="?", previous_response_id=running).status == 200
+    stream.read_through("response.completed")
+    assert http.create(model=upstream.model(), input="?", previous_response_id=running).status == 200
 
 
-def test_a_failed_response_is_no_parent(wire: Wire, client: OpenAI, upstream: FakeUpstream) -> None:
+def test_a_failed_response_is_refused_as_a_parent(http: HttpClient, client: OpenAI, upstream: FakeUpstream) -> None:
     made = client.responses.create(model=upstream.model([Refuse(400)]), input="q", background=True)
     client.responses.retrieve(made.id, extra_query={"wait": 10})
-    refused = wire.create(model=upstream.model(), input="?", previous_response_id=made.id)
+    refused = http.create(model=upstream.model(), input="?", previous_response_id=made.id)
     assert refused.status == 400
     assert refused.error["param"] == "previous_response_id"
 
 
-def test_an_incomplete_response_is_a_parent(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_an_incomplete_response_is_accepted_as_a_parent(client: OpenAI, upstream: FakeUpstream) -> None:
     first = client.responses.create(model=upstream.model([text("Once "), *ending("length")]), input="q")
     model = upstream.model()
     client.responses.create(model=model, input="Go on.", previous_response_id=first.id)
     assert contents(upstream, model) == ["q", "Once ", "Go on."]
 
 
-def test_a_cancelled_response_is_a_parent(wire: Wire, upstream: FakeUpstream) -> None:
-    stream = wire.stream(model=upstream.model([text("Once "), HANG]), input="q")
-    response_id = events.read(stream.until("response.output_text.delta")[0])["response"]["id"]
-    wire.post(f"/v1/responses/{response_id}/cancel")
+def test_a_cancelled_response_is_accepted_as_a_parent(http: HttpClient, upstream: FakeUpstream) -> None:
+    stream = http.stream(model=upstream.model([text("Once "), HANG]), input="q")
+    response_id = events.read(stream.read_through("response.output_text.delta")[0])["response"]["id"]
+    http.post(f"/v1/responses/{response_id}/cancel")
     model = upstream.model()
-    assert wire.create(model=model, input="Go on.", previous_response_id=response_id).status == 200
+    assert http.create(model=model, input="Go on.", previous_response_id=response_id).status == 200
     assert contents(upstream, model) == ["q", "Once ", "Go on."]
 
 
@@ -120,7 +120,7 @@ def test_an_unknown_parent_is_refused(client: OpenAI, upstream: FakeUpstream, st
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
-def test_a_deleted_ancestor_is_never_a_silently_shorter_context(
+def test_a_deleted_ancestor_is_refused_instead_of_shortening_the_context(
     client: OpenAI, upstream: FakeUpstream, victim: int
 ) -> None:
     chain: list[str] = []
@@ -141,13 +141,13 @@ def test_a_deleted_ancestor_is_never_a_silently_shorter_context(
         else:
             client.responses.create(model=model, input="?", previous_response_id=parent)
             assert contents(upstream, model)[-1] == "?"
-    # what is left can still be read
+    # The other responses can still be read.
     for left in chain:
         if left != chain[victim]:
             assert client.responses.retrieve(left).status == "completed"
 
 
-def test_input_items_are_a_responses_own_input_only(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_input_items_lists_only_the_responses_own_input(client: OpenAI, upstream: FakeUpstream) -> None:
     first = answer(client, upstream, "q0", "a0")
     second = client.responses.create(
         model=upstream.model(),

@@ -1,4 +1,4 @@
-"""Chat Completions: passed through as they are, and never silently without the state that was asked for (D12)."""
+"""Chat Completions: passed through unchanged, and refused where they ask for state that only Responses keep (D12)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError, OpenAI, RateLimitError
 
+from tests.support.http_client import HttpClient
 from tests.support.server import OutliveServer
 from tests.support.upstream import CUT, HANG, FakeUpstream, Gate, Refuse, ending, say, text
 from tests.wire.conftest import Servers
-from tests.wire.raw import Wire
 
 ASKED: list[Any] = [{"role": "user", "content": "Hi"}]
 
@@ -26,7 +26,7 @@ def test_a_completion_is_passed_through(client: OpenAI, upstream: FakeUpstream) 
     assert (body["messages"], body["temperature"], body["top_k"]) == (ASKED, 0.5, 3)
 
 
-def test_a_streamed_completion_is_passed_through_as_it_comes(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_a_streamed_completion_is_passed_through_as_it_arrives(client: OpenAI, upstream: FakeUpstream) -> None:
     gate = Gate()
     model = upstream.model([text("Hello"), gate, text(" there"), *ending()])
     stream = client.chat.completions.create(model=model, messages=ASKED, stream=True)
@@ -38,7 +38,7 @@ def test_a_streamed_completion_is_passed_through_as_it_comes(client: OpenAI, ups
     assert said == "Hello there"
 
 
-def test_the_async_sdk_works_too(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_the_async_sdk_creates_a_completion(server: OutliveServer, upstream: FakeUpstream) -> None:
     model = upstream.model(say("Hello"))
 
     async def run() -> str | None:
@@ -61,7 +61,7 @@ def test_the_async_sdk_works_too(server: OutliveServer, upstream: FakeUpstream) 
     ],
 )
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
-def test_state_is_refused_by_name(
+def test_fields_of_state_are_refused_by_name(
     client: OpenAI, upstream: FakeUpstream, field: str, value: object, stream: bool
 ) -> None:
     model = upstream.model()
@@ -75,27 +75,29 @@ def test_state_is_refused_by_name(
 
 @pytest.mark.parametrize("value", [None, False])
 @pytest.mark.parametrize("field", ["previous_response_id", "conversation", "conversation_id", "background", "store"])
-def test_asking_for_no_state_is_never_refused(wire: Wire, upstream: FakeUpstream, field: str, value: object) -> None:
+def test_null_and_false_fields_of_state_are_accepted(
+    http: HttpClient, upstream: FakeUpstream, field: str, value: object
+) -> None:
     model = upstream.model()
-    assert wire.post("/v1/chat/completions", {"model": model, "messages": ASKED, field: value}).status == 200
+    assert http.post("/v1/chat/completions", {"model": model, "messages": ASKED, field: value}).status == 200
     assert len(upstream.calls(model)) == 1
 
 
-def test_a_lenient_server_drops_the_fields(servers: Servers, upstream: FakeUpstream) -> None:
+def test_a_lenient_server_drops_fields_of_state(servers: Servers, upstream: FakeUpstream) -> None:
     lenient = servers("--lenient-chat")
     model = upstream.model()
     state = {"previous_response_id": "resp_1", "conversation": "conv_1", "background": True, "store": True}
-    with Wire(lenient.port) as wire:
-        answer = wire.post("/v1/chat/completions", {"model": model, "messages": ASKED, **state})
+    with HttpClient(lenient.port) as http:
+        answer = http.post("/v1/chat/completions", {"model": model, "messages": ASKED, **state})
     assert answer.status == 200
     assert not set(state) & set(upstream.bodies(model)[0])
 
 
-def test_a_completion_leaves_nothing_behind(wire: Wire, server: OutliveServer, upstream: FakeUpstream) -> None:
-    before = wire.get("/v1/responses?limit=1").json()["first_id"]
+def test_a_completion_stores_nothing(http: HttpClient, server: OutliveServer, upstream: FakeUpstream) -> None:
+    before = http.get("/v1/responses?limit=1").json()["first_id"]
     message = {"role": "user", "content": "canary-in-chat"}
-    wire.post("/v1/chat/completions", {"model": upstream.model(say("canary-said")), "messages": [message]})
-    assert wire.get("/v1/responses?limit=1").json()["first_id"] == before
+    http.post("/v1/chat/completions", {"model": upstream.model(say("canary-said")), "messages": [message]})
+    assert http.get("/v1/responses?limit=1").json()["first_id"] == before
     for path in server.folder.iterdir():
         content = path.read_bytes()
         assert b"canary-in-chat" not in content and b"canary-said" not in content
@@ -109,44 +111,44 @@ def test_the_upstreams_errors_are_passed_through(client: OpenAI, upstream: FakeU
     assert refused.value.response.headers["retry-after"] == "7"
 
 
-def test_a_refused_key_is_this_servers_affair(wire: Wire, upstream: FakeUpstream) -> None:
+def test_a_refused_upstream_key_is_a_502_without_the_key(http: HttpClient, upstream: FakeUpstream) -> None:
     refusal = Refuse(401, {"error": {"message": "Incorrect API key provided: sk-secret"}})
-    answer = wire.post("/v1/chat/completions", {"model": upstream.model([refusal]), "messages": ASKED})
+    answer = http.post("/v1/chat/completions", {"model": upstream.model([refusal]), "messages": ASKED})
     assert answer.status == 502
     assert "sk-secret" not in answer.error["message"]
 
 
-def test_a_cut_completion_is_seen_as_cut(wire: Wire, upstream: FakeUpstream) -> None:
+def test_an_interrupted_completion_is_cut_for_the_client(http: HttpClient, upstream: FakeUpstream) -> None:
     body = {"model": upstream.model([text("Once "), CUT]), "messages": ASKED, "stream": True}
-    stream = wire.open("POST", "/v1/chat/completions", body)
+    stream = http.open_stream("POST", "/v1/chat/completions", body)
     with pytest.raises((IncompleteRead, ConnectionError)):
-        stream.rest()
+        stream.read_rest()
 
 
-def test_a_client_that_leaves_ends_the_upstreams_work(wire: Wire, upstream: FakeUpstream) -> None:
+def test_a_disconnect_ends_the_upstream_request(http: HttpClient, upstream: FakeUpstream) -> None:
     model = upstream.model([text("Once "), HANG])
-    stream = wire.open("POST", "/v1/chat/completions", {"model": model, "messages": ASKED, "stream": True})
-    stream.frame()
+    stream = http.open_stream("POST", "/v1/chat/completions", {"model": model, "messages": ASKED, "stream": True})
+    stream.read_frame()
     left_at = time.monotonic()
     stream.close()
     asked = upstream.calls(model)[0]
-    asked.wait_left(5)
-    assert asked.left_at is not None and asked.left_at - left_at < 1.0
+    asked.wait_disconnected()
+    assert asked.disconnected_at is not None and asked.disconnected_at - left_at < 1.0
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
-def test_a_client_that_leaves_before_the_first_word_ends_it_too(
-    wire: Wire, upstream: FakeUpstream, stream: bool
+def test_a_disconnect_before_the_first_chunk_ends_the_upstream_request(
+    http: HttpClient, upstream: FakeUpstream, stream: bool
 ) -> None:
     gate = Gate()
     model = upstream.model([gate, HANG])
-    connection = wire.post_and_leave("/v1/chat/completions", {"model": model, "messages": ASKED, "stream": stream})
+    connection = http.send("/v1/chat/completions", {"model": model, "messages": ASKED, "stream": stream})
     gate.wait_reached()
     connection.close()
-    upstream.calls(model)[0].wait_left(5)
+    upstream.calls(model)[0].wait_disconnected()
 
 
-def test_a_completion_needs_a_model(wire: Wire) -> None:
-    answer = wire.post("/v1/chat/completions", {"messages": ASKED})
+def test_a_completion_without_a_model_is_refused(http: HttpClient) -> None:
+    answer = http.post("/v1/chat/completions", {"messages": ASKED})
     assert answer.status == 400
     assert answer.error["param"] == "model"

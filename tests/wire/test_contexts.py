@@ -1,4 +1,4 @@
-"""Counting, compacting and truncating contexts, with the real SDK."""
+"""Counting, compacting and truncating contexts through the official SDK."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from agents.memory import OpenAIResponsesCompactionSession
 from openai import AsyncOpenAI, BadRequestError, InternalServerError, NotFoundError, OpenAI
 from openai.types.responses import CompactedResponse, ResponseCompactionItem
 
+from tests.support.http_client import HttpClient
 from tests.support.server import OutliveServer
 from tests.support.upstream import CUT, FakeUpstream, Gate, Refuse, Script, Whole, call, ending, say
 from tests.wire.conftest import Servers
 from tests.wire.events import read_all
-from tests.wire.raw import Wire
 
 Json = dict[str, Any]
 
@@ -30,7 +30,7 @@ TOO_LONG = Refuse(400, {"error": {"message": "This model's maximum context lengt
 
 
 def dump(output: list[Any]) -> list[Any]:
-    """Output items as they are sent back."""
+    """Return output items as a client sends them back."""
     return [item.model_dump(exclude_unset=True, warnings=False) for item in output]
 
 
@@ -45,7 +45,7 @@ def model_that_summarises(upstream: FakeUpstream, answer: Script | None = None) 
 # -- input tokens
 
 
-def test_input_tokens_are_counted_with_what_came_before(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_input_tokens_include_the_history(client: OpenAI, upstream: FakeUpstream) -> None:
     model = upstream.model()
     alone = client.responses.input_tokens.count(model=model, input="Hi")
     assert alone.object == "response.input_tokens"
@@ -61,16 +61,16 @@ def test_input_tokens_are_counted_with_what_came_before(client: OpenAI, upstream
     )
     assert alone.input_tokens < within.input_tokens < chained.input_tokens
     assert told.input_tokens > alone.input_tokens
-    assert len(upstream.calls(model)) == 1  # nobody was asked to answer
+    assert len(upstream.calls(model)) == 1  # it was not asked to answer
 
 
-def test_an_estimate_says_that_it_is_one(wire: Wire, upstream: FakeUpstream) -> None:
+def test_an_estimated_count_is_marked_as_estimated(http: HttpClient, upstream: FakeUpstream) -> None:
     for body in ({"model": upstream.model(), "input": "Hi"}, {"input": "Hi"}, {}):
-        answer = wire.post("/v1/responses/input_tokens", body)
+        answer = http.post("/v1/responses/input_tokens", body)
         assert (answer.status, answer.headers["x-outlive-token-count"]) == (200, "estimate")
 
 
-def test_an_upstream_that_can_count_is_believed(servers: Servers, upstream: FakeUpstream, tmp_path: Path) -> None:
+def test_an_upstreams_own_count_is_used(servers: Servers, upstream: FakeUpstream, tmp_path: Path) -> None:
     settings = tmp_path / "outlive.toml"
     settings.write_text(f'[upstreams.here]\nurl = "{upstream.url}"\ntokenizer = "llamacpp"\n')
     server = servers("--config", str(settings), "--upstream", "here")
@@ -92,15 +92,15 @@ def test_an_upstream_that_can_count_is_believed(servers: Servers, upstream: Fake
         ({"input": "Hi", "previous_response_id": "resp_1", "conversation": "conv_1"}, "previous_response_id"),
     ],
 )
-def test_what_cannot_be_counted_is_refused_by_name(wire: Wire, body: Json, param: str) -> None:
-    answer = wire.post("/v1/responses/input_tokens", body)
+def test_a_request_that_cannot_be_counted_is_refused_by_name(http: HttpClient, body: Json, param: str) -> None:
+    answer = http.post("/v1/responses/input_tokens", body)
     assert (answer.status, answer.error["param"]) == (400, param)
 
 
 # -- the compact endpoint
 
 
-def test_a_compacted_chain_is_sent_back_as_the_beginning_of_a_new_one(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_a_compacted_chain_starts_a_new_chain(client: OpenAI, upstream: FakeUpstream) -> None:
     first = client.responses.create(model=upstream.model(say("Hello Bob")), input="I am Bob")
     second = client.responses.create(model=upstream.model(), input="I like tea", previous_response_id=first.id)
     model = upstream.model(SUMMARY, say("Tea"))
@@ -121,7 +121,7 @@ def test_a_compacted_chain_is_sent_back_as_the_beginning_of_a_new_one(client: Op
     assert "Hello Bob" not in sent
 
 
-def test_an_input_is_compacted_too_and_with_instructions_and_tools(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_an_input_is_compacted_with_instructions_and_tools(client: OpenAI, upstream: FakeUpstream) -> None:
     model = upstream.model(SUMMARY)
     talk: Any = [{"role": "user", "content": "One"}, {"role": "assistant", "content": "1"}]
     compacted = client.responses.compact(model=model, input=talk, instructions="Be brief.")
@@ -131,16 +131,14 @@ def test_an_input_is_compacted_too_and_with_instructions_and_tools(client: OpenA
     assert upstream.calls(model)[0].body["stream"] is True
 
 
-def test_without_a_model_the_one_that_answered_compacts(client: OpenAI, upstream: FakeUpstream) -> None:
-    upstream.on("upstream-model", SUMMARY)  # which the upstream says it is
+def test_a_compaction_without_a_model_uses_the_one_that_answered(client: OpenAI, upstream: FakeUpstream) -> None:
+    upstream.on("upstream-model", SUMMARY)  # the name in the upstream's answers
     first = client.responses.create(model=upstream.model(), input="One")
     compacted = client.responses.compact(model=None, previous_response_id=first.id)
     assert compacted.output[-1].type == "compaction"
 
 
-def test_an_item_survives_a_restart_and_a_change_of_servers_key_does_not_matter(
-    upstream: FakeUpstream, tmp_path: Path
-) -> None:
+def test_a_compaction_item_is_accepted_after_a_restart(upstream: FakeUpstream, tmp_path: Path) -> None:
     model = upstream.model(SUMMARY, say("Yes"))
     with OutliveServer(tmp_path, upstream.url) as server:
         client = OpenAI(base_url=server.base_url, api_key="any", max_retries=0)
@@ -152,7 +150,7 @@ def test_an_item_survives_a_restart_and_a_change_of_servers_key_does_not_matter(
         assert "THE SUMMARY" in upstream.calls(model)[1].messages[0]["content"]
 
 
-def test_another_owner_cannot_use_it(servers: Servers, upstream: FakeUpstream) -> None:
+def test_a_compaction_item_of_another_owner_is_refused(servers: Servers, upstream: FakeUpstream) -> None:
     server = servers("--api-key", "ann=key-a", "--api-key", "bob=key-b")
     ann, bob = (OpenAI(base_url=server.base_url, api_key=key, max_retries=0) for key in ("key-a", "key-b"))
     model = upstream.model(SUMMARY)
@@ -173,13 +171,13 @@ def test_another_owner_cannot_use_it(servers: Servers, upstream: FakeUpstream) -
         ({"model": "m", "previous_response_id": "resp_none"}, "previous_response_id"),
     ],
 )
-def test_what_cannot_be_compacted_is_refused_by_name(wire: Wire, body: Json, param: str) -> None:
-    answer = wire.post("/v1/responses/compact", body)
+def test_a_request_that_cannot_be_compacted_is_refused_by_name(http: HttpClient, body: Json, param: str) -> None:
+    answer = http.post("/v1/responses/compact", body)
     assert answer.status == 400
     assert answer.error["param"].startswith(param)
 
 
-def test_a_model_that_cannot_summarise_is_an_error(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_a_failed_summary_is_an_error(client: OpenAI, upstream: FakeUpstream) -> None:
     with pytest.raises(InternalServerError):
         client.responses.compact(model=upstream.model([Refuse(401)]), input="One")
     with pytest.raises(BadRequestError) as refused:
@@ -187,21 +185,21 @@ def test_a_model_that_cannot_summarise_is_an_error(client: OpenAI, upstream: Fak
     assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "input")
 
 
-def test_whoever_leaves_ends_the_compaction(wire: Wire, upstream: FakeUpstream) -> None:
+def test_a_disconnect_ends_the_compaction(http: HttpClient, upstream: FakeUpstream) -> None:
     gate = Gate()
     model = upstream.model([gate, *SUMMARY])
-    connection = wire.post_and_leave("/v1/responses/compact", {"model": model, "input": "One"})
+    connection = http.send("/v1/responses/compact", {"model": model, "input": "One"})
     asked = upstream.wait_call(model)
     gate.wait_reached()
     connection.close()
-    asked.wait_left()
+    asked.wait_disconnected()
     gate.open()
 
 
 # -- compaction in a run
 
 
-def test_a_long_conversation_is_compacted_as_it_streams_and_goes_on(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_a_long_conversation_is_compacted_within_its_stream(client: OpenAI, upstream: FakeUpstream) -> None:
     model = model_that_summarises(upstream)
     conversation = client.conversations.create().id
     for _ in range(2):
@@ -223,22 +221,22 @@ def test_a_long_conversation_is_compacted_as_it_streams_and_goes_on(client: Open
     assert LONG not in last[0]["content"] or last[0]["content"].index(LONG) < last[0]["content"].index("THE SUMMARY")
 
 
-def test_a_replay_of_it_is_what_was_streamed(wire: Wire, upstream: FakeUpstream) -> None:
+def test_a_replay_of_a_compaction_equals_its_stream(http: HttpClient, upstream: FakeUpstream) -> None:
     model = model_that_summarises(upstream)
     talk = [
         {"role": "user", "content": LONG},
         {"role": "assistant", "content": LONG},
         {"role": "user", "content": "So?"},
     ]
-    with wire.stream(model=model, input=talk, context_management=MANAGED) as stream:
-        streamed = stream.rest()
+    with http.stream(model=model, input=talk, context_management=MANAGED) as stream:
+        streamed = stream.read_rest()
     events = read_all(streamed)
-    with wire.follow(events[0]["response"]["id"]) as stream:
-        assert stream.rest() == streamed
+    with http.follow(events[0]["response"]["id"]) as stream:
+        assert stream.read_rest() == streamed
     assert [item["type"] for item in events[-1]["response"]["output"]] == ["compaction", "message"]
 
 
-def test_a_killed_server_goes_on_after_the_compaction_it_has_shown(upstream: FakeUpstream, tmp_path: Path) -> None:
+def test_a_restarted_server_continues_after_a_shown_compaction(upstream: FakeUpstream, tmp_path: Path) -> None:
     gate = Gate()
     model = upstream.model(SUMMARY, [gate, CUT], say("Hello"))
     talk = [
@@ -247,23 +245,23 @@ def test_a_killed_server_goes_on_after_the_compaction_it_has_shown(upstream: Fak
         {"role": "user", "content": "So?"},
     ]
     with OutliveServer(tmp_path, upstream.url) as server:
-        with Wire(server.port) as wire:
-            running = wire.create(model=model, input=talk, context_management=MANAGED, background=True).json()
+        with HttpClient(server.port) as http:
+            running = http.create(model=model, input=talk, context_management=MANAGED, background=True).json()
             gate.wait_reached()
-            shown = wire.get(f"/v1/responses/{running['id']}").json()
+            shown = http.get(f"/v1/responses/{running['id']}").json()
             assert [item["type"] for item in shown["output"]] == ["compaction"]
             server.kill()
         gate.open()
         server.start()
-        with Wire(server.port) as wire:
-            final = wire.get(f"/v1/responses/{running['id']}?wait=20").json()
+        with HttpClient(server.port) as http:
+            final = http.get(f"/v1/responses/{running['id']}?wait=20").json()
             assert (final["status"], [item["type"] for item in final["output"]]) == (
                 "completed",
                 ["compaction", "message"],
             )
             assert final["output"][0] == shown["output"][0]
-            with wire.follow(running["id"]) as stream:
-                read_all(stream.rest())
+            with http.follow(running["id"]) as stream:
+                read_all(stream.read_rest())
     assert [is_asked_to_summarise(body) for body in upstream.bodies(model)] == [True, False, False]
 
 
@@ -279,7 +277,7 @@ def test_a_trigger_compacts_a_chain_in_place(client: OpenAI, upstream: FakeUpstr
     assert "THE SUMMARY" in message["content"] and "Two" in message["content"]
 
 
-def test_with_store_false_nothing_of_a_compaction_is_on_disk(upstream: FakeUpstream, tmp_path: Path) -> None:
+def test_a_compaction_with_store_false_leaves_nothing_on_disk(upstream: FakeUpstream, tmp_path: Path) -> None:
     canary = f"canary{time.time_ns()}"
     model = model_that_summarises(upstream, say(f"Hello {canary}"))
     with OutliveServer(tmp_path, upstream.url) as server:
@@ -304,7 +302,9 @@ def test_with_store_false_nothing_of_a_compaction_is_on_disk(upstream: FakeUpstr
 # -- truncation
 
 
-def test_disabled_truncation_lets_the_upstream_refuse(client: OpenAI, wire: Wire, upstream: FakeUpstream) -> None:
+def test_disabled_truncation_returns_the_upstreams_refusal(
+    client: OpenAI, http: HttpClient, upstream: FakeUpstream
+) -> None:
     model = upstream.model([TOO_LONG])
     with pytest.raises(BadRequestError) as refused:
         client.responses.create(model=model, input=LONG)
@@ -316,7 +316,7 @@ def test_disabled_truncation_lets_the_upstream_refuse(client: OpenAI, wire: Wire
     assert len(upstream.calls(model)) == 2
 
 
-def test_auto_truncation_keeps_what_fits_into_the_window(
+def test_auto_truncation_keeps_the_items_that_fit_the_window(
     servers: Servers, upstream: FakeUpstream, tmp_path: Path
 ) -> None:
     settings = tmp_path / "outlive.toml"
@@ -335,14 +335,14 @@ def test_auto_truncation_keeps_what_fits_into_the_window(
             model=model, input="Well?", conversation=conversation, truncation="auto"
         )
         assert counted.input_tokens <= 2048
-        assert len(client.conversations.items.list(conversation).data) == 10  # nothing is lost but for the model
+        assert len(client.conversations.items.list(conversation).data) == 10  # nothing is deleted
     sent = upstream.calls(model)[-1].messages
     assert [message["role"] for message in sent] == ["system", "user", "assistant", "user", "assistant", "user"]
     assert sent[1]["content"].startswith("2 ")
     assert sent[-1]["content"] == "Well?"
 
 
-def test_auto_truncation_learns_a_window_that_nobody_has_told(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_auto_truncation_learns_an_unknown_window(client: OpenAI, upstream: FakeUpstream) -> None:
     def answer(body: Json) -> Script:
         return [TOO_LONG] if len(str(body["messages"])) > 5000 else say("Hello")
 
@@ -363,7 +363,7 @@ def test_auto_truncation_learns_a_window_that_nobody_has_told(client: OpenAI, up
 # -- openai-agents
 
 
-def test_the_agents_compaction_session_works_as_it_is(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_the_agents_sdks_compaction_session_works_unchanged(server: OutliveServer, upstream: FakeUpstream) -> None:
     upstream.on("gpt-outlive", lambda body: SUMMARY if is_asked_to_summarise(body) else say("Hello"))
 
     async def go() -> tuple[list[Any], str]:
@@ -392,7 +392,7 @@ def test_the_agents_compaction_session_works_as_it_is(server: OutliveServer, ups
     assert all(words in message["content"] for words in ("One", "Two", "THE SUMMARY", "Three"))
 
 
-def test_calls_that_were_compacted_are_answered_all_the_same(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_outputs_of_compacted_calls_reach_the_model(client: OpenAI, upstream: FakeUpstream) -> None:
     tools: Any = [{"type": "function", "name": "weather", "parameters": {}, "strict": False}]
     asking = [call(0, "{}", "call_1", "weather"), *ending("tool_calls")]
     model = upstream.model(asking, SUMMARY, say("Sunny"))
@@ -404,7 +404,7 @@ def test_calls_that_were_compacted_are_answered_all_the_same(client: OpenAI, ups
     assert [message["role"] for message in upstream.calls(model)[-1].messages] == ["user", "assistant", "tool"]
 
 
-def test_nothing_of_it_is_found_by_its_id(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_a_compaction_is_not_found_by_its_id(client: OpenAI, upstream: FakeUpstream) -> None:
     compacted = client.responses.compact(model=upstream.model(SUMMARY), input="One")
     with pytest.raises(NotFoundError):
         client.responses.retrieve(compacted.id)

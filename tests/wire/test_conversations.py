@@ -1,4 +1,4 @@
-"""Conversations: their own endpoints, what a turn leaves in them, and that nothing bricks one (D6, D6b, D7, D24)."""
+"""Conversations: their endpoints, the items that a turn adds, and that no turn blocks one (D6, D6b, D7, D24)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
 
+from tests.support.http_client import HttpClient, Json
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Gate, Refuse, Step, call, ending, say, text
 from tests.wire import events
-from tests.wire.raw import Json, Wire
 
 WEATHER: Any = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
 
@@ -26,7 +26,7 @@ def conversation(client: OpenAI) -> str:
     return client.conversations.create().id
 
 
-# -- their own endpoints
+# -- endpoints
 
 
 def test_a_conversation_is_created_read_changed_and_deleted(client: OpenAI) -> None:
@@ -44,7 +44,7 @@ def test_a_conversation_is_created_read_changed_and_deleted(client: OpenAI) -> N
             again(made.id)
 
 
-def test_the_async_sdk_does_the_same(server: OutliveServer) -> None:
+def test_the_async_sdk_creates_reads_changes_and_deletes_a_conversation(server: OutliveServer) -> None:
     async def run() -> None:
         async with AsyncOpenAI(base_url=server.base_url, api_key="any", max_retries=0) as client:
             made = await client.conversations.create(items=[user("Hi")])
@@ -56,14 +56,14 @@ def test_the_async_sdk_does_the_same(server: OutliveServer) -> None:
     asyncio.run(run())
 
 
-def test_items_come_with_ids_and_their_content_expanded(client: OpenAI, wire: Wire) -> None:
+def test_created_items_get_ids_and_expanded_content(client: OpenAI, http: HttpClient) -> None:
     made = client.conversations.create(items=[user("Hi"), {"role": "assistant", "content": "Hello."}])
-    data = wire.get(f"/v1/conversations/{made.id}/items?order=asc").json()["data"]
+    data = http.get(f"/v1/conversations/{made.id}/items?order=asc").json()["data"]
     assert [item["content"][0]["type"] for item in data] == ["input_text", "output_text"]
     assert all(item["id"].startswith("msg_") and item["status"] == "completed" for item in data)
 
 
-def test_items_are_added_listed_found_and_deleted(client: OpenAI, conversation: str) -> None:
+def test_items_are_added_listed_retrieved_and_deleted(client: OpenAI, conversation: str) -> None:
     added = client.conversations.items.create(conversation, items=[user("one"), user("two"), user("three")])
     assert len(added.data) == 3
     assert (added.first_id, added.last_id) == (added.data[0].id, added.data[2].id)
@@ -79,7 +79,7 @@ def test_items_are_added_listed_found_and_deleted(client: OpenAI, conversation: 
         client.conversations.items.delete(second.id, conversation_id=conversation)
 
 
-def test_items_of_any_kind_are_kept_whole(client: OpenAI, wire: Wire, conversation: str) -> None:
+def test_items_of_every_type_are_kept_unchanged(client: OpenAI, http: HttpClient, conversation: str) -> None:
     given: list[Any] = [
         {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}", "vendor_hint": {"a": 1}},
         {"type": "function_call_output", "call_id": "c1", "output": "ok"},
@@ -87,14 +87,14 @@ def test_items_of_any_kind_are_kept_whole(client: OpenAI, wire: Wire, conversati
         {"type": "acme:search_result", "hits": [1, 2]},
     ]
     client.conversations.items.create(conversation, items=given)
-    kept = wire.get(f"/v1/conversations/{conversation}/items?order=asc").json()["data"]
+    kept = http.get(f"/v1/conversations/{conversation}/items?order=asc").json()["data"]
     for before, after in zip(given, kept, strict=True):
         assert before.items() <= after.items()
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
 @pytest.mark.parametrize("limit", [1, 7, 20, 100])
-def test_the_sdk_pages_through_items_both_ways(client: OpenAI, conversation: str, order: Any, limit: int) -> None:
+def test_the_sdk_pages_through_items_in_both_orders(client: OpenAI, conversation: str, order: Any, limit: int) -> None:
     for start in (0, 20):
         items = [user(str(n), id=f"msg_{n}") for n in range(start, start + 20)]
         client.conversations.items.create(conversation, items=items)
@@ -106,33 +106,33 @@ def test_the_sdk_pages_through_items_both_ways(client: OpenAI, conversation: str
     assert ids == (expected if order == "asc" else expected[::-1])
 
 
-def test_a_list_is_newest_first_and_twenty_long_by_default(wire: Wire, conversation: str) -> None:
+def test_a_list_has_the_newest_twenty_items_by_default(http: HttpClient, conversation: str) -> None:
     for start in (0, 20):
         items = [user(str(n), id=f"msg_{n}") for n in range(start, start + 20)]
-        wire.post(f"/v1/conversations/{conversation}/items", {"items": items})
-    page = wire.get(f"/v1/conversations/{conversation}/items").json()
+        http.post(f"/v1/conversations/{conversation}/items", {"items": items})
+    page = http.get(f"/v1/conversations/{conversation}/items").json()
     assert set(page) == {"object", "data", "first_id", "last_id", "has_more"}
     assert [page["first_id"], page["last_id"], page["has_more"]] == ["msg_39", "msg_20", True]
-    rest = wire.get(f"/v1/conversations/{conversation}/items?after=msg_20").json()
+    rest = http.get(f"/v1/conversations/{conversation}/items?after=msg_20").json()
     assert [rest["first_id"], rest["last_id"], rest["has_more"]] == ["msg_19", "msg_0", False]
-    none = wire.get(f"/v1/conversations/{conversation}/items?after=msg_0").json()
+    none = http.get(f"/v1/conversations/{conversation}/items?after=msg_0").json()
     assert none == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "order=up", "after=msg_unknown"])
-def test_a_page_that_makes_no_sense_is_refused(wire: Wire, conversation: str, query: str) -> None:
-    answer = wire.get(f"/v1/conversations/{conversation}/items?{query}")
+def test_invalid_paging_parameters_are_refused(http: HttpClient, conversation: str, query: str) -> None:
+    answer = http.get(f"/v1/conversations/{conversation}/items?{query}")
     assert answer.status == 400
     assert answer.error["param"] == query.partition("=")[0]
 
 
 @pytest.mark.parametrize("path", ["", "/items"])
-def test_more_than_twenty_items_at_once_are_refused(wire: Wire, conversation: str, path: str) -> None:
+def test_more_than_twenty_items_in_one_request_are_refused(http: HttpClient, conversation: str, path: str) -> None:
     where = f"/v1/conversations/{conversation}{path}" if path else "/v1/conversations"
-    answer = wire.post(where, {"items": [user(str(n)) for n in range(21)]})
+    answer = http.post(where, {"items": [user(str(n)) for n in range(21)]})
     assert answer.status == 400
     assert answer.error["param"] == "items"
-    assert wire.said(conversation) == []
+    assert http.list_messages(conversation) == []
 
 
 @pytest.mark.parametrize(
@@ -144,109 +144,111 @@ def test_more_than_twenty_items_at_once_are_refused(wire: Wire, conversation: st
         ({}, "items"),
     ],
 )
-def test_bad_items_are_refused_by_name_and_none_is_kept(wire: Wire, conversation: str, body: Json, param: str) -> None:
-    answer = wire.post(f"/v1/conversations/{conversation}/items", body)
+def test_invalid_items_are_refused_by_name_and_none_is_stored(
+    http: HttpClient, conversation: str, body: Json, param: str
+) -> None:
+    answer = http.post(f"/v1/conversations/{conversation}/items", body)
     assert answer.status == 400
     assert answer.error["param"] == param
-    assert wire.said(conversation) == []
+    assert http.list_messages(conversation) == []
 
 
-def test_the_agents_session_creates_with_no_items(wire: Wire) -> None:
-    assert wire.post("/v1/conversations", {"items": []}).status == 200
-    assert wire.post("/v1/conversations").status == 200
-    assert wire.post("/v1/conversations", {"items": None, "metadata": None}).json()["metadata"] == {}
+def test_a_conversation_is_created_without_items(http: HttpClient) -> None:
+    assert http.post("/v1/conversations", {"items": []}).status == 200
+    assert http.post("/v1/conversations").status == 200
+    assert http.post("/v1/conversations", {"items": None, "metadata": None}).json()["metadata"] == {}
 
 
-# -- what a turn leaves in them
+# -- turns
 
 
-def test_the_question_is_there_from_admission_and_the_answer_with_the_end(
-    wire: Wire, upstream: FakeUpstream, conversation: str
+def test_a_turns_input_is_stored_at_admission_and_its_output_at_the_end(
+    http: HttpClient, upstream: FakeUpstream, conversation: str
 ) -> None:
     gate = Gate()
     model = upstream.model([text("Once "), gate, text("upon."), *ending()])
-    stream = wire.stream(model=model, input="A story!", conversation=conversation)
-    stream.until("response.created")
-    assert wire.said(conversation) == [("user", "A story!")]
-    stream.until("response.output_text.delta")
-    assert wire.said(conversation) == [("user", "A story!")]
+    stream = http.stream(model=model, input="A story!", conversation=conversation)
+    stream.read_through("response.created")
+    assert http.list_messages(conversation) == [("user", "A story!")]
+    stream.read_through("response.output_text.delta")
+    assert http.list_messages(conversation) == [("user", "A story!")]
     gate.open()
-    stream.until("response.completed")
-    assert wire.said(conversation) == [("user", "A story!"), ("assistant", "Once upon.")]
+    stream.read_through("response.completed")
+    assert http.list_messages(conversation) == [("user", "A story!"), ("assistant", "Once upon.")]
 
 
-def test_the_answer_is_in_the_conversation_with_the_ids_that_were_streamed(
-    wire: Wire, upstream: FakeUpstream, conversation: str
+def test_stored_output_has_the_ids_that_were_streamed(
+    http: HttpClient, upstream: FakeUpstream, conversation: str
 ) -> None:
-    with wire.stream(model=upstream.model(say("Hi.")), input="Hi", conversation=conversation) as stream:
-        final = events.read_all(stream.rest())[-1]["response"]
+    with http.stream(model=upstream.model(say("Hi.")), input="Hi", conversation=conversation) as stream:
+        final = events.read_all(stream.read_rest())[-1]["response"]
     assert final["conversation"] == {"id": conversation}
-    items = wire.get(f"/v1/conversations/{conversation}/items?order=asc").json()["data"]
+    items = http.get(f"/v1/conversations/{conversation}/items?order=asc").json()["data"]
     assert items[1:] == final["output"]
-    own = wire.get(f"/v1/responses/{final['id']}/input_items").json()["data"]
+    own = http.get(f"/v1/responses/{final['id']}/input_items").json()["data"]
     assert items[:1] == own
 
 
 @pytest.mark.parametrize("mode", [{}, {"stream": True}, {"background": True}])
-def test_a_failed_turn_is_taken_out_and_can_be_tried_again(
-    wire: Wire, upstream: FakeUpstream, conversation: str, mode: Json
+def test_a_failed_turn_is_removed_and_can_be_retried(
+    http: HttpClient, upstream: FakeUpstream, conversation: str, mode: Json
 ) -> None:
-    wire.create(model=upstream.model(say("Four.")), input="2+2?", conversation=conversation)
+    http.create(model=upstream.model(say("Four.")), input="2+2?", conversation=conversation)
     model = upstream.model([Refuse(400)], say("Six."))
     body = {"model": model, "input": "3+3?", "conversation": conversation, **mode}
-    wire.post("/v1/responses", body)
-    failed = wire.get(f"/v1/responses?conversation={conversation}&limit=1").json()["data"][0]
-    assert wire.get(f"/v1/responses/{failed['id']}?wait=10").json()["status"] == "failed"
-    assert wire.said(conversation) == [("user", "2+2?"), ("assistant", "Four.")]
-    # the response itself still has its input
-    own = wire.get(f"/v1/responses/{failed['id']}/input_items").json()["data"]
+    http.post("/v1/responses", body)
+    failed = http.get(f"/v1/responses?conversation={conversation}&limit=1").json()["data"][0]
+    assert http.get(f"/v1/responses/{failed['id']}?wait=10").json()["status"] == "failed"
+    assert http.list_messages(conversation) == [("user", "2+2?"), ("assistant", "Four.")]
+    # The response itself still has its input.
+    own = http.get(f"/v1/responses/{failed['id']}/input_items").json()["data"]
     assert own[0]["content"][0]["text"] == "3+3?"
-    wire.create(model=model, input="3+3?", conversation=conversation)
-    assert [words for _, words in wire.said(conversation)] == ["2+2?", "Four.", "3+3?", "Six."]
+    http.create(model=model, input="3+3?", conversation=conversation)
+    assert [words for _, words in http.list_messages(conversation)] == ["2+2?", "Four.", "3+3?", "Six."]
     assert [message["content"] for message in upstream.calls(model)[1].messages] == ["2+2?", "Four.", "3+3?"]
 
 
-def test_a_cancelled_turn_keeps_what_was_said(wire: Wire, upstream: FakeUpstream, conversation: str) -> None:
-    stream = wire.stream(model=upstream.model([text("Once "), HANG]), input="A story!", conversation=conversation)
-    response_id = events.read(stream.until("response.output_text.delta")[0])["response"]["id"]
-    assert wire.post(f"/v1/responses/{response_id}/cancel").json()["status"] == "cancelled"
-    assert wire.said(conversation) == [("user", "A story!"), ("assistant", "Once ")]
-    kept = wire.get(f"/v1/conversations/{conversation}/items").json()["data"][0]
+def test_a_cancelled_turn_keeps_its_partial_output(http: HttpClient, upstream: FakeUpstream, conversation: str) -> None:
+    stream = http.stream(model=upstream.model([text("Once "), HANG]), input="A story!", conversation=conversation)
+    response_id = events.read(stream.read_through("response.output_text.delta")[0])["response"]["id"]
+    assert http.post(f"/v1/responses/{response_id}/cancel").json()["status"] == "cancelled"
+    assert http.list_messages(conversation) == [("user", "A story!"), ("assistant", "Once ")]
+    kept = http.get(f"/v1/conversations/{conversation}/items").json()["data"][0]
     assert kept["status"] == "incomplete"
     model = upstream.model(say("upon a time."))
-    wire.create(model=model, input="Go on.", conversation=conversation)
+    http.create(model=model, input="Go on.", conversation=conversation)
     assert [message["content"] for message in upstream.calls(model)[0].messages] == ["A story!", "Once ", "Go on."]
 
 
-def test_an_incomplete_turn_is_kept(wire: Wire, upstream: FakeUpstream, conversation: str) -> None:
-    wire.create(model=upstream.model([text("Once "), *ending("length")]), input="A story!", conversation=conversation)
-    assert wire.said(conversation) == [("user", "A story!"), ("assistant", "Once ")]
+def test_an_incomplete_turn_is_kept(http: HttpClient, upstream: FakeUpstream, conversation: str) -> None:
+    http.create(model=upstream.model([text("Once "), *ending("length")]), input="A story!", conversation=conversation)
+    assert http.list_messages(conversation) == [("user", "A story!"), ("assistant", "Once ")]
 
 
-def test_what_is_not_stored_reads_the_conversation_and_takes_no_lock(
-    wire: Wire, upstream: FakeUpstream, conversation: str
+def test_an_unstored_response_reads_the_conversation_without_its_lock(
+    http: HttpClient, upstream: FakeUpstream, conversation: str
 ) -> None:
-    wire.create(model=upstream.model(say("Four.")), input="2+2?", conversation=conversation)
+    http.create(model=upstream.model(say("Four.")), input="2+2?", conversation=conversation)
     gate = Gate()
-    running = wire.stream(model=upstream.model([gate, *say("Six.")]), input="3+3?", conversation=conversation)
-    running.until("response.created")
+    running = http.stream(model=upstream.model([gate, *say("Six.")]), input="3+3?", conversation=conversation)
+    running.read_through("response.created")
     model = upstream.model(say("Eight."))
-    answer = wire.create(model=model, input="4+4?", conversation=conversation, store=False)
+    answer = http.create(model=model, input="4+4?", conversation=conversation, store=False)
     assert answer.status == 200
-    # a turn that has not ended is nobody's history
+    # A turn that has not ended is no part of the history.
     assert [message["content"] for message in upstream.calls(model)[0].messages] == ["2+2?", "Four.", "4+4?"]
     gate.open()
-    running.until("response.completed")
-    assert [words for _, words in wire.said(conversation)] == ["2+2?", "Four.", "3+3?", "Six."]
+    running.read_through("response.completed")
+    assert [words for _, words in http.list_messages(conversation)] == ["2+2?", "Four.", "3+3?", "Six."]
 
 
-# -- never bricked
+# -- never unusable
 
 
 @pytest.mark.parametrize("reply", ["message", "output", "both"])
 @pytest.mark.parametrize("context", ["conversation", "previous_response_id"])
-def test_a_cancelled_tool_call_does_not_brick_what_follows(
-    wire: Wire, upstream: FakeUpstream, conversation: str, context: str, reply: str
+def test_a_cancelled_tool_call_does_not_block_later_turns(
+    http: HttpClient, upstream: FakeUpstream, conversation: str, context: str, reply: str
 ) -> None:
     script: list[Step] = [
         text("Let me see."),
@@ -255,11 +257,11 @@ def test_a_cancelled_tool_call_does_not_brick_what_follows(
         HANG,
     ]
     here = {"conversation": conversation} if context == "conversation" else {}
-    stream = wire.stream(model=upstream.model(script), input="Weather?", tools=[WEATHER], **here)
-    frames = stream.until("response.function_call_arguments.delta")
+    stream = http.stream(model=upstream.model(script), input="Weather?", tools=[WEATHER], **here)
+    frames = stream.read_through("response.function_call_arguments.delta")
     response_id = events.read(frames[0])["response"]["id"]
-    stream.until("response.function_call_arguments.delta")
-    cancelled = wire.post(f"/v1/responses/{response_id}/cancel").json()
+    stream.read_through("response.function_call_arguments.delta")
+    cancelled = http.post(f"/v1/responses/{response_id}/cancel").json()
     assert cancelled["status"] == "cancelled"
     given: list[Json] = []
     if reply in ("output", "both"):
@@ -269,26 +271,26 @@ def test_a_cancelled_tool_call_does_not_brick_what_follows(
         given.append(user("Never mind."))
     model = upstream.model(say("All right."))
     there = here or {"previous_response_id": response_id}
-    answer = wire.create(model=model, input=given, tools=[WEATHER], **there)
+    answer = http.create(model=model, input=given, tools=[WEATHER], **there)
     assert answer.status == 200, answer.body
     check_chat(upstream.calls(model)[0].messages)
 
 
-def test_a_finished_call_nobody_answered_gets_a_placeholder(
-    wire: Wire, upstream: FakeUpstream, conversation: str
+def test_an_unanswered_call_gets_a_placeholder_output(
+    http: HttpClient, upstream: FakeUpstream, conversation: str
 ) -> None:
     script = [call(0, "{}", "call_1", "weather"), *ending("tool_calls")]
-    wire.create(model=upstream.model(script), input="Weather?", tools=[WEATHER], conversation=conversation)
+    http.create(model=upstream.model(script), input="Weather?", tools=[WEATHER], conversation=conversation)
     model = upstream.model(say("Fine."))
-    assert wire.create(model=model, input="Never mind.", conversation=conversation).status == 200
+    assert http.create(model=model, input="Never mind.", conversation=conversation).status == 200
     messages = upstream.calls(model)[0].messages
     check_chat(messages)
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "user"]
 
 
 @pytest.mark.parametrize("victim", ["function_call", "function_call_output"])
-def test_a_deleted_half_of_a_call_does_not_brick_the_conversation(
-    client: OpenAI, wire: Wire, upstream: FakeUpstream, conversation: str, victim: str
+def test_a_deleted_half_of_a_call_does_not_block_the_conversation(
+    client: OpenAI, http: HttpClient, upstream: FakeUpstream, conversation: str, victim: str
 ) -> None:
     given: list[Any] = [
         user("Weather?"),
@@ -299,12 +301,12 @@ def test_a_deleted_half_of_a_call_does_not_brick_the_conversation(
     doomed = next(item for item in added.data if item.type == victim)
     client.conversations.items.delete(doomed.id or "", conversation_id=conversation)
     model = upstream.model(say("Fine."))
-    assert wire.create(model=model, input="And?", conversation=conversation).status == 200
+    assert http.create(model=model, input="And?", conversation=conversation).status == 200
     check_chat(upstream.calls(model)[0].messages)
 
 
 def check_chat(messages: list[Json]) -> None:
-    """What strict upstreams insist on: every call answered right behind it, and no answer without its call."""
+    """Check what strict upstreams require: every call is followed by its output, and every output follows its call."""
     open_calls: list[str] = []
     for message in messages:
         if message["role"] == "tool":
@@ -317,23 +319,23 @@ def check_chat(messages: list[Json]) -> None:
     assert all(a["role"] != b["role"] or a["role"] == "tool" for a, b in itertools.pairwise(messages))
 
 
-# -- one at a time
+# -- the lock
 
 
-def test_a_second_run_is_refused_and_told_who_runs(
-    client: OpenAI, wire: Wire, upstream: FakeUpstream, conversation: str
+def test_a_second_run_is_refused_with_the_id_of_the_first(
+    client: OpenAI, http: HttpClient, upstream: FakeUpstream, conversation: str
 ) -> None:
     gate = Gate()
-    stream = wire.stream(model=upstream.model([gate, *say("Hi.")]), input="Hi", conversation=conversation)
-    running = events.read(stream.frame())["response"]["id"]
+    stream = http.stream(model=upstream.model([gate, *say("Hi.")]), input="Hi", conversation=conversation)
+    running = events.read(stream.read_frame())["response"]["id"]
     added = {"items": [user("x")]}
-    item = wire.get(f"/v1/conversations/{conversation}/items").json()["data"][0]["id"]
+    item = http.get(f"/v1/conversations/{conversation}/items").json()["data"][0]["id"]
     model = upstream.model()
     for answer in (
-        wire.create(model=model, input="Me too", conversation=conversation),
-        wire.create(model=model, input="Me too", conversation=conversation, background=True),
-        wire.post(f"/v1/conversations/{conversation}/items", added),
-        wire.delete(f"/v1/conversations/{conversation}/items/{item}"),
+        http.create(model=model, input="Me too", conversation=conversation),
+        http.create(model=model, input="Me too", conversation=conversation, background=True),
+        http.post(f"/v1/conversations/{conversation}/items", added),
+        http.delete(f"/v1/conversations/{conversation}/items/{item}"),
     ):
         assert answer.status == 400
         assert answer.error["code"] == "conversation_locked"
@@ -343,82 +345,84 @@ def test_a_second_run_is_refused_and_told_who_runs(
         client.responses.create(model=model, input="Me too", conversation=conversation)
     assert refused.value.code == "conversation_locked"
     assert upstream.calls(model) == []
-    assert wire.said(conversation) == [("user", "Hi")]
-    # reading, and renaming, is free
-    assert wire.post(f"/v1/conversations/{conversation}", {"metadata": {"a": "b"}}).status == 200
+    assert http.list_messages(conversation) == [("user", "Hi")]
+    # Reading and changing the metadata need no lock.
+    assert http.post(f"/v1/conversations/{conversation}", {"metadata": {"a": "b"}}).status == 200
     gate.open()
-    stream.until("response.completed")
-    assert wire.create(model=model, input="Me too", conversation=conversation).status == 200
+    stream.read_through("response.completed")
+    assert http.create(model=model, input="Me too", conversation=conversation).status == 200
 
 
 @pytest.mark.parametrize("ending_", ["completed", "failed", "cancelled", "incomplete"])
-def test_every_end_frees_the_conversation(wire: Wire, upstream: FakeUpstream, conversation: str, ending_: str) -> None:
+def test_every_outcome_unlocks_the_conversation(
+    http: HttpClient, upstream: FakeUpstream, conversation: str, ending_: str
+) -> None:
     scripts: dict[str, Any] = {
         "completed": say("Hi."),
         "failed": [Refuse(400)],
         "cancelled": [text("Hi"), HANG],
         "incomplete": [text("Hi"), *ending("length")],
     }
-    stream = wire.stream(model=upstream.model(scripts[ending_]), input="Hi", conversation=conversation)
+    stream = http.stream(model=upstream.model(scripts[ending_]), input="Hi", conversation=conversation)
     if ending_ == "cancelled":
-        response_id = events.read(stream.until("response.output_text.delta")[0])["response"]["id"]
-        wire.post(f"/v1/responses/{response_id}/cancel")
-    stream.until(f"response.{ending_}")
-    assert wire.create(model=upstream.model(), input="Next", conversation=conversation).status == 200
+        response_id = events.read(stream.read_through("response.output_text.delta")[0])["response"]["id"]
+        http.post(f"/v1/responses/{response_id}/cancel")
+    stream.read_through(f"response.{ending_}")
+    assert http.create(model=upstream.model(), input="Next", conversation=conversation).status == 200
 
 
-def test_the_lock_is_the_conversations_alone(wire: Wire, client: OpenAI, upstream: FakeUpstream) -> None:
+def test_a_locked_conversation_does_not_lock_others(http: HttpClient, client: OpenAI, upstream: FakeUpstream) -> None:
     gate = Gate()
     model = upstream.model([gate, *say("Hi.")])
     conversations = [client.conversations.create().id for _ in range(3)]
-    streams = [wire.stream(model=model, input="Hi", conversation=each) for each in conversations]
+    streams = [http.stream(model=model, input="Hi", conversation=each) for each in conversations]
     gate.open()
     for stream in streams:
-        stream.until("response.completed")
+        stream.read_through("response.completed")
 
 
 # -- repeats
 
 
-def test_an_item_that_is_already_there_is_not_added_again(wire: Wire, conversation: str) -> None:
+def test_an_existing_item_is_not_added_again(http: HttpClient, conversation: str) -> None:
     path = f"/v1/conversations/{conversation}/items"
-    first = wire.post(path, {"items": [user("one", id="msg_1"), user("two", id="msg_2")]}).json()
-    again = wire.post(path, {"items": [user("two", id="msg_2"), user("three", id="msg_3")]})
+    first = http.post(path, {"items": [user("one", id="msg_1"), user("two", id="msg_2")]}).json()
+    again = http.post(path, {"items": [user("two", id="msg_2"), user("three", id="msg_3")]})
     assert again.status == 200
     assert [item["id"] for item in again.json()["data"]] == ["msg_2", "msg_3"]
     assert again.json()["data"][0] == first["data"][1]
-    assert [words for _, words in wire.said(conversation)] == ["one", "two", "three"]
+    assert [words for _, words in http.list_messages(conversation)] == ["one", "two", "three"]
 
 
-def test_resending_the_whole_history_changes_nothing(wire: Wire, upstream: FakeUpstream, conversation: str) -> None:
-    """As clients do that keep their own list of items and send all of it every turn."""
-    wire.create(model=upstream.model(say("Four.")), input="2+2?", conversation=conversation)
-    history = wire.get(f"/v1/conversations/{conversation}/items?order=asc").json()["data"]
+def test_resending_the_whole_history_adds_no_item(http: HttpClient, upstream: FakeUpstream, conversation: str) -> None:
+    """Some clients keep their own list of items and send all of it in every turn."""
+    http.create(model=upstream.model(say("Four.")), input="2+2?", conversation=conversation)
+    history = http.get(f"/v1/conversations/{conversation}/items?order=asc").json()["data"]
     model = upstream.model(say("Six."))
-    wire.create(model=model, input=[*history, user("3+3?")], conversation=conversation)
+    http.create(model=model, input=[*history, user("3+3?")], conversation=conversation)
     assert [message["content"] for message in upstream.calls(model)[0].messages] == ["2+2?", "Four.", "3+3?"]
-    assert [words for _, words in wire.said(conversation)] == ["2+2?", "Four.", "3+3?", "Six."]
+    assert [words for _, words in http.list_messages(conversation)] == ["2+2?", "Four.", "3+3?", "Six."]
 
 
-def test_the_same_item_may_be_in_two_conversations(wire: Wire, client: OpenAI) -> None:
+def test_the_same_item_may_be_in_two_conversations(http: HttpClient, client: OpenAI) -> None:
     for conversation in (client.conversations.create().id, client.conversations.create().id):
-        answer = wire.post(f"/v1/conversations/{conversation}/items", {"items": [user("one", id="msg_shared")]})
+        answer = http.post(f"/v1/conversations/{conversation}/items", {"items": [user("one", id="msg_shared")]})
         assert answer.status == 200
-        assert wire.said(conversation) == [("user", "one")]
+        assert http.list_messages(conversation) == [("user", "one")]
 
 
-def test_a_server_takes_its_own_items_back_even_where_it_kept_nothing(wire: Wire, upstream: FakeUpstream) -> None:
+def test_output_items_of_an_unstored_response_are_accepted_as_input(http: HttpClient, upstream: FakeUpstream) -> None:
     script = [call(0, "{}", "call_1", "weather"), *ending("tool_calls")]
     model = upstream.model(script, say("Sunny."))
-    first = wire.create(model=model, input="Weather?", tools=[WEATHER], store=False).json()
+    first = http.create(model=model, input="Weather?", tools=[WEATHER], store=False).json()
     history = [user("Weather?"), *first["output"], {"type": "function_call_output", "call_id": "call_1", "output": "x"}]
-    answer = wire.create(model=model, input=history, tools=[WEATHER], store=False)
+    answer = http.create(model=model, input=history, tools=[WEATHER], store=False)
     assert answer.json()["output"][0]["content"][0]["text"] == "Sunny."
 
 
-def test_a_response_may_go_on_without_new_input(wire: Wire, upstream: FakeUpstream, conversation: str) -> None:
-    wire.post(f"/v1/conversations/{conversation}/items", {"items": [user("2+2?")]})
+def test_a_turn_without_new_input_is_accepted(http: HttpClient, upstream: FakeUpstream, conversation: str) -> None:
+    http.post(f"/v1/conversations/{conversation}/items", {"items": [user("2+2?")]})
     model = upstream.model(say("Four."))
-    assert wire.create(model=model, conversation=conversation).status == 200
+    assert http.create(model=model, conversation=conversation).status == 200
     assert upstream.calls(model)[0].messages == [{"role": "user", "content": "2+2?"}]
-    assert [words for _, words in wire.said(conversation)] == ["2+2?", "Four."]
+    assert [words for _, words in http.list_messages(conversation)] == ["2+2?", "Four."]

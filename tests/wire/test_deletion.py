@@ -1,4 +1,4 @@
-"""Deleting and expiring: hidden at once, erased from the file, and nothing that still runs is hurt (D18)."""
+"""Deletion and expiry: data is hidden at once, then erased from the file, and running responses go on (D18)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from openai import NotFoundError, OpenAI
 
+from tests.support.http_client import HttpClient
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Gate, ending, say, text
 from tests.wire import events
 from tests.wire.conftest import Servers
-from tests.wire.raw import Wire
 
 
 def is_on_disk(server: OutliveServer, words: str) -> bool:
-    """Whether the words are in any file of the server, as they are or as the other end of a page."""
+    """Return True if the words are in any file of the server."""
     return any(words.encode() in path.read_bytes() for path in Path(server.folder).iterdir() if path.is_file())
 
 
@@ -28,9 +28,9 @@ def wait_erased(server: OutliveServer, words: str) -> None:
         time.sleep(0.05)
 
 
-def test_a_deleted_response_is_gone_for_everybody(client: OpenAI, wire: Wire, upstream: FakeUpstream) -> None:
+def test_a_deleted_response_is_not_found_by_any_route(client: OpenAI, http: HttpClient, upstream: FakeUpstream) -> None:
     made = client.responses.create(model=upstream.model(), input="Hi")
-    answer = wire.delete(f"/v1/responses/{made.id}")
+    answer = http.delete(f"/v1/responses/{made.id}")
     assert answer.json() == {"id": made.id, "object": "response", "deleted": True}
     for method, path in (
         ("GET", ""),
@@ -39,13 +39,13 @@ def test_a_deleted_response_is_gone_for_everybody(client: OpenAI, wire: Wire, up
         ("POST", "/cancel"),
         ("DELETE", ""),
     ):
-        assert wire.ask(method, f"/v1/responses/{made.id}{path}").status == 404
-    assert made.id not in wire.get("/v1/responses?limit=100").body.decode()
+        assert http.request(method, f"/v1/responses/{made.id}{path}").status == 404
+    assert made.id not in http.get("/v1/responses?limit=100").body.decode()
     with pytest.raises(NotFoundError):
         client.responses.delete(made.id)
 
 
-def test_deleted_words_are_not_found_in_the_file_either(
+def test_a_deleted_response_is_erased_from_the_file(
     client: OpenAI, server: OutliveServer, upstream: FakeUpstream
 ) -> None:
     model = upstream.model(say("canary-in-the-output ", "and more"))
@@ -62,7 +62,7 @@ def test_deleted_words_are_not_found_in_the_file_either(
         wait_erased(server, canary)
 
 
-def test_a_deleted_item_is_not_found_in_the_file_either(client: OpenAI, server: OutliveServer) -> None:
+def test_a_deleted_item_is_erased_from_the_file(client: OpenAI, server: OutliveServer) -> None:
     conversation = client.conversations.create()
     item: Any = {"role": "user", "content": "canary-in-item"}
     added = client.conversations.items.create(conversation.id, items=[item])
@@ -71,28 +71,28 @@ def test_a_deleted_item_is_not_found_in_the_file_either(client: OpenAI, server: 
     wait_erased(server, "canary-in-item")
 
 
-def test_deleting_a_running_response_cancels_it_first(wire: Wire, upstream: FakeUpstream) -> None:
+def test_deleting_a_running_response_cancels_it_first(http: HttpClient, upstream: FakeUpstream) -> None:
     model = upstream.model([text("Once "), HANG])
-    stream = wire.stream(model=model, input="Hi")
-    frames = stream.until("response.output_text.delta")
+    stream = http.stream(model=model, input="Hi")
+    frames = stream.read_through("response.output_text.delta")
     response_id = events.read(frames[0])["response"]["id"]
-    assert wire.delete(f"/v1/responses/{response_id}").status == 200
-    upstream.calls(model)[0].wait_left(5)
-    assert wire.get(f"/v1/responses/{response_id}").status == 404
+    assert http.delete(f"/v1/responses/{response_id}").status == 200
+    upstream.calls(model)[0].wait_disconnected()
+    assert http.get(f"/v1/responses/{response_id}").status == 404
     told = [events.read(frame) for frame in frames]
-    last = events.read(stream.until("response.cancelled")[-1])
+    last = events.read(stream.read_through("response.cancelled")[-1])
     assert last["sequence_number"] > told[-1]["sequence_number"]
 
 
-def test_items_that_are_in_a_conversation_stay_there(
-    client: OpenAI, wire: Wire, server: OutliveServer, upstream: FakeUpstream
+def test_items_of_a_deleted_response_stay_in_its_conversation(
+    client: OpenAI, http: HttpClient, server: OutliveServer, upstream: FakeUpstream
 ) -> None:
     conversation = client.conversations.create().id
     made = client.responses.create(
         model=upstream.model(say("kept-answer")), input="kept-question", conversation=conversation
     )
     client.responses.delete(made.id)
-    assert wire.said(conversation) == [("user", "kept-question"), ("assistant", "kept-answer")]
+    assert http.list_messages(conversation) == [("user", "kept-question"), ("assistant", "kept-answer")]
     model = upstream.model()
     client.responses.create(model=model, input="And?", conversation=conversation)
     assert [message["content"] for message in upstream.calls(model)[0].messages] == [
@@ -106,60 +106,62 @@ def test_items_that_are_in_a_conversation_stay_there(
 
 
 def test_a_response_in_a_deleted_conversation_still_ends_normally(
-    client: OpenAI, wire: Wire, upstream: FakeUpstream
+    client: OpenAI, http: HttpClient, upstream: FakeUpstream
 ) -> None:
     conversation = client.conversations.create().id
     client.responses.create(model=upstream.model(say("Four.")), input="2+2?", conversation=conversation)
     gate = Gate()
     model = upstream.model([text("Once "), gate, text("upon."), *ending()])
-    stream = wire.stream(model=model, input="A story!", conversation=conversation)
-    frames = stream.until("response.output_text.delta")
+    stream = http.stream(model=model, input="A story!", conversation=conversation)
+    frames = stream.read_through("response.output_text.delta")
     client.conversations.delete(conversation)
     gate.open()
-    final = events.read_all(b"".join(frames) + stream.rest())[-1]["response"]
+    final = events.read_all(b"".join(frames) + stream.read_rest())[-1]["response"]
     assert final["status"] == "completed"
     assert final["output"][0]["content"][0]["text"] == "Once upon."
-    assert wire.get(f"/v1/responses/{final['id']}").json() == final
-    assert wire.get(f"/v1/conversations/{conversation}").status == 404
-    assert wire.get(f"/v1/conversations/{conversation}/items").status == 404
-    answer = wire.create(model=upstream.model(), input="?", previous_response_id=final["id"])
-    assert answer.error["code"] == "previous_response_not_found"  # its past is gone: never a shorter one
+    assert http.get(f"/v1/responses/{final['id']}").json() == final
+    assert http.get(f"/v1/conversations/{conversation}").status == 404
+    assert http.get(f"/v1/conversations/{conversation}/items").status == 404
+    answer = http.create(model=upstream.model(), input="?", previous_response_id=final["id"])
+    assert answer.error["code"] == "previous_response_not_found"  # refused, because its history is incomplete
 
 
-def test_a_run_that_needs_a_deleted_parent_goes_on(client: OpenAI, wire: Wire, upstream: FakeUpstream) -> None:
+def test_a_run_continues_after_its_parent_is_deleted(client: OpenAI, http: HttpClient, upstream: FakeUpstream) -> None:
     parent = client.responses.create(model=upstream.model(say("Four.")), input="2+2?")
     gate = Gate()
     model = upstream.model([gate, *say("Six.")])
-    stream = wire.stream(model=model, input="3+3?", previous_response_id=parent.id)
-    stream.until("response.created")
+    stream = http.stream(model=model, input="3+3?", previous_response_id=parent.id)
+    stream.read_through("response.created")
     client.responses.delete(parent.id)
     gate.open()
-    stream.until("response.completed")
+    stream.read_through("response.completed")
     assert len(upstream.calls(model)[0].messages) == 3
 
 
 @pytest.fixture
 def forgetful(servers: Servers) -> OutliveServer:
-    """A response is kept for about a second and a half after its last use."""
+    """A server that keeps a response for about a second and a half after its last use."""
     return servers("--response-days", "0.0000174", "--sweep-seconds", "0.1")
 
 
-def test_what_is_not_used_expires_and_what_is_used_does_not(forgetful: OutliveServer, upstream: FakeUpstream) -> None:
-    with Wire(forgetful.port) as wire:
-        conversation = wire.post("/v1/conversations", {}).json()["id"]
-        wire.create(model=upstream.model(say("stays")), input="stays, too", conversation=conversation)
-        idle = wire.create(model=upstream.model(say("short-lived canary")), input="Hi").json()["id"]
-        root = wire.create(model=upstream.model(say("a0")), input="q0").json()["id"]
+def test_unused_responses_expire_and_parents_and_conversations_stay(
+    forgetful: OutliveServer, upstream: FakeUpstream
+) -> None:
+    with HttpClient(forgetful.port) as http:
+        conversation = http.post("/v1/conversations", {}).json()["id"]
+        http.create(model=upstream.model(say("stays")), input="stays, too", conversation=conversation)
+        idle = http.create(model=upstream.model(say("short-lived canary")), input="Hi").json()["id"]
+        root = http.create(model=upstream.model(say("a0")), input="q0").json()["id"]
         parent = root
         deadline = time.monotonic() + 10
-        while wire.get(f"/v1/responses/{idle}").status != 404:
+        while http.get(f"/v1/responses/{idle}").status != 404:
             assert time.monotonic() < deadline
-            answer = wire.create(model=upstream.model(say("a")), input="q", previous_response_id=parent)
+            answer = http.create(model=upstream.model(say("a")), input="q", previous_response_id=parent)
             assert answer.status == 200
             parent = answer.json()["id"]
             time.sleep(0.1)
-        # being a parent has renewed the whole chain
-        assert wire.get(f"/v1/responses/{root}").status == 200
+        # Using a response as a parent renews its whole chain.
+        assert http.get(f"/v1/responses/{root}").status == 200
         wait_erased(forgetful, "short-lived canary")
-        # conversations are kept for ever, and their items with them
-        assert wire.said(conversation) == [("user", "stays, too"), ("assistant", "stays")]
+        # Conversations and their items are kept for ever.
+        assert http.list_messages(conversation) == [("user", "stays, too"), ("assistant", "stays")]

@@ -7,22 +7,22 @@ from collections.abc import Iterator
 import pytest
 from openai import NotFoundError, OpenAI
 
+from tests.support.http_client import HttpClient
 from tests.support.upstream import HANG, FakeUpstream, Gate, Refuse, Step, ending, say, text
 from tests.wire import events
 from tests.wire.conftest import Servers
-from tests.wire.raw import Wire
 
 
 @pytest.fixture(scope="module")
-def own(servers: Servers) -> Iterator[Wire]:
-    """A server that nobody else's responses are on."""
-    with Wire(servers("--log-level", "debug").port) as wire:
-        yield wire
+def own(servers: Servers) -> Iterator[HttpClient]:
+    """A server of its own, without responses of other tests."""
+    with HttpClient(servers("--log-level", "debug").port) as http:
+        yield http
 
 
 @pytest.fixture(scope="module")
-def made(own: Wire, upstream: FakeUpstream) -> dict[str, str]:
-    """One response in every status, in the order in which they were made, by their status."""
+def made(own: HttpClient, upstream: FakeUpstream) -> dict[str, str]:
+    """The ids of one response in every status, in the order of their creation."""
     scripts: dict[str, list[Step]] = {
         "completed": say("Hi."),
         "failed": [Refuse(400)],
@@ -35,7 +35,7 @@ def made(own: Wire, upstream: FakeUpstream) -> dict[str, str]:
         body = {"model": upstream.model(script), "input": "Hi", "instructions": "Be brief.", "metadata": {"k": status}}
         response_id = own.create(background=True, **body).json()["id"]
         if status == "in_progress":
-            own.follow(response_id).until("response.output_text.delta")
+            own.follow(response_id).read_through("response.output_text.delta")
         elif status == "cancelled":
             own.post(f"/v1/responses/{response_id}/cancel")
         else:
@@ -44,7 +44,7 @@ def made(own: Wire, upstream: FakeUpstream) -> dict[str, str]:
     return ids
 
 
-def test_responses_are_listed_newest_first(own: Wire, made: dict[str, str]) -> None:
+def test_responses_are_listed_newest_first(own: HttpClient, made: dict[str, str]) -> None:
     page = own.get("/v1/responses").json()
     assert page["object"] == "list" and page["has_more"] is False
     assert [each["id"] for each in page["data"]] == [*made.values()][::-1]
@@ -52,7 +52,7 @@ def test_responses_are_listed_newest_first(own: Wire, made: dict[str, str]) -> N
     assert (page["first_id"], page["last_id"]) == (made["in_progress"], made["completed"])
 
 
-def test_list_elements_leave_out_what_may_be_long(own: Wire, made: dict[str, str]) -> None:
+def test_listed_responses_omit_long_fields(own: HttpClient, made: dict[str, str]) -> None:
     for each in own.get("/v1/responses").json()["data"]:
         assert not {"output", "tools", "instructions"} & set(each)
         assert each["metadata"] == {"k": each["status"]}
@@ -61,7 +61,7 @@ def test_list_elements_leave_out_what_may_be_long(own: Wire, made: dict[str, str
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-def test_responses_are_paged_both_ways(own: Wire, made: dict[str, str], order: str) -> None:
+def test_responses_are_paged_in_both_orders(own: HttpClient, made: dict[str, str], order: str) -> None:
     found: list[str] = []
     query = f"/v1/responses?limit=2&order={order}"
     page = own.get(query).json()
@@ -74,7 +74,7 @@ def test_responses_are_paged_both_ways(own: Wire, made: dict[str, str], order: s
 
 
 @pytest.mark.parametrize("query", ["status=failed&status=cancelled", "status[]=failed&status[]=cancelled"])
-def test_responses_are_found_by_status(own: Wire, made: dict[str, str], query: str) -> None:
+def test_responses_are_filtered_by_status(own: HttpClient, made: dict[str, str], query: str) -> None:
     found = [each["id"] for each in own.get(f"/v1/responses?{query}").json()["data"]]
     assert found == [made["cancelled"], made["failed"]]
     assert [each["id"] for each in own.get("/v1/responses?status=in_progress").json()["data"]] == [made["in_progress"]]
@@ -83,31 +83,31 @@ def test_responses_are_found_by_status(own: Wire, made: dict[str, str], query: s
 @pytest.mark.parametrize(
     ("query", "param"), [("status=done", "status"), ("after=resp_unknown", "after"), ("limit=0", "limit")]
 )
-def test_a_list_that_makes_no_sense_is_refused(own: Wire, query: str, param: str) -> None:
+def test_invalid_list_parameters_are_refused(own: HttpClient, query: str, param: str) -> None:
     answer = own.get(f"/v1/responses?{query}")
     assert answer.status == 400
     assert answer.error["param"] == param
 
 
-def test_a_page_opened_again_finds_the_answer_still_running(client: OpenAI, wire: Wire, upstream: FakeUpstream) -> None:
+def test_a_reloaded_page_finds_its_running_response(client: OpenAI, http: HttpClient, upstream: FakeUpstream) -> None:
     conversation = client.conversations.create().id
-    wire.create(model=upstream.model(say("Four.")), input="2+2?", conversation=conversation)
+    http.create(model=upstream.model(say("Four.")), input="2+2?", conversation=conversation)
     gate = Gate()
     model = upstream.model([text("Once "), gate, text("upon."), *ending()])
-    first = wire.stream(model=model, input="A story!", conversation=conversation)
-    first.until("response.output_text.delta")
+    first = http.stream(model=model, input="A story!", conversation=conversation)
+    first.read_through("response.output_text.delta")
     first.close()
-    # the page is opened again: it shows the question, and finds who answers it
-    assert wire.said(conversation)[-1] == ("user", "A story!")
+    # A reloaded page shows the question, and finds the response that answers it.
+    assert http.list_messages(conversation)[-1] == ("user", "A story!")
     query = f"/v1/responses?conversation={conversation}&status=queued&status=in_progress"
-    (running,) = wire.get(query).json()["data"]
-    stream = wire.follow(running["id"])
+    (running,) = http.get(query).json()["data"]
+    stream = http.follow(running["id"])
     gate.open()
-    assert events.text_of(events.read_all(stream.rest())) == "Once upon."
-    assert wire.get(query).json()["data"] == []
+    assert events.text_of(events.read_all(stream.read_rest())) == "Once upon."
+    assert http.get(query).json()["data"] == []
 
 
-def test_conversations_are_listed_newest_first(own: Wire) -> None:
+def test_conversations_are_listed_newest_first(own: HttpClient) -> None:
     ids = [own.post("/v1/conversations", {"metadata": {"n": str(n)}}).json()["id"] for n in range(5)]
     page = own.get("/v1/conversations?limit=3").json()
     assert [each["id"] for each in page["data"]] == ids[:1:-1]
@@ -120,7 +120,7 @@ def test_conversations_are_listed_newest_first(own: Wire) -> None:
     assert ids[2] not in own.get("/v1/conversations").body.decode()
 
 
-def test_models_are_the_upstreams(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_the_models_are_those_of_the_upstream(client: OpenAI, upstream: FakeUpstream) -> None:
     assert [model.id for model in client.models.list()] == upstream.models
     assert client.models.retrieve("first-model").object == "model"
     with pytest.raises(NotFoundError):

@@ -1,4 +1,4 @@
-"""Plain, streamed, background, both; stored or not; after a conversation, after a response, or after nothing."""
+"""All combinations of modes: plain, streamed and background; stored or not; in a conversation, a chain, or neither."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
 from openai.types.responses import Response
 
+from tests.support.http_client import HttpClient, Json
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, say
 from tests.wire import events
-from tests.wire.raw import Json, Wire
 
 MODES: dict[str, Json] = {
     "plain": {},
@@ -24,7 +24,7 @@ CONTEXTS = ("conversation", "previous_response_id", "neither")
 
 
 class Told:
-    """What a client was told: the events, if it streamed, and the response as it ended."""
+    """The outcome for a client: the events, if it streamed, and the ended response."""
 
     def __init__(self, final: Json, streamed: list[Json] | None) -> None:
         self.final = final
@@ -74,7 +74,7 @@ def sdk(request: pytest.FixtureRequest, server: OutliveServer) -> Any:
 
 
 def begin(client: OpenAI, upstream: FakeUpstream, context: str) -> Json:
-    """An earlier turn, and the field that goes on from it."""
+    """Create an earlier turn and return the field that continues it."""
     model = upstream.model(say("Four."))
     if context == "conversation":
         conversation = client.conversations.create()
@@ -91,8 +91,8 @@ EARLIER = [{"role": "user", "content": "What is 2+2?"}, {"role": "assistant", "c
 @pytest.mark.parametrize("context", CONTEXTS)
 @pytest.mark.parametrize("store", [True, False], ids=["stored", "not_stored"])
 @pytest.mark.parametrize("mode", MODES)
-def test_every_combination_works_or_is_refused_by_one_path(
-    sdk: Any, client: OpenAI, wire: Wire, upstream: FakeUpstream, mode: str, store: bool, context: str
+def test_every_combination_of_modes_works_or_is_refused(
+    sdk: Any, client: OpenAI, http: HttpClient, upstream: FakeUpstream, mode: str, store: bool, context: str
 ) -> None:
     earlier = begin(client, upstream, context)
     model = upstream.model(say("And ", "3+3 ", "is six."))
@@ -125,7 +125,7 @@ def test_every_combination_works_or_is_refused_by_one_path(
     assert len(asked) == 1
     assert asked[0].messages == [*(EARLIER if earlier else []), {"role": "user", "content": "And 3+3?"}]
 
-    found = wire.get(f"/v1/responses/{told.final['id']}")
+    found = http.get(f"/v1/responses/{told.final['id']}")
     if store:
         assert found.json() == wire_form(found.json(), told.final)
         assert found.headers.get("openai-poll-after-ms") is None
@@ -145,41 +145,41 @@ def items_of(client: OpenAI, earlier: Json) -> list[str]:
 
 
 def wire_form(found: Json, told: Json) -> Json:
-    """What the SDK read, without the fields that its own classes add as null."""
+    """Return the object that the SDK read, without the null fields that its classes add."""
     return {name: value for name, value in told.items() if name in found or value is not None}
 
 
 @pytest.mark.parametrize("mode", ["plain", "stream"])
 @pytest.mark.parametrize("path", ["", "/cancel", "/input_items"])
-def test_what_is_not_stored_is_not_found(
-    client: OpenAI, wire: Wire, upstream: FakeUpstream, mode: str, path: str
+def test_an_unstored_response_is_not_found(
+    client: OpenAI, http: HttpClient, upstream: FakeUpstream, mode: str, path: str
 ) -> None:
     model = upstream.model(say("Gone."))
     told = SyncSdk(str(client.base_url)).create(model=model, input="Hi", store=False, **MODES[mode])
     method = "POST" if path == "/cancel" else "GET"
-    answer = wire.ask(method, f"/v1/responses/{told.final['id']}{path}")
+    answer = http.request(method, f"/v1/responses/{told.final['id']}{path}")
     assert answer.status == 404
     assert answer.error["type"] == "invalid_request_error"
-    assert wire.delete(f"/v1/responses/{told.final['id']}").status == 404
-    assert told.final["id"] not in wire.get("/v1/responses?limit=100").body.decode()
+    assert http.delete(f"/v1/responses/{told.final['id']}").status == 404
+    assert told.final["id"] not in http.get("/v1/responses?limit=100").body.decode()
 
 
-def test_what_is_not_stored_cannot_be_a_parent(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_an_unstored_response_is_refused_as_a_parent(client: OpenAI, upstream: FakeUpstream) -> None:
     made = client.responses.create(model=upstream.model(say("Gone.")), input="Hi", store=False)
     with pytest.raises(BadRequestError) as refused:
         client.responses.create(model=upstream.model(), input="And?", previous_response_id=made.id)
     assert refused.value.code == "previous_response_not_found"
 
 
-def test_an_idempotency_key_needs_something_stored(wire: Wire, upstream: FakeUpstream) -> None:
+def test_an_idempotency_key_with_store_false_is_refused(http: HttpClient, upstream: FakeUpstream) -> None:
     model = upstream.model()
-    answer = wire.post("/v1/responses", {"model": model, "input": "Hi", "store": False}, idempotency_key="k1")
+    answer = http.post("/v1/responses", {"model": model, "input": "Hi", "store": False}, idempotency_key="k1")
     assert answer.status == 400
     assert answer.error["param"] == "Idempotency-Key"
     assert upstream.calls(model) == []
 
 
-def test_a_conversation_and_a_parent_exclude_each_other(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_a_conversation_with_a_parent_is_refused(client: OpenAI, upstream: FakeUpstream) -> None:
     conversation = client.conversations.create()
     with pytest.raises(BadRequestError) as refused:
         client.responses.create(
@@ -197,7 +197,7 @@ def test_an_unknown_conversation_is_not_found(client: OpenAI, upstream: FakeUpst
     assert upstream.calls(model) == []
 
 
-def test_a_conversation_may_be_given_as_an_object(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_a_conversation_object_is_accepted(client: OpenAI, upstream: FakeUpstream) -> None:
     conversation = client.conversations.create()
     made = client.responses.create(model=upstream.model(), input="Hi", conversation={"id": conversation.id})
     assert made.conversation is not None and made.conversation.id == conversation.id
@@ -212,7 +212,7 @@ def test_instructions_are_not_inherited(client: OpenAI, upstream: FakeUpstream) 
     assert [message["role"] for message in upstream.calls(model)[0].messages] == ["user", "assistant", "user"]
 
 
-def test_fields_are_echoed_and_passed_on(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_fields_are_echoed_and_sent_to_the_upstream(client: OpenAI, upstream: FakeUpstream) -> None:
     model = upstream.model(say("Yes."))
     made = client.responses.create(
         model=model,
@@ -237,7 +237,7 @@ def test_fields_are_echoed_and_passed_on(client: OpenAI, upstream: FakeUpstream)
     assert (body["temperature"], body["top_p"], body["top_k"]) == (0.5, 0.25, 7)
     assert body.get("max_completion_tokens", body.get("max_tokens")) == 64
     assert (body["reasoning_effort"], body["verbosity"], body["user"]) == ("low", "low", "somebody")
-    assert "parallel_tool_calls" not in body  # there are no tools
+    assert "parallel_tool_calls" not in body  # only sent with tools
 
 
 @pytest.mark.parametrize(
@@ -258,9 +258,11 @@ def test_fields_are_echoed_and_passed_on(client: OpenAI, upstream: FakeUpstream)
         ("stream", "yes"),
     ],
 )
-def test_what_cannot_be_honoured_is_named(wire: Wire, upstream: FakeUpstream, field: str, value: object) -> None:
+def test_fields_that_cannot_be_honoured_are_refused_by_name(
+    http: HttpClient, upstream: FakeUpstream, field: str, value: object
+) -> None:
     model = upstream.model()
-    answer = wire.create(**{"model": model, "input": "Hi", field: value})
+    answer = http.create(**{"model": model, "input": "Hi", field: value})
     assert answer.status == 400
     assert answer.error["param"].startswith(field)
     assert answer.error["type"] == "invalid_request_error"

@@ -1,4 +1,4 @@
-"""What the compliance tests of Open Responses assert, asserted here: against both kinds of names and two dialects."""
+"""The assertions of the Open Responses compliance tests, with both sets of event names and two dialects."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 
 from tests.support import anthropic_upstream as claude_says
 from tests.support.anthropic_upstream import AnthropicUpstream
+from tests.support.http_client import HttpClient
 from tests.support.open_responses import check_response, check_stream
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Refuse, Step, call, ending, reasoning, refusal, say, text
 from tests.wire.conftest import Servers
 from tests.wire.events import DONE, read, split, types
-from tests.wire.raw import Wire
 
 Json = dict[str, Any]
 
@@ -36,23 +36,25 @@ def message(role: str, content: Any) -> Json:
 
 
 class Model:
-    """A model behind some upstream, that says what a test wants to hear."""
+    """A scripted model behind either upstream."""
 
-    def __init__(self, upstream: FakeUpstream, wire: Wire, speak: Callable[..., list[Step]], call: list[Step]) -> None:
-        self.upstream, self.wire = upstream, wire
+    def __init__(
+        self, upstream: FakeUpstream, http: HttpClient, speak: Callable[..., list[Step]], call: list[Step]
+    ) -> None:
+        self.upstream, self.http = upstream, http
         self.speak, self.calling = speak, call
 
     def create(self, name: str, **body: Any) -> Json:
-        answer = self.wire.create(model=name, stream=False, **body)
+        answer = self.http.create(model=name, stream=False, **body)
         assert answer.status == 200, answer.body
         response: Json = answer.json()
         check_response(response)
         return response
 
     def stream(self, name: str, **body: Any) -> list[Json]:
-        opened = self.wire.stream(model=name, **body)
+        opened = self.http.stream(model=name, **body)
         assert opened.headers["content-type"].startswith("text/event-stream")
-        raw = opened.rest()
+        raw = opened.read_rest()
         assert raw.endswith(DONE)
         events = [read(frame) for frame in split(raw)]
         check_stream(events)
@@ -84,18 +86,18 @@ def model(
     claude: tuple[AnthropicUpstream, OutliveServer],
 ) -> Iterator[Model]:
     if request.param == "anthropic":
-        with Wire(claude[1].port) as wire:
+        with HttpClient(claude[1].port) as http:
             use = claude_says.use(0, "toolu_1", "get_weather", '{"location"', ':"X"}')
             calling = [claude_says.start(), *use, *claude_says.end("tool_use")]
-            yield Model(claude[0], wire, claude_says.say, calling)
+            yield Model(claude[0], http, claude_says.say, calling)
         return
     flags = ("--event-names", "open-responses") if "open-responses" in request.param else ()
-    with Wire(servers(*flags).port) as wire:
+    with HttpClient(servers(*flags).port) as http:
         pieces = [call(0, "", "call_1", "get_weather"), call(0, '{"location"'), call(0, ':"X"}')]
-        yield Model(upstream, wire, say, [*pieces, *ending("tool_calls")])
+        yield Model(upstream, http, say, [*pieces, *ending("tool_calls")])
 
 
-# -- the cases of the public runner
+# -- the cases of the compliance tests
 
 
 def test_basic_response(model: Model) -> None:
@@ -170,7 +172,7 @@ def test_previous_response_id(model: Model) -> None:
     assert sent.index("I am Alice.") < sent.index("Hello Alice!") < sent.index("Who am I?")
 
 
-# -- and what it says besides
+# -- further rules of the specification
 
 
 @pytest.mark.parametrize(
@@ -180,42 +182,42 @@ def test_previous_response_id(model: Model) -> None:
         (("--event-names", "open-responses"), "reasoning.delta", "reasoning.done"),
     ],
 )
-def test_reasoning_is_called_as_the_setting_says(
+def test_reasoning_events_have_the_names_of_the_setting(
     servers: Servers, upstream: FakeUpstream, flags: tuple[str, ...], delta: str, done: str
 ) -> None:
     name = upstream.model([reasoning("H"), reasoning("m."), *say("Yes.")])
-    with Wire(servers(*flags).port) as wire:
-        raw = wire.stream(model=name, input="Think.").rest()
+    with HttpClient(servers(*flags).port) as http:
+        raw = http.stream(model=name, input="Think.").read_rest()
         events = [read(frame) for frame in split(raw)]
         assert [kind for kind in types(events) if kind.startswith("reasoning")] == [delta, delta, done]
-        assert wire.follow(events[0]["response"]["id"]).rest() == raw
+        assert http.follow(events[0]["response"]["id"]).read_rest() == raw
         if flags:
             check_stream(events)
 
 
-def test_a_response_keeps_the_names_that_it_was_created_with(upstream: FakeUpstream, tmp_path: Path) -> None:
+def test_a_response_keeps_the_event_names_of_its_creation(upstream: FakeUpstream, tmp_path: Path) -> None:
     name = upstream.model([reasoning("Hm."), text("Yes"), HANG], say("Again."))
     server = OutliveServer(tmp_path, upstream.url, "--event-names", "open-responses")
-    with server, Wire(server.port) as wire:
-        frames = wire.stream(model=name, input="Think.", background=True).until("response.output_text.delta")
+    with server, HttpClient(server.port) as http:
+        frames = http.stream(model=name, input="Think.", background=True).read_through("response.output_text.delta")
         response_id = read(frames[0])["response"]["id"]
         server.kill()
         server.flags = []
         server.start()
-        raw = wire.follow(response_id).rest()
+        raw = http.follow(response_id).read_rest()
         events = [read(frame) for frame in split(raw)]
     check_stream(events)
     assert raw.startswith(b"".join(frames))
     assert "reasoning.done" in types(events) and events[-1]["type"] == "response.incomplete"
 
 
-def test_a_thought_that_is_cut_off_is_closed_under_the_same_names(servers: Servers, upstream: FakeUpstream) -> None:
+def test_interrupted_reasoning_is_closed_under_the_same_names(servers: Servers, upstream: FakeUpstream) -> None:
     name = upstream.model([reasoning("Hm."), HANG])
-    with Wire(servers("--event-names", "open-responses").port) as wire:
-        stream = wire.stream(model=name, input="Think.")
-        frames = stream.until("response.reasoning.delta")
-        wire.post(f"/v1/responses/{read(frames[0])['response']['id']}/cancel")
-        events = [read(frame) for frame in split(b"".join(frames) + stream.rest())]
+    with HttpClient(servers("--event-names", "open-responses").port) as http:
+        stream = http.stream(model=name, input="Think.")
+        frames = stream.read_through("response.reasoning.delta")
+        http.post(f"/v1/responses/{read(frames[0])['response']['id']}/cancel")
+        events = [read(frame) for frame in split(b"".join(frames) + stream.read_rest())]
     check_stream(events[:-1])
     assert types(events)[-5:] == [
         "reasoning.delta",
@@ -226,39 +228,41 @@ def test_a_thought_that_is_cut_off_is_closed_under_the_same_names(servers: Serve
     ]
 
 
-def test_refusals_failures_and_cut_off_answers_are_of_its_shape(servers: Servers, upstream: FakeUpstream) -> None:
-    with Wire(servers("--event-names", "open-responses").port) as wire:
+def test_refusals_failures_and_incomplete_answers_match_the_schemas(servers: Servers, upstream: FakeUpstream) -> None:
+    with HttpClient(servers("--event-names", "open-responses").port) as http:
         for script, last in (
             ([refusal("No."), *ending()], "completed"),
             ([text("Well"), *ending("length")], "incomplete"),
             ([Refuse(400)], "failed"),
         ):
-            raw = wire.stream(model=upstream.model(script), input="Hi").rest()
+            raw = http.stream(model=upstream.model(script), input="Hi").read_rest()
             events = [read(frame) for frame in split(raw)]
             check_stream(events)
             assert types(events)[-1] == last
 
 
-def test_background_and_queued_are_of_its_shape(servers: Servers, upstream: FakeUpstream, names: str) -> None:
+def test_background_and_queued_responses_match_the_schemas(
+    servers: Servers, upstream: FakeUpstream, names: str
+) -> None:
     flags = ("--event-names", names) if names != "openai" else ()
-    with Wire(servers(*flags).port) as wire:
-        raw = wire.stream(model=upstream.model(say("Hi")), input="Hi", background=True).rest()
+    with HttpClient(servers(*flags).port) as http:
+        raw = http.stream(model=upstream.model(say("Hi")), input="Hi", background=True).read_rest()
         events = [read(frame) for frame in split(raw)]
         check_stream(events)
         assert types(events)[:3] == ["created", "queued", "in_progress"]
-        check_response(wire.get(f"/v1/responses/{events[0]['response']['id']}").json())
+        check_response(http.get(f"/v1/responses/{events[0]['response']['id']}").json())
 
 
-def test_log_probabilities_are_of_its_shape(servers: Servers, upstream: FakeUpstream) -> None:
+def test_log_probabilities_match_the_schemas(servers: Servers, upstream: FakeUpstream) -> None:
     entry = {"token": "Hi", "logprob": -0.5, "bytes": None, "top_logprobs": [{"token": "Ho", "logprob": -0.9}]}
     piece = text("Hi")
     piece["choices"][0]["logprobs"] = {"content": [entry]}
-    with Wire(servers().port) as wire:
-        raw = wire.stream(model=upstream.model([piece, *ending()]), input="Hi", top_logprobs=1).rest()
+    with HttpClient(servers().port) as http:
+        raw = http.stream(model=upstream.model([piece, *ending()]), input="Hi", top_logprobs=1).read_rest()
         check_stream([read(frame) for frame in split(raw)])
 
 
 def test_errors_before_a_stream_have_the_envelope(servers: Servers) -> None:
-    with Wire(servers().port) as wire:
-        answer = wire.create(model="m", input="Hi", max_output_tokens=1)
+    with HttpClient(servers().port) as http:
+        answer = http.create(model="m", input="Hi", max_output_tokens=1)
         assert (answer.status, answer.error["param"]) == (400, "max_output_tokens")

@@ -1,4 +1,4 @@
-"""Real answers, of every route at least one, are what /openapi.json says they are."""
+"""Real answers, at least one of every route, match /openapi.json."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import jsonschema_rs
 import pytest
 
 from outlive.http.routes import ROUTES
+from tests.support.http_client import Answer, HttpClient, Json
 from tests.support.upstream import CUT, HANG, FakeUpstream, Refuse, call, ending, reasoning, refusal, say, text
 from tests.wire.conftest import Servers
-from tests.wire.raw import Answer, Json, Wire
 
 TOOLS = [
     {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}},
@@ -21,15 +21,15 @@ TOOLS = [
 
 
 class Described:
-    """A client that holds every answer against the document."""
+    """A client that checks every answer against the document."""
 
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
-        self.document: Json = wire.get("/openapi.json").json()
+    def __init__(self, http: HttpClient) -> None:
+        self.http = http
+        self.document: Json = http.get("/openapi.json").json()
         self.seen: set[tuple[str, str]] = set()
 
     def ask(self, method: str, path: str, body: object = None, status: int = 200, **headers: str) -> Any:
-        answer = self.wire.ask(method, path, body, **headers)
+        answer = self.http.request(method, path, body, **headers)
         assert answer.status == status, answer.body
         self.check(method, path.partition("?")[0], answer)
         return answer.json() if answer.headers["content-type"] == "application/json" else answer.body
@@ -62,14 +62,14 @@ class Described:
     def _find(self, path: str) -> str:
         if path in self.document["paths"]:
             return path
-        # The longest of those that fit: a conversation's items are no conversation.
+        # The longest template that matches: /conversations/{id}/items and not /conversations/{id}.
         patterns = {template: re.sub(r"{\w+}", ".+", template) for template in self.document["paths"]}
         return max((template for template, pattern in patterns.items() if re.fullmatch(pattern, path)), key=len)
 
 
 @pytest.fixture
-def client(wire: Wire) -> Described:
-    return Described(wire)
+def client(http: HttpClient) -> Described:
+    return Described(http)
 
 
 def test_every_route_answers_as_described(client: Described, upstream: FakeUpstream) -> None:
@@ -109,7 +109,7 @@ def test_every_route_answers_as_described(client: Described, upstream: FakeUpstr
     assert client.seen == {(route.method, route.path.replace(":path", "")) for route in ROUTES}
 
 
-def test_every_kind_of_item_and_end_is_as_described(client: Described, upstream: FakeUpstream) -> None:
+def test_every_item_type_and_outcome_is_as_described(client: Described, upstream: FakeUpstream) -> None:
     calls = [
         reasoning("Hmm."), text("I look. "), call(0, "{}", "call_1", "look"),
         call(1, '{"input": "x"}', "call_2", "note"), *ending("tool_calls"),
@@ -147,11 +147,11 @@ def test_every_refusal_is_as_described(client: Described, servers: Servers, upst
     client.ask("POST", "/v1/conversations", {"items": [], "metadata": {"a": 1}}, 400)
     client.ask("POST", "/v1/conversations", {}, idempotency_key="openapi-1")
     client.ask("POST", "/v1/conversations", {"metadata": {"a": "b"}}, 409, idempotency_key="openapi-1")
-    with Wire(servers("--api-key", "alice=sesame").port) as stranger:
+    with HttpClient(servers("--api-key", "alice=sesame").port) as stranger:
         Described(stranger).ask("GET", "/v1/responses", status=401)
 
 
-def test_a_path_that_is_a_route_by_its_own_words_allows_that_routes_methods(wire: Wire) -> None:
+def test_a_literal_path_allows_its_own_methods_and_not_those_of_an_id(http: HttpClient) -> None:
     for path in ("/v1/responses/compact", "/v1/responses/input_tokens"):
-        assert wire.ask("PUT", path).headers["allow"] == "POST"
-    assert wire.ask("PUT", "/v1/responses/resp_1").headers["allow"] == "DELETE, GET, HEAD"
+        assert http.request("PUT", path).headers["allow"] == "POST"
+    assert http.request("PUT", "/v1/responses/resp_1").headers["allow"] == "DELETE, GET, HEAD"

@@ -1,4 +1,4 @@
-"""Owners: each has keys, and none sees, chains, lists, cancels or deletes what is another's (D14, D23)."""
+"""Owners: none can see, continue, list, cancel or delete objects of another (D14, D23)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from openai import AuthenticationError, BadRequestError, NotFoundError, OpenAI
 
+from tests.support.http_client import HttpClient
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Gate, say, text
 from tests.wire import events
 from tests.wire.conftest import Servers
-from tests.wire.raw import Wire
 
 KEYS = ("--api-key", "anna=anna-key-one", "--api-key", "anna=anna-key-two", "--api-key", "bert=bert-key")
 
@@ -22,23 +22,23 @@ def guarded(servers: Servers) -> OutliveServer:
 
 
 @pytest.fixture
-def anna(guarded: OutliveServer) -> Iterator[Wire]:
-    with Wire(guarded.port, "anna-key-one") as wire:
-        yield wire
+def anna(guarded: OutliveServer) -> Iterator[HttpClient]:
+    with HttpClient(guarded.port, "anna-key-one") as http:
+        yield http
 
 
 @pytest.fixture
-def bert(guarded: OutliveServer) -> Iterator[Wire]:
-    with Wire(guarded.port, "bert-key") as wire:
-        yield wire
+def bert(guarded: OutliveServer) -> Iterator[HttpClient]:
+    with HttpClient(guarded.port, "bert-key") as http:
+        yield http
 
 
 @pytest.mark.parametrize(
     "value", [None, "", "Bearer", "Bearer wrong", "Basic anna-key-one", "anna-key-one", "Bearer ä"]
 )
-def test_without_a_valid_key_nothing_is_answered(guarded: OutliveServer, value: str | None) -> None:
+def test_a_request_without_a_valid_key_is_refused(guarded: OutliveServer, value: str | None) -> None:
     headers = {"Authorization": value.encode("latin-1").decode("latin-1")} if value is not None else {}
-    with Wire(guarded.port) as stranger:
+    with HttpClient(guarded.port) as stranger:
         for method, path in (
             ("GET", "/v1/models"),
             ("GET", "/v1/responses"),
@@ -46,14 +46,14 @@ def test_without_a_valid_key_nothing_is_answered(guarded: OutliveServer, value: 
             ("POST", "/v1/conversations"),
             ("POST", "/v1/chat/completions"),
         ):
-            answer = stranger.ask(method, path, {} if method == "POST" else None, **headers)
+            answer = stranger.request(method, path, {} if method == "POST" else None, **headers)
             assert answer.status == 401
             assert answer.error["code"] == "invalid_api_key"
         assert stranger.get("/healthz").status == 200
         assert stranger.get("/readyz").status == 200
 
 
-def test_the_sdk_is_told_that_its_key_is_wrong(guarded: OutliveServer) -> None:
+def test_the_sdk_raises_an_authentication_error_for_a_wrong_key(guarded: OutliveServer) -> None:
     with (
         OpenAI(base_url=guarded.base_url, api_key="wrong", max_retries=0) as client,
         pytest.raises(AuthenticationError),
@@ -61,35 +61,39 @@ def test_the_sdk_is_told_that_its_key_is_wrong(guarded: OutliveServer) -> None:
         client.responses.create(model="m", input="Hi")
 
 
-def test_one_owner_may_have_several_keys(guarded: OutliveServer, anna: Wire, upstream: FakeUpstream) -> None:
+def test_one_owner_may_have_several_keys(guarded: OutliveServer, anna: HttpClient, upstream: FakeUpstream) -> None:
     made = anna.create(model=upstream.model(), input="Hi").json()
-    with Wire(guarded.port, "anna-key-two") as also_anna:
+    with HttpClient(guarded.port, "anna-key-two") as also_anna:
         assert also_anna.get(f"/v1/responses/{made['id']}").json() == made
 
 
-def test_a_response_is_not_found_by_another_owner(anna: Wire, bert: Wire, upstream: FakeUpstream) -> None:
+def test_a_response_is_not_found_by_another_owner(anna: HttpClient, bert: HttpClient, upstream: FakeUpstream) -> None:
     response_id = anna.create(model=upstream.model(), input="Hi").json()["id"]
     paths = [("GET", path) for path in ("", "?stream=true", "?wait=1", "/input_items")]
     for method, path in (*paths, ("POST", "/cancel"), ("DELETE", "")):
-        theirs = bert.ask(method, f"/v1/responses/{response_id}{path}")
-        nobodys = bert.ask(method, f"/v1/responses/resp_unknown{path}")
+        theirs = bert.request(method, f"/v1/responses/{response_id}{path}")
+        nobodys = bert.request(method, f"/v1/responses/resp_unknown{path}")
         assert theirs.status == nobodys.status == 404
-        # not-yours and never-was are told in the same words
+        # The error is the same as for an id that never existed.
         assert theirs.body.replace(response_id.encode(), b"resp_unknown") == nobodys.body
     assert anna.get(f"/v1/responses/{response_id}").json()["status"] == "completed"
 
 
-def test_a_running_response_is_safe_from_another_owner(anna: Wire, bert: Wire, upstream: FakeUpstream) -> None:
+def test_a_running_response_is_safe_from_another_owner(
+    anna: HttpClient, bert: HttpClient, upstream: FakeUpstream
+) -> None:
     gate = Gate()
     stream = anna.stream(model=upstream.model([text("Once "), gate, *say("upon.")]), input="Hi")
-    response_id = events.read(stream.until("response.output_text.delta")[0])["response"]["id"]
+    response_id = events.read(stream.read_through("response.output_text.delta")[0])["response"]["id"]
     assert bert.post(f"/v1/responses/{response_id}/cancel").status == 404
     assert bert.delete(f"/v1/responses/{response_id}").status == 404
     gate.open()
-    stream.until("response.completed")
+    stream.read_through("response.completed")
 
 
-def test_nobody_chains_to_anothers_response(anna: Wire, bert: Wire, upstream: FakeUpstream) -> None:
+def test_a_response_of_another_owner_is_refused_as_a_parent(
+    anna: HttpClient, bert: HttpClient, upstream: FakeUpstream
+) -> None:
     response_id = anna.create(model=upstream.model(), input="Hi").json()["id"]
     for store in (True, False):
         answer = bert.create(model=upstream.model(), input="?", previous_response_id=response_id, store=store)
@@ -97,7 +101,9 @@ def test_nobody_chains_to_anothers_response(anna: Wire, bert: Wire, upstream: Fa
         assert answer.error["code"] == "previous_response_not_found"
 
 
-def test_a_conversation_is_not_found_by_another_owner(anna: Wire, bert: Wire, upstream: FakeUpstream) -> None:
+def test_a_conversation_is_not_found_by_another_owner(
+    anna: HttpClient, bert: HttpClient, upstream: FakeUpstream
+) -> None:
     items = [{"type": "message", "role": "user", "content": "Hi", "id": "msg_of_anna"}]
     conversation = anna.post("/v1/conversations", {"items": items}).json()["id"]
     for method, path, body in (
@@ -109,8 +115,8 @@ def test_a_conversation_is_not_found_by_another_owner(anna: Wire, bert: Wire, up
         ("GET", "/items/msg_of_anna", None),
         ("DELETE", "/items/msg_of_anna", None),
     ):
-        theirs = bert.ask(method, f"/v1/conversations/{conversation}{path}", body)
-        nobodys = bert.ask(method, f"/v1/conversations/conv_unknown{path}", body)
+        theirs = bert.request(method, f"/v1/conversations/{conversation}{path}", body)
+        nobodys = bert.request(method, f"/v1/conversations/conv_unknown{path}", body)
         assert theirs.status == nobodys.status == 404
         assert theirs.body.replace(conversation.encode(), b"conv_unknown") == nobodys.body
     for store in (True, False):
@@ -118,10 +124,10 @@ def test_a_conversation_is_not_found_by_another_owner(anna: Wire, bert: Wire, up
         answer = bert.create(model=model, input="Hi", conversation=conversation, store=store)
         assert answer.status == 404
         assert upstream.calls(model) == []
-    assert anna.said(conversation) == [("user", "Hi")]
+    assert anna.list_messages(conversation) == [("user", "Hi")]
 
 
-def test_lists_hold_ones_own_things_only(anna: Wire, bert: Wire, upstream: FakeUpstream) -> None:
+def test_lists_contain_only_the_owners_own_objects(anna: HttpClient, bert: HttpClient, upstream: FakeUpstream) -> None:
     conversation = anna.post("/v1/conversations", {}).json()["id"]
     response_id = anna.create(model=upstream.model(), input="Hi", conversation=conversation).json()["id"]
     assert response_id in anna.get("/v1/responses").body.decode()
@@ -132,19 +138,23 @@ def test_lists_hold_ones_own_things_only(anna: Wire, bert: Wire, upstream: FakeU
     assert bert.get(f"/v1/conversations?after={conversation}").status == 400
 
 
-def test_a_key_of_idempotency_is_each_owners_own(anna: Wire, bert: Wire, upstream: FakeUpstream) -> None:
+def test_idempotency_keys_are_separate_for_each_owner(
+    anna: HttpClient, bert: HttpClient, upstream: FakeUpstream
+) -> None:
     body = {"model": upstream.model(), "input": "Hi"}
-    ids = {wire.post("/v1/responses", body, idempotency_key="shared").json()["id"] for wire in (anna, bert)}
+    ids = {http.post("/v1/responses", body, idempotency_key="shared").json()["id"] for http in (anna, bert)}
     assert len(ids) == 2
-    made = {wire.post("/v1/conversations", {}, idempotency_key="shared").json()["id"] for wire in (anna, bert)}
+    made = {http.post("/v1/conversations", {}, idempotency_key="shared").json()["id"] for http in (anna, bert)}
     assert len(made) == 2
 
 
-def test_a_silent_retry_attaches_to_nobody_elses_response(anna: Wire, bert: Wire, upstream: FakeUpstream) -> None:
+def test_a_silent_retry_does_not_attach_to_another_owners_response(
+    anna: HttpClient, bert: HttpClient, upstream: FakeUpstream
+) -> None:
     gate = Gate()
     model = upstream.model([gate, *say("Hi.")])
     body = {"model": model, "input": "Hi"}
-    connection = anna.post_and_leave("/v1/responses", body, x_stainless_retry_count="0")
+    connection = anna.send("/v1/responses", body, x_stainless_retry_count="0")
     gate.wait_reached()
     connection.close()
     gate.open()
@@ -153,7 +163,7 @@ def test_a_silent_retry_attaches_to_nobody_elses_response(anna: Wire, bert: Wire
     assert len(upstream.calls(model)) == 2
 
 
-def test_the_sdk_sees_only_its_own(guarded: OutliveServer, upstream: FakeUpstream) -> None:
+def test_the_sdk_sees_only_its_owners_objects(guarded: OutliveServer, upstream: FakeUpstream) -> None:
     with (
         OpenAI(base_url=guarded.base_url, api_key="anna-key-one", max_retries=0) as anna,
         OpenAI(base_url=guarded.base_url, api_key="bert-key", max_retries=0) as bert,
@@ -168,7 +178,7 @@ def test_the_sdk_sees_only_its_own(guarded: OutliveServer, upstream: FakeUpstrea
         assert anna.responses.cancel(made.id).status == "cancelled"
 
 
-def test_no_key_is_stored_or_logged(guarded: OutliveServer, anna: Wire, upstream: FakeUpstream) -> None:
+def test_no_key_is_stored_or_logged(guarded: OutliveServer, anna: HttpClient, upstream: FakeUpstream) -> None:
     anna.create(model=upstream.model(), input="Hi")
     anna.get("/v1/responses/resp_unknown")
     for path in guarded.folder.iterdir():
@@ -176,7 +186,7 @@ def test_no_key_is_stored_or_logged(guarded: OutliveServer, anna: Wire, upstream
             assert secret not in path.read_bytes()
 
 
-def test_the_callers_key_does_not_reach_the_upstream(anna: Wire, upstream: FakeUpstream) -> None:
+def test_the_callers_key_does_not_reach_the_upstream(anna: HttpClient, upstream: FakeUpstream) -> None:
     model = upstream.model()
     anna.create(model=model, input="Hi")
     anna.post("/v1/chat/completions", {"model": model, "messages": []})
@@ -184,8 +194,6 @@ def test_the_callers_key_does_not_reach_the_upstream(anna: Wire, upstream: FakeU
         assert "anna-key-one" not in str(asked.headers)
 
 
-def test_a_stray_authorization_is_ignored_while_there_are_no_keys(
-    server: OutliveServer, upstream: FakeUpstream
-) -> None:
-    with Wire(server.port, "whatever") as wire:
-        assert wire.create(model=upstream.model(), input="Hi").status == 200
+def test_a_keyless_server_ignores_authorization_headers(server: OutliveServer, upstream: FakeUpstream) -> None:
+    with HttpClient(server.port, "whatever") as http:
+        assert http.create(model=upstream.model(), input="Hi").status == 200

@@ -1,4 +1,4 @@
-"""Parameters that decide what is shown, what may be called and what is kept."""
+"""Parameters that select output, tools and stored items."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from outlive.core.requests.create import INCLUDABLE
+from tests.support.http_client import HttpClient
 from tests.support.upstream import FakeUpstream, chunk, ending, say
 from tests.wire.events import read_all
-from tests.wire.raw import Wire
 
 Json = dict[str, Any]
 
@@ -22,21 +22,21 @@ def function(name: str) -> Any:
 # -- include
 
 
-def test_every_includable_value_is_taken_everywhere(wire: Wire, upstream: FakeUpstream) -> None:
-    made = wire.create(model=upstream.model(), input="Hi", include=list(INCLUDABLE))
+def test_every_include_value_is_accepted_everywhere(http: HttpClient, upstream: FakeUpstream) -> None:
+    made = http.create(model=upstream.model(), input="Hi", include=list(INCLUDABLE))
     assert made.status == 200
     query = "&".join(f"include[]={name}" for name in INCLUDABLE)
     for path in (f"/v1/responses/{made.json()['id']}", f"/v1/responses/{made.json()['id']}/input_items"):
-        plain, included = wire.get(path), wire.get(f"{path}?{query}")
+        plain, included = http.get(path), http.get(f"{path}?{query}")
         assert included.json() == plain.json()
 
 
-def test_an_unknown_value_is_named(wire: Wire, upstream: FakeUpstream) -> None:
-    answer = wire.create(model=upstream.model(), input="Hi", include=["reasoning.encrypted_content", "everything"])
+def test_an_unknown_include_value_is_refused_by_name(http: HttpClient, upstream: FakeUpstream) -> None:
+    answer = http.create(model=upstream.model(), input="Hi", include=["reasoning.encrypted_content", "everything"])
     assert (answer.status, answer.error["param"]) == (400, "include[1]")
 
 
-def test_pictures_are_always_shown_whole(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_images_are_returned_without_an_include_value(client: OpenAI, upstream: FakeUpstream) -> None:
     picture = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "low"}
     made = client.responses.create(model=upstream.model(), input=[{"role": "user", "content": [picture]}])  # type: ignore[list-item,misc]
     kept: Any = client.responses.input_items.list(made.id).data[0]
@@ -56,11 +56,11 @@ def with_logprobs(piece: str, *tokens: str) -> Json:
     return made
 
 
-def test_logprobs_come_with_the_text_and_stay_with_it(wire: Wire, upstream: FakeUpstream) -> None:
+def test_logprobs_are_streamed_and_stored_with_the_text(http: HttpClient, upstream: FakeUpstream) -> None:
     model = upstream.model([with_logprobs("Hello", "Hel", "lo"), with_logprobs(" you", " you"), *ending()], say("Yes"))
     asked: Json = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
-    with wire.stream(model=model, input="Hi", **asked) as stream:
-        raw = stream.rest()
+    with http.stream(model=model, input="Hi", **asked) as stream:
+        raw = stream.read_rest()
     events = read_all(raw)
     deltas = [event for event in events if event["type"] == "response.output_text.delta"]
     assert [[entry["token"] for entry in delta["logprobs"]] for delta in deltas] == [["Hel", "lo"], [" you"]]
@@ -69,20 +69,20 @@ def test_logprobs_come_with_the_text_and_stay_with_it(wire: Wire, upstream: Fake
     part = events[-1]["response"]["output"][0]["content"][0]
     assert [entry["token"] for entry in part["logprobs"]] == ["Hel", "lo", " you"]
     assert part["logprobs"][0]["bytes"] == [72, 101, 108]
-    # It is journaled: whoever comes later sees the same.
+    # It is journaled, so that a replay has it, too.
     response_id = events[-1]["response"]["id"]
-    with wire.follow(response_id) as stream:
-        assert stream.rest() == raw
-    assert wire.get(f"/v1/responses/{response_id}").json()["output"][0]["content"][0] == part
-    # No model reads them.
-    wire.create(model=model, input="Sure?", previous_response_id=response_id)
+    with http.follow(response_id) as stream:
+        assert stream.read_rest() == raw
+    assert http.get(f"/v1/responses/{response_id}").json()["output"][0]["content"][0] == part
+    # They are not sent back to the model.
+    http.create(model=model, input="Sure?", previous_response_id=response_id)
     assert upstream.calls(model)[1].messages[1] == {"role": "assistant", "content": "Hello you"}
     assert upstream.calls(model)[0].body["logprobs"] is True
 
 
-def test_nobody_is_asked_for_logprobs_that_nobody_wants(wire: Wire, upstream: FakeUpstream) -> None:
+def test_logprobs_are_requested_only_where_they_are_included(http: HttpClient, upstream: FakeUpstream) -> None:
     model = upstream.model([with_logprobs("Hello", "Hello"), *ending()])
-    made = wire.create(model=model, input="Hi", top_logprobs=0).json()
+    made = http.create(model=model, input="Hi", top_logprobs=0).json()
     assert made["output"][0]["content"][0]["logprobs"] == []
     assert "logprobs" not in upstream.calls(model)[0].body
 
@@ -90,7 +90,7 @@ def test_nobody_is_asked_for_logprobs_that_nobody_wants(wire: Wire, upstream: Fa
 # -- tools
 
 
-def test_allowed_tools_are_the_only_ones_the_model_hears_of(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_only_allowed_tools_are_sent_to_the_model(client: OpenAI, upstream: FakeUpstream) -> None:
     model = upstream.model()
     tools = [function("one"), function("two"), {"type": "custom", "name": "three"}]
     choice: Any = {
@@ -102,7 +102,7 @@ def test_allowed_tools_are_the_only_ones_the_model_hears_of(client: OpenAI, upst
     body = upstream.calls(model)[0].body
     assert [tool["function"]["name"] for tool in body["tools"]] == ["two", "three"]
     assert body["tool_choice"] == "required"
-    # The response still says what it was asked.
+    # The response still echoes the request.
     assert len(made.tools) == 3
     assert made.tool_choice.model_dump() == choice  # type: ignore[union-attr]
 
@@ -118,9 +118,7 @@ def test_allowed_tools_are_the_only_ones_the_model_hears_of(client: OpenAI, upst
         {"type": "local_shell"},
     ],
 )
-def test_hosted_tools_that_nobody_runs_are_refused_by_their_type(
-    client: OpenAI, upstream: FakeUpstream, tool: Any
-) -> None:
+def test_unsupported_hosted_tools_are_refused_by_type(client: OpenAI, upstream: FakeUpstream, tool: Any) -> None:
     model = upstream.model()
     with pytest.raises(BadRequestError) as refused:
         client.responses.create(model=model, input="Hi", tools=[function("f"), tool])
@@ -129,7 +127,7 @@ def test_hosted_tools_that_nobody_runs_are_refused_by_their_type(
     assert upstream.calls(model) == []
 
 
-def test_the_most_tool_calls_are_echoed_and_checked(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_max_tool_calls_is_echoed_and_validated(client: OpenAI, upstream: FakeUpstream) -> None:
     made = client.responses.create(model=upstream.model(), input="Hi", max_tool_calls=3)
     assert made.max_tool_calls == 3
     with pytest.raises(BadRequestError) as refused:
@@ -137,7 +135,7 @@ def test_the_most_tool_calls_are_echoed_and_checked(client: OpenAI, upstream: Fa
     assert refused.value.param == "max_tool_calls"
 
 
-# -- items of every kind
+# -- items of every type
 
 KEPT: list[Json] = [
     {"type": "file_search_call", "id": "fs_1", "queries": ["q"], "status": "completed", "results": None},
@@ -176,21 +174,25 @@ KEPT: list[Json] = [
 
 
 @pytest.mark.parametrize("item", KEPT, ids=lambda item: item["type"])
-def test_every_kind_of_item_is_kept_whole_and_bricks_nothing(wire: Wire, upstream: FakeUpstream, item: Json) -> None:
-    made = wire.post("/v1/conversations", {"items": [{"role": "user", "content": "Hi"}, item]})
+def test_every_item_type_is_kept_unchanged_and_blocks_no_turn(
+    http: HttpClient, upstream: FakeUpstream, item: Json
+) -> None:
+    made = http.post("/v1/conversations", {"items": [{"role": "user", "content": "Hi"}, item]})
     assert made.status == 200
     conversation = made.json()["id"]
-    kept = wire.get(f"/v1/conversations/{conversation}/items?order=asc").json()["data"][1]
+    kept = http.get(f"/v1/conversations/{conversation}/items?order=asc").json()["data"][1]
     assert kept | item == kept
     model = upstream.model()
-    answered = wire.create(model=model, input="So?", conversation=conversation)
+    answered = http.create(model=model, input="So?", conversation=conversation)
     assert (answered.status, answered.json()["status"]) == (200, "completed")
     assert upstream.calls(model)[0].messages[0]["role"] == "user"
 
 
 @pytest.mark.parametrize("kind", ["additional_tools", "configuration_update", "a_kind_of_next_year", "compaction"])
-def test_what_the_model_cannot_be_sent_is_refused_in_a_request(wire: Wire, upstream: FakeUpstream, kind: str) -> None:
+def test_item_types_that_no_model_takes_are_refused_in_a_request(
+    http: HttpClient, upstream: FakeUpstream, kind: str
+) -> None:
     given = [{"role": "user", "content": "Hi"}, {"type": kind, "encrypted_content": "made elsewhere"}]
-    answer = wire.create(model=upstream.model(), input=given)
+    answer = http.create(model=upstream.model(), input=given)
     assert (answer.status, answer.error["param"]) == (400, "input[1].type")
     assert kind in answer.error["message"]

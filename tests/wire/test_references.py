@@ -1,4 +1,4 @@
-"""References: a request may name items that are stored, wherever its owner has them."""
+"""References: a request may refer to any stored item of its owner."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 
+from tests.support.http_client import HttpClient
 from tests.support.upstream import FakeUpstream, call, ending, reasoning, say
 from tests.wire.conftest import Servers
-from tests.wire.raw import Wire
 
 Json = dict[str, Any]
 
@@ -22,9 +22,7 @@ def reference(item: Any) -> Any:
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_a_client_that_keeps_ids_instead_of_answers_goes_on(
-    client: OpenAI, upstream: FakeUpstream, stored: bool
-) -> None:
+def test_item_references_replace_the_items_of_a_history(client: OpenAI, upstream: FakeUpstream, stored: bool) -> None:
     model = upstream.model([reasoning("Hm."), *say("Hello Bob")], ASK_WEATHER, say("Sunny"))
     asked: list[Any] = [{"role": "user", "content": "I am Bob"}]
     first = client.responses.create(model=model, input=asked)
@@ -45,7 +43,7 @@ def test_a_client_that_keeps_ids_instead_of_answers_goes_on(
         assert [item.type for item in kept] == kinds
 
 
-def test_the_bare_id_is_a_reference_too(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_a_bare_id_is_accepted_as_a_reference(client: OpenAI, upstream: FakeUpstream) -> None:
     model = upstream.model(say("Hello Bob"), say("Yes"))
     first = client.responses.create(model=model, input="I am Bob")
     bare: Any = [{"id": first.output[0].id}, {"role": "user", "content": "Really?"}]
@@ -53,7 +51,7 @@ def test_the_bare_id_is_a_reference_too(client: OpenAI, upstream: FakeUpstream) 
     assert [message["content"] for message in upstream.calls(model)[-1].messages] == ["Hello Bob", "Really?"]
 
 
-def test_a_reference_to_what_comes_before_anyway_says_nothing_new(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_a_reference_to_an_item_in_the_history_adds_nothing(client: OpenAI, upstream: FakeUpstream) -> None:
     model = upstream.model(say("Hello Bob"))
     conversation = client.conversations.create().id
     first = client.responses.create(model=model, input="I am Bob", conversation=conversation)
@@ -63,7 +61,7 @@ def test_a_reference_to_what_comes_before_anyway_says_nothing_new(client: OpenAI
     assert len(client.conversations.items.list(conversation).data) == 4
 
 
-def test_items_put_into_a_conversation_can_be_referred_to(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_items_of_a_conversation_can_be_referenced(client: OpenAI, upstream: FakeUpstream) -> None:
     conversation = client.conversations.create(items=[{"role": "user", "content": "Noted."}])
     (item,) = client.conversations.items.list(conversation.id).data
     model = upstream.model()
@@ -72,16 +70,16 @@ def test_items_put_into_a_conversation_can_be_referred_to(client: OpenAI, upstre
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_what_nobody_has_is_named(wire: Wire, upstream: FakeUpstream, stored: bool) -> None:
+def test_an_unknown_reference_is_refused_by_name(http: HttpClient, upstream: FakeUpstream, stored: bool) -> None:
     model = upstream.model()
     given = [{"role": "user", "content": "Hi"}, {"type": "item_reference", "id": "msg_none"}]
-    answer = wire.create(model=model, input=given, store=stored)
+    answer = http.create(model=model, input=given, store=stored)
     assert (answer.status, answer.error["param"]) == (404, "input[1].id")
     assert "'msg_none' not found" in answer.error["message"]
     assert upstream.calls(model) == []
 
 
-def test_what_was_deleted_or_not_stored_cannot_be_referred_to(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_deleted_and_unstored_items_cannot_be_referenced(client: OpenAI, upstream: FakeUpstream) -> None:
     model = upstream.model()
     gone = client.responses.create(model=model, input="One")
     client.responses.delete(gone.id)
@@ -91,7 +89,7 @@ def test_what_was_deleted_or_not_stored_cannot_be_referred_to(client: OpenAI, up
             client.responses.create(model=model, input=[reference(made.output[0])])
 
 
-def test_anothers_items_cannot_be_referred_to(servers: Servers, upstream: FakeUpstream) -> None:
+def test_items_of_another_owner_cannot_be_referenced(servers: Servers, upstream: FakeUpstream) -> None:
     server = servers("--api-key", "ann=key-a", "--api-key", "bob=key-b")
     ann, bob = (OpenAI(base_url=server.base_url, api_key=key, max_retries=0) for key in ("key-a", "key-b"))
     model = upstream.model()
@@ -102,12 +100,12 @@ def test_anothers_items_cannot_be_referred_to(servers: Servers, upstream: FakeUp
     assert refused.value.param == "input[0].id"
 
 
-def test_an_item_that_the_model_cannot_be_sent_is_refused_when_it_is_referred_to(
-    client: OpenAI, wire: Wire, upstream: FakeUpstream
+def test_a_referenced_item_that_no_model_takes_is_refused(
+    client: OpenAI, http: HttpClient, upstream: FakeUpstream
 ) -> None:
     item: Json = {"type": "configuration_update", "id": "cfg_for_reference", "reasoning": {"effort": "low"}}
     conversation = client.conversations.create().id
-    assert wire.post(f"/v1/conversations/{conversation}/items", {"items": [item]}).status == 200
+    assert http.post(f"/v1/conversations/{conversation}/items", {"items": [item]}).status == 200
     given: Any = [{"type": "item_reference", "id": item["id"]}]
     with pytest.raises(BadRequestError) as refused:
         client.responses.create(model=upstream.model(), input=given)
@@ -115,6 +113,6 @@ def test_an_item_that_the_model_cannot_be_sent_is_refused_when_it_is_referred_to
 
 
 @pytest.mark.parametrize("item", [{"type": "item_reference", "id": "msg_1"}, {"type": "compaction_trigger"}])
-def test_a_conversation_keeps_items_not_references_or_triggers(wire: Wire, item: Json) -> None:
-    answer = wire.post("/v1/conversations", {"items": [item]})
+def test_references_and_triggers_are_refused_as_conversation_items(http: HttpClient, item: Json) -> None:
+    answer = http.post("/v1/conversations", {"items": [item]})
     assert (answer.status, answer.error["param"]) == (400, "items[0].type")

@@ -1,4 +1,4 @@
-"""The five reports that this server was built to answer, each as its reporter would walk through it."""
+"""Five public reports about other servers, each reproduced step by step against this one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from agents import ModelSettings, ModelTracing, OpenAIChatCompletionsModel
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 
+from tests.support.http_client import HttpClient, Json
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Gate, Pause, Step, call, ending, say, text
 from tests.wire import events
-from tests.wire.raw import Json, Wire
 
 AUTHORIZED = {"Authorization": "Bearer some-key-that-nobody-asked-for"}
 
@@ -25,15 +25,15 @@ AUTHORIZED = {"Authorization": "Bearer some-key-that-nobody-asked-for"}
 
 
 def test_report_1_a_background_response_stores_its_messages_in_the_conversation(
-    wire: Wire, upstream: FakeUpstream
+    http: HttpClient, upstream: FakeUpstream
 ) -> None:
     model = upstream.model(say("Far out, ", "beyond Saturn, ", "the otters floated."))
 
     # Step 1: create a conversation
-    conversation = wire.post("/v1/conversations", {}, **AUTHORIZED).json()["id"]
+    conversation = http.post("/v1/conversations", {}, **AUTHORIZED).json()["id"]
 
     # Step 2: create a background response with the conversation
-    response = wire.post(
+    response = http.post(
         "/v1/responses",
         {
             "model": model,
@@ -47,28 +47,28 @@ def test_report_1_a_background_response_stores_its_messages_in_the_conversation(
     assert response["status"] == "queued"
 
     # Step 3: poll for completion
-    polled = wire.get(f"/v1/responses/{response['id']}", **AUTHORIZED)
+    polled = http.get(f"/v1/responses/{response['id']}", **AUTHORIZED)
     while polled.json()["status"] != "completed":
         time.sleep(int(polled.headers["openai-poll-after-ms"]) / 1000)
-        polled = wire.get(f"/v1/responses/{response['id']}", **AUTHORIZED)
+        polled = http.get(f"/v1/responses/{response['id']}", **AUTHORIZED)
 
     # Step 4: the conversation holds the user's message and the assistant's
-    items = wire.get(f"/v1/conversations/{conversation}/items", **AUTHORIZED).json()
+    items = http.get(f"/v1/conversations/{conversation}/items", **AUTHORIZED).json()
     assert items["has_more"] is False
     assert [item["role"] for item in items["data"]] == ["assistant", "user"]
     assert items["data"][0]["content"][0]["text"] == "Far out, beyond Saturn, the otters floated."
     assert items["data"][1]["content"][0]["text"] == "Write a long story about space otters"
 
 
-def test_report_1_a_stream_goes_on_when_its_client_disconnects(wire: Wire, upstream: FakeUpstream) -> None:
+def test_report_1_a_stream_goes_on_when_its_client_disconnects(http: HttpClient, upstream: FakeUpstream) -> None:
     gate = Gate()
     model = upstream.model([text("In the 1940s, "), gate, text("machines filled rooms."), *ending()])
 
     # Step 1: create a conversation
-    conversation = wire.post("/v1/conversations", {}).json()["id"]
+    conversation = http.post("/v1/conversations", {}).json()["id"]
 
     # Step 2: start a streaming response
-    stream = wire.stream(
+    stream = http.stream(
         model=model,
         conversation=conversation,
         input=[{"role": "user", "content": "Write a detailed essay about the history of computer science"}],
@@ -76,59 +76,59 @@ def test_report_1_a_stream_goes_on_when_its_client_disconnects(wire: Wire, upstr
     )
 
     # Step 3: after some of it, Ctrl+C
-    seen = stream.until("response.output_text.delta")
+    seen = stream.read_through("response.output_text.delta")
     response_id = events.read(seen[0])["response"]["id"]
     last_seen = events.read(seen[-1])["sequence_number"]
     stream.reset()
 
     # Step 4: the conversation has the question already, and the answer is on its way
-    assert [role for role, _ in wire.said(conversation)] == ["user"]
-    assert wire.get(f"/v1/responses/{response_id}").json()["status"] == "in_progress"
+    assert [role for role, _ in http.list_messages(conversation)] == ["user"]
+    assert http.get(f"/v1/responses/{response_id}").json()["status"] == "in_progress"
 
     # Option B: resume, from where the connection broke
-    resumed = wire.follow(response_id, last_seen)
+    resumed = http.follow(response_id, last_seen)
     gate.open()
-    rest = resumed.rest()
+    rest = resumed.read_rest()
     assert events.text_of(events.read_all(b"".join(seen) + rest)) == "In the 1940s, machines filled rooms."
 
     # Step 5, Option A: the generation went on and is complete
-    assert wire.said(conversation)[1] == ("assistant", "In the 1940s, machines filled rooms.")
+    assert http.list_messages(conversation)[1] == ("assistant", "In the 1940s, machines filled rooms.")
 
 
-def test_report_1_what_was_interrupted_is_stored_and_marked(wire: Wire, upstream: FakeUpstream) -> None:
-    """Option C, for those who stop it on purpose."""
-    conversation = wire.post("/v1/conversations", {}).json()["id"]
+def test_report_1_an_interrupted_response_is_stored_and_marked(http: HttpClient, upstream: FakeUpstream) -> None:
+    """Option C: the response is stopped on purpose."""
+    conversation = http.post("/v1/conversations", {}).json()["id"]
     model = upstream.model([text("In the 1940s, "), HANG])
-    stream = wire.stream(model=model, conversation=conversation, input="Write an essay")
-    response_id = events.read(stream.until("response.output_text.delta")[0])["response"]["id"]
+    stream = http.stream(model=model, conversation=conversation, input="Write an essay")
+    response_id = events.read(stream.read_through("response.output_text.delta")[0])["response"]["id"]
     stream.reset()
-    wire.post(f"/v1/responses/{response_id}/cancel")
-    kept = wire.get(f"/v1/conversations/{conversation}/items").json()["data"][0]
+    http.post(f"/v1/responses/{response_id}/cancel")
+    kept = http.get(f"/v1/conversations/{conversation}/items").json()["data"][0]
     assert (kept["status"], kept["content"][0]["text"]) == ("incomplete", "In the 1940s, ")
 
 
 # -- 2. store=false still persists conversation messages
 
 
-def test_report_2_what_is_not_to_be_stored_is_not(upstream: FakeUpstream, tmp_path: Path) -> None:
-    with OutliveServer(tmp_path, upstream.url) as server, Wire(server.port) as wire:
+def test_report_2_a_response_with_store_false_is_not_stored(upstream: FakeUpstream, tmp_path: Path) -> None:
+    with OutliveServer(tmp_path, upstream.url) as server, HttpClient(server.port) as http:
         # Step 1: create a conversation
-        conversation = wire.post("/v1/conversations", {}).json()["id"]
+        conversation = http.post("/v1/conversations", {}).json()["id"]
 
         # Step 2: create a response with store=false on this conversation
         model = upstream.model(say("2 + 2 equals ", "four-canary."))
         body = {"model": model, "input": "What is 2+2, question-canary?", "store": False, "conversation": conversation}
-        answer = wire.post("/v1/responses", body).json()
+        answer = http.post("/v1/responses", body).json()
         assert answer["status"] == "completed" and answer["store"] is False
         assert answer["output"][0]["content"][0]["text"] == "2 + 2 equals four-canary."
-        with wire.open("POST", "/v1/responses", {**body, "stream": True}) as stream:
-            assert events.text_of(events.read_all(stream.rest())) == "2 + 2 equals four-canary."
+        with http.open_stream("POST", "/v1/responses", {**body, "stream": True}) as stream:
+            assert events.text_of(events.read_all(stream.read_rest())) == "2 + 2 equals four-canary."
 
         # Step 3: the response was not stored
-        assert wire.get(f"/v1/responses/{answer['id']}").status == 404
+        assert http.get(f"/v1/responses/{answer['id']}").status == 404
 
         # Step 4: and neither was anything in the conversation
-        items = wire.get(f"/v1/conversations/{conversation}/items").json()
+        items = http.get(f"/v1/conversations/{conversation}/items").json()
         assert items == {"object": "list", "data": [], "first_id": None, "last_id": None, "has_more": False}
         server.terminate()
     for path in tmp_path.rglob("*"):
@@ -138,7 +138,7 @@ def test_report_2_what_is_not_to_be_stored_is_not(upstream: FakeUpstream, tmp_pa
 # -- 3. A streaming response cannot be recovered after the client disconnects
 
 
-def test_report_3_a_response_is_there_from_its_first_event_on(wire: Wire, upstream: FakeUpstream) -> None:
+def test_report_3_a_response_can_be_retrieved_from_its_first_event_on(http: HttpClient, upstream: FakeUpstream) -> None:
     tools = [{"type": "function", "name": "look_up", "parameters": {"type": "object", "properties": {}}}]
     steps: list[Step] = [
         text("Let me see. "),
@@ -150,22 +150,22 @@ def test_report_3_a_response_is_there_from_its_first_event_on(wire: Wire, upstre
     script = [*itertools.chain(*zip(gates, steps, strict=True)), *ending("tool_calls")]
 
     # 1. Start a streaming response
-    stream = wire.stream(model=upstream.model(script), input="Do something that calls tools.", store=True, tools=tools)
+    stream = http.stream(model=upstream.model(script), input="Do something that calls tools.", store=True, tools=tools)
 
     # 2. Wait until the client receives response.created
-    response_id = events.read(stream.frame())["response"]["id"]
-    shown = wire.get(f"/v1/responses/{response_id}").json()
+    response_id = events.read(stream.read_frame())["response"]["id"]
+    shown = http.get(f"/v1/responses/{response_id}").json()
     assert (shown["object"], shown["status"], shown["output"]) == ("response", "in_progress", [])
 
     # 3. Wait until some text deltas and tool events arrive: what is stored grows with them
     gates[0].open()
-    stream.until("response.output_text.delta")
-    assert text_in(wire.get(f"/v1/responses/{response_id}").json()) == "Let me see. "
+    stream.read_through("response.output_text.delta")
+    assert text_in(http.get(f"/v1/responses/{response_id}").json()) == "Let me see. "
     gates[1].open()
-    stream.until("response.function_call_arguments.delta")
+    stream.read_through("response.function_call_arguments.delta")
     gates[2].open()
-    stream.until("response.function_call_arguments.delta")
-    output = wire.get(f"/v1/responses/{response_id}").json()["output"]
+    stream.read_through("response.function_call_arguments.delta")
+    output = http.get(f"/v1/responses/{response_id}").json()["output"]
     assert [item["type"] for item in output] == ["message", "function_call", "function_call"]
     assert output[2]["arguments"] == '{"word":"se' and output[2]["status"] == "in_progress"
 
@@ -173,9 +173,9 @@ def test_report_3_a_response_is_there_from_its_first_event_on(wire: Wire, upstre
     stream.reset()
 
     # 5. Retrieve the response: it goes on, and the final one is there once it has ended
-    assert wire.get(f"/v1/responses/{response_id}").json()["status"] == "in_progress"
+    assert http.get(f"/v1/responses/{response_id}").json()["status"] == "in_progress"
     gates[3].open()
-    final = wire.get(f"/v1/responses/{response_id}?wait=20").json()
+    final = http.get(f"/v1/responses/{response_id}?wait=20").json()
     assert final["status"] == "completed"
     assert [item.get("arguments") for item in final["output"]] == [None, '{"word":"otter"}', '{"word":"seal"}']
 
@@ -199,7 +199,7 @@ def test_report_4_chat_completions_refuses_state_that_it_cannot_keep(client: Ope
         assert refused.value.code == "unsupported_parameter"
         assert refused.value.param == field
         assert "/v1/responses" in refused.value.message
-    assert upstream.calls(model) == []  # no error is raised, said the report; and the model had seen half a talk
+    assert upstream.calls(model) == []  # the report: no error is raised, and the model sees half of the conversation
 
 
 def test_report_4_an_agents_model_that_passes_state_on_fails_fast(
@@ -241,7 +241,7 @@ def base_url(server: OutliveServer) -> str:
 async def submit_and_poll(
     client: AsyncOpenAI, accepted: asyncio.Event | None = None, **body: Any
 ) -> tuple[Any, list[float]]:
-    """What the proposed model does: submit, sleep as the server says, cancel when it is cancelled itself."""
+    """Submit, poll at the server's intervals, and cancel the response with the task, as the report proposes."""
     submitted = await client.responses.with_raw_response.create(background=True, **body)
     response, headers = submitted.parse(), submitted.headers
     pauses: list[float] = []
@@ -259,7 +259,7 @@ async def submit_and_poll(
     return response, pauses
 
 
-def test_report_5_submit_and_poll_as_the_header_says(base_url: str, upstream: FakeUpstream) -> None:
+def test_report_5_a_client_polls_at_the_intervals_of_the_header(base_url: str, upstream: FakeUpstream) -> None:
     model = upstream.model([text("It took "), Pause(0.6), text("a while."), *ending()])
 
     async def run() -> tuple[Any, list[float]]:
@@ -269,18 +269,18 @@ def test_report_5_submit_and_poll_as_the_header_says(base_url: str, upstream: Fa
     response, pauses = asyncio.run(run())
     assert response.status == "completed"
     assert response.output_text == "It took a while."
-    assert 1 <= len(pauses) <= 10  # neither hammering nor sleeping through it
+    assert 1 <= len(pauses) <= 10  # neither too often nor too rarely
     assert all(0 < pause <= 5 for pause in pauses)
 
 
-def test_report_5_a_terminal_answer_needs_no_poll(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_report_5_an_ended_response_has_no_poll_header(client: OpenAI, upstream: FakeUpstream) -> None:
     made = client.responses.create(model=upstream.model(), input="Hi", background=True)
     ended = client.responses.with_raw_response.retrieve(made.id, extra_query={"wait": 20})
     assert ended.parse().status == "completed"
     assert "openai-poll-after-ms" not in ended.headers
 
 
-def test_report_5_a_cancelled_task_leaves_no_work_behind(base_url: str, client: OpenAI, upstream: FakeUpstream) -> None:
+def test_report_5_a_cancelled_task_cancels_its_response(base_url: str, client: OpenAI, upstream: FakeUpstream) -> None:
     model = upstream.model([text("Thinking"), HANG])
 
     async def run() -> None:
@@ -295,12 +295,12 @@ def test_report_5_a_cancelled_task_leaves_no_work_behind(base_url: str, client: 
                 await task
 
     asyncio.run(run())
-    upstream.calls(model)[0].wait_left(5)
+    upstream.calls(model)[0].wait_disconnected()
     listed = json.loads(client.get("/responses?limit=1", cast_to=str))
     assert (listed["data"][0]["status"], listed["data"][0]["metadata"]) == ("cancelled", {"name": model})
 
 
-def test_report_5_background_and_streamed_is_resumed_where_it_broke(base_url: str, upstream: FakeUpstream) -> None:
+def test_report_5_a_background_stream_is_resumed_after_its_last_event(base_url: str, upstream: FakeUpstream) -> None:
     gate = Gate()
     model = upstream.model([text("It "), text("took "), gate, text("a while."), *ending()])
 

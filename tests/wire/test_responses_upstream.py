@@ -1,4 +1,4 @@
-"""A live server in front of an upstream that itself speaks the Responses API, seen by the official SDK."""
+"""A live server in front of an upstream that speaks the Responses API, used through the official SDK."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def client(server: OutliveServer) -> Iterator[OpenAI]:
 
 
 def stream_all(client: OpenAI, **fields: Any) -> list[dict[str, Any]]:
-    """Every event of a streamed response, which must keep to the rules, and must replay byte for byte."""
+    """Stream a response, check its rules and its replay, and return its events."""
     with client.responses.create(stream=True, **fields) as stream:
         events = [event.model_dump(exclude_unset=True, warnings=False) for event in stream]
     grammar.check(events)
@@ -75,7 +75,9 @@ def output_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return items
 
 
-def test_a_plain_answer_says_whose_it_is(client: OpenAI, upstream: ResponsesUpstream) -> None:
+def test_a_plain_answer_has_this_servers_id_and_the_upstreams_output(
+    client: OpenAI, upstream: ResponsesUpstream
+) -> None:
     model = upstream.model(steps(message("Sunny", "."), service_tier="flex"))
     response = client.responses.create(model=model, input=QUESTION, instructions="Be brief.", metadata={"a": "b"})
     assert (response.output_text, response.status, response.model) == ("Sunny.", "completed", "upstream-model")
@@ -88,7 +90,7 @@ def test_a_plain_answer_says_whose_it_is(client: OpenAI, upstream: ResponsesUpst
     assert "metadata" not in body
 
 
-def test_numbers_are_ours_and_items_are_theirs(client: OpenAI, upstream: ResponsesUpstream) -> None:
+def test_events_are_numbered_here_and_keep_the_upstreams_items(client: OpenAI, upstream: ResponsesUpstream) -> None:
     model = upstream.model(steps(reasoning("Hm."), WEB_SEARCH, CODE_INTERPRETER, FUTURE, message("Sunny")))
     events = stream_all(client, model=model, input=QUESTION, tools=[{"type": "web_search"}])
     assert [item["id"] for item in output_of(events)] == ["rs_up1", "ws_up1", "ci_up1", "zz_up1", "msg_up1"]
@@ -99,7 +101,7 @@ def test_numbers_are_ours_and_items_are_theirs(client: OpenAI, upstream: Respons
     assert names.count("response.created") == names.count("response.completed") == 1
 
 
-def test_hosted_tools_are_passed_on_whole(client: OpenAI, upstream: ResponsesUpstream) -> None:
+def test_hosted_tools_are_sent_unchanged(client: OpenAI, upstream: ResponsesUpstream) -> None:
     model = upstream.model()
     tools: Any = [
         {"type": "web_search", "filters": {"allowed_domains": ["example.org"]}, "search_context_size": "low"},
@@ -116,8 +118,8 @@ def test_hosted_tools_are_passed_on_whole(client: OpenAI, upstream: ResponsesUps
     assert body["include"] == [*include, "reasoning.encrypted_content"]
 
 
-def test_reasoning_goes_back_in_its_order(client: OpenAI, upstream: ResponsesUpstream) -> None:
-    """Through storage and back: encrypted, and each thought before what it led to."""
+def test_reasoning_is_sent_back_in_order(client: OpenAI, upstream: ResponsesUpstream) -> None:
+    """Stored reasoning is sent back encrypted, each item before the output that it led to."""
     first = steps(reasoning("Hm.", encrypted="s1"), call('{"city":', '"Paris"}'))
     then = steps(reasoning("Ah.", id="rs_up2", encrypted="s2"), WEB_SEARCH, message("Sunny", id="msg_up2"))
     model = upstream.model(first, then, say("Bye"))
@@ -136,7 +138,7 @@ def test_reasoning_goes_back_in_its_order(client: OpenAI, upstream: ResponsesUps
     assert history[5] == WEB_SEARCH(0)[1]
 
 
-def test_a_conversation_goes_back_as_it_was_told(client: OpenAI, upstream: ResponsesUpstream) -> None:
+def test_a_conversation_is_sent_back_unchanged(client: OpenAI, upstream: ResponsesUpstream) -> None:
     model = upstream.model(steps(reasoning("Hm.", encrypted="s1"), message("One")), say("Two"))
     conversation = client.conversations.create()
     for text in ("First", "Second"):
@@ -149,11 +151,11 @@ def test_a_conversation_goes_back_as_it_was_told(client: OpenAI, upstream: Respo
     assert [item["type"] for item in kept] == ["message", "reasoning", "message", "message", "message"]
 
 
-def test_store_false_is_the_same_without_a_trace(client: OpenAI, upstream: ResponsesUpstream) -> None:
+def test_output_of_an_unstored_response_is_accepted_as_input(client: OpenAI, upstream: ResponsesUpstream) -> None:
     model = upstream.model(steps(reasoning("Hm."), message("Sunny")))
     response = client.responses.create(model=model, input=QUESTION, store=False)
     assert response.output_text == "Sunny"
-    # What it gave may be sent back by the client itself.
+    # The client may send the output back itself.
     again: Any = [
         {"role": "user", "content": QUESTION},
         *[item.to_dict() for item in response.output],
@@ -168,7 +170,7 @@ def test_store_false_is_the_same_without_a_trace(client: OpenAI, upstream: Respo
     ]
 
 
-def test_the_sdks_own_helper_is_content(client: OpenAI, upstream: ResponsesUpstream) -> None:
+def test_the_sdks_stream_helper_accepts_the_events(client: OpenAI, upstream: ResponsesUpstream) -> None:
     model = upstream.model(steps(reasoning("Hm."), message("Sun", "ny"), call("{}")))
     with client.responses.stream(model=model, input=QUESTION, tools=[TOOL]) as stream:
         for _ in stream:
@@ -176,10 +178,10 @@ def test_the_sdks_own_helper_is_content(client: OpenAI, upstream: ResponsesUpstr
         assert stream.get_final_response().output_text == "Sunny"
 
 
-# -- ends, good and bad
+# -- outcomes
 
 
-def test_an_incomplete_end_says_why(client: OpenAI, upstream: ResponsesUpstream) -> None:
+def test_an_incomplete_response_has_its_reason(client: OpenAI, upstream: ResponsesUpstream) -> None:
     script = steps(message("Sun"), status="incomplete", incomplete_details={"reason": "content_filter"})
     response = client.responses.create(model=upstream.model(script), input=QUESTION)
     assert response.status == "incomplete"
@@ -188,7 +190,7 @@ def test_an_incomplete_end_says_why(client: OpenAI, upstream: ResponsesUpstream)
 
 
 @pytest.mark.parametrize("cut", [[CUT], []], ids=["cut", "without an end"])
-def test_a_break_after_something_was_shown_ends_as_incomplete(
+def test_a_connection_cut_after_output_ends_as_incomplete(
     client: OpenAI, upstream: ResponsesUpstream, cut: list[Step]
 ) -> None:
     model = upstream.model([*say("Sun", "ny")[:6], *cut])
@@ -213,7 +215,7 @@ def test_a_break_after_something_was_shown_ends_as_incomplete(
     ],
     ids=["503", "cut", "cut after its first events", "error event", "failed"],
 )
-def test_a_break_before_anything_was_shown_is_asked_again(
+def test_a_connection_cut_before_output_is_retried(
     client: OpenAI, upstream: ResponsesUpstream, broken: list[Step]
 ) -> None:
     model = upstream.model(broken, say("Sunny"))
@@ -222,7 +224,7 @@ def test_a_break_before_anything_was_shown_is_asked_again(
     assert len(upstream.calls(model)) == 2
 
 
-def test_an_error_that_cannot_be_helped_fails_with_its_code(client: OpenAI, upstream: ResponsesUpstream) -> None:
+def test_a_permanent_error_fails_with_its_code(client: OpenAI, upstream: ResponsesUpstream) -> None:
     bad = b'data: {"type":"error","error":{"code":"invalid_base64_image","message":"No image"}}\n\n'
     model = upstream.model([*say("x")[:2], bad])
     events = stream_all(client, model=model, input=QUESTION)
@@ -233,16 +235,16 @@ def test_an_error_that_cannot_be_helped_fails_with_its_code(client: OpenAI, upst
         client.responses.create(model=model, input=QUESTION)
 
 
-def test_a_cancel_leaves_the_upstream_at_once(client: OpenAI, upstream: ResponsesUpstream) -> None:
+def test_a_cancel_disconnects_from_the_upstream(client: OpenAI, upstream: ResponsesUpstream) -> None:
     model = upstream.model([*say("Sun", "ny")[:5], HANG])
     response = client.responses.create(model=model, input=QUESTION, background=True)
     asked = upstream.wait_call(model)
     cancelled = client.responses.cancel(response.id)
     assert cancelled.status == "cancelled"
-    asked.wait_left(2)
+    asked.wait_disconnected()
 
 
-def test_what_was_said_is_seen_while_it_is_said(client: OpenAI, upstream: ResponsesUpstream) -> None:
+def test_output_is_visible_while_it_is_streamed(client: OpenAI, upstream: ResponsesUpstream) -> None:
     gate = Gate()
     script = say("Sun", "ny")
     model = upstream.model([*script[:5], gate, *script[5:]])
@@ -253,8 +255,8 @@ def test_what_was_said_is_seen_while_it_is_said(client: OpenAI, upstream: Respon
                 gate.open()
 
 
-def test_this_servers_own_tools_work_beside_the_upstreams(client: OpenAI, upstream: ResponsesUpstream) -> None:
-    """Steps here, hosted tools there; and each thought goes back before the call that it led to."""
+def test_server_tools_work_beside_hosted_tools(client: OpenAI, upstream: ResponsesUpstream) -> None:
+    """Server tools run here, hosted tools at the upstream; each reasoning item is sent back before its call."""
     first = steps(reasoning("Hm.", encrypted="s1"), WEB_SEARCH, call('{"city":', '"Paris"}', name="look"))
     then = steps(reasoning("Ah.", id="rs_up2", encrypted="s2"), message("Sunny"))
     model = upstream.model(first, then, say("Bye"))
@@ -271,8 +273,8 @@ def test_this_servers_own_tools_work_beside_the_upstreams(client: OpenAI, upstre
     assert [item["type"] for item in upstream.bodies(model)[-1]["input"]] == [*made, "reasoning", "message", "message"]
 
 
-def test_mcp_servers_are_not_the_upstreams_business(client: OpenAI, upstream: ResponsesUpstream) -> None:
-    """Calls of MCP servers are made here, whatever the upstream could do by itself; secrets never reach it."""
+def test_mcp_servers_are_not_sent_to_the_upstream(client: OpenAI, upstream: ResponsesUpstream) -> None:
+    """MCP servers are called from here, even if the upstream could do it; secrets never reach it."""
     model = upstream.model()
     tool: Any = {
         "type": "mcp", "server_label": "s", "server_url": "http://127.0.0.1:1/mcp", "require_approval": "never",

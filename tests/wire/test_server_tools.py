@@ -1,4 +1,4 @@
-"""Tools of the server's own on the wire: clients see their calls, and know that these are none of their business."""
+"""Server tools on the wire: clients see their calls, and leave them to the server."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from agents import Agent, HostedMCPTool, RunConfig, Runner, Tool
 from agents.models.openai_responses import OpenAIResponsesModel
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 
+from tests.support.http_client import HttpClient
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, Json, Script, call, ending, say, text
-from tests.wire.raw import Wire
 
 MODULE = '''
 import asyncio
@@ -88,7 +88,7 @@ def test_the_sdk_streams_a_response_of_several_steps(sdk: OpenAI, upstream: Fake
 
 
 @pytest.mark.parametrize("options", [{}, {"store": False}, {"background": True}])
-def test_however_it_is_asked_for_it_is_the_same(sdk: OpenAI, upstream: FakeUpstream, options: dict[str, Any]) -> None:
+def test_every_mode_returns_the_same_items(sdk: OpenAI, upstream: FakeUpstream, options: dict[str, Any]) -> None:
     made = sdk.responses.create(model=upstream.model(PARIS, say("19.")), input="Hi", tools=[OURS], **options)
     if options.get("background"):
         made = sdk.responses.retrieve(made.id, extra_query={"wait": "20"})
@@ -96,7 +96,7 @@ def test_however_it_is_asked_for_it_is_the_same(sdk: OpenAI, upstream: FakeUpstr
     assert [item.type for item in made.output] == ["message", "mcp_call", "message"]
 
 
-def test_the_model_is_told_the_tools_and_their_outputs(sdk: OpenAI, upstream: FakeUpstream) -> None:
+def test_the_model_receives_the_tools_and_their_outputs(sdk: OpenAI, upstream: FakeUpstream) -> None:
     model = upstream.model(PARIS, say("19."))
     only: Any = {**OURS, "allowed_tools": ["weather"]}
     sdk.responses.create(model=model, input="Hi", tools=[only])
@@ -109,7 +109,7 @@ def test_the_model_is_told_the_tools_and_their_outputs(sdk: OpenAI, upstream: Fa
     assert second["messages"][2]["content"] == '{"city":"Paris","degrees":19}'
 
 
-def test_the_next_turn_knows_what_was_called(sdk: OpenAI, upstream: FakeUpstream) -> None:
+def test_the_next_turn_includes_the_calls(sdk: OpenAI, upstream: FakeUpstream) -> None:
     model = upstream.model(PARIS, say("19."), say("As I said."))
     conversation = sdk.conversations.create()
     sdk.responses.create(model=model, input="Hi", tools=[OURS], conversation=conversation.id)
@@ -128,7 +128,7 @@ def test_the_next_turn_knows_what_was_called(sdk: OpenAI, upstream: FakeUpstream
         ("nap", '{"seconds": 30}', "took longer than 0.2 s"),
     ],
 )
-def test_a_call_that_fails_is_an_item_and_the_model_goes_on(
+def test_a_failed_call_is_an_item_and_the_model_continues(
     sdk: OpenAI, upstream: FakeUpstream, name: str, arguments: str, error: str
 ) -> None:
     model = upstream.model([call(0, arguments, "call_1", name), *ending("tool_calls")], say("Sorry."))
@@ -139,7 +139,7 @@ def test_a_call_that_fails_is_an_item_and_the_model_goes_on(
     assert error in upstream.bodies(model)[1]["messages"][-1]["content"]
 
 
-def test_progress_shows_and_does_not_disturb_the_sdk(sdk: OpenAI, upstream: FakeUpstream) -> None:
+def test_progress_events_are_streamed_and_ignored_by_the_sdk(sdk: OpenAI, upstream: FakeUpstream) -> None:
     model = upstream.model([call(0, '{"to": 3}', "call_1", "count"), *ending("tool_calls")], say("3."))
     with sdk.responses.stream(model=model, input="Hi", tools=[OURS]) as stream:
         told: list[Any] = [event for event in stream if str(event.type) == "outlive:tool.progress"]
@@ -150,7 +150,7 @@ def test_progress_shows_and_does_not_disturb_the_sdk(sdk: OpenAI, upstream: Fake
     assert final.output_text == "3."
 
 
-def test_calls_of_both_kinds_in_one_step(sdk: OpenAI, upstream: FakeUpstream) -> None:
+def test_server_and_client_calls_of_one_step_are_both_answered(sdk: OpenAI, upstream: FakeUpstream) -> None:
     both: Script = [
         call(0, '{"city": "Paris"}', "call_1", "weather"),
         call(1, '{"x": 1}', "call_2", "mine"),
@@ -173,7 +173,7 @@ def test_calls_of_both_kinds_in_one_step(sdk: OpenAI, upstream: FakeUpstream) ->
 
 
 @pytest.mark.parametrize("approve", [True, False])
-def test_a_person_can_be_asked_first(sdk: OpenAI, upstream: FakeUpstream, approve: bool) -> None:
+def test_a_call_waits_for_its_approval(sdk: OpenAI, upstream: FakeUpstream, approve: bool) -> None:
     model = upstream.model(PARIS, say("Well."))
     tools: Any = [{**OURS, "require_approval": "always"}]
     first = sdk.responses.create(model=model, input="Hi", tools=tools)
@@ -196,7 +196,7 @@ def test_a_person_can_be_asked_first(sdk: OpenAI, upstream: FakeUpstream, approv
         ([{**OURS, "require_approval": "perhaps"}], "tools[0].require_approval"),
     ],
 )
-def test_tools_that_there_are_none_of_are_refused(sdk: OpenAI, tools: Any, param: str) -> None:
+def test_unknown_server_tools_are_refused(sdk: OpenAI, tools: Any, param: str) -> None:
     with pytest.raises(BadRequestError) as refused:
         sdk.responses.create(model="m", input="Hi", tools=tools)
     assert refused.value.param == param
@@ -204,15 +204,15 @@ def test_tools_that_there_are_none_of_are_refused(sdk: OpenAI, tools: Any, param
 
 def test_secrets_are_not_echoed(toolful: OutliveServer, upstream: FakeUpstream) -> None:
     entry = {**OURS, "headers": {"x-key": "canary"}, "authorization": "canary"}
-    with Wire(toolful.port) as wire:
-        answer = wire.post("/v1/responses", {"model": upstream.model(say("Hi")), "input": "Hi", "tools": [entry]})
+    with HttpClient(toolful.port) as http:
+        answer = http.post("/v1/responses", {"model": upstream.model(say("Hi")), "input": "Hi", "tools": [entry]})
         assert answer.status == 200
         assert answer.json()["tools"] == [OURS]
         assert b"canary" not in answer.body
 
 
-def test_an_agent_of_the_agents_sdk_takes_them_for_the_servers(toolful: OutliveServer, upstream: FakeUpstream) -> None:
-    """It neither tries to make the calls itself, nor stumbles over them in its history."""
+def test_the_agents_sdk_leaves_server_tools_to_the_server(toolful: OutliveServer, upstream: FakeUpstream) -> None:
+    """It neither runs the calls itself nor fails on them in its history."""
     model = upstream.model(PARIS, say("It is 19."), say("Bye."))
 
     async def go() -> list[Json]:

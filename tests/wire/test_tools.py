@@ -1,4 +1,4 @@
-"""What a model can be given and can give: tools, structured outputs, refusals, reasoning, pictures and files."""
+"""Inputs and outputs of models: tools, structured outputs, refusals, reasoning, images and files."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from openai import OpenAI, pydantic_function_tool
 from openai.types.responses import FunctionToolParam
 from pydantic import BaseModel
 
+from tests.support.http_client import HttpClient, Json
 from tests.support.upstream import DONE, FakeUpstream, Script, Whole, call, chunk, ending, reasoning, refusal, say, text
 from tests.wire import events
-from tests.wire.raw import Json, Wire
 
 WEATHER: FunctionToolParam = {
     "type": "function",
@@ -25,12 +25,12 @@ NOTE: Any = {"type": "custom", "name": "note", "description": "Writes a note."}
 ONE_CALL: Script = [call(0, "", "call_1", "weather"), call(0, '{"city":'), call(0, '"Rome"}'), *ending("tool_calls")]
 
 
-def tell(wire: Wire, **body: Any) -> list[Json]:
-    with wire.stream(input="Hi", **body) as stream:
-        return events.read_all(stream.rest())
+def tell(http: HttpClient, **body: Any) -> list[Json]:
+    with http.stream(input="Hi", **body) as stream:
+        return events.read_all(stream.read_rest())
 
 
-def test_a_function_call_streams_and_its_output_goes_back(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_a_function_call_is_streamed_and_its_output_is_sent_back(client: OpenAI, upstream: FakeUpstream) -> None:
     model = upstream.model(ONE_CALL, say("Sunny."))
     with client.responses.stream(model=model, input="Weather?", tools=[WEATHER]) as stream:
         snapshots = [each.snapshot for each in stream if each.type == "response.function_call_arguments.delta"]
@@ -76,13 +76,13 @@ def test_tools_reach_the_upstream_in_its_own_shape(client: OpenAI, upstream: Fak
 
 
 @pytest.mark.parametrize("mode", ["none", "auto", "required"])
-def test_a_choice_among_tools_is_passed_on(client: OpenAI, upstream: FakeUpstream, mode: Any) -> None:
+def test_a_tool_choice_is_sent_to_the_upstream(client: OpenAI, upstream: FakeUpstream, mode: Any) -> None:
     model = upstream.model()
     made = client.responses.create(model=model, input="Hi", tools=[WEATHER], tool_choice=mode)
     assert upstream.bodies(model)[0].get("tool_choice", "auto") == made.tool_choice == mode
 
 
-def test_allowed_tools_are_all_that_is_offered(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_only_allowed_tools_are_offered(client: OpenAI, upstream: FakeUpstream) -> None:
     model = upstream.model()
     client.responses.create(
         model=model,
@@ -98,7 +98,7 @@ def test_allowed_tools_are_all_that_is_offered(client: OpenAI, upstream: FakeUps
 @pytest.mark.parametrize(
     "script",
     [
-        # alternating
+        # Alternating pieces.
         [
             text("Let me see."),
             call(0, "", "call_1", "weather"),
@@ -107,14 +107,14 @@ def test_allowed_tools_are_all_that_is_offered(client: OpenAI, upstream: FakeUps
             call(1, '{"city":"Oslo"}'),
             *ending("tool_calls"),
         ],
-        # whole in one chunk each
+        # Each complete in one chunk.
         [
             text("Let me see."),
             call(0, '{"city":"Rome"}', "call_1", "weather"),
             call(1, '{"city":"Oslo"}', "call_2", "weather"),
             *ending("tool_calls"),
         ],
-        # both in one chunk, without index
+        # Both in one chunk, without an index.
         [
             text("Let me see."),
             chunk(
@@ -131,20 +131,20 @@ def test_allowed_tools_are_all_that_is_offered(client: OpenAI, upstream: FakeUps
     ids=["interleaved", "whole", "without_index"],
 )
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "plain"])
-def test_several_calls_come_apart_whatever_their_chunks(
-    wire: Wire, upstream: FakeUpstream, script: Script, stream: bool
+def test_several_calls_are_separated_in_whatever_chunks_they_arrive(
+    http: HttpClient, upstream: FakeUpstream, script: Script, stream: bool
 ) -> None:
     model = upstream.model(script)
     if stream:
-        output = tell(wire, model=model, tools=[WEATHER])[-1]["response"]["output"]
+        output = tell(http, model=model, tools=[WEATHER])[-1]["response"]["output"]
     else:
-        output = wire.create(model=model, input="Hi", tools=[WEATHER]).json()["output"]
+        output = http.create(model=model, input="Hi", tools=[WEATHER]).json()["output"]
     assert [item["type"] for item in output] == ["message", "function_call", "function_call"]
     calls = [(item["call_id"], item["arguments"]) for item in output[1:]]
     assert calls == [("call_1", '{"city":"Rome"}'), ("call_2", '{"city":"Oslo"}')]
 
 
-def test_the_strict_helper_takes_interleaved_calls(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_the_strict_helper_accepts_interleaved_calls(client: OpenAI, upstream: FakeUpstream) -> None:
     script = [
         call(0, "", "call_1", "weather"),
         call(1, "", "call_2", "note"),
@@ -160,13 +160,13 @@ def test_the_strict_helper_takes_interleaved_calls(client: OpenAI, upstream: Fak
     assert second.type == "custom_tool_call" and second.input == "buy milk"
 
 
-def test_a_custom_tool_gets_text_and_its_output_goes_back(wire: Wire, upstream: FakeUpstream) -> None:
+def test_a_custom_tool_gets_text_and_its_output_is_sent_back(http: HttpClient, upstream: FakeUpstream) -> None:
     model = upstream.model([call(0, '{"input":"buy milk"}', "call_1", "note"), *ending("tool_calls")], say("Noted."))
-    told = tell(wire, model=model, tools=[NOTE])
+    told = tell(http, model=model, tools=[NOTE])
     made = told[-1]["response"]["output"][0]
     assert (made["type"], made["name"], made["input"]) == ("custom_tool_call", "note", "buy milk")
     assert "custom_tool_call_input.done" in events.types(told)
-    answer = wire.create(
+    answer = http.create(
         model=model,
         previous_response_id=told[-1]["response"]["id"],
         input=[{"type": "custom_tool_call_output", "call_id": "call_1", "output": "done"}],
@@ -208,30 +208,32 @@ def test_structured_output_is_parsed_from_a_stream(client: OpenAI, upstream: Fak
         assert stream.get_final_response().output_parsed == Otter(name="Lotta", whiskers=40)
 
 
-def test_json_mode_is_passed_on(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_json_mode_is_sent_to_the_upstream(client: OpenAI, upstream: FakeUpstream) -> None:
     model = upstream.model(say("{}"))
     client.responses.create(model=model, input="JSON", text={"format": {"type": "json_object"}})
     assert upstream.bodies(model)[0]["response_format"] == {"type": "json_object"}
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "plain"])
-def test_a_refusal_is_a_refusal(wire: Wire, client: OpenAI, upstream: FakeUpstream, stream: bool) -> None:
+def test_a_refusal_is_returned_as_a_refusal_part(
+    http: HttpClient, client: OpenAI, upstream: FakeUpstream, stream: bool
+) -> None:
     model = upstream.model([refusal("I "), refusal("won't."), *ending()])
     if stream:
-        told = tell(wire, model=model)
+        told = tell(http, model=model)
         assert events.types(told).count("refusal.delta") == 2
         content = told[-1]["response"]["output"][0]["content"]
     else:
-        content = wire.create(model=model, input="Hi").json()["output"][0]["content"]
+        content = http.create(model=model, input="Hi").json()["output"][0]["content"]
     assert content == [{"type": "refusal", "refusal": "I won't."}]
     with client.responses.stream(model=model, input="Hi") as helper:
         assert helper.get_final_response().output_text == ""
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_reasoning_is_an_item_of_its_own(wire: Wire, upstream: FakeUpstream, field: str) -> None:
+def test_reasoning_is_a_separate_item(http: HttpClient, upstream: FakeUpstream, field: str) -> None:
     script = [reasoning("Let me ", field), reasoning("think.", field), text("Six."), *ending()]
-    told = tell(wire, model=upstream.model(script), reasoning={"effort": "low"})
+    told = tell(http, model=upstream.model(script), reasoning={"effort": "low"})
     thought, message = told[-1]["response"]["output"]
     assert thought["type"] == "reasoning"
     assert "Let me think." in str(thought)
@@ -239,14 +241,14 @@ def test_reasoning_is_an_item_of_its_own(wire: Wire, upstream: FakeUpstream, fie
     assert events.types(told).count("reasoning_text.delta") == 2
 
 
-def test_the_strict_helper_takes_reasoning(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_the_strict_helper_accepts_reasoning(client: OpenAI, upstream: FakeUpstream) -> None:
     script = [reasoning("Hm. "), text("Six."), call(0, "{}", "call_1", "weather"), *ending("tool_calls")]
     with client.responses.stream(model=upstream.model(script), input="Hi", tools=[WEATHER]) as stream:
         final = stream.get_final_response()
     assert [item.type for item in final.output] == ["reasoning", "message", "function_call"]
 
 
-def test_reasoning_does_not_go_back_to_the_model(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_reasoning_is_not_sent_back_to_the_model(client: OpenAI, upstream: FakeUpstream) -> None:
     first = client.responses.create(model=upstream.model([reasoning("Hm."), text("Six."), *ending()]), input="3+3?")
     model = upstream.model()
     client.responses.create(model=model, input="Sure?", previous_response_id=first.id)
@@ -285,10 +287,10 @@ def test_an_image_and_a_file_reach_the_model(client: OpenAI, upstream: FakeUpstr
         ({"type": "input_nonsense"}, "input[0].content[0].type"),
     ],
 )
-def test_what_the_model_cannot_be_shown_is_refused_by_name(
-    wire: Wire, upstream: FakeUpstream, part: Json, param: str
+def test_unsupported_content_is_refused_by_name(
+    http: HttpClient, upstream: FakeUpstream, part: Json, param: str
 ) -> None:
-    answer = wire.create(model=upstream.model(), input=[{"role": "user", "content": [part]}])
+    answer = http.create(model=upstream.model(), input=[{"role": "user", "content": [part]}])
     assert answer.status == 400
     assert answer.error["param"] == param
 
@@ -303,14 +305,14 @@ def test_what_the_model_cannot_be_shown_is_refused_by_name(
 )
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "plain"])
 def test_finish_reasons_decide_the_status(
-    wire: Wire, upstream: FakeUpstream, reason: str, status: str, detail: str | None, stream: bool
+    http: HttpClient, upstream: FakeUpstream, reason: str, status: str, detail: str | None, stream: bool
 ) -> None:
     model = upstream.model([text("Once upon"), *ending(reason)])
     if stream:
-        final = tell(wire, model=model, max_output_tokens=16)[-1]["response"]
+        final = tell(http, model=model, max_output_tokens=16)[-1]["response"]
     else:
-        answer = wire.create(model=model, input="Hi", max_output_tokens=16)
-        assert answer.status == 200  # incomplete is an answer, too
+        answer = http.create(model=model, input="Hi", max_output_tokens=16)
+        assert answer.status == 200  # an incomplete answer is no error
         final = answer.json()
     assert final["status"] == status
     assert final["incomplete_details"] == ({"reason": detail} if detail else None)
@@ -320,25 +322,25 @@ def test_finish_reasons_decide_the_status(
     assert (final["completed_at"] is not None) == (status == "completed")
 
 
-def test_a_call_that_was_cut_off_by_length_is_incomplete(wire: Wire, upstream: FakeUpstream) -> None:
+def test_a_call_cut_off_by_the_length_limit_is_incomplete(http: HttpClient, upstream: FakeUpstream) -> None:
     model = upstream.model([call(0, '{"ci', "call_1", "weather"), *ending("length")])
-    final = tell(wire, model=model, tools=[WEATHER])[-1]["response"]
+    final = tell(http, model=model, tools=[WEATHER])[-1]["response"]
     assert final["status"] == "incomplete"
     assert final["output"][0]["status"] == "incomplete"
 
 
-def test_logprobs_are_asked_for_and_kept(wire: Wire, upstream: FakeUpstream) -> None:
+def test_logprobs_are_requested_and_kept(http: HttpClient, upstream: FakeUpstream) -> None:
     entry = {"token": "Six", "logprob": -0.1, "bytes": [83], "top_logprobs": []}
     piece = chunk({"content": "Six"})
     piece["choices"][0]["logprobs"] = {"content": [entry]}
     model = upstream.model([piece, *ending()])
-    told = tell(wire, model=model, include=["message.output_text.logprobs"], top_logprobs=2)
+    told = tell(http, model=model, include=["message.output_text.logprobs"], top_logprobs=2)
     body = upstream.bodies(model)[0]
     assert body["logprobs"] is True and body["top_logprobs"] == 2
     assert told[-1]["response"]["output"][0]["content"][0]["logprobs"][0]["token"] == "Six"
 
 
-def test_usage_keeps_its_details(wire: Wire, upstream: FakeUpstream) -> None:
+def test_usage_keeps_its_details(http: HttpClient, upstream: FakeUpstream) -> None:
     full = {
         "prompt_tokens": 10,
         "completion_tokens": 5,
@@ -347,7 +349,7 @@ def test_usage_keeps_its_details(wire: Wire, upstream: FakeUpstream) -> None:
         "completion_tokens_details": {"reasoning_tokens": 3},
     }
     script = [text("Hi"), *ending()[:1], chunk(choices=[], usage=full), DONE]
-    usage = wire.create(model=upstream.model(script), input="Hi").json()["usage"]
+    usage = http.create(model=upstream.model(script), input="Hi").json()["usage"]
     assert usage["input_tokens_details"]["cached_tokens"] == 4
     assert usage["output_tokens_details"]["reasoning_tokens"] == 3
     assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (10, 5, 15)
@@ -357,13 +359,13 @@ def test_the_response_names_the_model_that_answered(client: OpenAI, upstream: Fa
     assert client.responses.create(model=upstream.model(), input="Hi").model == "upstream-model"
 
 
-def test_an_upstream_that_does_not_stream_is_translated_all_the_same(wire: Wire, upstream: FakeUpstream) -> None:
+def test_an_upstream_that_does_not_stream_is_translated(http: HttpClient, upstream: FakeUpstream) -> None:
     message = {"role": "assistant", "content": "All at once."}
     body = {"id": "c", "object": "chat.completion", "created": 1, "model": "m"}
     script = [Whole({**body, "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})]
-    assert events.text_of(tell(wire, model=upstream.model(script))) == "All at once."
+    assert events.text_of(tell(http, model=upstream.model(script))) == "All at once."
 
 
-def test_an_answer_with_nothing_in_it_is_complete(wire: Wire, upstream: FakeUpstream) -> None:
-    final = tell(wire, model=upstream.model(ending()))[-1]["response"]
+def test_an_empty_answer_is_completed(http: HttpClient, upstream: FakeUpstream) -> None:
+    final = tell(http, model=upstream.model(ending()))[-1]["response"]
     assert final["status"] == "completed"

@@ -1,4 +1,4 @@
-"""WebSocket mode as its real clients use it, unchanged: the openai SDK and openai-agents."""
+"""WebSocket mode with its real clients, unchanged: the openai SDK and openai-agents."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import ResponseFunctionToolCall
 from openai.types.websocket_reconnection import ReconnectingEvent
 
+from tests.support.http_client import HttpClient, Json
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, Gate, Refuse, call, ending, say, text
-from tests.wire.raw import Json, Wire
 
 QUIET = RunConfig(tracing_disabled=True)
 ASK_WEATHER = [call(0, '{"city":"Rome"}', "call_1", "weather"), *ending("tool_calls")]
@@ -25,7 +25,7 @@ ASK_WEATHER = [call(0, '{"city":"Rome"}', "call_1", "weather"), *ending("tool_ca
 # -- the openai SDK
 
 
-def test_the_sdk_takes_turns_and_chains_them_without_storage(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_the_sdk_chains_unstored_turns(client: OpenAI, upstream: FakeUpstream) -> None:
     model = upstream.model(ASK_WEATHER, say("It is ", "sunny."))
     with client.responses.connect() as connection:
         connection.response.create(model=model, input="Weather in Rome?", store=False)
@@ -42,7 +42,7 @@ def test_the_sdk_takes_turns_and_chains_them_without_storage(client: OpenAI, ups
     assert [message["role"] for message in upstream.calls(model)[1].messages] == ["user", "assistant", "tool"]
 
 
-def test_every_event_comes_as_the_sdks_own_type(client: OpenAI, upstream: FakeUpstream) -> None:
+def test_every_event_is_parsed_into_the_sdks_type(client: OpenAI, upstream: FakeUpstream) -> None:
     seen: list[str] = []
     with client.responses.connect() as connection:
         connection.response.create(model=upstream.model(), input="Hi", stream_id="main")
@@ -60,7 +60,7 @@ def test_every_event_comes_as_the_sdks_own_type(client: OpenAI, upstream: FakeUp
         assert error.type == "error" and error.error.param == "temperature" and error.status == 400
 
 
-def test_the_sdk_runs_lanes_side_by_side(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_the_sdk_runs_lanes_concurrently(server: OutliveServer, upstream: FakeUpstream) -> None:
     gate = Gate()
     models = {"slow": upstream.model([gate, *say("slow")]), "fast": upstream.model(say("fast"))}
 
@@ -83,7 +83,7 @@ def test_the_sdk_runs_lanes_side_by_side(server: OutliveServer, upstream: FakeUp
     assert list(asyncio.run(go()).items()) == [("fast", "fast"), ("slow", "slow")]
 
 
-def test_the_sdk_reconnects_to_a_server_that_was_restarted_and_goes_on(tmp_path: Path, upstream: FakeUpstream) -> None:
+def test_the_sdk_reconnects_to_a_restarted_server_and_continues(tmp_path: Path, upstream: FakeUpstream) -> None:
     model = upstream.model(say("one"), say("two"))
     codes: list[int] = []
 
@@ -93,7 +93,7 @@ def test_the_sdk_reconnects_to_a_server_that_was_restarted_and_goes_on(tmp_path:
     with (
         OutliveServer(tmp_path, upstream.url) as server,
         OpenAI(base_url=server.base_url, api_key="any") as client,
-        client.responses.connect(on_reconnecting=note, initial_delay=0.1) as connection,
+        client.responses.connect(on_reconnecting=note, max_retries=100, initial_delay=0.1, max_delay=0.5) as connection,
     ):
         connection.response.create(model=model, input="1")
         first = _final(connection)
@@ -151,7 +151,7 @@ def test_an_agent_runs_its_tools_over_one_socket(server: OutliveServer, upstream
     assert roles == ["user", "assistant", "tool"]
 
 
-def test_an_agents_stream_brings_the_text_as_it_comes(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_an_agents_stream_delivers_text_as_it_arrives(server: OutliveServer, upstream: FakeUpstream) -> None:
     model = upstream.model(say("It ", "is ", "sunny."))
 
     async def job(agent: Agent[Any]) -> Any:
@@ -166,7 +166,7 @@ def test_an_agents_stream_brings_the_text_as_it_comes(server: OutliveServer, ups
     assert run(server, model, job) == (["It ", "is ", "sunny."], "It is sunny.")
 
 
-def test_an_agent_is_told_why_a_turn_failed(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_an_agent_gets_the_error_of_a_failed_turn(server: OutliveServer, upstream: FakeUpstream) -> None:
     model = upstream.model([Refuse(400, {"error": {"message": "no such thing"}})])
 
     async def job(agent: Agent[Any]) -> Any:
@@ -176,8 +176,8 @@ def test_an_agent_is_told_why_a_turn_failed(server: OutliveServer, upstream: Fak
     run(server, model, job)
 
 
-def test_an_agents_socket_may_break_and_its_answer_is_still_there(
-    server: OutliveServer, wire: Wire, upstream: FakeUpstream
+def test_an_agents_answer_can_be_retrieved_after_its_socket_is_cut(
+    server: OutliveServer, http: HttpClient, upstream: FakeUpstream
 ) -> None:
     gate = Gate()
     model = upstream.model([text("It is "), gate, text("sunny."), *ending()])
@@ -194,5 +194,5 @@ def test_an_agents_socket_may_break_and_its_answer_is_still_there(
 
     response_id = run(server, model, job)
     gate.open()
-    ended = wire.get(f"/v1/responses/{response_id}?wait=10").json()
+    ended = http.get(f"/v1/responses/{response_id}?wait=10").json()
     assert ended["output"][0]["content"][0]["text"] == "It is sunny."

@@ -1,4 +1,4 @@
-"""Lanes of a WebSocket: order within each, several at once, and the limits of one connection."""
+"""Lanes of a WebSocket: order within a lane, concurrency between lanes, and the limits of one connection."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import pytest
 
 from outlive.core.grammar import TERMINAL_EVENTS
 from outlive.http.websocket import MAX_NAMED, MAX_RUNNING, MAX_WAITING
+from tests.support.http_client import HttpClient, Json
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Gate, Script, ending, say, text
 from tests.wire import events
-from tests.wire.raw import Json, Wire
-from tests.wire.sockets import Talk, check_error, talk, text_of
+from tests.wire.websocket import WebSocketClient, check_error, open_websocket, text_of
 
 
 @pytest.fixture
-def socket(server: OutliveServer) -> Iterator[Talk]:
-    with talk(server.port) as opened:
+def socket(server: OutliveServer) -> Iterator[WebSocketClient]:
+    with open_websocket(server.port) as opened:
         yield opened
 
 
@@ -25,8 +25,8 @@ def echo(body: Json) -> Script:
     return [*(text(word + " ") for word in body["messages"][-1]["content"].split()), *ending()]
 
 
-def collect(socket: Talk, ends: int) -> dict[str | None, list[Json]]:
-    """Frames by lane, until so many turns have ended."""
+def collect(socket: WebSocketClient, ends: int) -> dict[str | None, list[Json]]:
+    """Read frames until so many turns have ended, and return them by lane."""
     lanes: dict[str | None, list[Json]] = {}
     while ends:
         frame = socket.frame()
@@ -35,18 +35,18 @@ def collect(socket: Talk, ends: int) -> dict[str | None, list[Json]]:
     return lanes
 
 
-def test_every_frame_of_a_named_lane_bears_its_name_and_nothing_else_new(
-    socket: Talk, wire: Wire, upstream: FakeUpstream
+def test_frames_of_a_named_lane_add_only_its_name(
+    socket: WebSocketClient, http: HttpClient, upstream: FakeUpstream
 ) -> None:
     frames = socket.turn(model=upstream.model(), input="Hi", stream_id="a.b-c_9")
     assert {frame.pop("stream_id") for frame in frames} == {"a.b-c_9"}
     events.check(frames)
-    journal = events.split(wire.follow(frames[0]["response"]["id"]).rest())
+    journal = events.split(http.follow(frames[0]["response"]["id"]).read_rest())
     payloads = [frame.split(b"data: ")[1].strip().decode() for frame in journal]
     assert [text.replace(',"stream_id":"a.b-c_9"}', "}") for text in socket.texts] == payloads
 
 
-def test_lanes_run_at_the_same_time(socket: Talk, upstream: FakeUpstream) -> None:
+def test_lanes_run_concurrently(socket: WebSocketClient, upstream: FakeUpstream) -> None:
     gates = {name: Gate() for name in ("a", "b", None)}
     for name, gate in gates.items():
         socket.create(
@@ -55,7 +55,7 @@ def test_lanes_run_at_the_same_time(socket: Talk, upstream: FakeUpstream) -> Non
             **({"stream_id": name} if name is not None else {}),
         )
     for gate in gates.values():
-        gate.wait_reached()  # all of them are there before any goes on
+        gate.wait_reached()  # all turns have started before any continues
     for gate in reversed(gates.values()):
         gate.open()
     lanes = collect(socket, 3)
@@ -65,13 +65,13 @@ def test_lanes_run_at_the_same_time(socket: Talk, upstream: FakeUpstream) -> Non
     assert set(lanes) == {"a", "b", None}
 
 
-def test_a_lane_takes_one_turn_at_a_time_in_order(socket: Talk, upstream: FakeUpstream) -> None:
+def test_a_lane_runs_one_turn_at_a_time_in_order(socket: WebSocketClient, upstream: FakeUpstream) -> None:
     gate = Gate()
     model = upstream.model([gate, *say("first")], say("second"))
     socket.create(model=model, input="1", stream_id="a", store=False)
     socket.create(model=model, input="2", stream_id="a", store=False)
     gate.wait_reached()
-    # Others go on meanwhile.
+    # Other lanes continue meanwhile.
     other = socket.turn(model=upstream.model(), input="Hi", stream_id="b")
     assert len(upstream.calls(model)) == 1
     gate.open()
@@ -81,7 +81,7 @@ def test_a_lane_takes_one_turn_at_a_time_in_order(socket: Talk, upstream: FakeUp
     ]  # fmt: skip
 
 
-def test_a_turn_may_wait_for_the_one_it_continues(socket: Talk, upstream: FakeUpstream) -> None:
+def test_a_turn_waits_for_the_one_it_continues(socket: WebSocketClient, upstream: FakeUpstream) -> None:
     gate = Gate()
     model = upstream.model([gate, *say("one")], say("two"))
     socket.create(model=model, input="1", stream_id="a", store=False)
@@ -93,7 +93,7 @@ def test_a_turn_may_wait_for_the_one_it_continues(socket: Talk, upstream: FakeUp
     assert [message["content"] for message in upstream.calls(model)[-1].messages] == ["1", "one", "2"]
 
 
-def test_a_lane_may_fork_from_another_and_both_go_on(socket: Talk, upstream: FakeUpstream) -> None:
+def test_a_lane_forks_from_another_and_both_continue(socket: WebSocketClient, upstream: FakeUpstream) -> None:
     model = upstream.model(echo)
     plan = socket.answer(model=model, input="plan", stream_id="planner", store=False)["id"]
     gate = Gate()
@@ -109,7 +109,7 @@ def test_a_lane_may_fork_from_another_and_both_go_on(socket: Talk, upstream: Fak
         assert told == ["plan", "plan ", question]
 
 
-def test_a_fork_that_fails_keeps_its_parent_for_the_lane_it_came_from(socket: Talk, upstream: FakeUpstream) -> None:
+def test_a_failed_fork_keeps_its_parent_for_the_original_lane(socket: WebSocketClient, upstream: FakeUpstream) -> None:
     model = upstream.model(echo)
     first = socket.answer(model=model, input="1", stream_id="a", store=False)["id"]
     wrong = socket.turn(model=model, input="x", stream_id="b", store=False, temperature=9, previous_response_id=first)
@@ -122,7 +122,7 @@ def test_a_fork_that_fails_keeps_its_parent_for_the_lane_it_came_from(socket: Ta
 
 
 @pytest.mark.parametrize("name", ["", "x" * 257, "a b", "ä", "a/b", 5, ["a"], "a\n"])
-def test_a_lane_needs_a_proper_name(socket: Talk, upstream: FakeUpstream, name: object) -> None:
+def test_an_invalid_lane_name_is_refused(socket: WebSocketClient, upstream: FakeUpstream, name: object) -> None:
     (frame,) = socket.turn(model="m", input="Hi", stream_id=name)
     refused = check_error(frame)
     assert (refused["param"], refused["code"]) == ("stream_id", "invalid_stream_id")
@@ -130,7 +130,7 @@ def test_a_lane_needs_a_proper_name(socket: Talk, upstream: FakeUpstream, name: 
     assert socket.answer(model=upstream.model(), input="Hi", stream_id="x" * 256)
 
 
-def test_so_many_lanes_may_be_named_and_no_more(socket: Talk, upstream: FakeUpstream) -> None:
+def test_the_number_of_lanes_is_limited(socket: WebSocketClient, upstream: FakeUpstream) -> None:
     model = upstream.model(say("."))
     for number in range(MAX_NAMED):
         socket.create(model=model, input="Hi", stream_id=f"lane-{number}", store=False)
@@ -138,12 +138,12 @@ def test_so_many_lanes_may_be_named_and_no_more(socket: Talk, upstream: FakeUpst
     (refused,) = socket.turn(model=model, input="Hi", stream_id="one-more")
     assert check_error(refused)["code"] == "websocket_stream_limit_reached"
     assert refused["stream_id"] == "one-more"
-    # Those that have a name may go on, and so may the lane without one.
+    # Known lanes still work, and so does the lane without a name.
     assert socket.answer(model=model, input="Hi", stream_id="lane-0")
     assert socket.answer(model=model, input="Hi")
 
 
-def test_so_many_turns_run_at_once_and_the_others_wait(socket: Talk, upstream: FakeUpstream) -> None:
+def test_the_number_of_concurrent_turns_is_limited(socket: WebSocketClient, upstream: FakeUpstream) -> None:
     gates = [Gate() for _ in range(MAX_RUNNING + 4)]
     models = [upstream.model([gate, *say("done")]) for gate in gates]
     for number, model in enumerate(models):
@@ -159,7 +159,7 @@ def test_so_many_turns_run_at_once_and_the_others_wait(socket: Talk, upstream: F
     assert len(collect(socket, MAX_RUNNING + 3)) == MAX_RUNNING + 3
 
 
-def test_so_many_turns_may_wait_and_no_more(socket: Talk, upstream: FakeUpstream) -> None:
+def test_the_number_of_queued_turns_is_limited(socket: WebSocketClient, upstream: FakeUpstream) -> None:
     gate = Gate()
     model = upstream.model([gate, HANG])
     socket.create(model=model, input="Hi", store=False)

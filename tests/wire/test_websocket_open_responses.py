@@ -1,4 +1,4 @@
-"""What the Open Responses compliance tests ask of a WebSocket, one test for each of theirs, under their names."""
+"""The WebSocket cases of the Open Responses compliance tests, under their names."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.http_client import HttpClient, Json
 from tests.support.open_responses import check_compacted, check_stream, check_websocket_error
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, Script, say
 from tests.wire import events
-from tests.wire.raw import Json, Wire
-from tests.wire.sockets import Talk, check_error, talk, text_of
+from tests.wire.websocket import WebSocketClient, check_error, open_websocket, text_of
 
 
 @pytest.fixture
-def socket(server: OutliveServer) -> Iterator[Talk]:
-    with talk(server.port) as opened:
+def socket(server: OutliveServer) -> Iterator[WebSocketClient]:
+    with open_websocket(server.port) as opened:
         yield opened
 
 
 @pytest.fixture
 def model(upstream: FakeUpstream) -> str:
     def answer(body: Json) -> Script:
-        """Knows the word if it was told."""
+        """Answer with the word if the history contains it."""
         told = json.dumps(body["messages"])
         return say("cobalt" if "What is the code word" in told and "cobalt" in told else "OK")
 
@@ -39,24 +39,24 @@ def completed(frames: list[Json]) -> Json:
     return response
 
 
-def test_websocket_response(socket: Talk, model: str) -> None:
+def test_websocket_response(socket: WebSocketClient, model: str) -> None:
     items = [{"type": "message", "role": "user", "content": "Count from 1 to 3."}]
     completed(socket.turn(model=model, input=items))
 
 
-def test_websocket_sequential_responses(socket: Talk, model: str) -> None:
+def test_websocket_sequential_responses(socket: WebSocketClient, model: str) -> None:
     for word in ("first", "second"):
         completed(socket.turn(model=model, store=False, input=f"Reply with exactly: {word}"))
 
 
-def test_websocket_continuation(socket: Talk, model: str) -> None:
+def test_websocket_continuation(socket: WebSocketClient, model: str) -> None:
     first = completed(socket.turn(model=model, store=False, input="Remember the code word: cobalt. Reply with OK."))
     question = "What is the code word? Reply with only the code word."
     second = completed(socket.turn(model=model, store=False, previous_response_id=first["id"], input=question))
     assert text_of(second) == "cobalt"
 
 
-def test_websocket_generate_false(socket: Talk, model: str) -> None:
+def test_websocket_generate_false(socket: WebSocketClient, model: str) -> None:
     warm = socket.turn(model=model, store=False, generate=False, input="The code word is cobalt.")[-1]["response"]
     assert warm["status"] == "completed" and warm["output"] == []
     question = "What is the code word? Reply with only the code word."
@@ -64,16 +64,16 @@ def test_websocket_generate_false(socket: Talk, model: str) -> None:
     assert text_of(second) == "cobalt"
 
 
-def test_websocket_reconnect_store_false_recovery(server: OutliveServer, socket: Talk, model: str) -> None:
+def test_websocket_reconnect_store_false_recovery(server: OutliveServer, socket: WebSocketClient, model: str) -> None:
     first = completed(socket.turn(model=model, store=False, input="Remember the code word: copper. Reply with OK."))
-    with talk(server.port) as again:
+    with open_websocket(server.port) as again:
         refused = again.refusal(model=model, store=False, previous_response_id=first["id"], input="Go on.")
         assert refused["code"] == "previous_response_not_found"
         items = [{"type": "message", "role": "user", "content": "Start a new response."}]
         completed(again.turn(model=model, store=False, input=items))
 
 
-def test_websocket_previous_response_not_found(socket: Talk, model: str) -> None:
+def test_websocket_previous_response_not_found(socket: WebSocketClient, model: str) -> None:
     (frame,) = socket.turn(
         model=model, store=False, previous_response_id="resp_openresponses_missing_1", input="This should fail."
     )
@@ -82,7 +82,7 @@ def test_websocket_previous_response_not_found(socket: Talk, model: str) -> None
     assert (error["status"], error["code"]) == (400, "previous_response_not_found")
 
 
-def test_websocket_failed_continuation_evicts_cache(socket: Talk, model: str) -> None:
+def test_websocket_failed_continuation_evicts_cache(socket: WebSocketClient, model: str) -> None:
     first = completed(socket.turn(model=model, store=False, input="Remember the code word: ember. Reply with OK."))
     output = {"type": "function_call_output", "call_id": "call_openresponses_missing", "output": "No matching call."}
     failed = socket.turn(model=model, store=False, previous_response_id=first["id"], input=[output])
@@ -91,12 +91,12 @@ def test_websocket_failed_continuation_evicts_cache(socket: Talk, model: str) ->
     assert retried["code"] == "previous_response_not_found"
 
 
-def test_websocket_compact_new_chain(socket: Talk, wire: Wire, model: str) -> None:
+def test_websocket_compact_new_chain(socket: WebSocketClient, http: HttpClient, model: str) -> None:
     said = [
         {"type": "message", "role": "user", "content": "We launch on Tuesday."},
         {"type": "message", "role": "assistant", "content": "Understood."},
     ]
-    compacted = wire.post("/v1/responses/compact", {"model": model, "input": said})
+    compacted = http.post("/v1/responses/compact", {"model": model, "input": said})
     assert compacted.status == 200, compacted.body
     check_compacted(compacted.json())
     asked = {"type": "message", "role": "user", "content": "When do we launch?"}

@@ -1,4 +1,4 @@
-"""A WebSocket to the server, and turns on it, by hand."""
+"""A WebSocket client of the server that shows every frame."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from outlive.core.grammar import TERMINAL_EVENTS
-from tests.wire.raw import Json
+from tests.support.http_client import Json
 
 TIMEOUT = 20.0
 
 
-class Talk:
+class WebSocketClient:
     """One connection, read frame by frame; every frame must be one JSON object in text."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
-        self.texts: list[str] = []  # as they came
+        self.texts: list[str] = []  # of all frames read so far
 
     def send(self, **frame: Any) -> None:
         self.connection.send(json.dumps(frame))
@@ -38,14 +38,14 @@ class Talk:
         return frame
 
     def until(self, *types: str) -> list[Json]:
-        """Frames up to the first of one of these types."""
+        """Read up to the first frame of one of these types."""
         frames = [self.frame()]
         while frames[-1]["type"] not in types:
             frames.append(self.frame())
         return frames
 
     def rest(self) -> list[Json]:
-        """Frames up to the end of a turn, whatever end that is."""
+        """Read up to the end of a turn, however it ends."""
         return self.until("error", *TERMINAL_EVENTS)
 
     def turn(self, **body: Any) -> list[Json]:
@@ -53,26 +53,26 @@ class Talk:
         return self.rest()
 
     def answer(self, **body: Any) -> Json:
-        """The final object of a turn that completes."""
+        """Run a turn that completes, and return its response."""
         last = self.turn(**body)[-1]
         assert last["type"] == "response.completed", last
         response: Json = last["response"]
         return response
 
     def refusal(self, **body: Any) -> Json:
-        """The error of a turn that is refused, after a look at its envelope."""
+        """Run a turn that is refused, check the envelope, and return the error."""
         (frame,) = self.turn(**body)
         return check_error(frame)
 
     def wait_close(self) -> tuple[int, str]:
-        """Read on to the end; the code and the reason."""
+        """Read to the end, and return the close code and reason."""
         self.wait_end()
         code = self.connection.close_code
         assert code is not None
         return code, self.connection.close_reason or ""
 
     def wait_end(self) -> list[Json]:
-        """Everything that still comes before the connection is gone, however it goes."""
+        """Read all frames up to the end of the connection, however it ends."""
         frames = []
         with contextlib.suppress(ConnectionClosed):
             while True:
@@ -89,14 +89,16 @@ def check_error(frame: Json) -> Json:
 
 
 @contextmanager
-def talk(port: int, key: str | None = None, path: str = "/v1/responses", **headers: str) -> Iterator[Talk]:
+def open_websocket(
+    port: int, key: str | None = None, path: str = "/v1/responses", **headers: str
+) -> Iterator[WebSocketClient]:
     given = {name.replace("_", "-"): value for name, value in headers.items()}
     if key is not None:
         given["Authorization"] = f"Bearer {key}"
     url = f"ws://127.0.0.1:{port}{path}"
     connection = connect(url, additional_headers=given, max_size=None, open_timeout=TIMEOUT, proxy=None)
     with connection:
-        yield Talk(connection)
+        yield WebSocketClient(connection)
 
 
 def text_of(response: Json) -> str:

@@ -1,4 +1,4 @@
-"""Many at once: everyone gets their own answer, and one conversation takes one turn at a time."""
+"""Concurrent requests: every client gets its own answer, and a conversation runs one turn at a time."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections import Counter
 
 from openai import AsyncOpenAI, OpenAI
 
+from tests.support.http_client import Answer, HttpClient, Json
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, Gate, Script, ending, say, text
 from tests.wire import events
-from tests.wire.raw import Answer, Json, Wire
 
 
 def echo(body: Json) -> Script:
-    """Says what it was asked, word by word."""
+    """Return a script that repeats the question word by word."""
     return [*(text(word + " ") for word in body["messages"][-1]["content"].split()), *ending()]
 
 
-def test_a_hundred_streams_at_once_each_say_their_own(server: OutliveServer, upstream: FakeUpstream) -> None:
+def test_a_hundred_concurrent_streams_each_get_their_own_answer(server: OutliveServer, upstream: FakeUpstream) -> None:
     model = upstream.model(echo)
 
     async def ask(client: AsyncOpenAI, number: int) -> str:
@@ -40,7 +40,7 @@ def test_a_hundred_streams_at_once_each_say_their_own(server: OutliveServer, ups
     assert len(set(asyncio.run(run()))) == 100
 
 
-def test_of_many_turns_at_once_one_is_taken(wire: Wire, client: OpenAI, upstream: FakeUpstream) -> None:
+def test_one_of_many_concurrent_turns_is_accepted(http: HttpClient, client: OpenAI, upstream: FakeUpstream) -> None:
     conversation = client.conversations.create().id
     gate = Gate()
     model = upstream.model([gate, *say("Mine.")])
@@ -48,14 +48,14 @@ def test_of_many_turns_at_once_one_is_taken(wire: Wire, client: OpenAI, upstream
 
     def ask(number: int) -> None:
         body = {"model": model, "input": f"turn {number}", "conversation": conversation, "background": number % 2 == 0}
-        answers.append(wire.post("/v1/responses", body))
+        answers.append(http.post("/v1/responses", body))
 
     askers = [threading.Thread(target=ask, args=(number,)) for number in range(10)]
     for asker in askers:
         asker.start()
     gate.wait_reached()
     deadline = time.monotonic() + 20
-    while len(answers) < 9:  # everyone but the one whose turn it is, or even that one, if it does not wait
+    while len(answers) < 9:  # all refusals; the accepted one may have ended, too
         assert time.monotonic() < deadline
         time.sleep(0.01)
     gate.open()
@@ -65,25 +65,25 @@ def test_of_many_turns_at_once_one_is_taken(wire: Wire, client: OpenAI, upstream
     refused = [answer.error["code"] for answer in answers if answer.status == 400]
     assert refused == ["conversation_locked"] * 9
     taken = next(answer.json()["id"] for answer in answers if answer.status == 200)
-    wire.get(f"/v1/responses/{taken}?wait=10")
-    assert [role for role, _ in wire.said(conversation)] == ["user", "assistant"]
+    http.get(f"/v1/responses/{taken}?wait=10")
+    assert [role for role, _ in http.list_messages(conversation)] == ["user", "assistant"]
     assert len(upstream.calls(model)) == 1
 
 
-def test_items_added_at_once_all_arrive(wire: Wire, client: OpenAI) -> None:
+def test_concurrently_added_items_are_all_stored(http: HttpClient, client: OpenAI) -> None:
     conversation = client.conversations.create().id
     path = f"/v1/conversations/{conversation}/items"
 
     def add(number: int) -> None:
         items = [{"role": "user", "content": f"{number}-{n}"} for n in range(3)]
-        assert wire.post(path, {"items": items}).status == 200
+        assert http.post(path, {"items": items}).status == 200
 
     adders = [threading.Thread(target=add, args=(number,)) for number in range(10)]
     for adder in adders:
         adder.start()
     for adder in adders:
         adder.join(20)
-    said = [words for _, words in wire.said(conversation)]
+    said = [words for _, words in http.list_messages(conversation)]
     assert sorted(said) == sorted(f"{number}-{n}" for number in range(10) for n in range(3))
-    # what was sent together stays together
+    # Items of one request stay together.
     assert all(said[at].split("-")[0] == said[at + 2].split("-")[0] for at in range(0, 30, 3))

@@ -1,16 +1,19 @@
-"""What must hold of every response after any crash, whoever saw whatever of it before."""
+"""Checks that must hold for every response after any crash, whatever clients had seen of it before."""
 
 from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
 
-from tests.crash.client import ENDED, TERMINAL, Client, Json, event_of, text_of
+from tests.support.http_client import ENDED, TERMINAL, HttpClient, Json, event_of, text_of
 
 
-def check_ended(client: Client, response_id: str, seen: list[bytes] | None = None) -> Json:
-    """It has ended once, its journal has no gap and no repeat, and begins with the bytes that were seen. Its object."""
-    body = client.wait_end(response_id)
+def check_ended(client: HttpClient, response_id: str, seen: list[bytes] | None = None) -> Json:
+    """Check that it ended once, and that its journal has no gap and no repeat and contains the bytes that were seen.
+
+    Returns the response.
+    """
+    body = client.wait_ended(response_id)
     frames = client.replay(response_id)
     check_journal(frames, response_id)
     check_seen(client, response_id, frames, seen or [])
@@ -34,40 +37,40 @@ def check_journal(frames: list[bytes], response_id: str) -> None:
     assert [item["id"] for item in events[-1]["response"]["output"]] == [item_id for _, item_id in sorted(done)]
 
 
-def check_seen(client: Client, response_id: str, frames: list[bytes], seen: list[bytes]) -> None:
-    """No event that a client saw is missing or different, and resuming after it goes on with the very next one."""
+def check_seen(client: HttpClient, response_id: str, frames: list[bytes], seen: list[bytes]) -> None:
+    """Check that no event seen by a client is missing or different, and that a resumption goes on with the next one."""
     if not seen:
         return
     first = event_of(seen[0])["sequence_number"]
     assert frames[first : first + len(seen)] == seen
     last = first + len(seen) - 1
     resumed = client.follow(response_id, after=last).read_all()
-    assert resumed.whole
+    assert resumed.complete
     assert resumed.frames == frames[last + 1 :]
 
 
 def check_text(frames: list[bytes], body: Json) -> None:
-    """The text of the deltas is the text of the items, however often the run was joined."""
+    """Check that the deltas add up to the items' text, however often the run was resumed."""
     deltas = [event["delta"] for event in map(event_of, frames) if event["type"] == "response.output_text.delta"]
     assert "".join(deltas) == text_of(body)
 
 
-def check_conversation(client: Client, conversation: str, responses: list[Json]) -> None:
-    """It holds the turns of its responses in their order, whole, and is unlocked."""
-    items = client.items(conversation)
+def check_conversation(client: HttpClient, conversation: str, responses: list[Json]) -> None:
+    """Check that it contains the complete turns of its responses in their order, and that it is unlocked."""
+    items = client.list_items(conversation)
     ids = [item["id"] for item in items]
     assert len(set(ids)) == len(ids)
     kept = [item["id"] for body in responses if body["status"] != "failed" for item in body["output"]]
     assert [item_id for item_id in ids if item_id in set(kept)] == kept
-    # Taking and giving the lock again is the proof that nobody holds it.
+    # Adding an item takes the lock and releases it again, which is only possible while no run holds it.
     note = {"type": "message", "role": "user", "content": "unlocked?"}
-    added = client.ask("POST", f"/v1/conversations/{conversation}/items", {"items": [note]})
+    added = client.post(f"/v1/conversations/{conversation}/items", {"items": [note]})
     assert added.status == 200, added
-    client.ask("DELETE", f"/v1/conversations/{conversation}/items/{added.body['data'][0]['id']}")
+    client.delete(f"/v1/conversations/{conversation}/items/{added.json()['data'][0]['id']}")
 
 
 def check_file(database: Path) -> None:
-    """The file is sound, no lease or lock is left, and every response has ended."""
+    """Check that the file is sound, that no lease or lock is left, and that every response has ended."""
     connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True)
     try:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -1,4 +1,4 @@
-"""Requests to whichever node answers: the bytes of every frame are kept, and what is cut is taken up elsewhere."""
+"""Asynchronous requests to any node: the bytes of every frame are kept, and a cut stream is resumed elsewhere."""
 
 from __future__ import annotations
 
@@ -14,39 +14,36 @@ from typing import NamedTuple, Self
 
 import aiohttp
 
-from tests.chaos.fleet import Fleet
-from tests.chaos.record import Turn
-from tests.support.upstream import Json
+from tests.chaos.cluster import ChaosCluster
+from tests.chaos.counts import Turn
+from tests.support.http_client import DONE, Json
 
-DONE = b"data: [DONE]\n\n"
-# Idle streams get a comment every second, so a connection that is silent for so long is dead.
-SILENCE = 4.0
-BROKEN = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
-
-
+# Idle streams get a comment every second, so a connection without bytes for so long is dead.
+IDLE_SECONDS = 4.0
+CONNECTION_ERRORS = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
 NUMBER = re.compile(rb'"sequence_number":(\d+)')
 
 
-class Answer(NamedTuple):
+class JsonAnswer(NamedTuple):
     status: int
     body: Json
 
 
-class Wire:
-    """Asks a random node. `resumed` counts how often somebody read on in a stream, on a connection of its own."""
+class ClusterClient:
+    """Sends each request to a random node. `resumed` counts the connections that resumed a stream."""
 
-    def __init__(self, fleet: Fleet, choose: random.Random) -> None:
-        self._fleet = fleet
+    def __init__(self, cluster: ChaosCluster, choose: random.Random) -> None:
+        self._cluster = cluster
         self._choose = choose
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=2, sock_read=SILENCE)
-        # Connections are never used again: a node that was killed leaves dead ones behind. The server is not told, just
-        # as SDKs do not, and so it sees when an answer came too late for whoever asked.
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=2, sock_read=IDLE_SECONDS)
+        # Connections are never reused: a node that was killed leaves dead ones behind. The server is not informed, as
+        # it is not by SDKs, and so it notices when an answer comes too late for its client.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         headers = {"Connection": "keep-alive"}
         self._session = aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers)
         self.resumed = 0
         self.seen = 0  # events
-        self.losses = 0  # how often an event was not the one that had to come
+        self.losses = 0  # events whose number was not the next one
 
     async def __aenter__(self) -> Self:
         return self
@@ -56,29 +53,29 @@ class Wire:
     ) -> None:
         await self._session.close()
 
-    async def ask(self, method: str, path: str, body: Json | None = None, **headers: str) -> Answer:
-        """Until a node has answered. What is asked here may be asked twice."""
+    async def request(self, method: str, path: str, body: Json | None = None, **headers: str) -> JsonAnswer:
+        """Repeat a request until a node has answered; for requests that may be repeated."""
         while True:
-            if (answer := await self.ask_once(method, path, body, headers)) is not None:
+            if (answer := await self.request_once(method, path, body, headers)) is not None:
                 return answer
 
-    async def ask_once(
+    async def request_once(
         self, method: str, path: str, body: Json | None, headers: dict[str, str], turn: Turn | None = None
-    ) -> Answer | None:
-        """None when there was no answer, or none but that the server is not there for us now."""
+    ) -> JsonAnswer | None:
+        """Return None where there was no answer, or only that the server is unavailable."""
         try:
             async with self._open(method, path, body, headers, turn) as response:
                 raw = await response.read()
             if response.status != 503:
-                return Answer(response.status, json.loads(raw))
-        except BROKEN:
+                return JsonAnswer(response.status, json.loads(raw))
+        except CONNECTION_ERRORS:
             pass
-        await self._breathe()
+        await self._pause()
         return None
 
     async def follow(self, turn: Turn) -> None:
-        """Read a response to its end, from where the user is, over as many connections as it takes."""
-        while not turn.over:
+        """Read a response to its end from the user's position, over as many connections as it takes."""
+        while not turn.ended:
             cursor = f"&starting_after={len(turn.frames) - 1}" if turn.frames else ""
             try:
                 async with self._open("GET", f"/responses/{turn.response_id}?stream=true{cursor}") as response:
@@ -87,48 +84,48 @@ class Wire:
                         await self.read(response, turn)
                     elif response.status != 503:
                         raise RuntimeError(f"{turn.name}: {response.status} {await response.text()}")
-            except BROKEN:
+            except CONNECTION_ERRORS:
                 pass
-            if not turn.over:
-                await self._breathe()
+            if not turn.ended:
+                await self._pause()
 
     async def read(self, response: aiohttp.ClientResponse, turn: Turn) -> None:
-        """Keep every frame; the turn is over with [DONE]."""
+        """Keep every frame; the turn has ended with [DONE]."""
         rest = b""
         async for data in response.content.iter_any():
             *frames, rest = (rest + data).split(b"\n\n")
             for frame in frames:
                 if frame + b"\n\n" == DONE:
-                    turn.over = True
+                    turn.ended = True
                 elif not frame.startswith(b":"):
                     self.losses += number_of(frame) != len(turn.frames)
                     turn.frames.append(frame + b"\n\n")
-                    self.seen += bool(turn.name)  # a replay is nobody's
+                    self.seen += bool(turn.name)  # a replay has no name and no user
 
-    async def stream(self, body: Json, turn: Turn, key: str) -> Answer | None:
-        """Ask for a response and read it as long as the connection lasts; an answer that is no stream is returned."""
+    async def stream(self, body: Json, turn: Turn, key: str) -> JsonAnswer | None:
+        """Create a response and read it as long as the connection lasts; return an answer that is not a stream."""
         try:
             async with self._open("POST", "/responses", body, {"Idempotency-Key": key}, turn) as response:
                 if response.content_type != "text/event-stream":
-                    return Answer(response.status, json.loads(await response.read()))
+                    return JsonAnswer(response.status, json.loads(await response.read()))
                 await self.read(response, turn)
-        except BROKEN:
+        except CONNECTION_ERRORS:
             pass
         return None
 
     async def replay(self, response_id: str) -> list[bytes]:
-        """Everything from the first event on, in one piece."""
+        """Return all frames from the first event on, read over one connection."""
         while True:
             turn = Turn("", "", "", None, response_id)
             try:
                 async with self._open("GET", f"/responses/{response_id}?stream=true") as response:
                     if response.status == 200:
                         await self.read(response, turn)
-            except BROKEN:
+            except CONNECTION_ERRORS:
                 pass
-            if turn.over:
+            if turn.ended:
                 return turn.frames
-            await self._breathe()
+            await self._pause()
 
     @contextlib.asynccontextmanager
     async def _open(
@@ -139,22 +136,22 @@ class Wire:
         headers: dict[str, str] | None = None,
         turn: Turn | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A request to some node; `turn` keeps what came of it."""
-        node = self._choose.choice(self._fleet.nodes)
-        began, outcome = time.time(), "no answer"
+        """Send a request to a random node; the outcome is recorded in `turn`."""
+        node = self._choose.choice(self._cluster.nodes)
+        started, outcome = time.time(), "no answer"
         try:
             async with self._session.request(method, node.url + path, json=body, headers=headers) as response:
                 outcome = f"{response.status}"
                 yield response
-                outcome = f"{response.status}, whole"
-        except BROKEN as error:
+                outcome = f"{response.status}, complete"
+        except CONNECTION_ERRORS as error:
             outcome += f", {type(error).__name__}: {error}"
             raise
         finally:
             if turn is not None:
-                turn.tries.append(f"{began:.3f} to {time.time():.3f} {node.name} {headers}: {outcome}")
+                turn.tries.append(f"{started:.3f} to {time.time():.3f} {node.name} {headers}: {outcome}")
 
-    async def _breathe(self) -> None:
+    async def _pause(self) -> None:
         await asyncio.sleep(self._choose.uniform(0.02, 0.2))
 
 

@@ -1,4 +1,4 @@
-"""What is written down of a round: every turn as its user saw it, what was done to the nodes, and what was found."""
+"""The record of a round: every turn as its user saw it, and the counts of faults, responses and violations."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass, field, fields
 
 @dataclass
 class Turn:
-    """One question of a user's, and every frame of the answer that reached them, on however many connections."""
+    """One question of a user, and every frame of the answer that reached them, over all connections."""
 
-    name: str  # stands in the request, so that its response and its item can be told from all others
+    name: str  # in the request, so that its response and its item can be recognised
     model: str
     kind: str
     conversation: str | None
     response_id: str | None = None
     frames: list[bytes] = field(default_factory=list)
     cancelled: bool = False  # by the user
-    over: bool = False  # the user knows how it ended
-    tries: list[str] = field(default_factory=list)  # of creating it: when, where, and what came of it
+    ended: bool = False  # the user knows the outcome
+    tries: list[str] = field(default_factory=list)  # to create it: times, node and outcome
 
 
 @dataclass
 class Counts:
-    """What a round came to. Everything from `lost` on must be 0."""
+    """The counts of one round or of several. Everything from `lost` on must be 0."""
 
     rounds: int = 0
     seconds: float = 0.0
@@ -31,11 +31,11 @@ class Counts:
     responses: int = 0
     events: int = 0
     seen: int = 0  # events that reached a user
-    resumed: int = 0  # connections that were cut, and taken up elsewhere
-    several: int = 0  # responses that took more than one attempt
+    resumed: int = 0  # connections that were cut and resumed on any node
+    reattempted: int = 0  # responses that took more than one attempt
     resumed_at: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
-    deeds: Counter[str] = field(default_factory=Counter)
+    injected: Counter[str] = field(default_factory=Counter)
     lost: int = 0
     gaps: int = 0
     repeats: int = 0
@@ -48,16 +48,15 @@ class Counts:
 
     def add(self, other: Counts) -> None:
         for each in fields(self):
-            mine, theirs = getattr(self, each.name), getattr(other, each.name)
-            setattr(self, each.name, mine + theirs)
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
 
     @property
-    def faults(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in FAULTS}
+    def violations(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in VIOLATIONS}
 
 
-# Name of the count -> what it says.
-FAULTS = {
+# Name of the count -> its meaning.
+VIOLATIONS = {
     "lost": "lost events that a client saw",
     "gaps": "gaps in sequence numbers",
     "repeats": "repeated sequence numbers",
@@ -71,14 +70,14 @@ FAULTS = {
 
 
 def describe(counts: Counts) -> list[tuple[str, str]]:
-    """What was done and what came of it, as lines for a terminal or a page."""
-    deeds = ", ".join(f"{number} {name}" for name, number in sorted(counts.deeds.items()))
+    """Return the counts as lines for a terminal or a page."""
+    injected = ", ".join(f"{number} {name}" for name, number in sorted(counts.injected.items()))
     statuses = ", ".join(f"{number:,} {name}" for name, number in counts.statuses.most_common())
     return [
         ("rounds", f"{counts.rounds} in {counts.seconds / 60:.1f} min"),
-        ("faults injected", deeds),
+        ("faults injected", injected),
         ("responses", f"{counts.responses:,}: {statuses}"),
-        ("taken over or restarted", f"{counts.several:,}; texts were continued {counts.resumed_at:,} times"),
+        ("taken over or restarted", f"{counts.reattempted:,}; texts were continued {counts.resumed_at:,} times"),
         ("events", f"{counts.events:,} journaled, {counts.seen:,} seen by clients over {counts.resumed:,} resumptions"),
-        *((what, str(getattr(counts, name))) for name, what in FAULTS.items()),
+        *((meaning, str(getattr(counts, name))) for name, meaning in VIOLATIONS.items()),
     ]

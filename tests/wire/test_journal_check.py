@@ -1,4 +1,4 @@
-"""What a server has journaled is looked through after every test; here is that the look sees something."""
+"""The check of all journals, which runs after every test, finds violations."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from tests.support import nesting
+from tests.support.http_client import HttpClient
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, reasoning, say
-from tests.wire.raw import Wire
 
 PIECE = b'"delta":"Hel"'
 
 
-def test_every_journal_is_read_and_a_lost_event_is_found(upstream: FakeUpstream, tmp_path: Path) -> None:
+def test_the_journal_check_finds_a_lost_event(upstream: FakeUpstream, tmp_path: Path) -> None:
     model = upstream.model([reasoning("Hm."), *say("Hel", "lo")])
-    with OutliveServer(tmp_path, upstream.url) as server, Wire(server.port) as wire:
+    with OutliveServer(tmp_path, upstream.url) as server, HttpClient(server.port) as http:
         for _ in range(3):
-            assert wire.create(model=model, input="Hi").status == 200
+            assert http.create(model=model, input="Hi").status == 200
         server.kill()
         assert nesting.check_journals(server.database_url) == 3
         with sqlite3.connect(server.database) as db:
