@@ -27,7 +27,7 @@ SHELL: Json = {"type": "custom", "name": "shell"}
 WEATHER: Json = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 REQUEST = CreateResponse(model="m", input=[], tools=[SHELL, WEATHER])
 
-# What frames must survive: line ends of every kind, NULs, quotes, and characters outside the first plane.
+# Texts that frames must survive: line ends of every kind, NULs, quotes, and characters outside the first plane.
 NASTY = (
     "\n\n",
     "\r\n",
@@ -59,7 +59,7 @@ chunks = st.lists(_pieces, max_size=12).map(lambda pieces: [chunk for piece in p
 
 
 def opening(status: str = "in_progress", background: bool = False, request: CreateResponse = REQUEST) -> list[AnyDraft]:
-    """The events that a response is accepted with."""
+    """Return the events that a response is accepted with."""
     response = header(request, "resp_1", 1, "m", status)
     drafts: list[AnyDraft] = [Draft("response.created", {"response": response})]
     if background:
@@ -70,7 +70,7 @@ def opening(status: str = "in_progress", background: bool = False, request: Crea
 
 
 def run(upstream: list[bytes], finish: str | None = "stop") -> list[AnyDraft]:
-    """Everything up to the terminal event; with no finish, up to where the upstream broke off."""
+    """Return all drafts before the terminal event; with no finish, up to the point where the upstream broke off."""
     translator = ChatTranslator(ModelCall("m", REQUEST, []), CountingIds())
     drafts = opening()
     for chunk in upstream:
@@ -97,14 +97,14 @@ def frames_of(drafts: list[AnyDraft], after: int = -1) -> bytes:
 
 
 def end_with(fold: Fold, closing: list[AnyDraft], outcome: Outcome) -> list[AnyDraft]:
-    """The last events of a response, as a runner writes them."""
+    """Return the last events of a response, as a runner writes them."""
     after = copy.deepcopy(fold)
     after.apply(closing)
     return [*closing, terminal(end(fold.header, after.output, outcome))]
 
 
 def state_of(fold: Fold) -> dict[str, Any]:
-    """All there is to see of a fold."""
+    """Return the whole visible state of a fold."""
     return {
         "response": fold.response(),
         "output": fold.output,
@@ -123,7 +123,7 @@ def official_response() -> TypeAdapter[Response]:
 
 
 def assert_official(response: Json) -> None:
-    """The official types know this Response. (The reason `interrupted` is the one exception, D9.)"""
+    """Check a Response with the official types. (The reason `interrupted` is the one exception, D9.)"""
     details = response.get("incomplete_details")
     if details is not None and details["reason"] == "interrupted":
         response = {**response, "incomplete_details": {"reason": "max_output_tokens"}}

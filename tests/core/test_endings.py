@@ -1,4 +1,4 @@
-"""However a response ends, its journal is sound: what is open is closed, and the terminal event tells all."""
+"""The end of a response: open items are closed, and the terminal event is complete."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OUTCOMES = [
 
 
 def end_all(drafts: list[AnyDraft], outcome: Outcome) -> list[Json]:
-    """The whole stream of a run that was cut off after these drafts."""
+    """Return the whole stream of a run that was cut off after these drafts."""
     fold = fold_of(drafts)
     rest = end_with(fold, close_open(fold), outcome)
     frames = frames_of(drafts) + frames_of(rest, fold.last)
@@ -50,7 +50,7 @@ def end_all(drafts: list[AnyDraft], outcome: Outcome) -> list[Json]:
 
 
 @given(runs, st.data(), st.sampled_from(OUTCOMES))
-def test_whatever_was_open_the_journal_ends_soundly(
+def test_closing_open_items_ends_every_journal_soundly(
     drafts: list[AnyDraft], data: st.DataObject, outcome: Outcome
 ) -> None:
     length = data.draw(st.integers(2, len(drafts)))
@@ -61,7 +61,7 @@ def test_whatever_was_open_the_journal_ends_soundly(
 
 
 @given(runs, st.data())
-def test_closing_keeps_every_word_that_was_shown(drafts: list[AnyDraft], data: st.DataObject) -> None:
+def test_closing_keeps_all_sent_text(drafts: list[AnyDraft], data: st.DataObject) -> None:
     length = data.draw(st.integers(2, len(drafts)))
     fold = fold_of(drafts[:length])
     closed = fold_of([*drafts[:length], *close_open(fold)])
@@ -89,7 +89,7 @@ def test_closing_leaves_finished_items_alone(drafts: list[AnyDraft]) -> None:
 
 
 @pytest.mark.parametrize("last", ["response.output_text.done", "response.content_part.done"])
-def test_a_text_that_was_said_is_not_said_again(last: str) -> None:
+def test_a_text_with_its_done_event_gets_no_second_one(last: str) -> None:
     drafts = run([text_chunk("Hi")])
     cut = 1 + next(n for n, draft in enumerate(drafts) if draft.type == last)
     types = [draft.type for draft in close_open(fold_of(drafts[:cut]))]
@@ -141,12 +141,12 @@ def test_only_an_incomplete_end_has_details() -> None:
     assert ended(outcome("cancelled"))["incomplete_details"] is None
 
 
-def test_attempts_are_told_only_when_there_was_more_than_one() -> None:
+def test_attempts_are_reported_when_there_was_more_than_one() -> None:
     assert "outlive" not in ended(outcome("completed"))
     assert ended(outcome("completed", attempts=2, resumed_at=[7]))["outlive"] == {"attempts": 2, "resumed_at": [7]}
 
 
-def test_the_model_that_really_answered_is_named() -> None:
+def test_the_final_response_names_the_model_that_answered() -> None:
     assert ended(outcome("completed", model="m-2026"))["model"] == "m-2026"
     assert ended(outcome("completed"))["model"] == "m"
 
@@ -156,7 +156,7 @@ def test_the_service_tier_is_settled_at_the_end() -> None:
     assert ended(outcome("completed", service_tier="flex"))["service_tier"] == "flex"
 
 
-def test_the_snapshot_is_the_very_bytes_of_the_terminal_event() -> None:
+def test_the_snapshot_has_the_bytes_of_the_terminal_event() -> None:
     draft = terminal(ended(outcome("completed")))
     assert draft.type == "response.completed"
     assert snapshot_of(draft) in draft.frame(3)
@@ -174,7 +174,7 @@ def test_the_snapshot_is_the_very_bytes_of_the_terminal_event() -> None:
         ({"type": "acme:dream_call"}, "incomplete", False),
     ],
 )
-def test_what_a_models_server_was_doing_is_closed_and_not_kept(item: Json, status: str, kept: bool) -> None:
+def test_unfinished_hosted_calls_are_closed_and_not_kept(item: Json, status: str, kept: bool) -> None:
     fold = Fold({"status": "in_progress"})
     begun = {"id": "x_1", "status": "in_progress", **item}
     fold.apply([Draft("response.output_item.added", {"output_index": 0, "item": begun})])

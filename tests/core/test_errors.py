@@ -1,4 +1,4 @@
-"""Errors say whose fault they are, what to do, and what the wire needs to know."""
+"""Errors name whose fault they are, what to do, and the fields of the wire."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def test_a_reused_key_must_not_be_retried() -> None:
     assert NotFound().should_retry is None
 
 
-def test_an_upstream_fault_tells_what_the_upstream_said() -> None:
+def test_an_upstream_fault_has_the_upstreams_code_status_and_pause() -> None:
     fault = UpstreamFault("busy", code="rate_limit_exceeded", status=429, retry_after=3.0)
     assert (fault.code, fault.status, fault.retryable, fault.retry_after) == ("rate_limit_exceeded", 429, True, 3.0)
     assert UpstreamFault("x").code == "server_error"
 
 
-def test_storage_that_is_down_says_during_what() -> None:
+def test_an_unavailable_storage_names_the_operation() -> None:
     error = StorageUnavailable("append", "disk full")
     assert "append" in error.message
     assert "disk full" in error.message
     assert isinstance(error, ServerFault)
 
 
-def test_callers_faults_are_told_apart_from_ours() -> None:
+def test_client_faults_and_server_faults_are_distinct() -> None:
     assert issubclass(TooMany, ClientFault)
     assert not issubclass(StorageUnavailable, ClientFault)
     assert not issubclass(UpstreamFault, ClientFault | ServerFault)

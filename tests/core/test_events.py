@@ -1,4 +1,4 @@
-"""Frames hold any text, come apart where they were put together, and read back as what they were made of."""
+"""Frames hold any text, split where they were joined, and decode to the events they were made of."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_no_text_can_break_out_of_its_frame(text: str) -> None:
 
 
 @given(st.lists(texts, max_size=10), st.integers(-1, 100))
-def test_splitting_undoes_joining(pieces: list[str], after: int) -> None:
+def test_split_frames_are_the_joined_frames(pieces: list[str], after: int) -> None:
     channel = Channel(OUTPUT_TEXT, "msg_1", 0)
     drafts: list[AnyDraft] = [Delta(channel, text) for text in pieces]
     frames = number(drafts, after)
@@ -92,13 +92,13 @@ def test_splitting_undoes_joining(pieces: list[str], after: int) -> None:
 
 
 @given(runs)
-def test_payloads_are_the_frames_json_and_nothing_else(drafts: list[AnyDraft]) -> None:
+def test_payloads_are_the_frames_json(drafts: list[AnyDraft]) -> None:
     frames = number(drafts, -1)
     found = payloads(KEEP_ALIVE_FRAME + b"".join(frames) + KEEP_ALIVE_FRAME)
     assert [b"event: %b\ndata: %b\n\n" % (d.type.encode(), p) for d, p in zip(drafts, found, strict=True)] == frames
 
 
-def test_nothing_splits_into_nothing() -> None:
+def test_no_bytes_split_into_no_frames() -> None:
     assert split_frames(b"") == []
 
 
@@ -128,13 +128,13 @@ def test_no_event_before_the_terminal_one_is_the_last(drafts: list[AnyDraft]) ->
     assert not is_last(b"".join(frames))
 
 
-def test_what_is_not_an_event_has_no_number() -> None:
+def test_done_and_keep_alive_frames_have_no_number() -> None:
     assert DONE_FRAME == b"data: [DONE]\n\n"
     assert KEEP_ALIVE_FRAME.startswith(b":")
     assert KEEP_ALIVE_FRAME.endswith(b"\n\n")
 
 
-def test_drafts_show_what_they_are() -> None:
+def test_drafts_have_a_readable_repr() -> None:
     assert "response.x" in repr(Draft("response.x", {"a": 1}))
     assert "hello" in repr(Delta(Channel(OUTPUT_TEXT, "msg_1", 0), "hello"))
 
@@ -151,7 +151,7 @@ def test_numbering_in_two_parts_gives_the_same_bytes(drafts: list[AnyDraft], dat
     assert number(drafts[:cut], -1) + number(drafts[cut:], cut - 1) == number(drafts, -1)
 
 
-def test_nothing_takes_no_number() -> None:
+def test_no_drafts_take_no_number() -> None:
     assert number([], 5) == []
 
 
@@ -160,7 +160,7 @@ def events_of(drafts: list[AnyDraft]) -> list[dict[str, object]]:
 
 
 @given(runs)
-def test_only_names_change(drafts: list[AnyDraft]) -> None:
+def test_renaming_changes_only_names(drafts: list[AnyDraft]) -> None:
     before, after = events_of(drafts), events_of(Renaming().rename(drafts))
     assert after == [{**event, "type": OPEN_RESPONSES_NAMES.get(str(event["type"]), event["type"])} for event in before]
     assert not OPEN_RESPONSES_NAMES.keys() & {event["type"] for event in after}
@@ -176,7 +176,7 @@ def test_a_fold_is_the_same_under_both_names(drafts: list[AnyDraft]) -> None:
 
 
 @given(runs)
-def test_what_is_open_is_closed_under_the_same_names(drafts: list[AnyDraft]) -> None:
+def test_closing_a_renamed_journal_keeps_its_names(drafts: list[AnyDraft]) -> None:
     renaming = Renaming()
     renamed = renaming.rename(drafts)
     replayed = Fold()
@@ -195,7 +195,7 @@ def test_a_channel_is_renamed_once() -> None:
     assert channel.type == "response.reasoning_text.delta"
 
 
-def test_following_a_source_renames_what_it_gives() -> None:
+def test_a_wrapped_source_gives_renamed_drafts() -> None:
     renaming, seen = Renaming(), []
 
     def feed(chunk: bytes) -> list[AnyDraft]:

@@ -1,4 +1,4 @@
-"""A response is the fold of its events: in any portions, from drafts or from frames, up to any event."""
+"""A response is the fold of its events: in any batches, from drafts or from frames, up to any event."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_any_prefix_of_a_journal_folds_to_a_valid_response(drafts: list[AnyDraft
 
 
 @given(runs)
-def test_folding_changes_nothing_that_was_given_out(drafts: list[AnyDraft]) -> None:
+def test_folding_does_not_change_earlier_results(drafts: list[AnyDraft]) -> None:
     fold, seen = Fold(), []
     for draft in drafts:
         fold.apply([draft])
@@ -69,14 +69,14 @@ def test_partial_text_shows_in_an_item_that_is_still_open() -> None:
     assert not fold.ended
 
 
-def test_running_and_finished_calls_show() -> None:
+def test_open_and_finished_calls_have_their_arguments() -> None:
     chunks = [call_chunk(0, "call_a", "weather", "{}"), call_chunk(1, "call_b", "weather", '{"x":')]
     fold = fold_of(run(chunks, finish=None))
     assert [item["arguments"] for item in fold.output] == ["{}", '{"x":']
     assert [item["status"] for item in fold.output] == ["completed", "in_progress"]
 
 
-def test_open_items_are_told_with_their_open_parts() -> None:
+def test_open_items_come_with_their_open_parts() -> None:
     fold = fold_of(run([reasoning_chunk("Hm"), text_chunk("Hi")], finish=None))
     ((index, item, parts),) = fold.open_items()
     assert (index, item["type"], parts) == (1, "message", [("content", 0)])
@@ -112,14 +112,14 @@ def test_reasoning_text_may_come_without_its_part() -> None:
     assert fold.output[0]["content"] == [{"type": "reasoning_text", "text": "Hm"}]
 
 
-def test_an_event_it_does_not_know_leaves_the_fold_as_it_was() -> None:
+def test_an_unknown_event_does_not_change_the_response() -> None:
     fold = fold_of(run([text_chunk("Hi")], finish=None))
     before = fold.response()
     fold.apply([Draft("response.web_search_call.searching", {"item_id": "ws_1", "output_index": 0})])
     assert fold.response() == before
 
 
-def test_a_text_is_said_from_its_done_to_the_end_of_its_item() -> None:
+def test_a_text_is_done_from_its_done_event_to_the_end_of_its_item() -> None:
     drafts = run([text_chunk("Hi")])
     said = next(n for n, draft in enumerate(drafts) if draft.type == "response.output_text.done")
     assert not fold_of(drafts[:said]).is_text_done(OUTPUT_TEXT, 0)
@@ -136,6 +136,6 @@ def test_the_terminal_event_is_the_whole_response() -> None:
     assert fold.response() == final
 
 
-def test_a_fold_may_begin_with_what_a_response_was_accepted_as() -> None:
+def test_a_fold_can_begin_with_an_accepted_header() -> None:
     accepted = fold_of(opening())
     assert state_of(Fold(accepted.header, accepted.last)) == state_of(accepted)

@@ -1,4 +1,4 @@
-"""The grammar check lets sound streams pass, and says what is wrong with others."""
+"""The grammar's table, and its check: sound streams pass, and a broken rule is reported."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_sound_stream_passes() -> None:
     check(stream())
 
 
-def test_every_beginning_of_a_sound_stream_passes_as_unfinished() -> None:
+def test_every_prefix_of_a_sound_stream_passes_as_unfinished() -> None:
     events = stream()
     for count in range(len(events)):
         check(events[:count], finished=False)
@@ -114,14 +114,14 @@ def test_every_beginning_of_a_sound_stream_passes_as_unfinished() -> None:
         (with_value("completed", "response.status", "failed"), "its status is failed"),
     ],
 )
-def test_a_broken_stream_is_named(change: Callable[[list[Json]], None], sentence: str) -> None:
+def test_a_broken_rule_is_reported(change: Callable[[list[Json]], None], sentence: str) -> None:
     events = copy.deepcopy(stream())
     change(events)
     with pytest.raises(ValueError, match=sentence):
         check(events)
 
 
-def test_a_missing_field_is_named() -> None:
+def test_a_missing_field_is_reported() -> None:
     with pytest.raises(ValueError, match="no field 'response'"):
         check([{"type": "response.created", "sequence_number": 0}])
 
@@ -144,7 +144,7 @@ def lifecycle(*statuses: str) -> list[Json]:
         ("queued", "in_progress", "cancelled"),
     ],
 )
-def test_lives_that_may_be_lived(statuses: tuple[str, ...]) -> None:
+def test_legal_statuses_pass(statuses: tuple[str, ...]) -> None:
     check(lifecycle(*statuses))
 
 
@@ -158,7 +158,7 @@ def test_lives_that_may_be_lived(statuses: tuple[str, ...]) -> None:
         ("completed",),
     ],
 )
-def test_lives_that_may_not_be_lived(statuses: tuple[str, ...]) -> None:
+def test_illegal_statuses_are_reported(statuses: tuple[str, ...]) -> None:
     with pytest.raises(ValueError, match=r"cannot follow|it comes after|begins as|status is another"):
         check(lifecycle(*statuses))
 
@@ -186,7 +186,7 @@ def test_the_tables_are_closed() -> None:
 
 
 def annotated(*changes: tuple[int, object]) -> list[Json]:
-    """A message with two annotations, told at the given indexes."""
+    """Return a stream of a message with two annotations, added at the given indexes."""
     place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
     notes = [{"type": "url_citation", "url": f"https://x.example/{n}"} for n in range(2)]
     part = {"type": "output_text", "text": "", "annotations": notes}
@@ -209,7 +209,7 @@ def annotated(*changes: tuple[int, object]) -> list[Json]:
     return events
 
 
-def test_annotations_are_those_that_were_added() -> None:
+def test_a_part_must_have_the_annotations_that_were_added() -> None:
     check(annotated())
     with pytest.raises(ValueError, match="not those that were added"):
         check(annotated((0, {"type": "url_citation"})))
@@ -217,7 +217,7 @@ def test_annotations_are_those_that_were_added() -> None:
         check(annotated((1, {"type": "url_citation"})))
 
 
-def test_events_of_unknown_items_name_their_item() -> None:
+def test_events_of_unknown_items_must_name_their_item() -> None:
     events = lifecycle("in_progress", "in_progress")
     item = {"id": "ws_1", "type": "web_search_call", "status": "in_progress"}
     events += [
@@ -229,7 +229,7 @@ def test_events_of_unknown_items_name_their_item() -> None:
         check(events, finished=False)
 
 
-def test_events_that_nobody_knows_may_be_about_no_item() -> None:
+def test_unknown_events_may_be_about_no_item() -> None:
     events = [*lifecycle("in_progress", "in_progress"), {"type": "response.weather.changed"}]
     renumber(events)
     check(events, finished=False)

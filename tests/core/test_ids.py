@@ -14,17 +14,17 @@ def test_every_kind_of_item_has_its_prefix(type_: str, prefix: str) -> None:
     assert item_prefix(type_) == prefix
 
 
-def test_a_kind_that_nobody_knows_is_an_item() -> None:
+def test_an_unknown_item_type_has_the_prefix_item() -> None:
     assert item_prefix("acme:search") == "item"
 
 
 @pytest.mark.parametrize("identifier", ["resp_1", "a", "A-b_9", "x" * 128])
-def test_what_can_be_an_id(identifier: str) -> None:
+def test_well_formed_ids_are_accepted(identifier: str) -> None:
     assert is_well_formed(identifier)
 
 
 @pytest.mark.parametrize("identifier", ["", "x" * 129, "a b", "a/b", "a\n", "é", "a.b", "../x", "a\x00"])
-def test_what_cannot_be_an_id(identifier: str) -> None:
+def test_malformed_ids_are_refused(identifier: str) -> None:
     assert not is_well_formed(identifier)
 
 

@@ -1,4 +1,4 @@
-"""A run that stopped goes on if nothing is lost by it, and ends if it cannot (D9, D10)."""
+"""A stopped run is continued if that loses nothing, and ended otherwise (D9, D10)."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def shown(*upstream: bytes) -> Fold:
 
 
 @pytest.mark.parametrize("attempts", range(1, MAX_ATTEMPTS + 1))
-def test_what_nobody_has_seen_runs_again(attempts: int) -> None:
+def test_a_run_without_visible_output_restarts(attempts: int) -> None:
     assert decided(fold_of(opening()), attempts, continuation="none") == Decision(Action.RESTART)
 
 
-def test_what_nobody_has_seen_fails_when_its_attempts_are_used_up() -> None:
+def test_a_run_without_visible_output_fails_after_its_last_attempt() -> None:
     assert decided(fold_of(opening()), MAX_ATTEMPTS + 1) == Decision(Action.FAIL)
 
 
@@ -66,7 +66,7 @@ def test_an_open_text_is_continued_where_the_upstream_can(continuation: str) -> 
     )
 
 
-def test_an_open_text_is_cut_off_where_the_upstream_cannot_go_on() -> None:
+def test_an_open_text_is_interrupted_without_continuation() -> None:
     assert decided(shown(text_chunk("Once")), continuation="none") == Decision(Action.INTERRUPT)
 
 
@@ -86,17 +86,17 @@ def test_only_plain_text_is_continued(text_format: str) -> None:
         [text_chunk("Hi"), call_chunk(0, "call_a", "weather", "{")],
     ],
 )
-def test_anything_else_that_is_open_is_cut_off(upstream: list[bytes]) -> None:
+def test_any_other_open_item_is_interrupted(upstream: list[bytes]) -> None:
     assert decided(shown(*upstream)) == Decision(Action.INTERRUPT)
 
 
-def test_a_text_after_finished_thoughts_is_continued() -> None:
+def test_a_text_after_finished_reasoning_is_continued() -> None:
     found = find_open_text(shown(reasoning_chunk("Hm"), text_chunk("Hi")))
     assert found is not None
     assert (found.output_index, found.text) == (1, "Hi")
 
 
-def test_a_text_that_was_said_is_not_continued() -> None:
+def test_a_text_with_its_done_event_is_not_continued() -> None:
     drafts = run([text_chunk("Hi")])
     said = next(n for n, draft in enumerate(drafts) if draft.type == "response.output_text.done")
     assert find_open_text(fold_of(drafts[:said])) is not None
@@ -104,12 +104,12 @@ def test_a_text_that_was_said_is_not_continued() -> None:
         assert find_open_text(fold_of(drafts[:cut])) is None
 
 
-def test_joints_that_bring_nothing_new_come_to_an_end() -> None:
+def test_fruitless_resumptions_are_limited() -> None:
     fold = shown(text_chunk("Once"))
     here = fold.last + 1
     assert decided(fold, resumed_at=[here] * (MAX_ATTEMPTS - 1)).action is Action.CONTINUE
     assert decided(fold, resumed_at=[here] * MAX_ATTEMPTS).action is Action.INTERRUPT
-    # Joints elsewhere brought something, so they do not count.
+    # Resumptions elsewhere brought something new, so they do not count.
     assert decided(fold, resumed_at=[here - 1] * MAX_ATTEMPTS).action is Action.CONTINUE
 
 
@@ -126,7 +126,7 @@ def test_every_prefix_has_a_decision(drafts: list[AnyDraft], data: st.DataObject
 def test_a_continued_stream_is_as_sound_as_an_unbroken_one(
     upstream: list[bytes], data: st.DataObject, more: list[str]
 ) -> None:
-    """Whatever came before, a text that is continued in place keeps the grammar and loses no word."""
+    """A continued text keeps the grammar and loses no text, whatever came before."""
     before = run([*upstream, text_chunk("Once ")], finish=None)
     fold = fold_of(before)
     found = decided(fold)
@@ -142,7 +142,7 @@ def test_a_continued_stream_is_as_sound_as_an_unbroken_one(
 
 
 class _Ids(CountingIds):
-    """Goes on after the ids of the first attempt."""
+    """Counts on after the ids of the first attempt."""
 
     def new(self, prefix: str) -> str:
         return super().new(f"{prefix}_again")
@@ -152,7 +152,7 @@ EVENTS = answer(reasoning("Hm.", "Well."), theirs.WEB_SEARCH, message("Hel", "lo
 
 
 def drafts_of(cuts: list[int]) -> list[list[AnyDraft]]:
-    """The drafts of the run, in reads of whatever size."""
+    """Return the drafts of the run, cut into reads."""
     translator = ResponsesTranslator(make_call(), CountingIds())
     told = [translator.feed(chunk) for chunk in theirs.chunks(EVENTS)]
     places = sorted({0, len(told), *(place % (len(told) + 1) for place in cuts)})
@@ -169,14 +169,14 @@ def folded(count: int) -> Fold:
 
 
 @given(st.integers(0, len(WHOLE)), st.lists(st.integers(0, 1000), max_size=10))
-def test_wherever_it_broke_off_the_rest_comes_out_once(count: int, cuts: list[int]) -> None:
+def test_a_repeated_run_passes_only_what_is_new(count: int, cuts: list[int]) -> None:
     replay = ReplayFilter(folded(count), count)
     rest = [draft for drafts in drafts_of(cuts) for draft in replay.filter(drafts)]
     assert [draft.frame(0) for draft in rest] == [draft.frame(0) for draft in WHOLE[count:]]
     replay.end()
 
 
-def test_another_story_is_not_taken_for_the_same() -> None:
+def test_a_run_that_repeats_differently_is_a_fault() -> None:
     fold = Fold({"status": "in_progress"})
     other = ResponsesTranslator(make_call(), CountingIds())
     for chunk in theirs.chunks(answer(message("Good", "bye"))):
@@ -187,7 +187,7 @@ def test_another_story_is_not_taken_for_the_same() -> None:
     assert not caught.value.retryable
 
 
-def test_less_than_was_shown_is_not_the_same() -> None:
+def test_a_run_that_ends_before_the_journal_is_a_fault() -> None:
     replay = ReplayFilter(folded(9), 9)
     assert replay.filter(WHOLE[:5]) == []
     with pytest.raises(UpstreamFault, match="same"):

@@ -1,4 +1,4 @@
-"""Which upstream answers a model name."""
+"""Routing: a model name leads to one upstream, or is refused."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def test_an_ambiguous_or_incomplete_name_is_refused(model: str) -> None:
     assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
 
 
-def test_without_upstreams_there_is_nobody_to_answer() -> None:
+def test_without_upstreams_every_model_is_refused() -> None:
     with pytest.raises(InvalidRequest):
         route("x", [])

@@ -17,7 +17,7 @@ def test_counts_add_up_field_by_field() -> None:
     }
 
 
-def test_what_nobody_counted_counts_as_nothing() -> None:
+def test_missing_counts_are_zero() -> None:
     assert add_usage(None, ONE) == add_usage(ONE, None) == ONE
     assert add_usage(None, None) is None
     assert add_usage({"input_tokens": 1}, {"output_tokens": None}) == {"input_tokens": 1, "output_tokens": 0}

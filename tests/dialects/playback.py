@@ -1,4 +1,4 @@
-"""Plays chunks through a translator, as a runner would, and looks at the events with every judge there is."""
+"""Plays chunks through a translator, as a runner would, and checks the events in every way there is."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def translate(
 
 
 def wrap(drafts: list[AnyDraft], ending: Ending, call: ModelCall) -> list[Json]:
-    """The whole stream of a response, as its readers get it."""
+    """Return the whole stream of a response, as its readers get it."""
     head = header(call.request, "resp_1", 1, "m", "in_progress")
     items = [
         draft.fields["item"] for draft in drafts if draft.type == "response.output_item.done" and type(draft) is Draft
@@ -57,7 +57,7 @@ def wrap(drafts: list[AnyDraft], ending: Ending, call: ModelCall) -> list[Json]:
 
 
 def play(chunks: Iterable[bytes], call: ModelCall | None = None, make: Make = ChatTranslator) -> list[Json]:
-    """The whole stream, found sound."""
+    """Translate, and return the whole stream, checked."""
     call = call or make_call()
     events = wrap(*translate(chunks, call, make), call)
     assert_sound(events)
@@ -74,7 +74,7 @@ def assert_sound(events: list[Json]) -> None:
 
 @cache
 def official() -> TypeAdapter[Any]:
-    """The official types, as judge of every event."""
+    """Return the official types, which validate every event."""
     return TypeAdapter(ResponseStreamEvent)
 
 

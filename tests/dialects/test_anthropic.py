@@ -31,7 +31,7 @@ def ending_of(steps: list[Step], call: ModelCall | None = None) -> Ending:
     return translate([payload(step) for step in steps], call, AnthropicTranslator)[1]
 
 
-def test_the_translator_is_one() -> None:
+def test_the_class_fulfils_the_translator_protocol() -> None:
     translator: Translator = AnthropicTranslator(make_call(), CountingIds())
     assert translator.feed(payload(PING)) == []
 
@@ -63,7 +63,7 @@ def test_text_deltas_share_one_channel() -> None:
     assert len({id(delta.channel) for delta in deltas}) == 1
 
 
-def test_nothing_is_shown_before_there_is_something_to_show() -> None:
+def test_items_are_opened_with_their_first_content() -> None:
     translator = AnthropicTranslator(make_call(), CountingIds())
     quiet = [start(), PING, event("content_block_start", index=0, content_block={"type": "text", "text": ""})]
     quiet += [event("content_block_start", index=0, content_block={"type": "thinking", "thinking": ""})]
@@ -72,7 +72,7 @@ def test_nothing_is_shown_before_there_is_something_to_show() -> None:
 
 
 @given(st.lists(st.text(min_size=1)), st.data())
-def test_whatever_the_chunking_the_text_is_the_same(texts: list[str], data: st.DataObject) -> None:
+def test_the_text_is_the_same_for_every_chunking(texts: list[str], data: st.DataObject) -> None:
     texts = [piece.encode("utf-16", "replace").decode("utf-16", "replace") for piece in texts]
     blocks = data.draw(st.lists(st.integers(0, len(texts)), max_size=3).map(sorted))
     steps: list[Step] = [start()]
@@ -83,7 +83,7 @@ def test_whatever_the_chunking_the_text_is_the_same(texts: list[str], data: st.D
     assert said == "".join(texts)
 
 
-def test_an_answer_without_a_word_is_still_an_answer() -> None:
+def test_an_empty_answer_is_an_empty_message() -> None:
     (item,) = output(play([start(), *end()]))
     assert item["content"][0]["text"] == ""
 
@@ -97,7 +97,7 @@ def test_a_character_cut_in_half_does_not_end_the_run() -> None:
 # -- thinking
 
 
-def test_a_thought_is_a_summary_under_seal() -> None:
+def test_a_thought_becomes_a_sealed_summary() -> None:
     item, message = output(play([start(), *thought(0, "Let me ", "see."), *text(1, "Yes."), *end()]))
     assert item == {
         "id": "rs_1",
@@ -109,7 +109,7 @@ def test_a_thought_is_a_summary_under_seal() -> None:
     assert message["content"][0]["text"] == "Yes."
 
 
-def test_a_thought_without_words_is_nothing_but_its_seal() -> None:
+def test_a_thought_without_text_has_only_its_seal() -> None:
     events = play([start(), *thought(0), *text(1, "Yes."), *end()])
     assert output(events)[0]["summary"] == []
     assert output(events)[0]["encrypted_content"] == "anthropic:signature:sig-1"
@@ -126,13 +126,13 @@ def test_a_thought_without_a_signature_has_no_seal() -> None:
     assert "encrypted_content" not in item
 
 
-def test_thoughts_between_calls_keep_their_places() -> None:
+def test_thoughts_between_calls_keep_their_order() -> None:
     steps = [start(), *thought(0, "a"), *use(1, "toolu_1", "f", "{}"), *thought(2, "b"), *use(3, "toolu_2", "g", "{}")]
     items = output(play([*steps, *end("tool_use")]))
     assert [item["type"] for item in items] == ["reasoning", "function_call"] * 2
 
 
-def test_a_thought_that_was_cut_short_is_incomplete() -> None:
+def test_a_truncated_thought_is_incomplete() -> None:
     cut = [start(), *thought(0, "Let me", signature=None), *end("max_tokens")]
     (item,) = output(play(cut))
     assert item["status"] == "incomplete"
@@ -169,7 +169,7 @@ def test_one_call_is_open_at_a_time() -> None:
     assert names == ["output_item.added", "output_item.done"] * 2
 
 
-def test_calls_whose_blocks_overlap_are_told_apart() -> None:
+def test_overlapping_call_blocks_are_separate_calls() -> None:
     def piece(index: int, partial: str) -> Step:
         delta = {"type": "input_json_delta", "partial_json": partial}
         return event("content_block_delta", index=index, delta=delta)
@@ -180,7 +180,7 @@ def test_calls_whose_blocks_overlap_are_told_apart() -> None:
     assert [item["arguments"] for item in items] == ['{"x":1}', '{"y":2}']
 
 
-def test_a_call_that_came_whole_has_its_input() -> None:
+def test_a_call_with_its_input_in_the_block_start_has_arguments() -> None:
     block = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"x": 1}}
     steps: list[Step] = [
         event("content_block_start", index=0, content_block=block),
@@ -190,7 +190,7 @@ def test_a_call_that_came_whole_has_its_input() -> None:
     assert json.loads(item["arguments"]) == {"x": 1}
 
 
-def test_a_call_that_was_cut_short_is_incomplete() -> None:
+def test_a_truncated_call_is_incomplete() -> None:
     whole, cut = output(
         play([start(), *use(0, "toolu_1", "f", "{}"), *use(1, "toolu_2", "f", '{"a'), *end("max_tokens")])
     )
@@ -203,7 +203,7 @@ def test_a_custom_tool_gets_its_input() -> None:
     assert (item["type"], item["input"], item["id"]) == ("custom_tool_call", "ls", "ctc_1")
 
 
-# -- the end
+# -- endings
 
 
 @pytest.mark.parametrize(
@@ -219,12 +219,12 @@ def test_a_custom_tool_gets_its_input() -> None:
         ("something_new", "completed", None),
     ],
 )
-def test_every_reason_to_stop_has_its_status(reason: str, status: str, why: str | None) -> None:
+def test_stop_reasons_map_to_statuses(reason: str, status: str, why: str | None) -> None:
     ending = ending_of([start(), *text(0, "a"), *end(reason)])
     assert (ending.status, ending.reason) == (status, why)
 
 
-def test_a_refusal_says_why() -> None:
+def test_a_refusals_explanation_is_sent() -> None:
     details = {"type": "refusal", "category": "cyber", "explanation": "This could do harm."}
     events = play([start(), *text(0, "Well, "), *end("refusal", stop_details=details)])
     (item,) = output(events)
@@ -233,7 +233,7 @@ def test_a_refusal_says_why() -> None:
     assert events[-1]["response"]["incomplete_details"] == {"reason": "content_filter"}
 
 
-def test_usage_counts_what_came_from_the_cache_and_what_went_there() -> None:
+def test_usage_includes_cache_reads_and_writes() -> None:
     begin = start(input_tokens=10, cache_read_input_tokens=100, cache_creation_input_tokens=20)
     details = {"thinking_tokens": 30}
     ending = ending_of([begin, *text(0, "a"), *end(output_tokens=40, output_tokens_details=details)])
@@ -247,7 +247,7 @@ def test_usage_counts_what_came_from_the_cache_and_what_went_there() -> None:
     assert (ending.model, ending.service_tier) == ("claude-test-1", "default")
 
 
-def test_a_stream_without_a_reason_to_stop_is_broken() -> None:
+def test_a_stream_without_a_stop_reason_is_a_fault() -> None:
     with pytest.raises(UpstreamFault, match="without a finish"):
         ending_of([start(), *text(0, "a")])
 
@@ -272,12 +272,12 @@ def test_an_error_in_the_stream_is_a_fault(kind: str, code: str, retryable: bool
 
 
 @pytest.mark.parametrize("chunk", [b"{", b"[]", b'"x"', b'{"delta": 5}'])
-def test_something_that_is_no_event_is_a_fault(chunk: bytes) -> None:
+def test_a_malformed_event_is_a_fault(chunk: bytes) -> None:
     with pytest.raises(UpstreamFault, match="not an event"):
         AnthropicTranslator(make_call(), CountingIds()).feed(chunk)
 
 
-def test_what_is_newer_than_this_is_left_alone() -> None:
+def test_unknown_events_are_ignored() -> None:
     newer: list[Step] = [
         event(
             "content_block_start", index=0, content_block={"type": "server_tool_use", "id": "s", "name": "web_search"}
@@ -290,7 +290,7 @@ def test_what_is_newer_than_this_is_left_alone() -> None:
     assert item["content"][0]["text"] == "Yes."
 
 
-# -- going on
+# -- continuation
 
 
 OPEN = OpenText("msg_9", 1, 0, "one, two, ", 3)
@@ -319,20 +319,20 @@ def resumed(text_so_far: str, *pieces: str) -> str:
         ("one ", [" ", " two"], " two"),
     ],
 )
-def test_white_space_at_the_seam_is_shown_once(so_far: str, pieces: list[str], grown: str) -> None:
+def test_white_space_between_attempts_is_sent_once(so_far: str, pieces: list[str], grown: str) -> None:
     assert resumed(so_far, *pieces) == grown
 
 
-def test_a_model_that_thinks_again_before_it_goes_on_is_not_heard() -> None:
+def test_reasoning_before_a_continued_text_is_dropped() -> None:
     steps = [start(), *thought(0, "Hm"), *redacted(1, "x"), *text(2, "three"), *end()]
     drafts, _ = translate([payload(step) for step in steps], make_call(OPEN), AnthropicTranslator)
     assert {draft.type for draft in drafts} & {"response.output_item.added"} == set()
 
 
-# -- in one piece
+# -- whole answers
 
 
-def test_a_message_that_came_whole_says_the_same() -> None:
+def test_an_answer_that_is_no_stream_gives_the_same_items() -> None:
     message: dict[str, Any] = {
         "type": "message",
         "model": "claude-test-1",
@@ -353,6 +353,6 @@ def test_a_message_that_came_whole_says_the_same() -> None:
     ("raw", "sentence"),
     [(b"<html>", "not JSON"), (b"{}", "not a message"), (b'{"error": {"type": "api_error", "message": "oh"}}', "oh")],
 )
-def test_another_kind_of_answer_is_a_fault(raw: bytes, sentence: str) -> None:
+def test_a_body_that_is_no_message_is_a_fault(raw: bytes, sentence: str) -> None:
     with pytest.raises(UpstreamFault, match=sentence):
         to_events(raw)

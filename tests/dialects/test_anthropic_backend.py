@@ -78,12 +78,12 @@ def fault_of(server: AnthropicUpstream, *steps: Step, **fields: Any) -> Upstream
     return caught.value
 
 
-def test_it_is_a_backend(server: AnthropicUpstream) -> None:
+def test_the_class_fulfils_the_backend_protocol(server: AnthropicUpstream) -> None:
     backend: Backend = make_backend(server, HttpPool())
     assert (backend.name, backend.continuation) == ("claude", "none")
 
 
-def test_a_question_is_answered(server: AnthropicUpstream) -> None:
+def test_a_streamed_answer_arrives(server: AnthropicUpstream) -> None:
     model = server.model(say("Hel", "lo"))
     drafts, ending = ask(server, call_of(model))
     assert said(drafts) == "Hello"
@@ -94,7 +94,7 @@ def test_a_question_is_answered(server: AnthropicUpstream) -> None:
     assert "authorization" not in asked.headers
 
 
-def test_the_settings_headers_win(server: AnthropicUpstream) -> None:
+def test_headers_of_the_settings_override_the_dialects(server: AnthropicUpstream) -> None:
     model = server.model(say("a"))
     headers = {"Anthropic-Version": "2026-10-21", "anthropic-beta": "x"}
     ask(server, call_of(model), headers=headers, key_header="authorization")
@@ -115,7 +115,7 @@ def test_the_settings_headers_win(server: AnthropicUpstream) -> None:
         (529, "overloaded_error", "server_error", True),
     ],
 )
-def test_refusals_have_their_meaning(
+def test_an_error_status_becomes_a_fault_by_its_cause(
     server: AnthropicUpstream, status: int, kind: str, code: str, retryable: bool
 ) -> None:
     body = {"type": "error", "error": {"type": kind, "message": f"no, {KEY}"}, "request_id": "req_1"}
@@ -125,7 +125,7 @@ def test_refusals_have_their_meaning(
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_key_is_this_servers_affair(server: AnthropicUpstream, status: int) -> None:
+def test_a_refused_key_becomes_a_fault_without_status(server: AnthropicUpstream, status: int) -> None:
     fault = fault_of(
         server, Refuse(status, {"type": "error", "error": {"type": "authentication_error", "message": KEY}})
     )
@@ -138,7 +138,7 @@ def test_an_error_in_mid_stream_is_a_fault(server: AnthropicUpstream) -> None:
     assert "Overloaded" in fault.message and fault.retryable
 
 
-def test_a_cut_is_a_fault_until_the_reason_to_stop_is_known(server: AnthropicUpstream) -> None:
+def test_a_cut_is_a_fault_before_the_stop_reason_only(server: AnthropicUpstream) -> None:
     assert "broke" in fault_of(server, start(), *text(0, "a"), CUT).message
     gate = Gate()
     gate.open()
@@ -146,14 +146,14 @@ def test_a_cut_is_a_fault_until_the_reason_to_stop_is_known(server: AnthropicUps
     assert said(ask(server, call_of(model))[0]) == "a"
 
 
-def test_silence_is_a_fault_and_pings_are_life(server: AnthropicUpstream) -> None:
+def test_silence_is_a_fault_and_pings_prevent_it(server: AnthropicUpstream) -> None:
     assert fault_of(server, start(), *text(0, "a"), HANG, silence_seconds=0.3).timed_out
     pings = [step for _ in range(5) for step in (Pause(0.1), PING)]
     model = server.model([start(), *pings, *text(0, "a"), *end()])
     assert said(ask(server, call_of(model), silence_seconds=0.3)[0]) == "a"
 
 
-def test_a_message_that_comes_whole_is_an_answer_too(server: AnthropicUpstream) -> None:
+def test_an_answer_that_is_no_stream_is_read(server: AnthropicUpstream) -> None:
     whole = {
         "type": "message",
         "model": "other",
@@ -164,7 +164,7 @@ def test_a_message_that_comes_whole_is_an_answer_too(server: AnthropicUpstream) 
     assert (said(drafts), ending.model) == ("Hi", "other")
 
 
-def test_a_connection_serves_again(server: AnthropicUpstream) -> None:
+def test_a_connection_is_reused(server: AnthropicUpstream) -> None:
     model = server.model(say("a"))
 
     async def main() -> int:
@@ -182,7 +182,7 @@ def test_a_connection_serves_again(server: AnthropicUpstream) -> None:
     assert asyncio.run(main()) == 1
 
 
-def test_whoever_stops_reading_hangs_up(server: AnthropicUpstream) -> None:
+def test_closing_the_stream_closes_the_connection(server: AnthropicUpstream) -> None:
     model = server.model([start(), *text(0, "a"), HANG])
 
     async def main() -> None:
@@ -199,14 +199,14 @@ def test_whoever_stops_reading_hangs_up(server: AnthropicUpstream) -> None:
 # -- thoughts
 
 
-def test_thoughts_are_sent_back(server: AnthropicUpstream) -> None:
+def test_thoughts_of_earlier_turns_are_sent(server: AnthropicUpstream) -> None:
     model = server.model(say("a"))
     ask(server, call_of(model, [HELLO, THOUGHT, CALL, RESULT], tools=[{"type": "function", "name": "f"}]))
     (asked,) = server.calls(model)
     assert asked.messages[1]["content"][0] == {"type": "thinking", "thinking": "", "signature": "sig-1"}
 
 
-def test_thoughts_that_the_api_will_not_have_back_are_left_out(server: AnthropicUpstream) -> None:
+def test_refused_thoughts_are_left_out_of_a_second_request(server: AnthropicUpstream) -> None:
     model = server.model(say("a"))
     strange = {**THOUGHT, "encrypted_content": "anthropic:signature:sig-of-another-conversation"}
     drafts, _ = ask(server, call_of(model, [HELLO, strange, CALL, RESULT], tools=[{"type": "function", "name": "f"}]))
@@ -224,13 +224,13 @@ def test_thoughts_that_the_api_will_not_have_back_are_left_out(server: Anthropic
         "messages.1: Expected `thinking`, but found `tool_use`. A final message must start with a thinking block.",
     ],
 )
-def test_the_apis_words_for_that_are_known(server: AnthropicUpstream, message: str) -> None:
+def test_refusals_of_thoughts_are_recognised(server: AnthropicUpstream, message: str) -> None:
     body = {"type": "error", "error": {"type": "invalid_request_error", "message": message}}
     model = server.model([Refuse(400, body)], say("a"))
     assert said(ask(server, call_of(model, [HELLO, THOUGHT, HELLO]))[0]) == "a"
 
 
-def test_other_refusals_are_not_asked_again(server: AnthropicUpstream) -> None:
+def test_other_refusals_are_not_retried(server: AnthropicUpstream) -> None:
     body = {"type": "error", "error": {"type": "invalid_request_error", "message": "prompt is too long"}}
     model = server.model([Refuse(400, body)])
     with pytest.raises(UpstreamFault):
@@ -250,7 +250,7 @@ def test_an_answer_is_continued(server: AnthropicUpstream) -> None:
     assert asked.messages[-1] == {"role": "assistant", "content": [{"type": "text", "text": "one, two,"}]}
 
 
-def test_a_model_that_takes_no_prefill_says_so(server: AnthropicUpstream) -> None:
+def test_a_refused_prefill_is_a_fault(server: AnthropicUpstream) -> None:
     with pytest.raises(UpstreamFault, match="prefill") as caught:
         ask(server, call_of("claude-opus-5-5", resume=OpenText("msg_9", 0, 0, "one", 1)), continuation="prefill")
     assert not caught.value.retryable

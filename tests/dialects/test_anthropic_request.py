@@ -45,7 +45,7 @@ def render(
     with_thoughts: bool = True,
     **fields: Any,
 ) -> Json:
-    """The body, after a look at it with the API's own eyes."""
+    """Render the body, and check it as the API does."""
     items = [HELLO] if items is None else items
     call = ModelCall(model, CreateResponse(model=model, input=[], **fields), assemble(items, []), resume)
     body, _ = render_both(call, to or upstream(), with_thoughts=with_thoughts)
@@ -73,7 +73,7 @@ def said(*texts: str) -> list[Json]:
 # -- the context
 
 
-def test_the_simplest_request() -> None:
+def test_a_minimal_request_has_model_messages_and_a_token_limit() -> None:
     assert render() == {
         "model": "m",
         "max_tokens": 32_000,
@@ -95,7 +95,7 @@ def test_instructions_and_system_messages_are_the_system_prompt() -> None:
     assert [entry["role"] for entry in body["messages"]] == ["user", "assistant", "user"]
 
 
-def test_a_model_that_takes_system_messages_in_between_gets_them_there() -> None:
+def test_an_inline_capable_model_gets_system_messages_in_their_place() -> None:
     items = [message("system", "Be brief."), HELLO, message("assistant", "Hi."), message("system", "Now rhyme."), HELLO]
     body = render(items, to=upstream(developer_role=True))
     assert body["system"] == "Be brief."
@@ -116,13 +116,13 @@ def test_neighbours_of_one_role_are_one_message() -> None:
     ]
 
 
-def test_there_is_always_a_message_of_the_user_first_and_last() -> None:
+def test_messages_begin_and_end_with_the_user() -> None:
     assert render([])["messages"] == [{"role": "user", "content": said(BEGIN)}]
     first, _, last = render([message("assistant", "Hi.")])["messages"]
     assert (first["content"], last["content"]) == (said(BEGIN), said(GO_ON))
 
 
-def test_texts_without_a_word_are_left_out() -> None:
+def test_blank_texts_are_left_out() -> None:
     parts = [{"type": "input_text", "text": " \n"}, {"type": "input_text", "text": "x"}]
     items = [{**HELLO, "content": parts}, message("assistant", ""), message("user", "\t"), message("system", " ")]
     body = render(items, instructions=" ")
@@ -177,7 +177,7 @@ def test_arguments_are_always_an_object(arguments: str, sent: Json) -> None:
     assert body["messages"][1]["content"][0]["input"] == sent
 
 
-def test_ids_and_names_are_such_as_the_api_takes() -> None:
+def test_call_ids_and_tool_names_fit_the_api() -> None:
     turn = [call("functions.weather:0", "get weather"), result("functions.weather:0", "x")]
     first, second = (
         message["content"][0] for message in render([HELLO, *turn, *turn], tools=[WEATHER])["messages"][1::2]
@@ -186,7 +186,7 @@ def test_ids_and_names_are_such_as_the_api_takes() -> None:
     assert first["name"] == "get_weather"
 
 
-def test_calls_of_other_kinds_are_calls_too() -> None:
+def test_calls_of_other_types_become_tool_calls() -> None:
     items = [
         HELLO,
         {"type": "custom_tool_call", "call_id": "c1", "name": "shell", "input": "ls"},
@@ -197,12 +197,12 @@ def test_calls_of_other_kinds_are_calls_too() -> None:
     body = render(items)
     uses = [block for entry in body["messages"] for block in entry["content"] if block["type"] == "tool_use"]
     assert [use["input"] for use in uses] == [{"input": "ls"}, {"action": {"command": ["ls"]}}]
-    # Where calls are told of, tools must be declared; but nobody asked for any to be called.
+    # With calls in the context, tools must be declared; but none may be called.
     assert [tool["name"] for tool in body["tools"]] == ["shell", "local_shell"]
     assert body["tool_choice"] == {"type": "none"}
 
 
-def test_thoughts_go_back_as_they_came() -> None:
+def test_sealed_thoughts_are_sent_back_unchanged() -> None:
     redacted = {"type": "reasoning", "summary": [], "encrypted_content": "anthropic:redacted:EmwK"}
     foreign = {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}
     items = [HELLO, THOUGHT, redacted, foreign, {"type": "reasoning", "summary": []}, call("c1"), result("c1", "x")]
@@ -216,20 +216,20 @@ def test_thoughts_go_back_as_they_came() -> None:
     assert [block["type"] for block in without["messages"][1]["content"]] == ["tool_use"]
 
 
-def test_whether_there_are_thoughts_is_told() -> None:
+def test_rendering_reports_thoughts_in_the_body() -> None:
     for items, told in (([HELLO], False), ([HELLO, THOUGHT, message("assistant", "Hi"), HELLO], True)):
         request = ModelCall("m", CreateResponse(model="m", input=[]), items)
         assert render_both(request, upstream())[1] is told
 
 
-def test_items_that_there_is_no_place_for_are_named() -> None:
+def test_an_item_that_cannot_be_sent_is_refused_by_name() -> None:
     request = CreateResponse(model="m", input=[HELLO, {"type": "compaction_trigger"}])
     with pytest.raises(InvalidRequest) as caught:
         check(request)
     assert caught.value.param == "input[1].type"
 
 
-def test_a_history_from_elsewhere_does_not_keep_a_model_from_answering() -> None:
+def test_a_history_from_another_upstream_is_rendered() -> None:
     audio = {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}
     image = {"type": "input_image", "image_url": "data:image/tiff;base64,AAAA"}
     items = [
@@ -315,7 +315,7 @@ PDF = base64.b64encode(b"%PDF-1.7 ...").decode()
         ),
     ],
 )
-def test_images_and_documents_are_sources(part: Json, block: Json) -> None:
+def test_images_and_documents_become_sources(part: Json, block: Json) -> None:
     assert render([{**HELLO, "content": [part]}])["messages"][0]["content"] == [block]
 
 
@@ -331,7 +331,7 @@ def test_images_and_documents_are_sources(part: Json, block: Json) -> None:
         ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, "type"),
     ],
 )
-def test_other_content_is_refused_by_its_place(part: Json, field: str) -> None:
+def test_unsupported_content_is_refused_with_its_path(part: Json, field: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         check(CreateResponse(model="m", input=[HELLO, {**HELLO, "content": [part]}]))
     assert caught.value.param == f"input[1].content[0].{field}"
@@ -342,7 +342,7 @@ def test_other_content_is_refused_by_its_place(part: Json, field: str) -> None:
         assert caught.value.param == f"input[0].output[0].{field}"
 
 
-def test_only_text_can_come_from_the_assistant() -> None:
+def test_assistant_messages_with_images_are_refused() -> None:
     image = {"type": "input_image", "image_url": "https://x.example/a.png"}
     with pytest.raises(InvalidRequest, match="only have text"):
         check(CreateResponse(model="m", input=[{"type": "message", "role": "assistant", "content": [image]}]))
@@ -351,7 +351,7 @@ def test_only_text_can_come_from_the_assistant() -> None:
 # -- tools
 
 
-def test_tools_are_flat() -> None:
+def test_function_tools_become_flat_tools() -> None:
     described = {**WEATHER, "description": "Tells the weather."}
     bare = {"type": "function", "name": "now", "parameters": None, "strict": False}
     assert render(tools=[described, bare])["tools"] == [
@@ -360,7 +360,7 @@ def test_tools_are_flat() -> None:
     ]
 
 
-def test_a_custom_tool_takes_its_text_in_a_field() -> None:
+def test_a_custom_tool_becomes_a_tool_with_an_input_field() -> None:
     grammar = {"type": "grammar", "syntax": "lark", "definition": "start: X"}
     (tool,) = render(tools=[{"type": "custom", "name": "shell", "format": grammar}])["tools"]
     assert tool["input_schema"]["required"] == ["input"]
@@ -383,11 +383,11 @@ def test_strict_tools_stay_strict() -> None:
         ({"type": "function", "name": "weather"}, {"type": "tool", "name": "weather"}),
     ],
 )
-def test_choices_have_their_names(choice: Any, sent: Json | None) -> None:
+def test_tool_choices_are_translated(choice: Any, sent: Json | None) -> None:
     assert render(tools=[WEATHER], tool_choice=choice).get("tool_choice") == sent
 
 
-def test_one_call_at_a_time() -> None:
+def test_parallel_calls_can_be_disabled() -> None:
     single = {"disable_parallel_tool_use": True}
     assert render(tools=[WEATHER], parallel_tool_calls=False)["tool_choice"] == {"type": "auto", **single}
     forced = render(tools=[WEATHER], parallel_tool_calls=False, tool_choice="required")
@@ -408,7 +408,7 @@ def test_only_allowed_tools_are_sent() -> None:
 
 
 @pytest.mark.parametrize("model", ["claude-opus-5-5", "claude-sonnet-4-6", "claude-opus-4-8", "claude-haiku-5-5", "m"])
-def test_newer_models_are_told_in_a_word(model: str) -> None:
+def test_newer_models_get_the_effort_as_a_word(model: str) -> None:
     body = render(model=model, reasoning={"effort": "high", "summary": "auto"})
     assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
     assert body["output_config"] == {"effort": "high"}
@@ -428,7 +428,7 @@ def test_newer_models_are_told_in_a_word(model: str) -> None:
         "us.anthropic.claude-sonnet-4-5-20250929-v1:0",
     ],
 )
-def test_older_models_are_told_in_tokens(model: str) -> None:
+def test_older_models_get_the_effort_as_a_budget(model: str) -> None:
     body = render(model=model, reasoning={"effort": "high"})
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 16_384}
     assert "output_config" not in body
@@ -450,13 +450,13 @@ def test_older_models_are_told_in_tokens(model: str) -> None:
         ("deepseek-chat", False),
     ],
 )
-def test_old_models_are_known_by_their_names(model: str, budgeted: bool) -> None:
+def test_older_models_are_recognised_by_name(model: str, budgeted: bool) -> None:
     request = CreateResponse(model=model, input=[], reasoning={"effort": "low"})
     body, _ = render_both(ModelCall(model, request, [HELLO]), upstream())
     assert (body["thinking"]["type"] == "enabled") is budgeted
 
 
-def test_a_setting_decides_for_other_servers() -> None:
+def test_the_thinking_setting_overrides_the_models_name() -> None:
     body = render(model="glm", reasoning={"effort": "low"}, to=upstream(thinking="budget"))
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 2048}
     body = render(model="m", reasoning={"effort": "low"}, to=upstream(thinking="adaptive"))
@@ -471,7 +471,7 @@ def test_a_budget_leaves_room_for_an_answer(limit: int | None, budget: int | Non
     assert body.get("thinking", {}).get("budget_tokens") == budget
 
 
-def test_thinking_gives_way_to_what_it_cannot_go_with() -> None:
+def test_thinking_is_left_out_with_a_forced_tool_or_a_small_limit() -> None:
     old: dict[str, Any] = {"model": "claude-opus-4-5", "reasoning": {"effort": "high"}}
     assert "thinking" not in render(tools=[WEATHER], tool_choice="required", **old)
     assert "thinking" not in render(resume=OpenText("msg_1", 0, 0, "one", 1), **old)
@@ -480,7 +480,7 @@ def test_thinking_gives_way_to_what_it_cannot_go_with() -> None:
     assert "thinking" not in render(turn, tools=[WEATHER], with_thoughts=False, **old)
 
 
-def test_no_effort_is_no_thinking_and_nothing_said_is_nothing_sent() -> None:
+def test_effort_none_disables_thinking_and_no_effort_sends_nothing() -> None:
     assert render(reasoning={"effort": "none"})["thinking"] == {"type": "disabled"}
     body = render(reasoning={"effort": None})
     assert "thinking" not in body and "output_config" not in body
@@ -495,14 +495,14 @@ def test_limits_are_always_sent() -> None:
     assert render(max_output_tokens=50, resume=OpenText("msg_1", 0, 0, "one", 20))["max_tokens"] == 30
 
 
-def test_a_text_to_be_written_on_is_the_last_message() -> None:
+def test_a_text_to_continue_is_the_last_message() -> None:
     body = render(resume=OpenText("msg_1", 0, 0, "one, two, ", 4))
     assert body["messages"][-1] == {"role": "assistant", "content": said("one, two,")}
     blank = render(resume=OpenText("msg_1", 0, 0, " \n", 1))
     assert blank["messages"][-1]["role"] == "user"
 
 
-def test_a_schema_is_the_form_of_the_answer() -> None:
+def test_a_json_schema_becomes_the_output_format() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
     form = {"type": "json_schema", "name": "x", "schema": schema, "strict": True, "description": None}
     body = render(text={"format": form}, reasoning={"effort": "low"})
@@ -512,7 +512,7 @@ def test_a_schema_is_the_form_of_the_answer() -> None:
     }
 
 
-def test_hints_are_passed_on() -> None:
+def test_sampling_tier_and_user_are_passed_on() -> None:
     body = render(temperature=0.5, top_p=0.9, user="u", safety_identifier="s" * 300, service_tier="default")
     assert (body["temperature"], body["top_p"], body["service_tier"]) == (0.5, 0.9, "standard_only")
     assert body["metadata"] == {"user_id": "s" * 256}
@@ -521,13 +521,13 @@ def test_hints_are_passed_on() -> None:
     assert set(quiet) == {"model", "max_tokens", "messages", "stream"}
 
 
-def test_extras_go_along_but_override_nothing() -> None:
+def test_extra_fields_are_sent_and_override_nothing() -> None:
     body = render(extra={"top_k": 5, "stop_sequences": ["x"], "max_tokens": 1, "messages": []})
     assert (body["top_k"], body["stop_sequences"], body["max_tokens"]) == (5, ["x"], 32_000)
     assert body["messages"]
 
 
-def test_prompts_are_cached_where_the_setting_says_so() -> None:
+def test_the_prompt_cache_setting_adds_cache_control() -> None:
     cached = upstream(prompt_cache=True)
     assert render(to=cached)["cache_control"] == {"type": "ephemeral"}
     assert render(to=cached, prompt_cache_retention="24h")["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
@@ -549,17 +549,17 @@ def test_prompts_are_cached_where_the_setting_says_so() -> None:
         ({"tools": [WEATHER, {"type": "web_search"}]}, "tools[1].type"),
     ],
 )
-def test_what_cannot_be_honoured_is_named(fields: Json, param: str) -> None:
+def test_an_unsupported_parameter_is_refused_by_name(fields: Json, param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         check(CreateResponse(model="m", input=[HELLO], **fields))
     assert caught.value.param == param
 
 
-def test_what_asks_for_nothing_is_fine() -> None:
+def test_neutral_values_of_unsupported_parameters_are_accepted() -> None:
     check(CreateResponse(model="m", input=[HELLO], presence_penalty=0.0, top_logprobs=0, temperature=1.0))
 
 
-def test_tokens_are_counted_with_what_is_about_the_question_only() -> None:
+def test_the_counting_request_has_no_fields_about_the_answer() -> None:
     body = render(tools=[WEATHER], instructions="Be kind.", temperature=0.5, reasoning={"effort": "low"})
     counted = count_body(body)
     assert set(counted) == {"model", "messages", "system", "tools", "thinking", "output_config"}
@@ -569,7 +569,7 @@ def test_tokens_are_counted_with_what_is_about_the_question_only() -> None:
 # -- schemas
 
 
-def test_a_schema_is_closed_and_its_limits_are_told() -> None:
+def test_a_schema_is_closed_and_its_limits_become_words() -> None:
     schema = {
         "type": "object",
         "properties": {

@@ -79,7 +79,7 @@ def test_a_run_is_submitted_to_the_background(server: ResponsesUpstream) -> None
     assert asked.headers["idempotency-key"] == "outlive-resp_ours"
 
 
-def test_after_a_cut_it_is_read_on_where_it_was(server: ResponsesUpstream) -> None:
+def test_a_run_is_read_on_after_a_cut(server: ResponsesUpstream) -> None:
     gates = {n: Gate() for n in (1, 3)}
     model = server.model(tell("a", "b", "c", "d", gates={1: gates[1], 2: CUT, 3: gates[3], 4: CUT}))
 
@@ -88,7 +88,7 @@ def test_after_a_cut_it_is_read_on_where_it_was(server: ResponsesUpstream) -> No
         async with Session(server) as runs:
             async for chunks in runs.submit(call_of(model)):
                 seen += [json.loads(chunk)["sequence_number"] for chunk in chunks]
-                # What was sent before a cut has come before it happens.
+                # Bytes sent before a cut arrive before it.
                 for n, gate in gates.items():
                     if any(f'"delta": "{"abcd"[n - 1]}"'.encode() in chunk for chunk in chunks):
                         gate.open()
@@ -120,7 +120,7 @@ def test_a_run_is_followed_from_its_beginning(server: ResponsesUpstream) -> None
     assert run_id == run_of(server, model)
 
 
-def test_a_run_that_is_not_there_is_lost(server: ResponsesUpstream) -> None:
+def test_following_an_unknown_run_raises_lost_run(server: ResponsesUpstream) -> None:
     async def main() -> None:
         async with Session(server) as runs:
             await numbers(runs.follow("resp_nowhere"))
@@ -129,7 +129,7 @@ def test_a_run_that_is_not_there_is_lost(server: ResponsesUpstream) -> None:
         asyncio.run(main())
 
 
-def test_a_run_that_is_lost_while_it_is_read_is_lost(server: ResponsesUpstream) -> None:
+def test_a_run_that_vanishes_while_it_is_read_raises_lost_run(server: ResponsesUpstream) -> None:
     gate = Gate()
     model = server.model(tell("a", "b", gates={1: gate, 2: CUT}))
 
@@ -144,7 +144,7 @@ def test_a_run_that_is_lost_while_it_is_read_is_lost(server: ResponsesUpstream) 
         asyncio.run(main())
 
 
-def test_before_the_id_is_known_nothing_is_tried_again(server: ResponsesUpstream) -> None:
+def test_a_cut_before_the_runs_id_is_not_retried(server: ResponsesUpstream) -> None:
     model = server.model([CUT, Pause(0.05), *say("a")])
 
     async def main() -> None:
@@ -156,7 +156,7 @@ def test_before_the_id_is_known_nothing_is_tried_again(server: ResponsesUpstream
     assert len(server.calls(model)) == 1
 
 
-def test_an_upstream_that_stays_away_is_given_up(server: ResponsesUpstream) -> None:
+def test_reading_fails_when_the_upstream_stays_unreachable(server: ResponsesUpstream) -> None:
     gate = Gate()
     model = server.model(tell("a", "b", gates={1: gate, 2: HANG}))
 
@@ -170,7 +170,7 @@ def test_an_upstream_that_stays_away_is_given_up(server: ResponsesUpstream) -> N
         asyncio.run(main())
 
 
-def test_a_key_that_was_used_for_something_else_is_left_out(server: ResponsesUpstream) -> None:
+def test_a_conflicting_idempotency_key_is_left_out(server: ResponsesUpstream) -> None:
     model = server.model([Refuse(409)], say("a"))
 
     async def main() -> list[int]:
@@ -181,7 +181,7 @@ def test_a_key_that_was_used_for_something_else_is_left_out(server: ResponsesUps
     assert ["idempotency-key" in asked.headers for asked in server.calls(model)] == [True, False]
 
 
-# -- letting go
+# -- deletion
 
 
 def test_a_finished_run_is_deleted(server: ResponsesUpstream) -> None:
@@ -199,7 +199,7 @@ def test_a_finished_run_is_deleted(server: ResponsesUpstream) -> None:
     assert run_id not in server.cancelled
 
 
-def test_a_running_one_is_cancelled_first(server: ResponsesUpstream) -> None:
+def test_a_running_run_is_cancelled_before_it_is_deleted(server: ResponsesUpstream) -> None:
     model = server.model(tell("a", "b", gates={1: HANG}))
 
     async def main() -> str:
@@ -216,7 +216,7 @@ def test_a_running_one_is_cancelled_first(server: ResponsesUpstream) -> None:
     assert run_id in server.deleted
 
 
-def test_what_cannot_be_deleted_is_said_and_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_deletion_is_logged_and_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     with ResponsesUpstream() as gone:
         pass
 
@@ -229,7 +229,7 @@ def test_what_cannot_be_deleted_is_said_and_not_waited_for(caplog: pytest.LogCap
     assert "resp_1" not in caplog.text
 
 
-def test_without_reattach_nothing_lasts(server: ResponsesUpstream) -> None:
+def test_without_reattach_there_are_no_background_runs(server: ResponsesUpstream) -> None:
     model = server.model([Whole({"object": "response", "output": [], "status": "completed"})])
 
     async def main() -> None:

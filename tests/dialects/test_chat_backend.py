@@ -42,7 +42,7 @@ async def run(backend: Backend, call: ModelCall) -> list[Json]:
 
 
 def ask(reply: Answer, call: ModelCall | None = None, **fields: Any) -> list[Json]:
-    """The events of one call against a server that replies so."""
+    """Return the events of one call to a server with this answer."""
 
     async def main() -> list[Json]:
         async with serve(reply, **fields) as (backend, _):
@@ -85,7 +85,7 @@ def test_a_stream_may_end_without_done() -> None:
     assert ask(streaming(sse(*answer("a"))))[-1]["type"] == "response.completed"
 
 
-def test_an_answer_that_came_whole_is_taken() -> None:
+def test_an_answer_that_is_no_stream_is_read() -> None:
     called = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     message = {"role": "assistant", "content": "Hello", "tool_calls": [called]}
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
@@ -96,7 +96,7 @@ def test_an_answer_that_came_whole_is_taken() -> None:
     assert events[-1]["response"]["usage"]["total_tokens"] == 7
 
 
-def test_a_whole_answer_that_repeats_the_beginning_is_cut() -> None:
+def test_a_whole_answer_drops_the_text_sent_before() -> None:
     message = {"role": "assistant", "content": "Once upon a time"}
     reply = whole({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
 
@@ -140,7 +140,7 @@ def test_the_request_carries_key_headers_and_query() -> None:
     assert asyncio.run(main(headers={"user-agent": "mine"})).headers.getall("User-Agent") == ["mine"]
 
 
-def test_a_connection_serves_again() -> None:
+def test_a_connection_is_reused() -> None:
     async def main() -> int:
         async with serve(streaming(sse(*answer("a")), DONE)) as (backend, server):
             for _ in range(3):
@@ -208,7 +208,7 @@ def test_a_refusal_is_a_fault_by_its_status(status: int, code: str, retryable: b
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_refused_key_is_this_servers_matter(status: int) -> None:
+def test_a_refused_key_becomes_a_fault_without_status(status: int) -> None:
     fault = fault_of(whole({"error": {"message": f"Wrong key {KEY}"}}, status), key=KEY)
     assert (fault.code, fault.status, fault.retryable) == ("server_error", None, False)
     assert "refused this server's key" in fault.message
@@ -236,7 +236,7 @@ def test_messages_are_found_in_any_envelope(body: Any) -> None:
     assert "oh no" in fault_of(whole(body, 500)).message
 
 
-def test_a_page_is_not_a_message() -> None:
+def test_an_html_page_is_not_quoted() -> None:
     fault = fault_of(whole("<html>" * 1000, 502, Content_Type="text/html"))
     assert "html" not in fault.message
     assert "Bad Gateway" in fault.message
@@ -253,7 +253,7 @@ def test_a_page_is_not_a_message() -> None:
         ({}, None),
     ],
 )
-def test_the_wait_that_it_asks_for_is_read(headers: dict[str, str], seconds: float | None) -> None:
+def test_retry_after_is_read_in_every_form(headers: dict[str, str], seconds: float | None) -> None:
     assert fault_of(whole({}, 429, **headers)).retry_after == seconds
 
 
@@ -264,7 +264,7 @@ def test_a_redirect_is_not_followed() -> None:
 
 
 @pytest.mark.parametrize("reply", [whole("<html></html>", Content_Type="text/html"), whole({"object": "list"})])
-def test_another_kind_of_answer_is_a_fault(reply: Answer) -> None:
+def test_a_body_that_is_no_completion_is_a_fault(reply: Answer) -> None:
     assert "answered with something" in fault_of(reply).message
 
 
@@ -276,7 +276,7 @@ def test_an_error_in_the_stream_is_a_fault() -> None:
     assert "oh" in fault_of(streaming(sse(text_chunk("a"), error_chunk("oh")))).message
 
 
-def test_a_server_that_is_not_there_is_a_fault() -> None:
+def test_an_unreachable_server_is_a_fault() -> None:
     async def main() -> None:
         upstream = Upstream(name="gone", url=f"http://127.0.0.1:1/v1?code={KEY}", key=KEY)
         backend = ChatBackend(upstream, HttpPool(), CountingIds())
@@ -288,7 +288,7 @@ def test_a_server_that_is_not_there_is_a_fault() -> None:
     assert KEY not in str(caught.value)
 
 
-def test_a_url_that_is_none_is_a_fault() -> None:
+def test_a_malformed_url_is_a_fault() -> None:
     assert not fault_of(streaming(), url="nowhere").retryable
 
 
@@ -306,7 +306,7 @@ def test_silence_before_the_answer_is_a_fault() -> None:
     assert fault_of(reply, silence_seconds=0.1).timed_out
 
 
-def test_comments_are_life() -> None:
+def test_comments_count_against_silence() -> None:
     async def ping(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
@@ -325,7 +325,7 @@ def test_a_cut_connection_is_a_fault() -> None:
     assert "broke" in fault.message
 
 
-def test_a_connection_cut_after_the_finish_lost_nothing() -> None:
+def test_a_cut_after_the_finish_is_ignored() -> None:
     events = ask(streaming(sse(text_chunk("a"), finish_chunk()), sse(usage_chunk()), then=cut))
     assert events[-1]["type"] == "response.completed"
 
@@ -334,11 +334,11 @@ def test_a_stream_that_stops_is_a_fault() -> None:
     assert "without a finish" in fault_of(streaming(sse(text_chunk("a")) + DONE)).message
 
 
-# -- hearing
+# -- forwarding
 
 
 class Ear:
-    """Hears what is passed on, and reads the rest: all payloads in the order in which they came, and those it heard."""
+    """Take forwarded chunks, and read the rest: all payloads in order, and the forwarded ones."""
 
     def __init__(self, *wants_turn: bool) -> None:
         self.told: list[bytes] = []
@@ -360,7 +360,7 @@ class Ear:
             self.told += payloads
 
     def paced(self, *pieces: bytes, then: Callable[[web.Request], Awaitable[None]] | None = None) -> Answer:
-        """An answer whose every piece waits until the one before it was told, so that all but the first are heard."""
+        """An answer whose every piece waits for the one before it, so that all but the first are forwarded."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -384,7 +384,7 @@ ANSWER = sse(*CHUNKS[:2]) + b": ping\r\n\r\n" + sse(*CHUNKS[2:]).replace(b"\n", 
 @settings(max_examples=25, deadline=None)
 @given(st.sets(st.integers(1, len(ANSWER) - 1)), st.lists(st.booleans(), max_size=8), st.booleans())
 @example(set(range(1, len(ANSWER))), [False, True, True, False], True)
-def test_what_is_heard_and_read_is_what_came_wherever_it_was_cut(
+def test_forwarded_and_yielded_chunks_are_all_chunks_for_every_cut(
     cuts: set[int], wants_turn: list[bool], says_done: bool
 ) -> None:
     raw = ANSWER if says_done else ANSWER.removesuffix(DONE)
@@ -395,14 +395,14 @@ def test_what_is_heard_and_read_is_what_came_wherever_it_was_cut(
     assert ear.told == CHUNKS
 
 
-def test_what_comes_after_the_first_read_is_heard() -> None:
+def test_chunks_after_the_first_read_are_forwarded() -> None:
     ear = Ear()
     asyncio.run(ear.listen(ear.paced(*(sse(each) for each in CHUNKS))))
     assert (ear.told, ear.heard) == (CHUNKS, CHUNKS[1:])
 
 
 @pytest.mark.parametrize("reads", [1, 2])
-def test_nothing_is_waited_for_once_the_upstream_is_done(reads: int) -> None:
+def test_the_stream_ends_at_once_when_the_upstream_is_done(reads: int) -> None:
     async def main() -> None:
         async with asyncio.timeout(5):
             await ear.listen(ear.paced(*([sse(CHUNKS[0])] * (reads - 1)), sse(*CHUNKS[1:]) + DONE, then=hang))
@@ -412,7 +412,7 @@ def test_nothing_is_waited_for_once_the_upstream_is_done(reads: int) -> None:
     assert ear.told[-1] == CHUNKS[-1]
 
 
-def test_whoever_hears_gets_its_turn_when_it_wants_it() -> None:
+def test_the_stream_yields_when_the_receiver_returns_false() -> None:
     async def main() -> None:
         reply = ear.paced(sse(text_chunk("a")), sse(text_chunk("b")), then=hang)
         async with (
@@ -428,7 +428,7 @@ def test_whoever_hears_gets_its_turn_when_it_wants_it() -> None:
     assert ear.heard == [text_chunk("b")]
 
 
-def test_a_fault_in_what_is_heard_comes_out_and_ends_the_call() -> None:
+def test_an_error_of_the_receiver_is_raised_and_ends_the_call() -> None:
     class Critic(Ear):
         def on_chunks(self, payloads: list[bytes]) -> bool:
             super().on_chunks(payloads)
@@ -448,7 +448,7 @@ def test_a_fault_in_what_is_heard_comes_out_and_ends_the_call() -> None:
     assert ear.heard == [text_chunk("b")]
 
 
-def test_a_cut_while_it_is_heard_is_a_fault_unless_the_finish_was_heard() -> None:
+def test_a_cut_while_forwarding_is_a_fault_before_the_finish_only() -> None:
     said = [sse(text_chunk("a")), sse(text_chunk("b"))]
     ear = Ear()
     with pytest.raises(UpstreamFault, match="broke"):
@@ -459,7 +459,7 @@ def test_a_cut_while_it_is_heard_is_a_fault_unless_the_finish_was_heard() -> Non
     assert ear.heard == [text_chunk("b"), finish_chunk(), usage_chunk()]
 
 
-def test_silence_is_noticed_while_it_is_heard() -> None:
+def test_silence_while_forwarding_is_a_fault() -> None:
     ear = Ear()
     with pytest.raises(UpstreamFault, match=r"silent for 0\.1 s") as caught:
         asyncio.run(ear.listen(ear.paced(sse(text_chunk("a")), sse(text_chunk("b")), then=hang), silence_seconds=0.1))
@@ -467,7 +467,7 @@ def test_silence_is_noticed_while_it_is_heard() -> None:
     assert ear.heard == [text_chunk("b")]
 
 
-# -- leaving
+# -- closing
 
 
 def test_closing_the_stream_closes_the_connection() -> None:
@@ -576,7 +576,7 @@ def test_a_refused_key_is_not_passed_through() -> None:
     asyncio.run(main())
 
 
-def test_leaving_a_passed_answer_closes_the_connection() -> None:
+def test_closing_a_relayed_answer_closes_the_connection() -> None:
     async def main() -> None:
         async with serve(streaming(b"data: 1\n\n", then=hang)) as (backend, server):
             passed = await backend.pass_through({"model": "m"})
@@ -588,7 +588,7 @@ def test_leaving_a_passed_answer_closes_the_connection() -> None:
     asyncio.run(main())
 
 
-def test_a_passed_answer_that_breaks_is_a_fault() -> None:
+def test_a_relayed_answer_that_breaks_is_a_fault() -> None:
     async def main() -> None:
         async with serve(streaming(b"data: 1\n\n", then=cut)) as (backend, _):
             passed = await backend.pass_through({"model": "m"})

@@ -67,7 +67,7 @@ def test_text_becomes_one_message() -> None:
     ]
 
 
-def test_the_translator_is_one() -> None:
+def test_the_class_fulfils_the_translator_protocol() -> None:
     translator: Translator = ChatTranslator(make_call(), CountingIds())
     assert translator.feed(role_chunk()) == []
 
@@ -80,7 +80,7 @@ def test_text_deltas_share_one_channel() -> None:
 
 
 @given(st.lists(st.text(min_size=1)), st.data())
-def test_whatever_the_chunking_the_text_is_the_same(texts: list[str], data: st.DataObject) -> None:
+def test_the_text_is_the_same_for_every_chunking(texts: list[str], data: st.DataObject) -> None:
     texts = [text.encode("utf-16", "replace").decode("utf-16", "replace") for text in texts]
     empties = data.draw(st.lists(st.sampled_from([role_chunk(), text_chunk(""), chunk({"content": None}), chunk()])))
     chunks = data.draw(st.permutations([*range(len(texts)), *[-1] * len(empties)]))
@@ -90,7 +90,7 @@ def test_whatever_the_chunking_the_text_is_the_same(texts: list[str], data: st.D
     assert text_of(play([*pieces, finish_chunk()])) == "".join(texts)
 
 
-def test_refusals_are_parts_of_the_message() -> None:
+def test_a_refusal_becomes_a_part_of_the_message() -> None:
     events = play([text_chunk("Well: "), refusal_chunk("I "), refusal_chunk("won't."), finish_chunk()])
     content = output(events)[0]["content"]
     assert [part["type"] for part in content] == ["output_text", "refusal"]
@@ -112,7 +112,7 @@ def test_reasoning_comes_before_the_message(field: str) -> None:
 
 
 def test_reasoning_ends_with_encrypted_content_where_that_was_asked_for() -> None:
-    """Without it, clients that keep their history themselves drop a thought, or refuse to go on."""
+    """Without it, clients that keep their history themselves drop the reasoning, or stop."""
     call = make_call(include=["reasoning.encrypted_content"])
     events = play([reasoning_chunk("Hm"), reasoning_chunk("m. ü"), text_chunk("Yes."), finish_chunk()], call)
     thought, message = output(events)
@@ -123,8 +123,8 @@ def test_reasoning_ends_with_encrypted_content_where_that_was_asked_for() -> Non
 
 
 @pytest.mark.parametrize("wish", [{"summary": "auto"}, {"generate_summary": "concise"}])
-def test_reasoning_is_told_as_a_summary_where_one_was_asked_for(wish: Json) -> None:
-    """Most clients show nothing else of what a model thinks."""
+def test_requested_summaries_carry_the_reasoning(wish: Json) -> None:
+    """Most clients show no other reasoning."""
     call = make_call(reasoning=wish, include=["reasoning.encrypted_content"])
     events = play([reasoning_chunk("Hm"), reasoning_chunk("m."), text_chunk("Yes."), finish_chunk()], call)
     thought, message = output(events)
@@ -152,7 +152,7 @@ def test_reasoning_and_text_in_one_chunk_are_two_items() -> None:
     assert [item["type"] for item in items] == ["reasoning", "message"]
 
 
-def test_thinking_in_content_parts_is_reasoning() -> None:
+def test_thinking_parts_become_reasoning() -> None:
     thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]}
     chunks = [chunk({"content": [thinking]}), chunk({"content": [{"type": "text", "text": "Yes"}]}), finish_chunk()]
     thought, message = output(play(chunks))
@@ -262,20 +262,20 @@ CALLS = [
 
 
 @pytest.mark.parametrize("chunks", CALLS)
-def test_calls_are_told_apart(chunks: list[bytes]) -> None:
+def test_fragments_are_assigned_to_their_calls(chunks: list[bytes]) -> None:
     assert calls_of(chunks) == [A, B]
 
 
 @pytest.mark.parametrize("chunks", CALLS)
 def test_calls_are_open_one_at_a_time(chunks: list[bytes]) -> None:
-    """There are clients that forget a call when another is added before it is done."""
+    """Some clients forget a call when another is added before it is done."""
     events = play([*chunks, finish_chunk("tool_calls")])
     marks = [name for name in types(events) if name.startswith("output_item")]
     assert marks == ["output_item.added", "output_item.done"] * 2
 
 
-def test_a_call_waits_for_its_turn_piece_by_piece() -> None:
-    """What comes for the second call while the first is unfinished is sent as soon as that is whole."""
+def test_a_waiting_call_is_opened_with_all_its_pieces() -> None:
+    """Pieces of the second call that come while the first is unfinished are sent when the first is whole."""
     translator = ChatTranslator(make_call(), CountingIds())
     translator.feed(call_chunk(0, "call_a", "f", '{"x"'))
     assert translator.feed(call_chunk(1, "call_b", "g", '{"y"')) == []
@@ -290,7 +290,7 @@ def test_a_call_waits_for_its_turn_piece_by_piece() -> None:
     assert [draft.type for draft in translator.feed(call_chunk(1, arguments=":2}"))] == [freed[0]]
 
 
-def test_what_comes_for_a_call_that_has_ended_changes_nothing() -> None:
+def test_fragments_for_an_ended_call_are_dropped() -> None:
     chunks = [call_chunk(0, *A), call_chunk(1, *B), call_chunk(0, arguments=" "), call_chunk(0, arguments='{"x":1}')]
     assert calls_of(chunks) == [A, B]
 
@@ -309,7 +309,7 @@ def test_two_calls_never_share_an_id() -> None:
     assert len({call_id for call_id, _, _ in calls}) == 2
 
 
-def test_the_old_function_call_is_a_call() -> None:
+def test_the_deprecated_function_call_field_becomes_a_call() -> None:
     first = chunk({"function_call": {"name": "f", "arguments": '{"x"'}})
     calls = calls_of([first, chunk({"function_call": {"arguments": ":1}"}})])
     assert calls == [("call_1", "f", '{"x":1}')]
@@ -350,7 +350,7 @@ def test_a_custom_tool_gets_its_input_at_the_end() -> None:
     )
 
 
-def test_free_text_for_a_custom_tool_is_taken_as_it_is() -> None:
+def test_a_custom_tools_unwrapped_text_is_its_input() -> None:
     assert calls_of([call_chunk(0, "call_a", "shell", "ls -l")], tools=[SHELL]) == [("call_a", "shell", "ls -l")]
 
 
@@ -403,10 +403,10 @@ def test_a_prefix_of_the_chunks_gives_a_prefix_of_the_drafts(given_deltas: list[
         assert whole[: len(part)] == part
 
 
-# -- ends
+# -- endings
 
 
-def test_usage_is_told_in_the_words_of_responses() -> None:
+def test_usage_is_translated_to_the_responses_shape() -> None:
     details = {"prompt_tokens_details": {"cached_tokens": 3}, "completion_tokens_details": {"reasoning_tokens": 2}}
     _, ending = translate([text_chunk("a"), finish_chunk(), usage_chunk(10, 5, **details)])
     assert ending.usage == {
@@ -419,30 +419,30 @@ def test_usage_is_told_in_the_words_of_responses() -> None:
     assert ending.model == "scripted"
 
 
-def test_usage_in_every_chunk_loses_no_text() -> None:
+def test_chunks_with_usage_keep_their_text() -> None:
     usage = {"prompt_tokens": 1, "completion_tokens": 1}
     chunks = [chunk({"content": text}, usage=usage) for text in "abc"]
     assert text_of(play([*chunks, finish_chunk()])) == "abc"
 
 
-def test_no_usage_is_no_usage() -> None:
+def test_an_answer_without_usage_has_none() -> None:
     assert translate([text_chunk("a"), finish_chunk()])[1].usage is None
 
 
 @pytest.mark.parametrize(("reason", "why"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])
-def test_an_answer_cut_short_is_incomplete(reason: str, why: str) -> None:
+def test_an_answer_that_reached_its_limit_is_incomplete(reason: str, why: str) -> None:
     events = play([text_chunk("Once upon"), finish_chunk(reason)])
     assert events[-1]["type"] == "response.incomplete"
     assert events[-1]["response"]["incomplete_details"] == {"reason": why}
     assert output(events)[0]["status"] == "incomplete"
 
 
-def test_only_the_call_that_was_cut_is_incomplete() -> None:
+def test_only_the_truncated_call_is_incomplete() -> None:
     items = output(play([call_chunk(0, *A), call_chunk(1, "call_b", "g", '{"y'), finish_chunk("length")]))
     assert [item["status"] for item in items] == ["completed", "incomplete"]
 
 
-def test_a_custom_call_that_was_cut_has_no_input() -> None:
+def test_a_truncated_custom_call_has_no_input() -> None:
     (item,) = output(
         play([call_chunk(0, "call_a", "shell", '{"inp'), finish_chunk("length")], make_call(tools=[SHELL]))
     )
@@ -450,7 +450,7 @@ def test_a_custom_call_that_was_cut_has_no_input() -> None:
 
 
 @pytest.mark.parametrize("reason", ["stop", "tool_calls", "function_call", "something_new"])
-def test_other_finishes_complete(reason: str) -> None:
+def test_other_finish_reasons_complete_the_answer(reason: str) -> None:
     assert translate([text_chunk("a"), finish_chunk(reason)])[1].status == "completed"
 
 
@@ -459,13 +459,13 @@ def test_an_empty_answer_is_an_empty_message() -> None:
     assert item["content"] == [{"type": "output_text", "annotations": [], "logprobs": [], "text": ""}]
 
 
-def test_a_stream_without_a_finish_is_broken() -> None:
+def test_a_stream_without_a_finish_is_a_fault() -> None:
     with pytest.raises(UpstreamFault, match="without a finish") as caught:
         translate([text_chunk("a")])
     assert caught.value.retryable
 
 
-def test_a_chunk_that_is_none_is_a_fault() -> None:
+def test_a_malformed_chunk_is_a_fault() -> None:
     for junk in (b"junk", b"[]", b'{"choices": 3}', b'{"choices": [{"delta": "a"}]}', b"[" * 100_000):
         with pytest.raises(UpstreamFault, match="not a chat completion chunk"):
             translate([junk])
@@ -491,19 +491,19 @@ def test_an_error_in_the_stream_is_a_fault_by_its_cause(fields: Json, code: str,
     assert (caught.value.code, caught.value.retryable) == (code, retryable)
 
 
-def test_errors_come_in_other_shapes_too() -> None:
+def test_errors_without_an_envelope_are_faults() -> None:
     shapes = [b'{"error":"oh"}', b'{"object":"error","message":"oh","code":500}', chunk({"content": ""}, "error")]
     for shape in shapes:
         with pytest.raises(UpstreamFault, match=r"oh|gave up"):
             translate([shape])
 
 
-# -- going on where an earlier attempt was interrupted
+# -- continuation
 
 SO_FAR = OpenText("msg_0", 1, 0, "Once upon", 2)
 
 
-def test_a_resumed_text_grows_on_in_its_item() -> None:
+def test_a_resumed_text_is_continued_in_its_item() -> None:
     drafts, ending = translate(
         [text_chunk(" a"), text_chunk(" time"), finish_chunk(), usage_chunk(9, 2)], make_call(SO_FAR)
     )
@@ -531,7 +531,7 @@ def test_a_resumed_text_grows_on_in_its_item() -> None:
     assert (ending.usage["output_tokens"], ending.usage["total_tokens"]) == (4, 13)
 
 
-def test_a_resumed_text_stays_in_one_piece_when_the_model_thinks_again() -> None:
+def test_reasoning_before_a_resumed_text_is_dropped() -> None:
     drafts, _ = translate([reasoning_chunk("Hm"), text_chunk(" a"), finish_chunk()], make_call(SO_FAR))
     assert [draft.type for draft in drafts if draft.type.endswith("item.done")] == ["response.output_item.done"]
     assert "reasoning" not in " ".join(draft.type for draft in drafts)

@@ -1,4 +1,4 @@
-"""A Responses request becomes the Chat Completions request that asks for the same."""
+"""A Responses request becomes an equivalent Chat Completions request."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ def test_neighbours_of_one_role_become_one_message() -> None:
     ]
 
 
-def test_developers_become_system_where_the_server_knows_none() -> None:
+def test_developer_messages_become_system_messages_if_unsupported() -> None:
     items = [message("developer", "a"), message("user", "b")]
     assert messages(*items)[0]["role"] == "developer"
     assert messages(*items, at=upstream(developer_role=False))[0]["role"] == "system"
 
 
-def test_plain_strings_are_content_too() -> None:
+def test_plain_strings_are_content() -> None:
     assert messages({"type": "message", "role": "user", "content": "a"}) == [{"role": "user", "content": "a"}]
 
 
@@ -93,7 +93,7 @@ def test_calls_join_the_message_before_them() -> None:
     ]
 
 
-def test_calls_after_outputs_begin_anew() -> None:
+def test_calls_after_outputs_begin_a_new_message() -> None:
     assert messages(call("1"), output("1"), call("2"), output("2")) == [
         {"role": "assistant", "content": None, "tool_calls": [tool_call("1")]},
         tool("1"),
@@ -120,7 +120,7 @@ def test_arguments_are_always_json() -> None:
     ]
 
 
-def test_custom_calls_are_function_calls() -> None:
+def test_custom_calls_become_function_calls() -> None:
     asked = {"type": "custom_tool_call", "call_id": "1", "name": "shell", "input": "ls\n"}
     answered = {"type": "custom_tool_call_output", "call_id": "1", "output": "a b"}
     assert messages(asked, answered) == [
@@ -129,23 +129,23 @@ def test_custom_calls_are_function_calls() -> None:
     ]
 
 
-def test_reasoning_and_what_servers_did_by_themselves_is_left_out() -> None:
+def test_reasoning_and_hosted_tool_calls_are_left_out() -> None:
     left_out: list[Json] = [{"type": "reasoning", "summary": []}, {"type": "web_search_call"}, {"type": "acme:thing"}]
     assert messages(message("user", "a"), *left_out, message("user", "b")) == [{"role": "user", "content": "a\n\nb"}]
 
 
-def test_refusals_are_kept_as_words() -> None:
+def test_refusals_are_sent_as_text() -> None:
     refused = message("assistant", {"type": "refusal", "refusal": "I won't."})
     assert messages(refused) == [{"role": "assistant", "content": "I won't."}]
 
 
-def test_an_empty_answer_is_no_message() -> None:
+def test_an_empty_message_is_left_out() -> None:
     assert messages(message("user", "a"), message("assistant", ""), message("user", "b")) == [
         {"role": "user", "content": "a\n\nb"}
     ]
 
 
-def test_images_files_and_audio_are_parts() -> None:
+def test_images_files_and_audio_become_parts() -> None:
     image = {"type": "input_image", "image_url": "data:image/png;base64,AA", "detail": "low"}
     file = {"type": "input_file", "file_data": "data:application/pdf;base64,AA", "filename": "a.pdf"}
     audio = {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}}
@@ -168,7 +168,7 @@ def test_images_files_and_audio_are_parts() -> None:
         ({"type": "input_smell"}, "type"),
     ],
 )
-def test_what_cannot_be_sent_is_named(part: Json, name: str) -> None:
+def test_unsupported_content_is_refused_by_name(part: Json, name: str) -> None:
     text = {"type": "input_text", "text": "See:"}
     with pytest.raises(InvalidRequest) as caught:
         check(request(input=[message("user", "Hi"), message("user", text, part)]))
@@ -176,7 +176,7 @@ def test_what_cannot_be_sent_is_named(part: Json, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["compaction", "additional_tools", "configuration_update", "a_kind_of_next_year"])
-def test_items_that_cannot_be_sent_are_named_in_a_request_and_left_out_of_a_history(kind: str) -> None:
+def test_unsupported_items_are_refused_in_a_request_and_left_out_of_a_history(kind: str) -> None:
     item = {"type": kind, "id": "x_1", "encrypted_content": "x"}
     with pytest.raises(InvalidRequest, match=kind) as caught:
         check(request(input=[message("user", "Hi"), item]))
@@ -188,13 +188,13 @@ def test_items_that_cannot_be_sent_are_named_in_a_request_and_left_out_of_a_hist
     "kind", ["web_search", "web_search_preview", "file_search", "code_interpreter", "image_generation", "mcp",
              "computer_use_preview", "local_shell", "shell", "apply_patch", "tool_search", "namespace", "fuction"],
 )  # fmt: skip
-def test_tools_that_nobody_runs_are_refused_by_their_type(kind: str) -> None:
+def test_hosted_tools_are_refused_by_type(kind: str) -> None:
     with pytest.raises(InvalidRequest, match=kind) as caught:
         check(request(tools=[{"type": "function", "name": "f"}, {"type": kind}]))
     assert (caught.value.param, caught.value.code) == ("tools[1].type", "unsupported_parameter")
 
 
-def test_images_in_an_output_come_in_a_message_after_all_outputs() -> None:
+def test_images_of_outputs_follow_in_a_user_message() -> None:
     image = {"type": "input_image", "image_url": "data:x"}
     text = {"type": "input_text", "text": "seen"}
     sent = messages(call("1"), call("2"), output("1", [text, image]), output("2", [image]), message("user", "Well?"))
@@ -204,7 +204,7 @@ def test_images_in_an_output_come_in_a_message_after_all_outputs() -> None:
     assert [part["type"] for part in after["content"]] == ["text", "image_url", "text", "image_url", "text"]
 
 
-def test_calls_of_other_kinds_are_told_as_functions() -> None:
+def test_calls_of_other_types_become_function_calls() -> None:
     shell = {"type": "shell_call", "id": "sh_1", "call_id": "1", "action": {"commands": ["ls"]}, "status": "completed"}
     answered = {"type": "shell_call_output", "call_id": "1", "output": [{"stdout": "a", "stderr": ""}]}
     assert messages(shell, answered) == [
@@ -217,7 +217,7 @@ def test_calls_of_other_kinds_are_told_as_functions() -> None:
     ]
 
 
-def test_calls_that_a_server_carried_out_have_their_outcome() -> None:
+def test_mcp_calls_become_function_calls_with_outputs() -> None:
     made = {
         "type": "mcp_call",
         "id": "mcp_1",
@@ -263,7 +263,7 @@ def test_messages_are_always_valid(given_items: list[Json]) -> None:
 # -- everything else
 
 
-def test_the_least_request() -> None:
+def test_a_minimal_request_has_model_messages_and_stream() -> None:
     assert render(make_call(items=[message("user", "Hi")]), PLAIN) == {
         "model": "m",
         "messages": [{"role": "user", "content": "Hi"}],
@@ -272,7 +272,7 @@ def test_the_least_request() -> None:
     }
 
 
-def test_quirks_of_servers_are_heeded() -> None:
+def test_quirks_of_the_upstream_change_the_body() -> None:
     body = render(
         make_call(max_output_tokens=100),
         upstream(stream_options=False, sends_store=True, max_tokens_field="max_tokens"),
@@ -298,7 +298,7 @@ def test_sampling_and_hints_are_passed_on() -> None:
     assert "metadata" not in body
 
 
-def test_form_is_asked_for() -> None:
+def test_format_verbosity_and_effort_are_translated() -> None:
     schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True, "description": None}
     body = render(make_call(text={"format": schema, "verbosity": "low"}, reasoning={"effort": "high"}), PLAIN)
     assert body["response_format"] == {
@@ -311,7 +311,7 @@ def test_form_is_asked_for() -> None:
     }
 
 
-def test_logprobs_are_asked_for() -> None:
+def test_logprobs_are_requested() -> None:
     body = render(make_call(top_logprobs=3), PLAIN)
     assert (body["logprobs"], body["top_logprobs"]) == (True, 3)
     body = render(make_call(include=["message.output_text.logprobs"]), PLAIN)
@@ -331,7 +331,7 @@ FUNCTION = {"type": "function", "name": "f", "description": "Does.", "parameters
 CUSTOM = {"type": "custom", "name": "c", "description": None, "format": {"type": "text"}}
 
 
-def test_tools_are_functions() -> None:
+def test_tools_become_functions() -> None:
     body = render(make_call(tools=[FUNCTION, CUSTOM], parallel_tool_calls=False, tool_choice="required"), PLAIN)
     function, custom = (entry["function"] for entry in body["tools"])
     assert function == {"name": "f", "description": "Does.", "parameters": {"type": "object"}, "strict": True}
@@ -345,19 +345,19 @@ def test_a_function_without_parameters_has_empty_ones() -> None:
     assert entry["function"]["parameters"]["properties"] == {}
 
 
-def test_a_grammar_is_told_to_the_model() -> None:
+def test_a_custom_tools_grammar_is_in_its_description() -> None:
     grammar = {"type": "grammar", "syntax": "lark", "definition": 'start: "x"'}
     (entry,) = render(make_call(tools=[{**CUSTOM, "format": grammar}]), PLAIN)["tools"]
     assert 'start: "x"' in entry["function"]["description"]
 
 
-def test_without_tools_nothing_is_said_about_them() -> None:
+def test_without_tools_no_tool_fields_are_sent() -> None:
     body = render(make_call(tool_choice="none", parallel_tool_calls=True), PLAIN)
     assert not body.keys() & {"tools", "tool_choice", "parallel_tool_calls"}
 
 
 @pytest.mark.parametrize("chosen", [{"type": "function", "name": "f"}, {"type": "custom", "name": "f"}])
-def test_a_chosen_tool_is_a_chosen_function(chosen: Json) -> None:
+def test_a_chosen_tool_becomes_a_chosen_function(chosen: Json) -> None:
     body = render(make_call(tools=[FUNCTION], tool_choice=chosen), PLAIN)
     assert body["tool_choice"] == {"type": "function", "function": {"name": "f"}}
 
@@ -384,7 +384,7 @@ SO_FAR = OpenText("msg_0", 0, 0, "Once upon", 40)
         ("prefix", {"role": "assistant", "content": "Once upon", "prefix": True}, {}),
     ],
 )
-def test_a_text_is_continued_in_the_servers_dialect(continuation: Any, last: Json, fields: Json) -> None:
+def test_a_text_to_continue_is_sent_in_the_upstreams_way(continuation: Any, last: Json, fields: Json) -> None:
     made = make_call(SO_FAR, [message("user", "Tell")], max_output_tokens=100)
     body = render(made, upstream(continuation=continuation))
     assert body["messages"] == [{"role": "user", "content": "Tell"}, last]

@@ -1,4 +1,4 @@
-"""The embedded model, for real: it answers, goes on in mid-sentence, survives a crash and dies with its parent."""
+"""The real embedded model: it answers, continues a sentence, survives a crash and dies with its parent."""
 
 import asyncio
 import importlib.util
@@ -79,7 +79,7 @@ def test_a_trailing_assistant_message_is_continued_and_not_repeated():
     with_model(check)
 
 
-def test_without_the_key_nobody_is_answered():
+def test_requests_without_the_key_are_refused():
     async def check(model: LocalModel, upstream: Upstream) -> None:
         async with aiohttp.ClientSession() as session:
             for path in ("/models", "/chat/completions"):
@@ -118,7 +118,7 @@ asyncio.run(main())
 """
 
 
-def test_killing_the_parent_takes_the_child_along():
+def test_killing_the_parent_kills_the_child():
     async def run() -> None:
         parent = await asyncio.create_subprocess_exec(
             sys.executable, "-c", PARENT, stdout=asyncio.subprocess.PIPE, env=os.environ | {"PYTHONPATH": "src"}
@@ -136,7 +136,7 @@ def test_killing_the_parent_takes_the_child_along():
     asyncio.run(run())
 
 
-def test_what_cannot_be_loaded_is_said_with_the_reason(tmp_path, monkeypatch):
+def test_a_model_that_does_not_load_is_reported_with_the_reason(tmp_path, monkeypatch):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"not a model")
     monkeypatch.setattr(backend, "find_weights", lambda: broken)
@@ -144,7 +144,7 @@ def test_what_cannot_be_loaded_is_said_with_the_reason(tmp_path, monkeypatch):
         asyncio.run(LocalModel().start())
 
 
-def test_a_missing_extra_is_named_with_both_ways_out(monkeypatch):
+def test_a_missing_installation_is_reported_with_two_remedies(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"outlive\[local\].*--upstream"):
         asyncio.run(LocalModel().start())
@@ -160,7 +160,7 @@ async def listens(host: str | None, port: int | None) -> bool:
     return True
 
 
-def test_its_tokens_are_counted_as_it_counts_them_and_its_window_is_known():
+def test_tokens_are_counted_by_the_model_and_its_window_is_known():
     async def check(model: LocalModel, upstream: Upstream) -> None:
         pool = HttpPool()
         backend = ChatBackend(upstream, pool, CountingIds())

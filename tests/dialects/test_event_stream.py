@@ -1,4 +1,4 @@
-"""Events come out whole, however the network cut them."""
+"""The SSE parser returns whole events for every cut of the network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cut(raw: bytes, cuts: list[int]) -> list[bytes]:
 
 
 @given(payloads, noise, lines, st.booleans(), st.lists(st.integers(0, 10_000), max_size=10))
-def test_wherever_the_network_cuts_the_payloads_are_the_same(
+def test_payloads_are_the_same_for_every_cut_of_the_network(
     given_payloads: list[bytes], between: bytes, newline: str, space: bool, cuts: list[int]
 ) -> None:
     prefix = b"data: " if space else b"data:"
@@ -38,7 +38,7 @@ def test_data_on_several_lines_is_one_payload() -> None:
     assert EventStream().feed(b'event: x\ndata: {"a":\ndata: 1}\n\n') == [b'{"a":\n1}']
 
 
-def test_nothing_counts_after_done() -> None:
+def test_events_after_done_are_dropped() -> None:
     stream = EventStream()
     assert stream.feed(b"data: 1\n\ndata: [DONE]\n\ndata: 2\n\n") == [b"1"]
     assert stream.done
@@ -51,7 +51,7 @@ def test_a_last_event_may_lack_its_blank_line() -> None:
     assert EventStream().end() == []
 
 
-def test_an_error_field_is_an_error() -> None:
+def test_an_error_field_becomes_an_error_payload() -> None:
     assert EventStream().feed(b'error: {"message":"oh"}\n\n') == [b'{"error":{"message":"oh"}}']
     assert EventStream().feed(b'error: {"error":{}}\n\n') == [b'{"error":{}}']
 

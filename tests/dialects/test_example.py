@@ -1,4 +1,4 @@
-"""The dialect that the documentation shows is one."""
+"""The dialect in the documentation works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an upstream's error means, in whatever words it comes."""
+"""Upstream errors are classified by code, status and message."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from outlive.core.events import Json
 from outlive.dialects.faults import read_fault
 
-# How servers say that a context does not fit: some with a code, most in words.
+# Errors of servers for a context that does not fit: some have a code, most only a message.
 TOO_LONG: list[tuple[Json, int | None]] = [
     ({"code": "context_length_exceeded", "message": "Your input exceeds the context window of this model."}, 400),
     ({"message": "This model's maximum context length is 8192 tokens. However, you requested 9000."}, 400),
@@ -36,12 +36,12 @@ OTHERS: list[tuple[Json, int | None]] = [
 
 
 @pytest.mark.parametrize(("error", "status"), TOO_LONG)
-def test_a_context_that_is_too_long_is_known_by_its_code_or_by_its_words(error: Json, status: int | None) -> None:
+def test_a_too_long_context_is_recognised_by_code_or_message(error: Json, status: int | None) -> None:
     fault = read_fault(error, status)
     assert fault.too_long
     assert (fault.code, fault.retryable) == ("invalid_prompt", False)
 
 
 @pytest.mark.parametrize(("error", "status"), OTHERS)
-def test_other_errors_are_others(error: Json, status: int | None) -> None:
+def test_other_errors_are_not_too_long(error: Json, status: int | None) -> None:
     assert not read_fault(error, status).too_long

@@ -1,4 +1,4 @@
-"""The lean HTTP client passes on what comes in the moment it is read, and loses nothing where that begins or ends."""
+"""The lean HTTP client forwards bytes in the call that reads them, and loses none where that begins or ends."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def take_into(taken: list[bytes], most: int = 99) -> OnPiece:
 
 @asynccontextmanager
 async def asked() -> AsyncGenerator[tuple[Connection, asyncio.StreamWriter], None]:
-    """An answer whose head is there, and the server's end of its connection."""
+    """An answer whose head has arrived, and the server's end of its connection."""
     loop = asyncio.get_running_loop()
     writers: asyncio.Future[asyncio.StreamWriter] = loop.create_future()
 
@@ -55,7 +55,7 @@ async def asked() -> AsyncGenerator[tuple[Connection, asyncio.StreamWriter], Non
         server.close()
 
 
-def test_what_comes_is_taken_in_the_call_that_reads_it() -> None:
+def test_forwarded_pieces_arrive_in_the_call_that_reads_them() -> None:
     async def main() -> None:
         async with asked() as (connection, _):
             taken: list[bytes] = []
@@ -77,10 +77,10 @@ def test_what_comes_is_taken_in_the_call_that_reads_it() -> None:
     st.lists(st.tuples(st.binary(min_size=1, max_size=20), st.booleans(), st.booleans()), max_size=12),
     st.lists(st.integers(0, 400), max_size=12),
 )
-def test_taken_or_read_each_byte_comes_once_and_in_order(
+def test_each_byte_is_forwarded_or_read_once_and_in_order(
     pieces: list[tuple[bytes, bool, bool]], cuts: list[int]
 ) -> None:
-    """However the network cuts it, whenever `take` has had enough, and whether there is a turn between two reads."""
+    """For every cut of the network, every point at which the receiver stops, with and without a loop turn between."""
     raw = b"".join(chunk(piece) for piece, _, _ in pieces) + LAST
     answers = [enough for _, enough, _ in pieces]
     turns = [pause for _, _, pause in pieces] or [True]
@@ -117,21 +117,21 @@ def test_taken_or_read_each_byte_comes_once_and_in_order(
     assert asyncio.run(main()) == b"".join(piece for piece, _, _ in pieces)
 
 
-def test_a_take_that_has_had_enough_is_given_nothing_more() -> None:
+def test_forwarding_stops_when_the_receiver_returns_false() -> None:
     async def main() -> None:
         async with asked() as (connection, _):
             taken: list[bytes] = []
             passing = asyncio.create_task(connection.forward_to(take_into(taken, most=1)))
             await turn()
             connection.data_received(chunk(b"one"))
-            connection.data_received(chunk(b"two"))  # before whoever passed on had its turn
+            connection.data_received(chunk(b"two"))  # before the task in `forward_to` had its turn
             await passing
             assert (taken, await connection.read()) == ([b"one"], b"two")
 
     asyncio.run(main())
 
 
-def test_what_take_raises_comes_out_and_it_is_given_nothing_more() -> None:
+def test_forwarding_stops_and_raises_the_receivers_error() -> None:
     async def main() -> None:
         async with asked() as (connection, _):
             taken: list[bytes] = []
@@ -143,7 +143,7 @@ def test_what_take_raises_comes_out_and_it_is_given_nothing_more() -> None:
             passing = asyncio.create_task(connection.forward_to(take))
             await turn()
             connection.data_received(chunk(b"one"))
-            connection.data_received(chunk(b"two"))  # before whoever passed on had its turn
+            connection.data_received(chunk(b"two"))  # before the task in `forward_to` had its turn
             with pytest.raises(ValueError, match="one"):
                 await passing
             connection.data_received(chunk(b"three"))
@@ -154,7 +154,7 @@ def test_what_take_raises_comes_out_and_it_is_given_nothing_more() -> None:
 
 
 @pytest.mark.parametrize("end", ["end", "end with the last piece", "cut", "nonsense", "silence"])
-def test_an_answer_that_ends_or_breaks_ends_the_passing(end: str) -> None:
+def test_forwarding_ends_with_the_answer_or_its_break(end: str) -> None:
     async def main() -> None:
         async with asked() as (connection, writer):
             taken: list[bytes] = []
@@ -186,7 +186,7 @@ def test_an_answer_that_ends_or_breaks_ends_the_passing(end: str) -> None:
     asyncio.run(main())
 
 
-def test_nothing_is_passed_on_while_something_waits_to_be_read() -> None:
+def test_nothing_is_forwarded_while_bytes_wait_to_be_read() -> None:
     async def main() -> None:
         async with asked() as (connection, _):
             connection.data_received(chunk(b"one"))
@@ -197,7 +197,7 @@ def test_nothing_is_passed_on_while_something_waits_to_be_read() -> None:
     asyncio.run(main())
 
 
-def test_passing_that_is_cancelled_leaves_the_rest_to_be_read() -> None:
+def test_cancelled_forwarding_leaves_the_rest_to_be_read() -> None:
     async def main() -> None:
         async with asked() as (connection, _):
             taken: list[bytes] = []

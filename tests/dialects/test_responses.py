@@ -1,4 +1,4 @@
-"""Streams of servers that speak the Responses API, as drafts of ours."""
+"""The Responses translator: streams of other servers become sound drafts."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def leave_out(events: list[Json], *ends: str) -> list[Json]:
     return [event for event in events if not event["type"].endswith(ends)]
 
 
-# -- as it came
+# -- complete streams
 
 
-def test_an_answer_goes_through_as_it_came() -> None:
+def test_a_complete_answer_passes_unchanged() -> None:
     upstream = answer(reasoning("Hm."), message("Hel", "lo", annotations=[CITATION], phase="final_answer"))
     events = run(upstream)
     assert types(events) == [event["type"].removeprefix("response.") for event in upstream]
@@ -64,7 +64,7 @@ def test_an_answer_goes_through_as_it_came() -> None:
 
 
 @pytest.mark.parametrize("item", theirs.HOSTED.values(), ids=theirs.HOSTED)
-def test_what_hosted_tools_do_goes_through_whole(item: Item) -> None:
+def test_events_of_hosted_tools_pass_unchanged(item: Item) -> None:
     upstream = answer(item, message("Done"))
     events = run(upstream)
     for sent, got in zip(upstream[2:-1], events[2:-1], strict=True):
@@ -72,7 +72,7 @@ def test_what_hosted_tools_do_goes_through_whole(item: Item) -> None:
     assert output(events) == upstream[-1]["response"]["output"]
 
 
-def test_items_and_events_that_nobody_knows_go_through_whole() -> None:
+def test_unknown_items_and_events_pass_unchanged() -> None:
     upstream = answer(theirs.FUTURE, message("Done"))
     upstream.insert(2, {"type": "response.weather.changed", "sequence_number": 2, "to": {"rain": [1, 2]}})
     drafts, _ = translate(chunks(upstream), make=ResponsesTranslator)
@@ -88,7 +88,7 @@ def test_unknown_fields_of_known_items_stay() -> None:
     assert (item["namespace"], item["caller"]) == ("crm", {"type": "direct"})
 
 
-def test_the_servers_own_events_about_the_response_are_kept_back() -> None:
+def test_the_upstreams_lifecycle_events_are_not_passed() -> None:
     upstream = answer(message("Hi"))
     upstream[2:2] = [{"type": "response.queued", "response": theirs.response("queued", [])}]
     assert types(run(upstream)).count("in_progress") == 1
@@ -97,20 +97,20 @@ def test_the_servers_own_events_about_the_response_are_kept_back() -> None:
 
 
 @pytest.mark.parametrize("sign", ["keepalive", "ping", "heartbeat"])
-def test_signs_of_life_are_kept_back(sign: str) -> None:
+def test_keep_alives_are_not_passed(sign: str) -> None:
     upstream = answer(message("a", "b"))
     upstream[5:5] = [{"type": sign, "sequence_number": 5}]
     assert texts(run(upstream)) == ["ab"]
     assert sign not in types(run(upstream))
 
 
-def test_a_name_that_cannot_be_one_is_left_out() -> None:
+def test_an_event_with_a_malformed_name_is_dropped() -> None:
     upstream = answer(message("a"))
     upstream[5:5] = [{"type": "response.x\n\ndata: {}"}]
     assert texts(run(upstream)) == ["a"]
 
 
-def test_what_is_encrypted_shows_only_when_it_is_whole() -> None:
+def test_encrypted_content_is_sent_with_the_finished_item_only() -> None:
     events = run(answer(reasoning("Hm.", encrypted="sealed"), message("Hi")))
     assert "encrypted_content" not in events[2]["item"]
     assert output(events)[0]["encrypted_content"] == "sealed"
@@ -124,7 +124,7 @@ def test_parallel_calls_may_interleave() -> None:
     assert (first["arguments"], second["arguments"]) == ('{"a":1}', '{"b":2}')
 
 
-def test_logprobs_go_through() -> None:
+def test_logprobs_pass() -> None:
     entry: Json = {"token": "Hi", "logprob": -0.5, "top_logprobs": [{"token": "Hi", "logprob": -0.5}]}
     whole = {**entry, "bytes": [72, 105], "top_logprobs": [{**entry["top_logprobs"][0], "bytes": [72, 105]}]}
     upstream = answer(message("Hi"))
@@ -135,7 +135,7 @@ def test_logprobs_go_through() -> None:
     assert output(events)[0]["content"][0]["logprobs"] == [whole]
 
 
-def test_a_refusal_goes_through() -> None:
+def test_a_refusal_passes() -> None:
     at = {"item_id": "msg_up1", "output_index": 0, "content_index": 0}
     part = {"type": "refusal", "refusal": "No."}
     begun = {"id": "msg_up1", "type": "message", "role": "assistant", "status": "in_progress", "content": []}
@@ -149,7 +149,7 @@ def test_a_refusal_goes_through() -> None:
     assert output(run([*told, answer()[-1]]))[0]["content"] == [part]
 
 
-def test_citations_survive_an_interruption_and_odd_numbers() -> None:
+def test_annotations_are_renumbered_and_kept_across_a_continuation() -> None:
     upstream = answer(message("Hello", annotations=[CITATION, {**CITATION, "title": "u"}]))
     for event in upstream:
         if "annotation_index" in event:
@@ -162,11 +162,11 @@ def test_citations_survive_an_interruption_and_odd_numbers() -> None:
     assert [note["title"] for note in closed["content"][0]["annotations"]] == ["t"]
 
 
-# -- what servers leave out
+# -- missing events and fields
 
 
-def test_a_server_without_numbers_and_indices_is_understood() -> None:
-    """As llama.cpp streams: items have names, and that is all."""
+def test_events_without_numbers_and_indices_are_placed() -> None:
+    """Strip a stream to what llama.cpp sends: events with item ids, and no indices."""
     upstream = answer(message("Hel", "lo"), call('{"a"', ":1}"))
     bare = without(upstream, "sequence_number", "output_index", "content_index", "logprobs")
     for event in bare:
@@ -179,7 +179,7 @@ def test_a_server_without_numbers_and_indices_is_understood() -> None:
     assert output(events)[1]["arguments"] == '{"a":1}'
 
 
-def test_a_server_that_names_items_differently_every_time_is_understood() -> None:
+def test_events_with_changing_item_ids_are_placed_by_index() -> None:
     upstream = answer(message("Hel", "lo"))
     for n, event in enumerate(upstream):
         if "item_id" in event:
@@ -211,7 +211,7 @@ def test_a_server_that_names_items_differently_every_time_is_understood() -> Non
     ],
     ids=" ".join,
 )
-def test_events_that_a_server_leaves_out_are_put_in(ends: tuple[str, ...]) -> None:
+def test_missing_events_are_added(ends: tuple[str, ...]) -> None:
     upstream = answer(
         reasoning("Hm.", "Well."), message("Hel", "lo"), call('{"a"', ":1}"), custom_call("ls", " -l"), WEB
     )
@@ -226,13 +226,13 @@ def test_events_that_a_server_leaves_out_are_put_in(ends: tuple[str, ...]) -> No
 WEB = theirs.WEB_SEARCH
 
 
-def test_items_that_only_the_end_tells_of_are_told() -> None:
+def test_items_that_only_the_terminal_event_has_are_added() -> None:
     upstream = answer(reasoning("Hm."), message("Hello"), call("{}"), WEB)
     events = run([upstream[0], upstream[-1]])
     assert output(events) == upstream[-1]["response"]["output"]
 
 
-def test_an_answer_that_came_whole_is_taken() -> None:
+def test_an_answer_that_is_no_stream_is_read() -> None:
     upstream = answer(message("Hello"), call("{}"))
     whole = json.dumps(upstream[-1]["response"]).encode()
     events = play([to_event(whole)], make=ResponsesTranslator)
@@ -244,12 +244,12 @@ def test_an_answer_that_came_whole_is_taken() -> None:
     ("whole", "words"),
     [(b"<html>", "not JSON"), (b"[]", "not a response"), (b'{"error":{"message":"No such thing"}}', "No such thing")],
 )
-def test_a_whole_answer_that_is_none_is_a_fault(whole: bytes, words: str) -> None:
+def test_a_body_that_is_no_response_is_a_fault(whole: bytes, words: str) -> None:
     with pytest.raises(UpstreamFault, match=words):
         to_event(whole)
 
 
-def test_vllms_events_of_reasoning_get_their_official_names() -> None:
+def test_vllms_reasoning_parts_get_their_official_names() -> None:
     events = run(answer(theirs.plain_reasoning("Hm", "m."), message("Hi")))
     assert types(events)[3:8] == [
         "content_part.added",
@@ -272,7 +272,7 @@ def test_reasoning_without_events_of_parts_is_understood() -> None:
     assert output(run(upstream))[0]["content"] == [{"type": "reasoning_text", "text": "Hmm."}]
 
 
-def test_what_was_shown_stays_when_the_end_contradicts_it() -> None:
+def test_sent_text_stays_when_the_end_contradicts_it() -> None:
     upstream = answer(message("Hello ", "there "))
     for event in upstream:
         if event["type"] == "response.output_text.done":
@@ -287,18 +287,18 @@ def test_a_function_without_parameters_gets_an_empty_object() -> None:
 
 
 @pytest.mark.parametrize("twice", ["output_item.added", "output_text.done", "output_item.done", "content_part.added"])
-def test_what_is_told_twice_counts_once(twice: str) -> None:
+def test_repeated_events_count_once(twice: str) -> None:
     upstream = [event for event in answer(message("Hi")) for _ in range(2 if event["type"].endswith(twice) else 1)]
     assert texts(run(upstream)) == ["Hi"]
 
 
-def test_events_about_items_that_never_began_are_left_out() -> None:
+def test_events_about_unknown_items_are_dropped() -> None:
     upstream = answer(message("Hi"))
     upstream[3:3] = [{"type": "response.web_search_call.searching", "item_id": "ws_none", "output_index": 7}]
     assert "web_search_call.searching" not in types(run(upstream))
 
 
-def test_an_item_of_an_unknown_kind_cannot_upset_the_fold() -> None:
+def test_malformed_events_of_unknown_items_do_not_break_the_fold() -> None:
     odd = theirs.hosted(
         {"id": "zz_1", "type": "acme:text", "status": "in_progress"},
         {"id": "zz_1", "type": "acme:text", "status": "completed"},
@@ -313,10 +313,10 @@ def test_an_item_of_an_unknown_kind_cannot_upset_the_fold() -> None:
     assert fold.output == [{"id": "zz_1", "type": "acme:text", "status": "completed"}]
 
 
-# -- names
+# -- ids
 
 
-def test_names_that_are_taken_or_no_names_are_replaced() -> None:
+def test_duplicate_or_malformed_item_ids_are_replaced() -> None:
     for bad in ("msg_old", "", "with space", None, 7):
         item_call = make_call(items=[{"id": "msg_old", "type": "message", "role": "user", "content": []}])
         upstream = answer(message("Hi", id=bad))  # type: ignore[arg-type]
@@ -327,29 +327,29 @@ def test_names_that_are_taken_or_no_names_are_replaced() -> None:
         assert texts(events) == ["Hi"]
 
 
-def test_two_items_of_one_name_are_two_items() -> None:
+def test_two_items_with_one_id_are_two_items() -> None:
     first, second = output(run(answer(message("One", id="msg_0"), message("Two", id="msg_0"))))
     assert (first["id"], second["id"]) == ("msg_0", "msg_1")
 
 
-def test_indices_go_on_where_an_earlier_step_stopped() -> None:
+def test_output_indices_continue_after_earlier_steps() -> None:
     step = ModelCall("m", make_call().request, [], first=3)
     drafts, _ = translate(chunks(answer(message("a"), call("{}"))), step, ResponsesTranslator)
     frames = [json.loads(draft.frame(0).partition(b"data: ")[2]) for draft in drafts]
     assert {frame["output_index"] for frame in frames} == {3, 4}
 
 
-# -- how it ends
+# -- endings
 
 
-def test_the_end_says_what_the_servers_said() -> None:
+def test_the_ending_has_the_upstreams_status_usage_and_model() -> None:
     ending = end_of(answer(message("Hi"), service_tier="flex"))
     assert ending == Ending("completed", None, USAGE, "upstream-model", "flex")
     cut = end_of(answer(message("Hi"), status="incomplete", incomplete_details={"reason": "max_output_tokens"}))
     assert (cut.status, cut.reason) == ("incomplete", "max_output_tokens")
 
 
-def test_what_is_open_at_an_incomplete_end_is_incomplete() -> None:
+def test_items_open_at_an_incomplete_end_are_incomplete() -> None:
     upstream = answer(message("Hel", "lo"), status="incomplete", incomplete_details={"reason": "content_filter"})
     upstream[-1]["response"]["output"][0] = {**upstream[-1]["response"]["output"][0], "status": "incomplete"}
     events = run(leave_out(upstream, "output_text.done", "content_part.done", "output_item.done"))
@@ -357,23 +357,21 @@ def test_what_is_open_at_an_incomplete_end_is_incomplete() -> None:
     assert events[-1]["response"]["incomplete_details"] == {"reason": "content_filter"}
 
 
-def test_the_status_counts_more_than_the_events_name() -> None:
+def test_the_status_overrides_the_name_of_the_terminal_event() -> None:
     upstream = answer(message("Hi"))
     upstream[-1]["response"] |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
     assert end_of(upstream).status == "incomplete"
 
 
 @pytest.mark.parametrize(("most", "status"), [(7, "incomplete"), (8, "completed"), (None, "completed")])
-def test_a_server_that_does_not_number_its_events_does_not_say_that_its_limit_was_reached(
-    most: int | None, status: str
-) -> None:
+def test_an_unnumbered_stream_at_its_limit_is_incomplete(most: int | None, status: str) -> None:
     upstream, limited = answer(message("Hi")), make_call(max_output_tokens=most)
     _, numbered = translate(chunks(upstream), limited, ResponsesTranslator)
     _, bare = translate(chunks(without(upstream, "sequence_number")), limited, ResponsesTranslator)
     assert (numbered.status, bare.status) == ("completed", status)
 
 
-def test_usage_is_made_whole() -> None:
+def test_missing_usage_fields_are_added() -> None:
     ending = end_of(answer(message("Hi"), usage={"input_tokens": 3, "output_tokens": 4, "vendor": 1}))
     assert ending.usage == {
         "input_tokens": 3, "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0}, "output_tokens": 4,
@@ -382,13 +380,13 @@ def test_usage_is_made_whole() -> None:
     assert end_of(answer(message("Hi"), usage=None)).usage is None
 
 
-def test_a_stream_without_an_end_is_broken() -> None:
+def test_a_stream_without_a_terminal_event_is_a_fault() -> None:
     fault = fault_of(answer(message("Hi"))[:-1])
     assert fault.retryable
     assert "without saying that it was over" in fault.message
 
 
-def test_nothing_follows_the_end() -> None:
+def test_events_after_the_terminal_event_are_dropped() -> None:
     upstream = answer(message("Hi"))
     assert texts(run([*upstream, upstream[4], upstream[2]])) == ["Hi"]
 
@@ -418,7 +416,7 @@ def test_nothing_follows_the_end() -> None:
         ),
     ],
 )
-def test_errors_are_faults_in_whatever_shape(event: Json, code: str | None, retryable: bool) -> None:
+def test_errors_of_every_shape_are_faults(event: Json, code: str | None, retryable: bool) -> None:
     fault = fault_of([*answer()[:2], event])
     assert "Oh no" in fault.message
     assert fault.retryable is retryable
@@ -426,13 +424,13 @@ def test_errors_are_faults_in_whatever_shape(event: Json, code: str | None, retr
         assert fault.code == code
 
 
-def test_an_answer_that_was_cancelled_there_is_a_fault() -> None:
+def test_an_answer_cancelled_by_the_upstream_is_a_fault() -> None:
     fault = fault_of(answer(message("Hi"), status="cancelled"))
     assert not fault.retryable
 
 
 @pytest.mark.parametrize("chunk", [b"nonsense", b"[1]", b'"text"'])
-def test_what_is_no_event_is_a_fault(chunk: bytes) -> None:
+def test_a_chunk_that_is_no_event_is_a_fault(chunk: bytes) -> None:
     with pytest.raises(UpstreamFault, match="not an event"):
         ResponsesTranslator(make_call(), CountingIds()).feed(chunk)
 
@@ -446,7 +444,7 @@ def test_half_a_character_is_replaced() -> None:
     assert "\ufffd".encode() in draft.frame(0)
 
 
-# -- writing on
+# -- continuation
 
 
 RESUME = OpenText("msg_old", 0, 0, "one, two", 4)
@@ -458,7 +456,7 @@ def resumed(events: list[Json], **fields: Any) -> tuple[list[Json], Ending]:
 
 
 @pytest.mark.parametrize("repeats", [True, False], ids=["the whole repeats it", "the whole has only the rest"])
-def test_an_answer_is_written_on_in_place(repeats: bool) -> None:
+def test_an_interrupted_text_is_continued_in_its_item(repeats: bool) -> None:
     upstream = answer(message(", three", ", four"))
     for event in upstream:
         if event["type"] == "response.output_text.done":
@@ -471,13 +469,13 @@ def test_an_answer_is_written_on_in_place(repeats: bool) -> None:
     assert (ending.usage["output_tokens"], ending.usage["total_tokens"]) == (7 + 4, 16 + 4)
 
 
-def test_what_a_model_thinks_again_before_it_writes_on_is_not_shown() -> None:
+def test_reasoning_before_a_continued_text_is_dropped() -> None:
     events, _ = resumed(answer(reasoning("Where was I?"), message(", three")))
     assert {event.get("item_id") or event["item"]["id"] for event in events} == {"msg_old"}
     assert events[-1]["item"]["content"][0]["text"] == "one, two, three"
 
 
-def test_a_call_instead_of_more_text_ends_the_text() -> None:
+def test_a_call_instead_of_a_continuation_ends_the_text() -> None:
     events, _ = resumed(answer(call("{}")))
     ends = [event["item"] for event in events if event["type"] == "response.output_item.done"]
     assert [(item["type"], item["status"]) for item in ends] == [
@@ -487,19 +485,19 @@ def test_a_call_instead_of_more_text_ends_the_text() -> None:
     assert ends[0]["content"][0]["text"] == "one, two"
 
 
-def test_a_whole_answer_that_repeats_the_beginning_is_cut() -> None:
+def test_a_whole_answer_drops_the_text_sent_before() -> None:
     upstream = answer(message("one, two, three"))
     events, _ = resumed([upstream[-1]])
     assert events[0]["delta"] == ", three"
     assert events[-1]["item"]["content"][0]["text"] == "one, two, three"
 
 
-def test_nothing_more_to_write_ends_the_text() -> None:
+def test_an_empty_continuation_ends_the_text() -> None:
     events, _ = resumed(answer())
     assert events[-1]["item"]["content"][0]["text"] == "one, two"
 
 
-# -- whatever a server leaves out, repeats or mixes up
+# -- damaged streams
 
 FIELDS = ["item_id", "output_index", "content_index", "delta", "text", "part", "item", "arguments", "logprobs"]
 RICH = answer(
@@ -515,7 +513,7 @@ RICH = answer(
     whole_end=st.booleans(),
 )
 @settings(max_examples=100, deadline=None)
-def test_no_stream_is_too_odd_to_be_told_soundly(
+def test_damaged_streams_become_sound_ones(
     dropped: set[int], repeated: set[int], left_out: set[str], whole_end: bool
 ) -> None:
     events = [
@@ -534,7 +532,7 @@ def test_no_stream_is_too_odd_to_be_told_soundly(
 
 @given(chunk=st.dictionaries(st.sampled_from(FIELDS), st.recursive(st.none() | st.integers() | st.text(), st.lists)))
 @settings(max_examples=40, deadline=None)
-def test_no_event_is_too_odd_to_be_read(chunk: Json) -> None:
+def test_no_event_crashes_the_translator(chunk: Json) -> None:
     for type_ in {event["type"] for event in RICH[2:-1]}:
         upstream = [*RICH[:12], {**chunk, "type": type_}, *RICH[12:]]
         drafts, _ = translate(chunks(upstream), make=ResponsesTranslator)

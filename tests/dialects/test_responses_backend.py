@@ -93,7 +93,7 @@ def test_a_streamed_answer_arrives(server: ResponsesUpstream) -> None:
     assert events[-1]["response"]["usage"] == theirs.USAGE
 
 
-def test_the_question_carries_the_key_and_asks_to_keep_nothing(server: ResponsesUpstream) -> None:
+def test_the_request_carries_the_key_and_store_false(server: ResponsesUpstream) -> None:
     model = server.model()
     ask(server, call_of(model), headers={"X-Team": "a"})
     (asked,) = server.calls(model)
@@ -102,16 +102,16 @@ def test_the_question_carries_the_key_and_asks_to_keep_nothing(server: Responses
     assert (asked.body["store"], asked.body["stream"]) == (False, True)
 
 
-def test_a_server_that_does_not_hang_up_is_not_waited_for(server: ResponsesUpstream) -> None:
+def test_the_stream_ends_with_the_terminal_event(server: ResponsesUpstream) -> None:
     events = ask(server, call_of(server.model([*say("Hi"), HANG])))
     assert output(events)[0]["content"][0]["text"] == "Hi"
 
 
-def test_done_may_follow_the_end(server: ResponsesUpstream) -> None:
+def test_done_after_the_terminal_event_is_accepted(server: ResponsesUpstream) -> None:
     assert ask(server, call_of(server.model([*say("Hi"), b"data: [DONE]\n\n"])))[-1]["type"] == "response.completed"
 
 
-def test_an_answer_that_came_whole_is_taken(server: ResponsesUpstream) -> None:
+def test_an_answer_that_is_no_stream_is_read(server: ResponsesUpstream) -> None:
     whole = answer(message("Hello"))[-1]["response"]
     assert_sound(ask(server, call_of(server.model([Whole(whole)]))))
 
@@ -122,7 +122,7 @@ def test_frames_may_be_cut_anywhere(server: ResponsesUpstream) -> None:
     assert output(ask(server, call_of(server.model(pieces))))[0]["content"][0]["text"] == "Grüße!"
 
 
-def test_leaving_closes_the_connection_at_once(server: ResponsesUpstream) -> None:
+def test_closing_the_stream_closes_the_connection(server: ResponsesUpstream) -> None:
     model = server.model([*say("Hi")[:5], HANG])
 
     async def main() -> None:
@@ -142,7 +142,7 @@ def test_a_stream_that_is_cut_is_a_fault(server: ResponsesUpstream) -> None:
     assert "without saying that it was over" in fault_of(server, *say("Hi")[:-1]).message
 
 
-def test_a_cut_after_the_end_is_none(server: ResponsesUpstream) -> None:
+def test_a_cut_after_the_terminal_event_is_ignored(server: ResponsesUpstream) -> None:
     assert ask(server, call_of(server.model([*say("Hi"), CUT])))[-1]["type"] == "response.completed"
 
 
@@ -177,7 +177,7 @@ NOT_MINE = Refuse(
 )
 
 
-def test_a_model_without_encrypted_reasoning_is_asked_for_it_once(server: ResponsesUpstream) -> None:
+def test_a_model_that_refuses_encrypted_reasoning_is_remembered(server: ResponsesUpstream) -> None:
     model = server.model([NO_SUCH], say("Hi"))
 
     async def main() -> None:
@@ -204,7 +204,7 @@ def test_reasoning_that_another_server_encrypted_is_left_out(server: ResponsesUp
     assert [len(body.get("include", [])) for body in server.bodies(model)] == [1, 0, 1]
 
 
-def test_other_refusals_are_not_asked_again(server: ResponsesUpstream) -> None:
+def test_other_refusals_are_not_retried(server: ResponsesUpstream) -> None:
     model = server.model([Refuse(400, {"error": {"message": "Bad input"}})])
     with pytest.raises(UpstreamFault):
         ask(server, call_of(model))
@@ -243,7 +243,7 @@ def test_tokens_are_counted_where_the_server_can(server: ResponsesUpstream) -> N
     assert asked.body.keys() == {"model", "input", "instructions"}
 
 
-def test_what_comes_slowly_comes_as_it_comes(server: ResponsesUpstream) -> None:
+def test_slow_chunks_are_yielded_as_they_come(server: ResponsesUpstream) -> None:
     gate = Gate()
     model = server.model([*say("a", "b")[:5], gate, *say("a", "b")[5:]])
 
@@ -262,7 +262,7 @@ def test_what_comes_slowly_comes_as_it_comes(server: ResponsesUpstream) -> None:
 # -- a real server: the embedded model's engine speaks Responses too
 
 
-def test_a_real_server_answers_and_writes_on() -> None:
+def test_a_real_server_answers_and_continues_a_text() -> None:
     question: Json = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Count to ten."}]}
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""The Responses request that a model's server gets."""
+"""The request that a Responses upstream gets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def upstream(**fields: Any) -> Upstream:
 def body_of(
     items: list[Json] | None = None, resume: OpenText | None = None, quirks: Json | None = None, **fields: Any
 ) -> Json:
-    """What is sent for a context, and a request with these fields."""
+    """Render a context and a request with these fields."""
     call = ModelCall("real-name", CreateResponse(model="m", input=[], **fields), items or [USER], resume)
     return render(call, upstream(**quirks or {}))
 
@@ -50,7 +50,7 @@ def sent(*items: Json, **quirks: Any) -> list[Json]:
     return rendered
 
 
-def test_a_plain_question() -> None:
+def test_a_minimal_request_has_model_input_and_store_false() -> None:
     assert body_of() == {
         "model": "real-name",
         "input": [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}],
@@ -60,7 +60,7 @@ def test_a_plain_question() -> None:
     }
 
 
-def test_everything_that_was_asked_for_is_asked_for() -> None:
+def test_all_parameters_are_passed_on() -> None:
     asked = {
         "instructions": "Be brief.", "max_output_tokens": 50, "max_tool_calls": 3, "temperature": 0.5, "top_p": 0.9,
         "top_logprobs": 2, "presence_penalty": 0.1, "frequency_penalty": 0.2, "parallel_tool_calls": False,
@@ -79,19 +79,19 @@ def test_everything_that_was_asked_for_is_asked_for() -> None:
     }
 
 
-def test_nothing_is_kept_and_no_extra_can_change_that() -> None:
+def test_store_is_false_whatever_the_extra_fields_say() -> None:
     body = body_of(extra={"store": True, "stream": False, "top_k": 5}, metadata={"a": "b"}, background=True)
     assert (body["store"], body["stream"], body["top_k"]) == (False, True, 5)
     assert not {"metadata", "background", "conversation", "previous_response_id"} & body.keys()
 
 
-def test_hosted_tools_go_as_they_are() -> None:
+def test_hosted_tools_are_sent_unchanged() -> None:
     tools = [{"type": "web_search", "search_context_size": "low"}, {"type": "acme:dream", "depth": {"at": [3]}}]
     assert body_of(tools=tools, tool_choice={"type": "web_search"})["tools"] == tools
     assert body_of(tools=tools, tool_choice={"type": "web_search"})["tool_choice"] == {"type": "web_search"}
 
 
-def test_what_was_made_there_goes_back_in_its_order() -> None:
+def test_the_upstreams_own_items_are_sent_back_in_order() -> None:
     made = [theirs.WEB_SEARCH(0)[1], theirs.CODE_INTERPRETER(1)[1], theirs.FUTURE(2)[1]]
     assert sent(USER, THOUGHT, *made, SAID, USER | {"id": "msg_9"})[1:-1] == [
         THOUGHT,
@@ -111,7 +111,7 @@ def test_calls_and_outputs_lose_their_ids() -> None:
     assert output == {key: value for key, value in OUTPUT.items() if key != "id"}
 
 
-def test_a_call_that_nobody_answered_gets_a_placeholder() -> None:
+def test_an_unanswered_call_gets_a_placeholder() -> None:
     assert sent(USER, CALL)[-1] == {
         "type": "function_call_output", "call_id": "call_up1", "output": PLACEHOLDER_OUTPUT,
     }  # fmt: skip
@@ -134,7 +134,9 @@ def test_a_call_that_nobody_answered_gets_a_placeholder() -> None:
         ("any", {"id": "rs_1", "type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}, None),
     ],
 )
-def test_reasoning_is_sent_only_as_the_server_takes_it(reasoning_input: str, item: Json, kept: set[str] | None) -> None:
+def test_reasoning_is_sent_in_the_form_that_the_setting_names(
+    reasoning_input: str, item: Json, kept: set[str] | None
+) -> None:
     rendered = sent(USER, item, SAID, reasoning_input=reasoning_input)
     if kept is None:
         assert [each["type"] for each in rendered] == ["message", "message"]
@@ -156,20 +158,20 @@ def test_unfinished_reasoning_is_left_out() -> None:
     assert len(sent(USER, {**THOUGHT, "status": "incomplete"}, SAID)) == 2
 
 
-def test_ids_look_as_the_server_expects_them() -> None:
+def test_item_ids_have_the_expected_prefix_and_length() -> None:
     for odd in ("abc", "x" * 100, "rs_1"):
         assert sent(USER, {**SAID, "id": odd})[1]["id"].startswith("msg_")
         assert len(sent(USER, {**SAID, "id": odd})[1]["id"]) <= 64
     assert sent(USER, THOUGHT | {"id": "mine"}, SAID)[1]["id"] == "rs_mine"
 
 
-def test_developers_are_the_system_where_they_are_unknown() -> None:
+def test_developer_messages_become_system_messages_if_unsupported() -> None:
     developer = {**USER, "role": "developer"}
     assert sent(developer)[0]["role"] == "developer"
     assert sent(developer, developer_role=False)[0]["role"] == "system"
 
 
-def test_encrypted_reasoning_is_not_asked_for_where_it_is_refused() -> None:
+def test_encrypted_reasoning_can_be_left_out() -> None:
     call = ModelCall(
         "m", CreateResponse(model="m", input=[], include=["reasoning.encrypted_content"]), [USER, THOUGHT, SAID]
     )
@@ -181,7 +183,7 @@ def test_encrypted_reasoning_is_not_asked_for_where_it_is_refused() -> None:
     assert asked["include"] == ["reasoning.encrypted_content"]
 
 
-def test_an_answer_that_was_cut_off_goes_last_and_is_not_whole() -> None:
+def test_a_text_to_continue_is_the_last_incomplete_message() -> None:
     body = body_of(resume=OpenText("msg_7", 0, 0, "one, two", 4), max_output_tokens=20)
     assert body["input"][-1] == {
         "id": "msg_7", "type": "message", "role": "assistant", "status": "incomplete",
@@ -190,7 +192,7 @@ def test_an_answer_that_was_cut_off_goes_last_and_is_not_whole() -> None:
     assert body["max_output_tokens"] == 16
 
 
-def test_what_was_given_as_null_is_left_out() -> None:
+def test_null_fields_are_left_out() -> None:
     tools = [{"type": "function", "name": "f", "parameters": None}]
     request = {"model": "m", "input": "Hi", "tools": tools, "reasoning": {"effort": None}}
     request["text"] = {"format": {"type": "json_schema", "name": "n", "schema": {}}}

@@ -1,4 +1,4 @@
-"""What an upstream says about tokens is believed; what it does not say holds nobody up."""
+"""Token counts and windows are read from the upstream; a missing number is None and delays nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def window(answer: Answer, model: str = "m", times: int = 1, **fields: Any) -> t
 # -- counting
 
 
-def test_llamacpp_counts_the_very_request() -> None:
+def test_llamacpp_counts_the_whole_request() -> None:
     tokens, server = count(whole({"object": "response.input_tokens", "input_tokens": 19}), tokenizer="llamacpp")
     assert tokens == 19
     assert server.requests[0].path == "/v1/chat/completions/input_tokens"
@@ -51,7 +51,7 @@ def test_llamacpp_counts_the_very_request() -> None:
     assert body["stream"] is False
 
 
-def test_vllm_counts_by_its_tokenizer_which_lies_beside_the_api() -> None:
+def test_vllm_counts_with_its_tokenize_endpoint() -> None:
     tokens, server = count(whole({"count": 23, "max_model_len": 4096, "tokens": [1, 2]}), tokenizer="vllm")
     assert tokens == 23
     assert server.requests[0].path == "/tokenize"
@@ -59,7 +59,7 @@ def test_vllm_counts_by_its_tokenizer_which_lies_beside_the_api() -> None:
     assert set(body) == {"model", "messages", "tools", "add_generation_prompt"}
 
 
-def test_one_that_cannot_count_is_not_asked() -> None:
+def test_an_upstream_without_a_tokenizer_is_not_asked() -> None:
     tokens, server = count(whole({"input_tokens": 19}))
     assert (tokens, server.requests) == (None, [])
 
@@ -75,11 +75,11 @@ def test_one_that_cannot_count_is_not_asked() -> None:
         whole("", status=500),
     ],
 )
-def test_what_is_no_number_is_none(answer: Answer) -> None:
+def test_an_answer_without_a_number_is_none(answer: Answer) -> None:
     assert count(answer, tokenizer="llamacpp")[0] is None
 
 
-def test_one_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_upstream_gives_none_after_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "_FETCH_SECONDS", 0.05)
     assert count(streaming(then=hang), tokenizer="llamacpp")[0] is None
     assert count(whole({}), tokenizer="llamacpp", url="http://127.0.0.1:1/v1")[0] is None
@@ -92,7 +92,7 @@ def models(*entries: Json) -> Answer:
     return whole({"object": "list", "data": list(entries)})
 
 
-def test_what_the_settings_say_is_not_asked_for() -> None:
+def test_a_configured_window_is_not_asked_for() -> None:
     found, server = window(models({"id": "m", "max_model_len": 4096}), context_window=2048)
     assert (found, server.requests) == (2048, [])
 
@@ -109,27 +109,27 @@ def test_what_the_settings_say_is_not_asked_for() -> None:
         ({}, None),
     ],
 )
-def test_every_server_has_a_name_of_its_own_for_it(entry: Json, tokens: int | None) -> None:
+def test_the_window_is_found_under_every_servers_name_for_it(entry: Json, tokens: int | None) -> None:
     found, _ = window(models({"id": "other", "max_model_len": 1}, {"id": "m", **entry}))
     assert found == tokens
 
 
-def test_the_only_model_there_is_is_the_one_that_answers() -> None:
+def test_a_single_listed_model_gives_the_window_for_any_name() -> None:
     assert window(models({"id": "other", "max_model_len": 4096}))[0] == 4096
     assert window(models({"id": "other", "max_model_len": 1}, {"id": "another", "max_model_len": 2}))[0] is None
 
 
 @pytest.mark.parametrize("answer", [whole("no", status=404), whole({"data": 3}), whole([1]), models(), whole("x")])
-def test_where_nothing_is_listed_nobody_knows(answer: Answer) -> None:
+def test_the_window_is_unknown_without_a_list(answer: Answer) -> None:
     assert window(answer)[0] is None
 
 
-def test_it_is_asked_once_for_a_while() -> None:
+def test_the_window_is_cached() -> None:
     assert len(window(models({"id": "m", "max_model_len": 4096}), times=3)[1].requests) == 1
     assert len(window(models(), times=3)[1].requests) == 1
 
 
-def test_and_again_after_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expired_window_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_backend, "_KEPT_SECONDS", 0.0)
     asked: list[web.Request] = []
 

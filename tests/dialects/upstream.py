@@ -1,4 +1,4 @@
-"""A model's server for tests: a real one on a real socket, that answers as each test says."""
+"""A model's server on a real socket that answers as each test says."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Server:
-    """What it was asked, and when a caller left."""
+    """The requests that a server got, and an event for the end of a connection."""
 
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
@@ -63,7 +63,7 @@ async def serve(answer: Answer, **fields: Any) -> AsyncGenerator[tuple[ChatBacke
 
 
 def streaming(*pieces: bytes, then: Callable[[web.Request], Awaitable[None]] | None = None) -> Answer:
-    """An answer of events, piece by piece; `then` says how it goes on instead of ending."""
+    """Make an answer of events, piece by piece; `then` replaces its end."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -80,7 +80,7 @@ def streaming(*pieces: bytes, then: Callable[[web.Request], Awaitable[None]] | N
 
 
 def whole(body: Any, status: int = 200, **headers: str) -> Answer:
-    """An answer in one piece of JSON, or of text."""
+    """Make an answer of one JSON or text body."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         names = {name.replace("_", "-"): value for name, value in headers.items()}

@@ -89,13 +89,13 @@ def payload(step: Step) -> bytes:
 
 
 class AnthropicUpstream(FakeUpstream):
-    """Refuses with a 400 what the real API refuses, whatever the script says."""
+    """Answers 400 to a request that the real API refuses, whatever the script says."""
 
     def __init__(self) -> None:
         super().__init__()
         self.otherwise = say("Hello", " there")
         self.refusals: list[str] = []
-        self.signatures = {"sig-1"}  # of thoughts that it may be sent back
+        self.signatures = {"sig-1"}  # of thoughts that it accepts back
 
     async def _play(self, request: web.Request, asked: UpstreamCall, script: Script) -> web.StreamResponse:
         try:
@@ -119,7 +119,7 @@ class AnthropicUpstream(FakeUpstream):
         return web.json_response({"data": data, "has_more": False, "first_id": None, "last_id": None})
 
 
-# -- what it refuses
+# -- refusals
 
 
 def examine(asked: UpstreamCall, signatures: set[str]) -> None:

@@ -1,5 +1,5 @@
-"""The strict check of a stream of events: each added has its done, ids and indices agree, deltas add up to done, and
-done to the terminal event; and whoever folds the events sees at each of them what the next ones presuppose."""
+"""The strict check of a stream of events: the grammar, the header of each lifecycle event, log probabilities, and a
+fold of the events that equals their terminal event."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outlive.core.fold import Fold
 from outlive.core.grammar import TERMINAL_EVENTS
 from tests.support import grammar
 
-# What a response learns while it runs; everything else it is accepted with, and ends with.
+# Fields that change while a response runs; all others are the same from its first event to its last.
 LEARNED = frozenset(
     {"status", "output", "usage", "completed_at", "error", "incomplete_details", "model", "service_tier", "outlive"}
 )
@@ -29,7 +29,7 @@ def check(events: Sequence[Json], *, finished: bool = True) -> None:
 
 
 def _check_headers(events: Sequence[Json]) -> None:
-    """The response in each event of its life is the same one, but for what it has learned by then."""
+    """Check that the response in each lifecycle event is the same one, but for the fields that change."""
     lives = [event for event in events if "response" in event]
     for event in lives[1:]:
         before, after = ({**each["response"]} for each in (lives[0], event))

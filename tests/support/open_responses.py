@@ -1,5 +1,5 @@
-"""Open Responses as JSON schemas: a judge of responses, of its closed list of 24 events, and of what WebSockets and
-compaction answer with. Written from the specification's facts; objects may have more fields than it names."""
+"""Open Responses as JSON schemas: a check of responses, of its closed list of 24 events, and of the answers of
+WebSockets and compaction. Written from the specification's facts; objects may have more fields than it names."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ _TEXT = shape(
     format=one_of(
         shape(type=const("text")),
         shape(type=const("json_object")),
-        # It types the echoed schema as null, which nobody's echo is.
+        # It types the echoed schema as null, which no server's echo is.
         shape(type=const("json_schema"), name=STRING, description=null_or(STRING), schema=ANY, strict=BOOLEAN),
     ),
 )
@@ -205,7 +205,7 @@ _websocket_error = Draft202012Validator(WEBSOCKET_ERROR)
 assert len(EVENTS) == 24
 
 
-# -- the judge
+# -- the check
 
 
 def check_response(response: Json) -> None:
@@ -228,7 +228,7 @@ def check_stream(events: Sequence[Json]) -> None:
 
 
 def check_compacted(resource: Json) -> None:
-    """What POST /v1/responses/compact answers with."""
+    """Check the answer of POST /v1/responses/compact."""
     _judge(_compacted, resource, "compaction")
 
 
@@ -237,7 +237,7 @@ def check_websocket_error(frame: Json) -> None:
 
 
 def _judge(validator: Draft202012Validator, value: Json, what: str) -> None:
-    # Of a union, the branch that came furthest says best what is wrong.
+    # Of a union, the branch that got furthest has the most useful error.
     complaints = [
         f"{what}.{'.'.join(map(str, error.absolute_path))}: {error.message[:300]}"
         for error in validator.iter_errors(value)

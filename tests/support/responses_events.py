@@ -1,4 +1,4 @@
-"""What a server that speaks the Responses API streams: whole answers in the documented shapes, item by item."""
+"""Streams of a server that speaks the Responses API: whole answers in the documented shapes, item by item."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ USAGE = {
 
 
 def response(status: str, output: list[Json], **fields: Any) -> Json:
-    """A Response object; what it says of itself is not ours, so that it shows when it gets through."""
+    """A Response object with fields unlike ours, so that a test sees it if they pass."""
     return {
         "id": RUN, "object": "response", "created_at": 5, "status": status, "background": False, "error": None,
         "incomplete_details": None, "instructions": "theirs", "metadata": {"theirs": "yes"}, "model": "upstream-model",
@@ -237,7 +237,7 @@ MCP_CALL = hosted(
     "response.mcp_call.completed",
 )  # fmt: skip
 
-# A kind of item, and of event, that nobody knows yet.
+# An unknown type of item, and of event.
 FUTURE = hosted(
     {"id": "zz_up1", "type": "acme:dream_call", "status": "in_progress", "depth": 0},
     {"id": "zz_up1", "type": "acme:dream_call", "status": "completed", "depth": 3, "seen": {"sheep": ["a", "b"]}},

@@ -1,4 +1,4 @@
-"""The context that a model gets never carries an earlier abort with it."""
+"""Assembled contexts have no trace of earlier aborts: every call has its output."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_parallel_calls_stay_together_before_their_outputs() -> None:
     assert assemble([call("1"), call("2")], [output("2")]) == [call("1"), call("2"), placeholder("1"), output("2")]
 
 
-def test_what_the_model_said_between_parallel_calls_stays_between_them() -> None:
+def test_model_text_between_parallel_calls_stays_between_them() -> None:
     thought = {"type": "reasoning", "id": "rs_2", "summary": []}
     word = {"type": "message", "id": "msg_2", "role": "assistant", "content": "and"}
     turn = [call("1"), thought, word, call("2")]
@@ -123,7 +123,7 @@ def test_an_item_given_again_is_there_once() -> None:
     assert assemble([first], [user("changed", "msg_1"), user("b", "msg_2")]) == [first, user("b", "msg_2")]
 
 
-def test_a_reference_to_what_is_there_says_nothing_new() -> None:
+def test_a_reference_to_a_present_item_is_dropped() -> None:
     first = user("a", "msg_1")
     here, elsewhere = {"type": "item_reference", "id": "msg_1"}, {"type": "item_reference", "id": "msg_2"}
     assert assemble([first], [here, elsewhere]) == [first, elsewhere]

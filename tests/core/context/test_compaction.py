@@ -1,4 +1,4 @@
-"""Compaction: what an item stands for comes back in its place, and nothing that is still needed is lost."""
+"""Compaction: an item is replaced by its content again, and nothing that is needed is lost."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ TALK = [say("user", "one"), say("assistant", "1"), say("user", "two"), say("assi
 
 
 @given(st.text(max_size=50), st.booleans())
-def test_what_is_packed_can_be_unpacked(summary: str, beside: bool) -> None:
+def test_packed_content_can_be_unpacked(summary: str, beside: bool) -> None:
     compacted = Compacted(summary, [say("user", summary)], [call("a")], beside)
     assert read(item(compacted)) == compacted
 
 
 @pytest.mark.parametrize("content", ["outlive.1.", "outlive.1.???", "outlive.1.é", "outlive.1.YWJj=="])
-def test_what_is_no_packing_is_broken(content: str) -> None:
+def test_malformed_content_is_a_broken_seal(content: str) -> None:
     def refuse(sealed: bytes) -> bytes:
         raise BrokenSeal
 
@@ -66,30 +66,30 @@ def test_what_is_no_packing_is_broken(content: str) -> None:
         unpack({"encrypted_content": content}, refuse)
 
 
-def test_ours_are_known_by_what_they_begin_with() -> None:
+def test_own_items_are_known_by_their_prefix() -> None:
     assert compaction.is_own(item(Compacted("s")))
     assert not compaction.is_own({"type": "compaction", "encrypted_content": "gAAAAAB"})
     assert not compaction.is_own({"type": "reasoning", "encrypted_content": "outlive.1.x"})
 
 
-# -- opening
+# -- unpacking
 
 
-def test_an_item_stands_for_all_that_came_before_it() -> None:
+def test_an_item_replaces_everything_before_it() -> None:
     compacted = Compacted("SUMMARY", [say("user", "kept")], [say("user", "asked")])
     opened = open_context([*TALK, item(compacted), say("assistant", "answered"), say("user", "next")], read)
     assert words(opened) == ["kept", words(opened)[1], "asked", "answered", "next"]
     assert "SUMMARY" in words(opened)[1]
 
 
-def test_an_item_of_the_endpoint_leaves_the_users_messages_beside_it() -> None:
+def test_an_item_of_the_endpoint_keeps_the_users_messages() -> None:
     opened = open_context([*TALK, item(Compacted("SUMMARY", beside=True)), say("user", "next")], read)
     assert words(opened)[:2] == ["one", "two"]
     assert "SUMMARY" in words(opened)[2]
     assert words(opened)[3:] == ["next"]
 
 
-def test_only_the_newest_item_counts() -> None:
+def test_only_the_newest_item_is_unpacked() -> None:
     first, second = item(Compacted("FIRST")), item(Compacted("SECOND"))
     opened = open_context([say("user", "a"), first, say("user", "b"), second, say("user", "c")], read)
     assert len(opened) == 2
@@ -97,7 +97,7 @@ def test_only_the_newest_item_counts() -> None:
     assert words(opened)[1] == "c"
 
 
-def test_an_item_that_cannot_be_read_is_left_out_and_the_one_before_it_counts() -> None:
+def test_an_unreadable_item_is_left_out_and_the_one_before_it_is_unpacked() -> None:
     broken = {"type": "compaction", "encrypted_content": "outlive.1.???"}
     assert open_context([*TALK, broken], read) == TALK
     opened = open_context([*TALK, item(Compacted("FIRST")), say("user", "b"), broken, say("user", "c")], read)
@@ -105,15 +105,15 @@ def test_an_item_that_cannot_be_read_is_left_out_and_the_one_before_it_counts() 
     assert words(opened)[1:] == ["b", "c"]
 
 
-def test_others_items_stay_for_whoever_made_them() -> None:
+def test_other_servers_items_stay() -> None:
     foreign = {"type": "compaction", "encrypted_content": "gAAAAAB"}
     assert open_context([*TALK, foreign], read) == [*TALK, foreign]
 
 
-# -- what is summarised, and what stays
+# -- splitting
 
 
-def test_before_an_answer_what_is_to_be_answered_stays_as_it_is() -> None:
+def test_items_to_be_answered_stay_unchanged() -> None:
     parts = split([say("system", "rules"), *TALK, say("user", "three")], 1000)
     assert parts is not None
     told, compacted = parts
@@ -128,7 +128,7 @@ def test_a_call_stays_with_the_output_that_is_to_be_answered() -> None:
     assert parts[1].after == [call("a"), call("b"), output("a"), output("b")]
 
 
-def test_of_the_users_messages_the_latest_stay_as_far_as_there_is_room() -> None:
+def test_the_latest_user_messages_stay_as_far_as_there_is_room() -> None:
     items = [
         say("user", "x" * 400),
         say("assistant", "1"),
@@ -142,7 +142,7 @@ def test_of_the_users_messages_the_latest_stay_as_far_as_there_is_room() -> None
 
 
 @pytest.mark.parametrize("items", [[], [say("user", "one")], [say("user", "one"), say("user", "two")]])
-def test_where_no_model_has_said_anything_there_is_nothing_to_summarise(items: list[Json]) -> None:
+def test_a_context_without_model_output_is_not_summarised(items: list[Json]) -> None:
     assert split(items, 1000) is None
 
 
@@ -152,19 +152,19 @@ def test_right_after_a_compaction_there_is_nothing_to_summarise() -> None:
     assert split(opened, 1000) is None
     again = split([*opened, say("assistant", "answered"), say("user", "next")], 1000)
     assert again is not None
-    # What the first summary said is in what is told, and is no message of the user's.
+    # The first summary is summarised again, and is no message of the user.
     assert "SUMMARY" in words(again[0])[1]
     assert words(again[1].before) == ["kept", "asked"]
 
 
-def test_without_an_answer_everything_is_told_but_calls_that_wait_for_their_output() -> None:
+def test_everything_but_waiting_calls_is_summarised_without_an_answer_due() -> None:
     told, compacted = split_all([*TALK, call("a"), call("b"), output("a")], 1000)
     assert told == [*TALK, call("a"), output("a")]
     assert compacted.after == [call("b")]
     assert words(compacted.before) == ["one", "two"]
 
 
-def test_the_endpoint_hands_out_the_users_messages_and_keeps_the_rest() -> None:
+def test_the_endpoint_returns_the_users_messages_and_packs_the_rest() -> None:
     opened = open_context([say("developer", "rules"), *TALK, item(Compacted("SUMMARY", beside=True)), *TALK], read)
     told, said, compacted = split_beside([say("developer", "rules"), *opened])
     assert words(said) == ["one", "two", "one", "two"]
@@ -173,10 +173,10 @@ def test_the_endpoint_hands_out_the_users_messages_and_keeps_the_rest() -> None:
     assert compacted.beside
 
 
-# -- asking and showing
+# -- the summary request, and events
 
 
-def test_a_summary_is_asked_for_as_the_answer_would_be_but_without_tools_or_form() -> None:
+def test_the_summary_request_equals_the_answers_without_tools_and_format() -> None:
     fields: dict[str, Any] = {
         "instructions": "Be kind.",
         "tools": [{"type": "function", "name": "f"}],
@@ -196,7 +196,7 @@ def test_a_summary_is_asked_for_as_the_answer_would_be_but_without_tools_or_form
     assert compaction.ask_summary(CreateResponse(model="m", input=[])).tool_choice == "auto"
 
 
-def test_an_item_is_shown_as_the_wire_has_it() -> None:
+def test_an_items_events_are_official() -> None:
     shown = item(Compacted("s"))
     frames = split_frames(frames_of([*opening(), *compaction.show(shown, 0)]))
     events = [read_frame(frame) for frame in frames]

@@ -1,4 +1,4 @@
-"""Estimates: they grow with what is read, ignore what is not, and are not far off for plain text."""
+"""Estimates grow with the text that a model reads, and ignore the rest."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def request(**fields: Any) -> CreateResponse:
         ([{"type": "refusal", "refusal": "no"}], 4),
     ],
 )
-def test_a_message_counts_by_what_is_in_it(content: list[Json], tokens: int) -> None:
+def test_a_message_counts_by_its_content(content: list[Json], tokens: int) -> None:
     assert estimate_item(say(*content)) == PER_ITEM + tokens
 
 
-def test_calls_outputs_and_thoughts_count_by_their_words() -> None:
+def test_calls_outputs_and_reasoning_count_by_their_text() -> None:
     call = {"type": "function_call", "id": "fc_1", "call_id": "c" * 50, "name": "look", "arguments": "{}      "}
     assert estimate_item(call) == PER_ITEM + 1 + 2
     assert estimate_item({"type": "function_call_output", "call_id": "c", "output": "4242"}) == PER_ITEM + 1
@@ -75,5 +75,5 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["output", "action", "tools", "x"]), json_values))
-def test_whatever_an_item_holds_it_has_an_estimate(fields: Json) -> None:
+def test_every_item_has_an_estimate(fields: Json) -> None:
     assert estimate_item({"type": "odd", **fields}) >= PER_ITEM

@@ -1,4 +1,4 @@
-"""Calls that a server made are retold as functions, so that any model's server can be sent them."""
+"""Calls that a server made become function calls, which any model's server takes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def outputs(items: list[Json]) -> list[str]:
     return [item["output"] for item in assemble(items, []) if item["type"] == "function_call_output"]
 
 
-def test_items_without_such_calls_stay_as_they_are() -> None:
+def test_items_without_server_calls_stay_unchanged() -> None:
     items: list[Json] = [{"id": "msg_1", "type": "message", "role": "user", "content": []}]
     assert as_function_calls(items) is items
 
@@ -44,7 +44,7 @@ def test_a_call_becomes_a_function_call_and_its_output() -> None:
     assert (output["type"], output["call_id"], output["output"]) == ("function_call_output", "mcp_1", "found")
 
 
-def test_a_tool_that_the_model_knows_by_another_name_is_called_so() -> None:
+def test_a_renamed_tool_appears_under_the_models_name() -> None:
     assert as_function_calls([call()], {("docs", "search"): "docs_search"})[0]["name"] == "docs_search"
     assert as_function_calls([call()], {("other", "search"): "docs_search"})[0]["name"] == "search"
 
@@ -59,30 +59,30 @@ def test_a_tool_that_the_model_knows_by_another_name_is_called_so() -> None:
         ({"type": "odd"}, 'The call failed. {"type":"odd"}'),
     ],
 )
-def test_a_call_that_failed_tells_the_model_why(error: Any, told: str) -> None:
+def test_a_failed_call_has_its_error_as_output(error: Any, told: str) -> None:
     assert outputs([call(status="failed", output=None, error=error)]) == [told]
 
 
-def test_a_call_of_which_nobody_knows_what_came_is_left_out() -> None:
+def test_a_call_without_an_outcome_is_left_out() -> None:
     assert assemble([call(status="incomplete", output=None)], []) == []
 
 
-def test_lists_of_tools_are_not_for_the_model() -> None:
+def test_lists_of_tools_are_left_out() -> None:
     assert assemble([{"id": "mcpl_1", "type": "mcp_list_tools", "server_label": "docs", "tools": []}], []) == []
 
 
-def test_an_approved_call_shows_once() -> None:
+def test_an_approved_call_appears_once() -> None:
     items = [ask(), answer(True), call(approval_request_id="mcpr_1")]
     assert [item["type"] for item in assemble(items, [])] == ["function_call", "function_call_output"]
 
 
-def test_a_refused_call_tells_the_model_so() -> None:
+def test_a_refused_call_has_the_refusal_as_output() -> None:
     assert outputs([ask(), answer(False)]) == [REFUSED]
     assert outputs([ask(), answer(False, reason="too dear")]) == [f"{REFUSED} Their reason: too dear"]
 
 
 @pytest.mark.parametrize("items", [[ask()], [ask(), answer(True)]], ids=["unanswered", "approved, but never made"])
-def test_a_question_without_a_call_gets_a_placeholder(items: list[Json]) -> None:
+def test_an_approval_request_without_an_answer_gets_a_placeholder(items: list[Json]) -> None:
     assert outputs(items) == [PLACEHOLDER_OUTPUT]
 
 

@@ -1,4 +1,4 @@
-"""Truncation: the oldest goes, what must stay stays, and nothing that belongs together is separated."""
+"""Truncation drops the oldest items, keeps those that must stay, and separates no call from its output."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ FIRST = [say("user", "one"), THOUGHT, call("a"), call("b"), output("a"), output(
 SECOND = [say("user", "two"), say("assistant", "2")]
 
 
-def test_nothing_goes_when_nothing_is_too_much() -> None:
+def test_a_context_that_fits_stays_whole() -> None:
     assert truncate([*FIRST, *SECOND], 0) == [*FIRST, *SECOND]
 
 
-def test_the_oldest_turn_goes_first_and_as_a_whole() -> None:
+def test_the_oldest_turn_is_dropped_first_and_whole() -> None:
     assert truncate([*FIRST, *SECOND, say("user", "three")], 1) == [*SECOND, say("user", "three")]
 
 
@@ -43,7 +43,7 @@ def test_instructions_and_the_newest_question_stay() -> None:
     assert truncate(items, 1 << 30) == [say("system", "system"), rules, say("user", "three")]
 
 
-def test_of_the_newest_turn_the_oldest_steps_go_each_with_its_output() -> None:
+def test_the_newest_turns_oldest_calls_are_dropped_with_their_outputs() -> None:
     steps = [call("a"), output("a"), THOUGHT, call("b"), output("b"), say("assistant", "so far")]
     items = [say("user", "work"), *steps, call("c"), output("c")]
     assert truncate(items, 1) == [say("user", "work"), *steps[2:], call("c"), output("c")]
@@ -55,7 +55,7 @@ def test_a_question_stays_with_the_call_that_was_made_for_it() -> None:
     assert truncate(items, 1 << 30) == items[2:]
 
 
-def test_what_nobody_has_answered_yet_is_the_tail_with_its_calls_and_thoughts() -> None:
+def test_the_tail_is_what_no_model_has_answered_with_its_calls_and_reasoning() -> None:
     items = [*SECOND, THOUGHT, call("a"), call("b"), output("a"), output("b")]
     assert tail_of(items) == 2
     assert tail_of([*items, say("user", "and")]) == 2
@@ -83,7 +83,7 @@ def contexts(draw: st.DrawFn) -> list[Json]:
 
 
 @given(contexts(), st.integers(0, 300))
-def test_whatever_goes_the_rest_is_a_context(items: list[Json], excess: int) -> None:
+def test_a_truncated_context_is_still_assembled(items: list[Json], excess: int) -> None:
     kept = truncate(items, excess)
     positions = [next(n for n, item in enumerate(items) if item is one) for one in kept]
     assert positions == sorted(positions)
@@ -91,14 +91,14 @@ def test_whatever_goes_the_rest_is_a_context(items: list[Json], excess: int) -> 
     calls = sorted(item["call_id"] for item in kept if item["type"] == "function_call")
     assert calls == sorted(item["call_id"] for item in kept if item["type"] == "function_call_output")
     assert assemble(kept, []) == kept
-    # Instructions, the newest question and the tail are all there.
+    # Instructions, the newest user message and the tail are all there.
     must = [item for item in items if item.get("role") == "system"] + items[tail_of(items) :]
     asked = [item for item in items if is_user_message(item)]
     assert all(any(item is one for one in kept) for item in must + asked[-1:])
-    # It begins with a question, if there is any and something went.
+    # It begins with a user message, if there is any and something was dropped.
     rest = [item for item in kept if item.get("role") != "system"]
     if any(is_user_message(item) for item in items[: tail_of(items) + 1]) and len(kept) < len(items):
         assert is_user_message(rest[0])
-    # Enough went, unless nothing more may go; and no more than one group too many.
+    # Enough was dropped, unless nothing more may be; and at most one group too many.
     gone = sum(map(estimate_item, items)) - sum(map(estimate_item, kept))
     assert gone >= excess or truncate(items, 1 << 30) == kept

@@ -1,4 +1,4 @@
-"""The sieve: text shows as it comes, calls of the server's own tools only when they are whole."""
+"""The buffer releases text as it comes, and calls of server tools only when they are whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OURS = {"weather"}
 
 
 def sift(chunks: list[bytes], finish: str = "tool_calls") -> tuple[list[AnyDraft], list[AnyDraft | RequestedCall]]:
-    """What is shown while the model speaks, and what when it has ended."""
+    """Return the drafts released during the step, and those at its end."""
     translator = ChatTranslator(ModelCall("m", REQUEST, []), CountingIds())
     sieve = ToolCallBuffer(OURS)
     shown: list[AnyDraft] = []
@@ -34,14 +34,14 @@ def types(drafts: list[AnyDraft | RequestedCall]) -> list[str]:
     return ["Wanted" if isinstance(draft, RequestedCall) else draft.type.removeprefix("response.") for draft in drafts]
 
 
-def test_text_shows_at_once_and_its_end_with_what_follows() -> None:
+def test_text_is_released_at_once_and_its_end_with_what_follows() -> None:
     shown, rest = sift([text_chunk("Hello")], "stop")
     assert types([*shown]) == ["output_item.added", "content_part.added", "output_text.delta"]
     assert types(rest) == ["output_text.done", "content_part.done", "output_item.done"]
 
 
 def test_an_end_that_comes_early_is_held_until_something_follows_it() -> None:
-    """Some dialects say that an item has ended before they say whether another follows."""
+    """Some dialects end an item before it is known that another follows."""
     text = GrowingText("message", "msg_1", 0)
     said = [*text.open(), *text.open_part(OUTPUT_TEXT), text.grow("Hi"), *text.close("completed")]
     sieve = ToolCallBuffer(OURS)
@@ -53,21 +53,21 @@ def test_an_end_that_comes_early_is_held_until_something_follows_it() -> None:
     assert types([*sieve.feed(following)])[-2:] == ["output_item.done", "output_item.added"]
 
 
-def test_a_call_of_ours_is_held_until_its_step_is_over() -> None:
+def test_a_server_tools_call_is_held_until_the_step_ends() -> None:
     chunks = [text_chunk("Wait."), call_chunk(0, "c1", "weather", '{"city":'), call_chunk(0, None, None, '"Paris"}')]
     shown, rest = sift(chunks)
-    # The end of the text shows as soon as it is known that something follows.
+    # The end of the text is released as soon as something follows.
     assert types([*shown])[-1] == "output_item.done"
     assert rest == [RequestedCall(1, "weather", '{"city":"Paris"}', whole=True)]
 
 
-def test_a_call_of_the_clients_shows_as_it_grows() -> None:
+def test_a_client_tools_call_is_released_as_it_grows() -> None:
     shown, rest = sift([call_chunk(0, "c1", "shell", '{"input":"ls"}')])
     assert types([*shown]) == ["output_item.added"]
     assert "Wanted" not in types(rest)
 
 
-def test_calls_of_both_kinds_keep_their_places() -> None:
+def test_calls_of_both_kinds_keep_their_order() -> None:
     chunks = [
         reasoning_chunk("Hm"),
         call_chunk(0, "c1", "shell", '{"input":"ls"}'),
@@ -86,13 +86,13 @@ def test_calls_of_both_kinds_keep_their_places() -> None:
     assert added == [0, 1, 2, 3, 4]
 
 
-def test_a_call_that_was_cut_off_is_not_whole() -> None:
+def test_a_truncated_call_is_not_whole() -> None:
     _, rest = sift([call_chunk(0, "c1", "weather", '{"city":')], "length")
     assert rest == [RequestedCall(0, "weather", '{"city":', whole=False)]
 
 
 @given(any_chunks, st.sampled_from(["stop", "tool_calls", "length"]))
-def test_nothing_is_lost_and_nothing_comes_twice(chunks: list[bytes], finish: str) -> None:
+def test_every_draft_is_released_once(chunks: list[bytes], finish: str) -> None:
     translator = ChatTranslator(ModelCall("m", REQUEST, []), CountingIds())
     plain: list[AnyDraft] = []
     try:
@@ -107,7 +107,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(chunks: list[bytes], finish: st
     assert [repr(draft) for draft in [*shown, *rest] if not isinstance(draft, RequestedCall)] == [
         repr(draft) for draft in kept
     ]
-    # What was shown before the step was over is a journal like any other.
+    # The drafts released before the end of the step are a sound journal.
     check([_read(draft, n) for n, draft in enumerate([*opening(), *shown])], finished=False)
 
 

@@ -1,4 +1,4 @@
-"""Calls that the server makes: their events are sound at every point, and a journal tells how far each has come."""
+"""Calls that the server makes: their events are sound at every point, and their state is read from a journal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def end_all(drafts: list[AnyDraft]) -> list[Json]:
 
 
 @pytest.mark.parametrize("outcome", [ToolOutcome("18 degrees"), calls.fail("no such city")])
-def test_a_call_can_be_broken_off_after_any_of_its_events(outcome: ToolOutcome) -> None:
+def test_a_call_can_be_interrupted_after_any_of_its_events(outcome: ToolOutcome) -> None:
     drafts = life(outcome)
     for cut in range(len(opening()), len(drafts) + 1):
         final = end_all(drafts[:cut])[-1]["response"]
@@ -54,7 +54,7 @@ def test_a_call_can_be_broken_off_after_any_of_its_events(outcome: ToolOutcome) 
             assert [item["status"] for item in final["output"]] == [wanted]
 
 
-def test_a_journal_tells_how_far_a_call_has_come() -> None:
+def test_open_calls_are_found_with_their_progress() -> None:
     drafts = life(ToolOutcome("18"))
     announced = len(opening()) + len(calls.announce(CALL))
     assert calls.find_open(fold_of(drafts[:announced])) == [CALL]
@@ -73,27 +73,27 @@ def test_a_fold_is_the_same_from_drafts_and_from_frames() -> None:
         assert calls.find_open(replayed) == calls.find_open(fold_of(drafts[:cut]))
 
 
-def test_a_call_that_was_begun_shows_as_calling() -> None:
+def test_a_begun_call_has_the_status_calling() -> None:
     fold = fold_of([*opening(), *calls.announce(CALL), calls.begin(CALL)])
     assert fold.output[0]["status"] == "calling"
     assert fold.output[0]["arguments"] == CALL.arguments
 
 
-def test_a_call_that_is_left_ends_without_an_outcome() -> None:
+def test_an_unmade_call_ends_without_an_outcome() -> None:
     fold = fold_of([*opening(), *calls.announce(CALL), calls.close_unmade(CALL)])
     assert (fold.output[0]["status"], fold.output[0]["output"]) == ("incomplete", None)
     end_all([*opening(), *calls.announce(CALL), calls.close_unmade(CALL)])
 
 
 @pytest.mark.parametrize("error", [None, "It did not answer."])
-def test_a_list_of_tools_is_shown_whole(error: str | None) -> None:
+def test_a_list_of_tools_has_official_events(error: str | None) -> None:
     item = LIST if error is None else {**LIST, "tools": [], "error": error}
     events = end_all([*opening(), *calls.show_list(item, 0)])
     assert events[-1]["response"]["output"] == [item]
     assert f"response.mcp_list_tools.{'failed' if error else 'completed'}" in [event["type"] for event in events]
 
 
-def test_a_question_for_approval_is_an_item_of_its_own() -> None:
+def test_an_approval_request_is_an_item() -> None:
     events = end_all([*opening(), *calls.ask_approval(CALL, "mcpr_1")])
     item = events[-1]["response"]["output"][0]
     assert item == {
@@ -105,7 +105,7 @@ def test_a_question_for_approval_is_an_item_of_its_own() -> None:
     }
 
 
-def test_a_turn_keeps_calls_that_are_over_however_they_ended() -> None:
+def test_a_turn_keeps_completed_and_failed_calls() -> None:
     done = fold_of(life(ToolOutcome("18"))).output
     failed = fold_of(life(calls.fail("no"))).output
     left = fold_of([*opening(), *calls.announce(CALL), calls.close_unmade(CALL)]).output
@@ -123,26 +123,26 @@ def answer(approve: object, request_id: str = "mcpr_1") -> Json:
 
 
 @pytest.mark.parametrize(("approve", "found"), [(True, [REQUEST]), (False, []), ("yes", [])])
-def test_only_a_clear_yes_is_one(approve: object, found: list[Json]) -> None:
+def test_only_true_approves_a_call(approve: object, found: list[Json]) -> None:
     assert find_approved([REQUEST], [answer(approve)], []) == found
 
 
-def test_a_request_may_come_with_its_answer() -> None:
+def test_a_request_and_its_approval_may_come_together() -> None:
     assert find_approved([], [REQUEST, answer(True)], []) == [REQUEST]
 
 
 @pytest.mark.parametrize("where", [0, 1, 2])
-def test_a_call_that_was_made_is_not_made_again_wherever_it_stands(where: int) -> None:
+def test_a_call_made_before_is_not_made_again(where: int) -> None:
     past, given, output = [REQUEST], [answer(True)], list[Json]()
     (past, given, output)[where].append(MADE)
     assert find_approved(past, given, output) == []
 
 
-def test_an_answer_of_a_turn_before_counts_for_that_turn_alone() -> None:
+def test_an_approval_of_an_earlier_turn_does_not_count() -> None:
     assert find_approved([REQUEST, answer(True)], [], []) == []
 
 
-def test_an_answer_to_what_nobody_asked_is_an_error_unless_its_call_was_made() -> None:
+def test_an_approval_without_a_request_is_refused_unless_its_call_was_made() -> None:
     with pytest.raises(InvalidRequest, match="mcpr_2"):
         find_approved([REQUEST], [answer(False, "mcpr_2")], [])
     assert find_approved([MADE], [answer(True)], []) == []

@@ -1,4 +1,4 @@
-"""What a model is told of tools at each step."""
+"""The tools in the request of each step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def names(request: CreateResponse) -> list[str]:
     return [tool["name"] for tool in request.tools]
 
 
-def test_the_servers_tools_are_functions_beside_the_callers_own() -> None:
+def test_server_tools_are_added_as_functions() -> None:
     asked = ask([SERVER, THEIRS])
     assert names(asked) == ["search", "weather", "docs_search"]
     assert {tool["type"] for tool in asked.tools} == {"function"}
@@ -44,7 +44,7 @@ def test_the_servers_tools_are_functions_beside_the_callers_own() -> None:
         ({"type": "function", "name": "search"}, "auto"),
     ],
 )
-def test_a_choice_that_makes_the_model_call_counts_for_the_first_step_only(choice: Any, later: Any) -> None:
+def test_a_forced_choice_counts_for_the_first_step_only(choice: Any, later: Any) -> None:
     assert ask([SERVER, THEIRS], choice).tool_choice == choice
     assert ask([SERVER, THEIRS], choice, first=False).tool_choice == later
 
@@ -57,7 +57,7 @@ def test_a_server_can_be_chosen_by_label_and_a_tool_of_it_by_name() -> None:
     assert later == {**chosen, "mode": "auto"}
 
 
-def test_what_is_allowed_stays_so_in_later_steps() -> None:
+def test_allowed_tools_stay_allowed_in_later_steps() -> None:
     choice = {
         "type": "allowed_tools",
         "mode": "required",
@@ -68,14 +68,14 @@ def test_what_is_allowed_stays_so_in_later_steps() -> None:
     assert ask([SERVER, THEIRS], choice, first=False).tool_choice == {**choice, "mode": "auto", "tools": allowed}
 
 
-def test_when_no_more_calls_may_be_made_the_model_is_to_answer() -> None:
+def test_server_tools_are_withdrawn_when_no_more_calls_may_be_made() -> None:
     alone = ask([SERVER], "required", spent=True)
     assert (alone.tool_choice, names(alone)) == ("none", ["weather", "docs_search"])
     beside = ask([SERVER, THEIRS], spent=True)
     assert (beside.tool_choice, names(beside)) == ("auto", ["search"])
 
 
-def test_an_upstream_is_not_asked_about_tools_that_are_none_of_its_business() -> None:
+def test_a_request_without_server_tools_is_unchanged() -> None:
     plain = CreateResponse(model="m", input=[], tools=[THEIRS])
     assert without_server_tools(plain) is plain
     mixed = CreateResponse(model="m", input=[], tools=[SERVER, THEIRS], tool_choice={"type": "mcp"})
