@@ -84,6 +84,10 @@ def refuse_unsupported(path: str, why: str) -> NoReturn:
     raise WrongField(f"is not supported by this server: {why}", path, "unsupported_parameter")
 
 
+def refuse_length(value: Sized, most: int, things: str, code: str) -> NoReturn:
+    raise WrongField(f"has {len(value)} {things}; at most {most} are allowed.", code=code)
+
+
 def check_value(check: Check, value: object, param: str, limits: Limits | None = None) -> Any:
     """Check a value that stands alone."""
     try:
@@ -110,7 +114,7 @@ def check_text(value: object, limits: Limits) -> str:
     if type(value) is not str:
         refuse_type(value, "", "a string")
     if len(value) > limits.max_text:
-        _refuse_length(value, limits.max_text, "characters", "string_above_max_length")
+        refuse_length(value, limits.max_text, "characters", "string_above_max_length")
     return value
 
 
@@ -219,21 +223,21 @@ def make_completion(shape: type[Struct]) -> Callable[[Json, Limits], None]:
     A shape may have two functions of its own: `complete`, for rules that types cannot express, and `hint`, for the end
     of the message that a field is missing.
     """
-    fields = [(field.name, _make(field.type), _find_default(field)) for field in _fields(shape) if not _is_tag(field)]
+    fields = [(field.name, _make(field.type), *_find_default(field)) for field in _fields(shape) if not _is_tag(field)]
     hint: Callable[[Json], str] = getattr(shape, "hint", lambda value: "")
     finish: Callable[[Json], None] | None = getattr(shape, "complete", None)
 
     def complete(value: Json, limits: Limits) -> None:
         name = ""
         try:
-            for name, check, default in fields:
+            for name, check, default, make in fields:
                 given = value.get(name)
                 if given is not None:
                     value[name] = check(given, limits)
                 elif default is NODEFAULT:
                     refuse_missing("", hint(value))
                 elif default is not UNSET:
-                    value[name] = default() if callable(default) else default
+                    value[name] = default if make is None else make()
         except WrongField as wrong:
             raise wrong.under(f".{name}") from None
         if finish is not None:
@@ -255,11 +259,11 @@ def _is_tag(field: inspect.Field) -> bool:
     return field.name == "type" and isinstance(field.type, inspect.LiteralType)
 
 
-def _find_default(field: inspect.Field) -> object:
-    """Return a field's default, a function that makes it, NODEFAULT for a required field, or UNSET for a Given one."""
-    if field.default_factory is not NODEFAULT:
-        return field.default_factory
-    return field.default if field.required or field.default is not NODEFAULT else UNSET
+def _find_default(field: inspect.Field) -> tuple[object, Callable[[], object] | None]:
+    """Return a field's default (NODEFAULT where it is required, UNSET where it stays out), or a function to make it."""
+    if callable(field.default_factory):
+        return None, field.default_factory
+    return (field.default if field.required or field.default is not NODEFAULT else UNSET), None
 
 
 def _make(info: inspect.Type) -> Check:
@@ -294,7 +298,7 @@ def _make_str(info: inspect.StrType, extra: Json) -> Check:
         if len(value) < least:
             raise WrongField("must not be empty.", code="string_below_min_length")
         if most is not None and len(value) > most:
-            _refuse_length(value, most, "characters", "string_above_max_length")
+            refuse_length(value, most, "characters", "string_above_max_length")
         if matches is not None and matches(value) is None:
             raise WrongField(extra["says"])
         return value
@@ -315,7 +319,7 @@ def _make_list(info: inspect.ListType, extra: Json) -> Check:
             refuse_type(value, "", "an array")
         most = getattr(limits, limit) if limit else info.max_length
         if most is not None and len(value) > most:
-            _refuse_length(value, most, things, "array_above_max_length")
+            refuse_length(value, most, things, "array_above_max_length")
         kept: list[Any] = []
         try:
             for element in value:
@@ -336,16 +340,16 @@ def _make_dict(info: inspect.DictType, extra: Json) -> Check:
 
     def check(value: Any, limits: Limits) -> Json:
         if info.max_length is not None and len(check_object(value, limits)) > info.max_length:
-            _refuse_length(value, info.max_length, counted, code)
-        path = ""
+            refuse_length(value, info.max_length, counted, code)
+        key, good = "", False
         try:
             for key, inner in value.items():
-                path = "" if things else f".{shorten(key)}"
+                good = False
                 check_key(key, limits)
-                path = f".{key}"
+                good = True
                 check_inner(inner, limits)
         except WrongField as wrong:
-            raise wrong.under(path) from None
+            raise wrong.under(f".{key}" if good else "" if things else f".{shorten(key)}") from None
         return cast(Json, value)
 
     return check
@@ -381,10 +385,6 @@ def _find_kind(info: inspect.Type) -> type:
     if isinstance(info, inspect.ListType):
         return list
     return dict if isinstance(info, inspect.DictType | inspect.StructType) else str
-
-
-def _refuse_length(value: Sized, most: int, things: str, code: str) -> NoReturn:
-    raise WrongField(f"has {len(value)} {things}; at most {most} are allowed.", code=code)
 
 
 def _check_bool(value: object, limits: Limits) -> bool:

@@ -18,17 +18,15 @@ from outlive.core.requests.checks import (
     Text,
     WrongField,
     check_depth,
-    check_value,
     kinds_of,
-    make_check,
     make_completion,
     note,
     one_of,
+    refuse_length,
     refuse_missing,
     refuse_type,
     refuse_unsupported,
     shorten,
-    some,
 )
 
 # Characters; data URLs and base64 are far longer than any text.
@@ -149,10 +147,11 @@ class Message(CompletedItem, kw_only=True):
     @staticmethod
     def complete(item: Json) -> None:
         text = item["content"]
-        if type(text) is str and item["role"] == "assistant":
-            item["content"] = [{"type": "output_text", "text": text, "annotations": []}]
-        elif type(text) is str:
-            item["content"] = [{"type": "input_text", "text": text}]
+        if type(text) is str:
+            if item["role"] == "assistant":
+                item["content"] = [{"type": "output_text", "text": text, "annotations": []}]
+            else:
+                item["content"] = [{"type": "input_text", "text": text}]
 
 
 class FunctionCall(CompletedItem, kw_only=True):
@@ -221,7 +220,6 @@ InputItem = Annotated[Json, one_of(*KEPT_ITEMS, ItemReference, other=OtherItem)]
 
 _completions = {kind: make_completion(shape) for shape in (*KEPT_ITEMS, ItemReference) for kind in kinds_of(shape)}
 _complete_other = make_completion(OtherItem)
-_check_length = make_check(Annotated[list[Any], some("items", "max_items")])
 
 
 def parse_items(
@@ -233,11 +231,11 @@ def parse_items(
     """
     if at_most is not None:
         limits = msgspec.structs.replace(limits, max_items=min(at_most, limits.max_items))
-    given: list[Json] = check_value(_check_array, value, param, limits)
     items: list[Json] = []
     kinds: dict[str, str] = {}
-    n = 0
+    n = None
     try:
+        given = _check_array(value, limits)
         for n, element in enumerate(given):
             item = _parse_item(element, ids, limits)
             if element.get("id") is not None and _is_repeat(item, kinds):
@@ -246,7 +244,7 @@ def parse_items(
                 _check_control(item["type"], in_request, n == len(given) - 1)
             items.append(item)
     except WrongField as wrong:
-        raise wrong.under(f"{param}[{n}]") from None
+        raise wrong.under(param if n is None else f"{param}[{n}]") from None
     return items
 
 
@@ -262,9 +260,12 @@ def user_message(text: str, ids: IdSource) -> Json:
 
 
 def _check_array(value: object, limits: Limits) -> list[Json]:
-    items: list[Json] = _check_length(value, limits)
-    check_depth(items, limits.max_depth)
-    return items
+    if type(value) is not list:
+        refuse_type(value, "", "an array")
+    if len(value) > limits.max_items:
+        refuse_length(value, limits.max_items, "items", "array_above_max_length")
+    check_depth(value, limits.max_depth)
+    return value
 
 
 def _parse_item(value: object, ids: IdSource, limits: Limits) -> Json:
