@@ -98,7 +98,7 @@ def test_a_stream_aborted_at_its_very_first_event_runs_to_its_end(upstream: Fake
 def test_a_large_request_killed_before_it_was_accepted_leaves_nothing(
     upstream: FakeUpstream, make_server: Serve
 ) -> None:
-    server = make_server().start(OUTLIVE_KILL_AT="after-commit-of-stash:2")
+    server = make_server().start(OUTLIVE_KILL_AT="after-commit-of-stage:2")
     client = HttpClient(server.port)
     with pytest.raises((OSError, HTTPException)):
         client.create(upstream.model(), input="large-4720 " * 100_000)

@@ -112,4 +112,8 @@ def _close_text(fold: Fold, item: Json, output_index: int) -> list[AnyDraft]:
     text = ITEM_TEXTS.get(item.get("type", ""))
     if text is None or fold.is_text_done(text, output_index):
         return []
-    return [Channel(text, item["id"], output_index).end(item.get(text.field) or "", item.get("name"))]
+    channel, whole = Channel(text, item["id"], output_index), item.get(text.field) or ""
+    if text.beside is None:
+        return [channel.end(whole)]
+    # The name before the arguments, as every version has written it.
+    return [Draft(text.done, {**channel.place, text.beside: item.get("name"), text.field: whole})]

@@ -3,6 +3,7 @@ in them, which are split off before anything of the request is kept or shown."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import msgspec
@@ -53,11 +54,23 @@ class GrammarInput(Struct):
     definition: Text
 
 
+def _put_first(*names: str) -> Callable[[Json], None]:
+    """Make the function that puts these fields first, in this order: responses show tools that way."""
+
+    def put_first(tool: Json) -> None:
+        ordered = {name: tool[name] for name in names} | tool
+        tool.clear()
+        tool.update(ordered)
+
+    return put_first
+
+
 class NamedTool(Struct, kw_only=True):
     name: Annotated[str, name_of(128)]
     description: Text | None = None
 
     hint = staticmethod(hint_at_chat)
+    complete = staticmethod(_put_first("type", "name", "description"))
 
 
 class FunctionToolParam(NamedTool, kw_only=True):
@@ -66,6 +79,8 @@ class FunctionToolParam(NamedTool, kw_only=True):
     type: Literal["function"]
     parameters: Json | None = None
     strict: bool = False
+
+    complete = staticmethod(_put_first("type", "name", "description", "parameters", "strict"))
 
 
 class CustomToolParam(NamedTool, kw_only=True):

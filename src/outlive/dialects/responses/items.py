@@ -6,7 +6,7 @@ its beginning and its end. The drafts made here keep to the rules in `core.gramm
 
 from __future__ import annotations
 
-from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json, add_item, end_item
+from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json, add_item, end_item, make_part
 from outlive.core.grammar import (
     ANNOTATION_ADDED,
     CONTENT,
@@ -290,7 +290,9 @@ class PassingText(PassingItem):
         assert text.parts is not None
         channel = Channel(text, self.item_id, self.output_index, len(self._done[text.parts.name]))
         self._part = _Part(channel)
-        return [*drafts, channel.add_part()]
+        # The text before its annotations, as OpenAI's servers write it.
+        empty = {"type": text.part, text.field: "", **make_part(text, "")}
+        return [*drafts, Draft(text.parts.added, {**channel.place, "part": empty})]
 
     def _open_part(self, text: Text, event: Json) -> list[AnyDraft]:
         """Return the drafts, if any, after which the growing part is the one that the event is about."""
