@@ -30,7 +30,7 @@ from outlive.testing import (
     text_chunk,
     usage_chunk,
 )
-from tests.conformance.scenes import frames as some_frames
+from tests.conformance.harness import frames as some_frames
 from tests.engine.harness import Harness, answer_of, run_with_harness
 from tests.engine.virtual_clock import turn
 from tests.support.scripting import Gate

@@ -19,7 +19,7 @@ from outlive.storage.postgres.durability import find_risks
 from outlive.storage.queries import SCHEMA_VERSION
 from outlive.storage.sqlite.connection import SqliteDatabase
 from tests.cli.conftest import Run
-from tests.conformance.scenes import WRITTEN, Book, entry, message
+from tests.conformance.harness import WRITTEN, StorageHarness, entry, message
 from tests.conformance.storages import Storage, open_postgres, open_sqlite
 from tests.support.postgres import DATABASES, PostgresServer
 from tests.support.server import OutliveServer
@@ -32,54 +32,54 @@ def empty() -> Iterator[str]:
     DATABASES.server.sql("DROP DATABASE bare_cli WITH (FORCE)")
 
 
-async def fill(book: Book) -> dict[str, Any]:
+async def fill(harness: StorageHarness) -> dict[str, Any]:
     """Store something of every kind."""
-    conversation = await book.converse("before", key="conversation key")
+    conversation = await harness.converse("before", key="conversation key")
     odd = message("msg_\x00odd", "Hi\x00\n\N{PILE OF POO}") | {"x_vendor": {"deep": [1, None]}}
-    await book.answer(items=[odd], conversation=conversation)
-    failed = await book.answer("no", None, conversation=conversation, status="failed")
-    chain = await book.answer("one", key="k")
-    await book.answer("two", parent=chain)
-    fork = await book.answer("fork", parent=chain)
-    large = await book.answer(items=[message(f"big_{n}", f"{n}" * 300_000) for n in range(2)], large=True)
-    running, lease = await book.start("unfinished", conversation=conversation, retry_digest=b"body")
-    await book.ledger.append([entry(lease, 2, 3), entry(lease, 5, 2000)])
-    await book.ledger.save_checkpoint(lease, Checkpoint(resumed_at=[4]))
-    deleted = await book.answer("secret")
-    await book.ledger.delete("ann", deleted)
-    await book.home.conversations.add_items(
-        "ann", await book.converse(), [message("m", "x")], 1.0, Idempotency("i", b"d")
+    await harness.answer(items=[odd], conversation=conversation)
+    failed = await harness.answer("no", None, conversation=conversation, status="failed")
+    chain = await harness.answer("one", key="k")
+    await harness.answer("two", parent=chain)
+    fork = await harness.answer("fork", parent=chain)
+    large = await harness.answer(items=[message(f"big_{n}", f"{n}" * 300_000) for n in range(2)], large=True)
+    running, lease = await harness.start("unfinished", conversation=conversation, retry_digest=b"body")
+    await harness.ledger.append([entry(lease, 2, 3), entry(lease, 5, 2000)])
+    await harness.ledger.save_checkpoint(lease, Checkpoint(resumed_at=[4]))
+    deleted = await harness.answer("secret")
+    await harness.ledger.delete("ann", deleted)
+    await harness.storage.conversations.add_items(
+        "ann", await harness.converse(), [message("m", "x")], 1.0, Idempotency("i", b"d")
     )
     return {"conversation": conversation, "fork": fork, "running": running, "large": large, "failed": failed}
 
 
-async def check(book: Book, made: dict[str, Any]) -> None:
+async def check(harness: StorageHarness, made: dict[str, Any]) -> None:
     """Check that everything is there, and that the unfinished run continues."""
-    assert await book.texts_of(made["conversation"]) == ["before", "Hi\x00\n\N{PILE OF POO}", "answer", "unfinished"]
-    _, again = await book.admit(key="k")
+    assert await harness.texts_of(made["conversation"]) == ["before", "Hi\x00\n\N{PILE OF POO}", "answer", "unfinished"]
+    _, again = await harness.admit(key="k")
     assert again.attached is not None
-    _, on = await book.admit("three", parent=made["fork"])
-    assert await book.history_of(on.position) == ["one", "answer", "fork", "answer"]
-    assert await book.home.catalog.unanswered("ann", b"body", 0.0) == [made["running"]]
-    claims = [claim for claim in await book.claim() if claim.lease.response_id == made["running"]]
+    _, on = await harness.admit("three", parent=made["fork"])
+    assert await harness.history_of(on.position) == ["one", "answer", "fork", "answer"]
+    assert await harness.storage.catalog.unanswered("ann", b"body", 0.0) == [made["running"]]
+    claims = [claim for claim in await harness.claim() if claim.lease.response_id == made["running"]]
     (claim,) = claims
     assert (claim.attempts, claim.checkpoint.resumed_at, claim.lease.fence) == (2, [4], 2)
-    assert await book.ledger.append([entry(claim.lease, 2005)]) == [WRITTEN]
-    await book.close(claim.lease, first=2006)
-    assert await book.texts_of(made["conversation"]) == [
+    assert await harness.ledger.append([entry(claim.lease, 2005)]) == [WRITTEN]
+    await harness.close(claim.lease, first=2006)
+    assert await harness.texts_of(made["conversation"]) == [
         *("before", "Hi\x00\n\N{PILE OF POO}", "answer", "unfinished", "answer")
     ]
-    while await book.home.retention.erase(100):
+    while await harness.storage.retention.erase(100):
         pass
-    assert not await book.home.inspector.contains("secret")
+    assert not await harness.storage.inspector.contains("secret")
 
 
-def run_on(home: Callable[[], Any], act: Callable[[Book], Awaitable[Any]], count: int = 0) -> Any:
+def run_on(storage: Callable[[], Any], act: Callable[[StorageHarness], Awaitable[Any]], count: int = 0) -> Any:
     async def go() -> Any:
-        async with home() as opened:
-            book = Book(opened)
-            book._count = count
-            return await act(book)
+        async with storage() as opened:
+            harness = StorageHarness(opened)
+            harness._count = count
+            return await act(harness)
 
     return asyncio.run(go())
 
@@ -91,8 +91,8 @@ def test_a_copy_has_everything_and_its_runs_continue(run: Run, tmp_path: Path, e
 
     @asynccontextmanager
     async def at(where: str) -> AsyncIterator[Storage]:
-        async with open_sqlite(file) if where == url else open_postgres(where) as home:
-            yield home
+        async with open_sqlite(file) if where == url else open_postgres(where) as storage:
+            yield storage
 
     source, target = {
         "to postgres": (url, empty),
@@ -103,13 +103,13 @@ def test_a_copy_has_everything_and_its_runs_continue(run: Run, tmp_path: Path, e
     done = run("copy", "--from", source, "--to", target)
     assert done.exit_code == 0, done.output
     assert "replay as before" in done.output
-    run_on(lambda: at(target), lambda book: check(book, made), 1000)
+    run_on(lambda: at(target), lambda harness: check(harness, made), 1000)
 
 
 def test_copying_to_a_database_that_is_not_empty_is_refused(run: Run, tmp_path: Path) -> None:
     url, target = f"sqlite:///{tmp_path / 'outlive.db'}", DATABASES.borrow(f"{tmp_path}")
     run_on(lambda: open_sqlite(tmp_path / "outlive.db"), fill)
-    run_on(lambda: open_postgres(target), lambda book: book.answer())
+    run_on(lambda: open_postgres(target), lambda harness: harness.answer())
     done = run("copy", "--from", url, "--to", target)
     assert done.exit_code == 2
     assert "not empty" in done.output

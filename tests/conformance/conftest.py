@@ -1,4 +1,4 @@
-"""Which adapters the suites run on: a new database is one more line in each table here."""
+"""The adapters that the suites run on: a new database is one more line in each table here."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from tests.conformance.storages import (
 )
 from tests.support.postgres import DATABASES
 
-HOMES: dict[str, Callable[[Path], Opener]] = {
+STORAGES: dict[str, Callable[[Path], Opener]] = {
     "sqlite": lambda folder: lambda: open_sqlite(folder / "outlive.db"),
     "postgres": lambda folder: lambda: open_postgres(DATABASES.borrow(str(folder))),
 }
-RUN_HOMES: dict[str, Callable[[Path], RunOpener]] = {
+RUN_STORAGES: dict[str, Callable[[Path], RunOpener]] = {
     "sqlite": lambda folder: lambda: open_run(open_sqlite(folder / "outlive.db")),
     "postgres": lambda folder: lambda: open_run(open_postgres(DATABASES.borrow(str(folder)))),
     "memory": lambda folder: open_run_memory,
 }
 
 
-@pytest.fixture(params=list(HOMES))
+@pytest.fixture(params=list(STORAGES))
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
-    return HOMES[request.param](tmp_path)
+    return STORAGES[request.param](tmp_path)
 
 
-@pytest.fixture(params=list(RUN_HOMES))
+@pytest.fixture(params=list(RUN_STORAGES))
 def run_opener(request: pytest.FixtureRequest, tmp_path: Path) -> RunOpener:
-    return RUN_HOMES[request.param](tmp_path)
+    return RUN_STORAGES[request.param](tmp_path)

@@ -1,4 +1,4 @@
-"""The adapters under test: for each database a way to open it, and to look at it from outside its ports."""
+"""The adapters under test: opens each database, and inspects it from outside its ports."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ from outlive.storage.sqlite.threads import SqliteHistory
 
 
 class Inspector(Protocol):
-    """What a suite must see of a database that no port shows."""
+    """Shows a suite what no port shows of a database."""
 
     async def rows(self) -> dict[str, int]:
-        """How many rows each table holds."""
+        """Count the rows of each table."""
         ...
 
     async def contains(self, text: str) -> bool:
-        """Whether any column of any row holds this text."""
+        """Return True if any column of any row holds this text."""
         ...
 
     async def history_ranges(self, position: Position) -> int:
-        """How many indexed ranges of items reading a history takes; that there is nothing else is made sure of."""
+        """Count the indexed ranges of items that a history is read from, and check that nothing else is read."""
         ...
 
     async def work_of(self, act: Callable[[], Awaitable[object]]) -> int:
-        """How much work, in the database's own steps, a write takes."""
+        """Count the work of a write, in the database's own steps."""
         ...
 
     async def update_statistics(self) -> None:
@@ -76,8 +76,8 @@ class Storage(msgspec.Struct, frozen=True):
     inspector: Inspector
 
 
-class RunHome(msgspec.Struct, frozen=True):
-    """The part of a home that a running response needs; memory has no more."""
+class RunStorage(msgspec.Struct, frozen=True):
+    """The part of a storage that a running response uses; memory has no more."""
 
     ledger: RunLedger
     journal: Journal
@@ -85,7 +85,7 @@ class RunHome(msgspec.Struct, frozen=True):
 
 
 Opener: TypeAlias = Callable[[], AbstractAsyncContextManager[Storage]]
-RunOpener: TypeAlias = Callable[[], AbstractAsyncContextManager[RunHome]]
+RunOpener: TypeAlias = Callable[[], AbstractAsyncContextManager[RunStorage]]
 
 
 # -- SQLite
@@ -228,10 +228,10 @@ class PostgresInspector:
             entries = "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes"
             return int(await db.fetchval(tables)) + int(await db.fetchval(entries))
 
-        await self._tell_all()
+        await self._flush_counts()
         before = await self.database.read("count", count)
         await act()
-        await self._tell_all()
+        await self._flush_counts()
         return await self.database.read("count", count) - before
 
     async def update_statistics(self) -> None:
@@ -246,8 +246,8 @@ class PostgresInspector:
         await self.database.write("beat", lambda db: db.execute(sql, worker, 3600.0 if alive else -1.0))
         return True
 
-    async def _tell_all(self) -> None:
-        """Have every connection hand in its counts: it would do so in its own time otherwise."""
+    async def _flush_counts(self) -> None:
+        """Make every connection report its counts now: it would report them later by itself."""
         gate = asyncio.Event()
 
         async def work(db: postgres.Connection) -> None:
@@ -275,8 +275,8 @@ def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 @asynccontextmanager
-async def open_run(opened: AbstractAsyncContextManager[Storage]) -> AsyncIterator[RunHome]:
-    async with opened as home:
+async def open_run(opened: AbstractAsyncContextManager[Storage]) -> AsyncIterator[RunStorage]:
+    async with opened as storage:
 
         async def begin(response_id: str, frames: bytes, count: int) -> Lease:
             admission = Admission(
@@ -289,22 +289,22 @@ async def open_run(opened: AbstractAsyncContextManager[Storage]) -> AsyncIterato
                 count=count,
                 worker="w",
             )
-            admitted = await home.ledger.admit(admission)
+            admitted = await storage.ledger.admit(admission)
             assert admitted.lease is not None
             return admitted.lease
 
-        yield RunHome(home.ledger, home.journal, begin)
+        yield RunStorage(storage.ledger, storage.journal, begin)
 
 
 # -- memory
 
 
 @asynccontextmanager
-async def open_run_memory() -> AsyncIterator[RunHome]:
+async def open_run_memory() -> AsyncIterator[RunStorage]:
     journal = MemoryJournal()
     ledger = MemoryLedger(journal)
 
     async def begin(response_id: str, frames: bytes, count: int) -> Lease:
         return ledger.admit(response_id, frames, count)
 
-    yield RunHome(ledger, journal, begin)
+    yield RunStorage(ledger, journal, begin)

@@ -1,4 +1,4 @@
-"""What a model is given: all ended turns before a place, once each, read as one range per segment."""
+"""History: all ended turns before a position, once each, read as one range per segment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from outlive.core.errors import InvalidRequest, NotFound
-from tests.conformance.scenes import Book, scene
+from tests.conformance.harness import StorageHarness, storage_test
 
 TURNS = 1000
 
@@ -16,120 +16,120 @@ def alternate(*questions: str) -> list[str]:
     return [text for question in questions for text in (question, "answer")]
 
 
-@scene
-async def test_a_first_response_has_no_history(book: Book) -> None:
-    _, admitted = await book.admit("Hi")
-    assert await book.history_of(admitted.position) == []
+@storage_test
+async def test_a_first_response_has_no_history(harness: StorageHarness) -> None:
+    _, admitted = await harness.admit("Hi")
+    assert await harness.history_of(admitted.position) == []
 
 
-@scene
-async def test_the_runs_own_input_is_not_in_its_history(book: Book) -> None:
-    conversation = await book.converse("before")
-    _, admitted = await book.admit("Hi", conversation=conversation)
-    assert await book.history_of(admitted.position) == ["before"]
+@storage_test
+async def test_own_input_is_not_in_the_history(harness: StorageHarness) -> None:
+    conversation = await harness.converse("before")
+    _, admitted = await harness.admit("Hi", conversation=conversation)
+    assert await harness.history_of(admitted.position) == ["before"]
 
 
-@scene
-async def test_a_chain_is_read_oldest_first(book: Book) -> None:
-    one = await book.answer("one")
-    two = await book.answer("two", parent=one)
-    _, admitted = await book.admit("three", parent=two)
-    assert await book.history_of(admitted.position) == alternate("one", "two")
+@storage_test
+async def test_a_chain_is_read_oldest_first(harness: StorageHarness) -> None:
+    one = await harness.answer("one")
+    two = await harness.answer("two", parent=one)
+    _, admitted = await harness.admit("three", parent=two)
+    assert await harness.history_of(admitted.position) == alternate("one", "two")
 
 
-@scene
-async def test_forks_of_forks_have_each_their_own_history(book: Book) -> None:
-    one = await book.answer("one")
-    two = await book.answer("two", parent=one)
-    fork = await book.answer("fork", parent=one)
-    _, of_two = await book.admit("three", parent=two)
-    _, of_fork = await book.admit("fork three", parent=fork)
-    again = await book.answer("again", parent=fork)
-    _, of_again = await book.admit("more", parent=again)
-    assert await book.history_of(of_two.position) == alternate("one", "two")
-    assert await book.history_of(of_fork.position) == alternate("one", "fork")
-    assert await book.history_of(of_again.position) == alternate("one", "fork", "again")
+@storage_test
+async def test_forks_of_forks_each_have_their_own_history(harness: StorageHarness) -> None:
+    one = await harness.answer("one")
+    two = await harness.answer("two", parent=one)
+    fork = await harness.answer("fork", parent=one)
+    _, of_two = await harness.admit("three", parent=two)
+    _, of_fork = await harness.admit("fork three", parent=fork)
+    again = await harness.answer("again", parent=fork)
+    _, of_again = await harness.admit("more", parent=again)
+    assert await harness.history_of(of_two.position) == alternate("one", "two")
+    assert await harness.history_of(of_fork.position) == alternate("one", "fork")
+    assert await harness.history_of(of_again.position) == alternate("one", "fork", "again")
 
 
-@scene
-async def test_a_response_without_input_shares_its_place_in_a_chain_with_nobody(book: Book) -> None:
-    one = await book.answer("one")
-    silent, lease = await book.start(parent=one, items=[])
-    other, other_lease = await book.start("two", parent=one)
-    await book.close(lease, "from nothing")
-    await book.close(other_lease)
-    _, after_silent = await book.admit(parent=silent)
-    _, after_other = await book.admit(parent=other)
-    assert await book.history_of(after_silent.position) == [*alternate("one"), "from nothing"]
-    assert await book.history_of(after_other.position) == alternate("one", "two")
+@storage_test
+async def test_a_response_without_input_gets_a_fork_of_its_own(harness: StorageHarness) -> None:
+    one = await harness.answer("one")
+    silent, lease = await harness.start(parent=one, items=[])
+    other, other_lease = await harness.start("two", parent=one)
+    await harness.close(lease, "from nothing")
+    await harness.close(other_lease)
+    _, after_silent = await harness.admit(parent=silent)
+    _, after_other = await harness.admit(parent=other)
+    assert await harness.history_of(after_silent.position) == [*alternate("one"), "from nothing"]
+    assert await harness.history_of(after_other.position) == alternate("one", "two")
 
 
-@scene
-async def test_a_later_turn_does_not_change_an_earlier_place(book: Book) -> None:
-    conversation = await book.converse("before")
-    _, admitted = await book.admit("one", conversation=conversation)
+@storage_test
+async def test_a_later_turn_does_not_change_the_history_at_an_earlier_position(harness: StorageHarness) -> None:
+    conversation = await harness.converse("before")
+    _, admitted = await harness.admit("one", conversation=conversation)
     assert admitted.lease is not None
-    await book.close(admitted.lease)
-    await book.answer("two", conversation=conversation)
-    assert await book.history_of(admitted.position) == ["before"]
+    await harness.close(admitted.lease)
+    await harness.answer("two", conversation=conversation)
+    assert await harness.history_of(admitted.position) == ["before"]
 
 
-@scene
-async def test_a_deleted_item_is_a_hole_that_history_reads_over(book: Book) -> None:
-    conversation = await book.converse("one", "two", "three")
-    await book.home.conversations.delete_item("ann", conversation, "msg_3")
-    _, admitted = await book.admit("Hi", conversation=conversation)
-    assert await book.history_of(admitted.position) == ["one", "three"]
+@storage_test
+async def test_history_skips_a_deleted_item(harness: StorageHarness) -> None:
+    conversation = await harness.converse("one", "two", "three")
+    await harness.storage.conversations.delete_item("ann", conversation, "msg_3")
+    _, admitted = await harness.admit("Hi", conversation=conversation)
+    assert await harness.history_of(admitted.position) == ["one", "three"]
 
 
-@scene
-async def test_a_failed_turn_is_nobodys_history(book: Book) -> None:
-    conversation = await book.converse("before")
-    await book.answer("Hi", None, conversation=conversation, status="failed")
-    await book.answer("two", conversation=conversation)
-    _, admitted = await book.admit("three", conversation=conversation)
-    assert await book.history_of(admitted.position) == ["before", "two", "answer"]
+@storage_test
+async def test_a_failed_turn_is_in_no_history(harness: StorageHarness) -> None:
+    conversation = await harness.converse("before")
+    await harness.answer("Hi", None, conversation=conversation, status="failed")
+    await harness.answer("two", conversation=conversation)
+    _, admitted = await harness.admit("three", conversation=conversation)
+    assert await harness.history_of(admitted.position) == ["before", "two", "answer"]
 
 
-# -- reading without being stored
+# -- reading for responses that are not stored
 
 
-@scene
-async def test_what_is_not_stored_never_sees_a_turn_that_has_not_ended(book: Book) -> None:
-    conversation = await book.converse("before")
-    _, lease = await book.start("running", conversation=conversation)
-    locate = book.home.history.locate
-    assert await book.history_of(await locate("ann", conversation=conversation, parent=None)) == ["before"]
-    await book.close(lease)
+@storage_test
+async def test_an_unstored_response_never_sees_an_unfinished_turn(harness: StorageHarness) -> None:
+    conversation = await harness.converse("before")
+    _, lease = await harness.start("running", conversation=conversation)
+    locate = harness.storage.history.locate
+    assert await harness.history_of(await locate("ann", conversation=conversation, parent=None)) == ["before"]
+    await harness.close(lease)
     position = await locate("ann", conversation=conversation, parent=None)
-    assert await book.history_of(position) == ["before", "running", "answer"]
+    assert await harness.history_of(position) == ["before", "running", "answer"]
 
 
-@scene
-async def test_what_is_not_stored_reads_a_chain_wherever_it_would_continue_or_fork(book: Book) -> None:
-    one = await book.answer("one")
-    locate = book.home.history.locate
-    assert await book.history_of(await locate("ann", conversation=None, parent=one)) == alternate("one")
-    two = await book.answer("two", parent=one)
-    assert await book.history_of(await locate("ann", conversation=None, parent=one)) == alternate("one")
-    assert await book.history_of(await locate("ann", conversation=None, parent=two)) == alternate("one", "two")
+@storage_test
+async def test_an_unstored_response_reads_a_chain_from_its_end_or_from_a_fork(harness: StorageHarness) -> None:
+    one = await harness.answer("one")
+    locate = harness.storage.history.locate
+    assert await harness.history_of(await locate("ann", conversation=None, parent=one)) == alternate("one")
+    two = await harness.answer("two", parent=one)
+    assert await harness.history_of(await locate("ann", conversation=None, parent=one)) == alternate("one")
+    assert await harness.history_of(await locate("ann", conversation=None, parent=two)) == alternate("one", "two")
     assert await locate("ann", conversation=None, parent=None) is None
 
 
-@scene
-async def test_locating_takes_no_lock_and_writes_nothing(book: Book) -> None:
-    conversation = await book.converse("before")
-    before = await book.home.inspector.rows()
-    await book.home.history.locate("ann", conversation=conversation, parent=None)
-    assert await book.home.inspector.rows() == before
-    await book.admit(conversation=conversation)
+@storage_test
+async def test_locating_takes_no_lock_and_writes_nothing(harness: StorageHarness) -> None:
+    conversation = await harness.converse("before")
+    before = await harness.storage.inspector.rows()
+    await harness.storage.history.locate("ann", conversation=conversation, parent=None)
+    assert await harness.storage.inspector.rows() == before
+    await harness.admit(conversation=conversation)
 
 
-@scene
-async def test_locating_refuses_what_an_admission_refuses(book: Book) -> None:
-    locate = book.home.history.locate
-    running, _ = await book.start()
-    theirs = await book.answer(owner="bob")
+@storage_test
+async def test_locating_refuses_what_an_admission_refuses(harness: StorageHarness) -> None:
+    locate = harness.storage.history.locate
+    running, _ = await harness.start()
+    theirs = await harness.answer(owner="bob")
     with pytest.raises(NotFound):
         await locate("ann", conversation="conv_none", parent=None)
     for parent, code in ((running, "response_not_finished"), (theirs, "previous_response_not_found")):
@@ -138,47 +138,47 @@ async def test_locating_refuses_what_an_admission_refuses(book: Book) -> None:
         assert caught.value.code == code
 
 
-# -- what it costs
+# -- cost
 
 
-@scene
-async def test_a_thousand_turns_are_one_segment_read_by_one_indexed_range(book: Book) -> None:
+@storage_test
+async def test_a_thousand_turns_are_one_segment_read_by_one_indexed_range(harness: StorageHarness) -> None:
     """In a conversation and in a chain alike; and the thousandth turn costs what the hundredth costs."""
-    conversation = await book.converse()
+    conversation = await harness.converse()
     parent: str | None = None
     early, late = range(100, 110), range(TURNS - 10, TURNS)
     prices: dict[int, int] = {}
 
     async def add_turn() -> None:
         nonlocal parent
-        in_chain = book.answer(f"{turn}", parent=parent)
-        parent, _ = await asyncio.gather(in_chain, book.answer(f"{turn}", conversation=conversation))
+        in_chain = harness.answer(f"{turn}", parent=parent)
+        parent, _ = await asyncio.gather(in_chain, harness.answer(f"{turn}", conversation=conversation))
 
     for turn in range(TURNS):
         if turn in (early.start, late.start):
             # Postgres plans by its last count of the tables. If that was of a few rows, some plans scan whole tables
             # until the next count. Its own count comes at any time, so both prices are measured right after one.
-            await book.home.inspector.update_statistics()
+            await harness.storage.inspector.update_statistics()
         if turn in early or turn in late:
-            prices[turn] = await book.home.inspector.work_of(add_turn)
+            prices[turn] = await harness.storage.inspector.work_of(add_turn)
         else:
             await add_turn()
     # Of the lowest: on each connection the first turn after a count includes the work of planning.
     assert min(prices[turn] for turn in late) <= min(prices[turn] for turn in early) * 1.1, prices
 
-    _, in_chain = await book.admit(parent=parent)
-    _, in_conversation = await book.admit(conversation=conversation)
+    _, in_chain = await harness.admit(parent=parent)
+    _, in_conversation = await harness.admit(conversation=conversation)
     for position in (in_chain.position, in_conversation.position):
         assert position is not None
-        assert await book.history_of(position) == alternate(*map(str, range(TURNS)))
-        assert await book.home.inspector.history_ranges(position) == 1
+        assert await harness.history_of(position) == alternate(*map(str, range(TURNS)))
+        assert await harness.storage.inspector.history_ranges(position) == 1
 
 
-@scene
-async def test_only_a_fork_adds_a_segment(book: Book) -> None:
-    one = await book.answer("one")
-    await book.answer("two", parent=one)
-    fork = await book.answer("fork", parent=one)
-    _, admitted = await book.admit(parent=fork)
+@storage_test
+async def test_only_a_fork_adds_a_segment(harness: StorageHarness) -> None:
+    one = await harness.answer("one")
+    await harness.answer("two", parent=one)
+    fork = await harness.answer("fork", parent=one)
+    _, admitted = await harness.admit(parent=fork)
     assert admitted.position is not None
-    assert await book.home.inspector.history_ranges(admitted.position) == 2
+    assert await harness.storage.inspector.history_ranges(admitted.position) == 2

@@ -1,4 +1,4 @@
-"""The journal gives back the very bytes that were written, from any number on, in pages of any size."""
+"""The journal returns exactly the bytes that were written, from any number on, in pages of any size."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from hypothesis import strategies as st
 from outlive.core.errors import NotFound
 from outlive.core.events import split_frames
 from outlive.ports.ledger import Closing, Entry
-from tests.conformance.scenes import Book, entry, frames, run_scene, scene
-from tests.conformance.storages import RunHome, RunOpener
+from tests.conformance.harness import StorageHarness, entry, frames, run_storage_test, storage_test
+from tests.conformance.storages import RunOpener, RunStorage
 
 
-async def write(home: RunHome, response_id: str, batches: list[int], end: bool = False) -> bytes:
-    """A journal of these many events per commit; its bytes."""
-    lease = await home.begin(response_id, frames(0, 2), 2)
+async def write(storage: RunStorage, response_id: str, batches: list[int], end: bool = False) -> bytes:
+    """Write a journal with so many events per commit. Returns its bytes."""
+    lease = await storage.begin(response_id, frames(0, 2), 2)
     first = 2
     for count in batches:
-        await home.ledger.append([entry(lease, first, count)])
+        await storage.ledger.append([entry(lease, first, count)])
         first += count
     written = frames(0, first)
     if end:
         last = frames(first, 1, "response.completed")
-        await home.ledger.close(Closing(Entry(lease, first, 1, 2.0, last), "completed", b"{}", [], keep_turn=True))
+        await storage.ledger.close(Closing(Entry(lease, first, 1, 2.0, last), "completed", b"{}", [], keep_turn=True))
         written += last
     return written
 
 
-async def read_all(home: RunHome, response_id: str, after: int, page: int) -> bytes:
+async def read_all(storage: RunStorage, response_id: str, after: int, page: int) -> bytes:
     parts = []
-    while (batch := await home.journal.read(response_id, after, page)) is not None and batch.frames:
+    while (batch := await storage.journal.read(response_id, after, page)) is not None and batch.frames:
         assert batch.first == after + 1
         assert batch.last - batch.first + 1 == len(split_frames(batch.frames))
         parts.append(batch.frames)
@@ -46,73 +46,73 @@ async def read_all(home: RunHome, response_id: str, after: int, page: int) -> by
     end=st.booleans(),
 )
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_from_any_cursor_in_any_page_size_the_whole_comes_out(
+def test_pages_from_any_cursor_and_of_any_size_give_the_whole_journal(
     run_opener: RunOpener, batches: list[int], cursors: list[tuple[int, int]], end: bool
 ) -> None:
     async def go() -> None:
-        async with run_opener() as home:
+        async with run_opener() as storage:
             response_id = f"resp_{id(batches)}_{asyncio.get_running_loop().time()}"
-            written = split_frames(await write(home, response_id, batches, end))
+            written = split_frames(await write(storage, response_id, batches, end))
             for after, page in cursors:
-                assert await read_all(home, response_id, after, page) == b"".join(written[after + 1 :])
+                assert await read_all(storage, response_id, after, page) == b"".join(written[after + 1 :])
 
     asyncio.run(go())
 
 
-@run_scene
-async def test_a_page_is_about_as_large_as_was_asked_for(home: RunHome) -> None:
-    await write(home, "resp_1", [5] * 40)
-    batch = await home.journal.read("resp_1", -1, 1000)
+@run_storage_test
+async def test_a_page_is_about_as_large_as_requested(storage: RunStorage) -> None:
+    await write(storage, "resp_1", [5] * 40)
+    batch = await storage.journal.read("resp_1", -1, 1000)
     assert batch is not None
     assert 1000 <= len(batch.frames) < 1000 + len(frames(100, 5))
 
 
-@run_scene
-async def test_nothing_new_is_none_while_it_runs(home: RunHome) -> None:
-    await write(home, "resp_1", [3])
-    assert await home.journal.read("resp_1", 4, 1000) is None
-    assert await home.journal.read("resp_1", 400, 1000) is None
+@run_storage_test
+async def test_reading_a_running_response_without_news_returns_none(storage: RunStorage) -> None:
+    await write(storage, "resp_1", [3])
+    assert await storage.journal.read("resp_1", 4, 1000) is None
+    assert await storage.journal.read("resp_1", 400, 1000) is None
 
 
-@run_scene
-async def test_past_the_end_there_is_an_empty_batch(home: RunHome) -> None:
-    await write(home, "resp_1", [3], end=True)
+@run_storage_test
+async def test_reading_past_the_end_returns_an_empty_batch(storage: RunStorage) -> None:
+    await write(storage, "resp_1", [3], end=True)
     for after in (5, 6, 400):
-        batch = await home.journal.read("resp_1", after, 1000)
+        batch = await storage.journal.read("resp_1", after, 1000)
         assert batch is not None
         assert batch.frames == b""
         assert batch.last == after
 
 
-@run_scene
-async def test_an_unknown_response_has_no_journal(home: RunHome) -> None:
+@run_storage_test
+async def test_an_unknown_response_has_no_journal(storage: RunStorage) -> None:
     with pytest.raises(NotFound):
-        await home.journal.read("resp_none", -1, 1000)
+        await storage.journal.read("resp_none", -1, 1000)
 
 
-@run_scene
-async def test_journals_do_not_mix(home: RunHome) -> None:
-    one, two = await write(home, "resp_1", [2, 1]), await write(home, "resp_2", [4])
-    assert await read_all(home, "resp_1", -1, 100) == one
-    assert await read_all(home, "resp_2", -1, 100) == two
+@run_storage_test
+async def test_journals_do_not_mix(storage: RunStorage) -> None:
+    one, two = await write(storage, "resp_1", [2, 1]), await write(storage, "resp_2", [4])
+    assert await read_all(storage, "resp_1", -1, 100) == one
+    assert await read_all(storage, "resp_2", -1, 100) == two
 
 
 # -- several at once
 
 
-@scene
-async def test_several_are_read_as_each_would_be_alone(book: Book) -> None:
+@storage_test
+async def test_reading_several_journals_returns_what_each_alone_returns(harness: StorageHarness) -> None:
     ids = []
     for count in (0, 3, 40):
-        response_id, admitted = await book.admit()
+        response_id, admitted = await harness.admit()
         assert admitted.lease is not None
         if count:
-            await book.ledger.append([entry(admitted.lease, 2, count)])
+            await harness.ledger.append([entry(admitted.lease, 2, count)])
         ids.append(response_id)
-    ended, admitted = await book.admit()
+    ended, admitted = await harness.admit()
     assert admitted.lease is not None
-    await book.close(admitted.lease)
-    journal = book.home.journal
+    await harness.close(admitted.lease)
+    journal = harness.storage.journal
     for after in (-1, 0, 1, 4, 10, 1 << 53):
         for size in (1, 1000, 1 << 20):
             asked = dict.fromkeys([*ids, ended], after)
@@ -121,8 +121,8 @@ async def test_several_are_read_as_each_would_be_alone(book: Book) -> None:
             assert await journal.read_many(asked, size) == expected
 
 
-@scene
-async def test_what_is_gone_is_told_apart_from_what_has_nothing_new(book: Book) -> None:
-    running, _ = await book.admit()
-    assert await book.home.journal.read_many({"resp_none": 3, running: 1}, 1000) == {"resp_none": None}
-    assert await book.home.journal.read_many({}, 1000) == {}
+@storage_test
+async def test_an_erased_journal_differs_from_one_with_nothing_new(harness: StorageHarness) -> None:
+    running, _ = await harness.admit()
+    assert await harness.storage.journal.read_many({"resp_none": 3, running: 1}, 1000) == {"resp_none": None}
+    assert await harness.storage.journal.read_many({}, 1000) == {}

@@ -15,12 +15,12 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multip
 from outlive.core.errors import ConversationLocked, StaleFence
 from outlive.core.events import is_last, split_frames
 from outlive.ports.ledger import Claim, Lease
-from tests.conformance.conftest import HOMES
-from tests.conformance.scenes import STALE, WRITTEN, Book, entry
+from tests.conformance.conftest import STORAGES
+from tests.conformance.harness import STALE, WRITTEN, StorageHarness, entry
 
 
 class Model:
-    """What one response ought to be."""
+    """The expected state of one response."""
 
     def __init__(self, conversation: str | None) -> None:
         self.conversation = conversation
@@ -41,9 +41,9 @@ class Model:
 
 
 class Leases(RuleBasedStateMachine):
-    """Every lease that was ever given out may be used at any time: only the fence decides whether it counts."""
+    """Any lease that was ever issued may be used at any time: only the fence decides whether it is valid."""
 
-    home = ""
+    storage = ""
     leases = Bundle("leases")
     workers = st.sampled_from(["w1", "w2", "w3"])
 
@@ -51,13 +51,13 @@ class Leases(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.folder = tempfile.TemporaryDirectory()
-        self.opened = HOMES[self.home](Path(self.folder.name))()
-        self.book = Book(self.run(self.opened.__aenter__()))
+        self.opened = STORAGES[self.storage](Path(self.folder.name))()
+        self.harness = StorageHarness(self.run(self.opened.__aenter__()))
         self.models: dict[str, Model] = {}
         self.alive: set[str] = set()
-        # Where no hearts beat, nobody but whoever asks can be alive: at start everybody else is dead.
-        self.has_hearts = self.run(self.book.home.inspector.set_alive("nobody", False))
-        self.conversation = self.run(self.book.converse())
+        # Without heartbeats only the asking worker can be alive: at start all others are dead.
+        self.has_heartbeats = self.run(self.harness.storage.inspector.set_alive("nobody", False))
+        self.conversation = self.run(self.harness.converse())
 
     def teardown(self) -> None:
         self.run(self.opened.__aexit__(None, None, None))
@@ -71,14 +71,14 @@ class Leases(RuleBasedStateMachine):
         model = self.models[lease.response_id]
         return model.status is None and model.fence == lease.fence
 
-    # -- what may happen
+    # -- rules
 
     @rule(target=leases, worker=st.none() | workers, converses=st.booleans())
     def admit(self, worker: str | None, converses: bool) -> Any:
         conversation = self.conversation if converses else None
         locked = converses and any(m.conversation and m.status is None for m in self.models.values())
         try:
-            work = self.book.admit(worker=worker, conversation=conversation)
+            work = self.harness.admit(worker=worker, conversation=conversation)
             response_id, admitted = self.run(work)
         except ConversationLocked:
             assert locked
@@ -95,7 +95,7 @@ class Leases(RuleBasedStateMachine):
     @rule(target=leases, worker=workers, limit=st.integers(1, 3))
     def claim(self, worker: str, limit: int) -> Any:
         waiting = [key for key, model in self.models.items() if model.status is None and not model.held]
-        claims: list[Claim] = self.run(self.book.claim(limit, worker=worker))
+        claims: list[Claim] = self.run(self.harness.claim(limit, worker=worker))
         assert [claim.lease.response_id for claim in claims] == waiting[:limit]
         for claim in claims:
             model = self.models[claim.lease.response_id]
@@ -104,8 +104,8 @@ class Leases(RuleBasedStateMachine):
         return multiple(*(claim.lease for claim in claims))
 
     @rule(target=leases, lease=leases, worker=workers)
-    def seize(self, lease: Lease, worker: str) -> Any:
-        claim = self.run(self.book.ledger.take_over(lease.response_id, worker))
+    def take_over(self, lease: Lease, worker: str) -> Any:
+        claim = self.run(self.harness.ledger.take_over(lease.response_id, worker))
         model = self.models[lease.response_id]
         if model.status is not None:
             assert claim is None
@@ -118,7 +118,7 @@ class Leases(RuleBasedStateMachine):
     @rule(some=st.lists(leases, max_size=4, unique_by=lambda lease: lease.response_id), count=st.integers(1, 3))
     def append(self, some: list[Lease], count: int) -> None:
         entries = [entry(lease, self.models[lease.response_id].events, count) for lease in some]
-        kept = self.run(self.book.ledger.append(entries)) if entries else []
+        kept = self.run(self.harness.ledger.append(entries)) if entries else []
         assert kept == [WRITTEN if self.is_current(lease) else STALE for lease in some]
         for lease, ok in zip(some, kept, strict=True):
             self.models[lease.response_id].events += count if ok is WRITTEN else 0
@@ -127,7 +127,7 @@ class Leases(RuleBasedStateMachine):
     def close(self, lease: Lease, status: Any) -> None:
         model, current = self.models[lease.response_id], self.is_current(lease)
         try:
-            self.run(self.book.close(lease, status=status, first=model.events))
+            self.run(self.harness.close(lease, status=status, first=model.events))
         except StaleFence:
             assert not current
             return
@@ -135,60 +135,60 @@ class Leases(RuleBasedStateMachine):
         model.status, model.events = status, model.events + 1
 
     @rule(lease=leases)
-    def hand_back(self, lease: Lease) -> None:
+    def release(self, lease: Lease) -> None:
         current = self.is_current(lease)
-        self.run(self.book.ledger.release_leases([lease]))
+        self.run(self.harness.ledger.release_leases([lease]))
         if current:
             model = self.models[lease.response_id]
             model.holder, model.attempts = None, max(model.attempts - 1, 0)
 
     @rule(worker=workers, alive=st.booleans())
     def beat(self, worker: str, alive: bool) -> None:
-        """A heart beats, or has not for longer than its lease: alone, that changes nothing."""
-        self.run(self.book.home.inspector.set_alive(worker, alive))
+        """A heartbeat becomes valid or expires: that alone changes no lease."""
+        self.run(self.harness.storage.inspector.set_alive(worker, alive))
         self.alive = self.alive | {worker} if alive else self.alive - {worker}
 
     @rule()
     def free(self) -> None:
-        """What dead workers held is for anyone; their old leases count until somebody has taken it."""
-        alive = self.alive if self.has_hearts else set()
+        """Responses of dead workers are queued; their old leases stay valid until another worker claims them."""
+        alive = self.alive if self.has_heartbeats else set()
         lost = [each for each in self.models.values() if each.status is None and each.held and each.holder not in alive]
-        assert self.run(self.book.ledger.free_dead_leases()) == len(lost)
+        assert self.run(self.harness.ledger.free_dead_leases()) == len(lost)
         for model in lost:
             model.holder = None
 
     @rule(worker=workers, some=st.lists(leases, max_size=4, unique_by=lambda lease: lease.response_id))
     def confirm(self, worker: str, some: list[Lease]) -> None:
-        """A worker that seemed to be dead keeps what nobody has taken meanwhile, and learns what it has lost."""
+        """A worker that seemed dead keeps the leases that were not claimed meanwhile, and learns which it has lost."""
         models = [self.models[lease.response_id] for lease in some]
         ours = [
             self.is_current(lease) and model.holder in (worker, None) for lease, model in zip(some, models, strict=True)
         ]
-        assert self.run(self.book.ledger.confirm_leases(worker, some)) == ours
+        assert self.run(self.harness.ledger.confirm_leases(worker, some)) == ours
         for model, is_ours in zip(models, ours, strict=True):
             model.holder = worker if is_ours else model.holder
 
-    # -- what must hold
+    # -- invariants
 
     @invariant()
     def the_waiting_are_counted(self) -> None:
         waiting = sum(model.status is None and not model.held for model in self.models.values())
-        assert self.run(self.book.ledger.count_queued()).get("ann", 0) == waiting
+        assert self.run(self.harness.ledger.count_queued()).get("ann", 0) == waiting
 
     @invariant()
     def journals_and_statuses_are_the_models(self) -> None:
         for response_id, model in self.models.items():
-            frames = self.run(self.book.events(response_id))
+            frames = self.run(self.harness.events(response_id))
             assert len(split_frames(frames)) == model.events
             assert is_last(frames) == (model.status is not None)
-            status = self.run(self.book.home.catalog.status("ann", response_id))
+            status = self.run(self.harness.storage.catalog.status("ann", response_id))
             assert status == (model.status or status)
             assert (status in ("queued", "in_progress")) == (model.status is None)
 
 
-@pytest.mark.parametrize("home", list(HOMES))
-def test_no_order_of_events_breaks_the_lease_protocol(home: str) -> None:
-    machine: Any = type("LeasesAt", (Leases,), {"home": home})
+@pytest.mark.parametrize("storage", list(STORAGES))
+def test_no_order_of_events_breaks_the_lease_protocol(storage: str) -> None:
+    machine: Any = type("LeasesAt", (Leases,), {"storage": storage})
     case = machine.TestCase
     case.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
     case().runTest()

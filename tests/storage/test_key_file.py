@@ -1,4 +1,4 @@
-"""The key beside the database: made when it is first needed, for one user's eyes, and the same ever after."""
+"""The key file beside the database: made when it is first needed, readable by one user, and never changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from outlive.core.errors import BrokenSeal, StorageUnavailable
 from outlive.storage.seal import KeyFileSeal, read_or_make
 
 
-def test_nothing_is_written_before_there_is_something_to_seal(tmp_path: Path) -> None:
+def test_no_key_file_is_written_before_the_first_seal(tmp_path: Path) -> None:
     seal = KeyFileSeal(tmp_path / "outlive.db.key")
     assert list(tmp_path.iterdir()) == []
     sealed = seal.close(b"canary", "for a test")
@@ -27,7 +27,7 @@ def test_another_key_opens_nothing(tmp_path: Path) -> None:
         KeyFileSeal(tmp_path / "two").open(sealed, "for a test")
 
 
-def test_a_key_stays_and_an_empty_file_is_none(tmp_path: Path) -> None:
+def test_a_key_file_is_kept_and_an_empty_one_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(b"")
     key = read_or_make(path)
@@ -35,6 +35,6 @@ def test_a_key_stays_and_an_empty_file_is_none(tmp_path: Path) -> None:
     assert read_or_make(path) == key
 
 
-def test_a_folder_that_cannot_be_written_is_the_storages_fault(tmp_path: Path) -> None:
+def test_an_unwritable_folder_raises_storage_unavailable(tmp_path: Path) -> None:
     with pytest.raises(StorageUnavailable):
         KeyFileSeal(tmp_path / "nowhere" / "key").close(b"x", "y")

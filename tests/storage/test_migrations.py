@@ -1,4 +1,4 @@
-"""A file that an older Outlive wrote is brought up to date, with the runs that were under way in it."""
+"""A file of an older Outlive is migrated, with the runs that were under way in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = resources.files("outlive.storage.sqlite").joinpath("migrations")
 
 
 def old_file(path: Path, version: int) -> sqlite3.Connection:
-    """A database as it was at a schema version."""
+    """Make a database of an older schema version."""
     db = sqlite3.connect(path, isolation_level=None)
     for file in sorted(FOLDER.iterdir(), key=lambda file: file.name):
         if int(file.name[:4]) <= version:
@@ -25,7 +25,9 @@ def old_file(path: Path, version: int) -> sqlite3.Connection:
 
 
 @pytest.mark.parametrize(("resumed_at", "notes"), [("[]", "{}"), ("[4,9]", '{"joints":[4,9]}')])
-def test_the_joints_of_runs_under_way_become_notes(tmp_path: Path, resumed_at: str, notes: str) -> None:
+def test_resumption_points_of_running_responses_move_into_the_checkpoint(
+    tmp_path: Path, resumed_at: str, notes: str
+) -> None:
     db = old_file(tmp_path / "old.db", 1)
     db.execute("INSERT INTO leases VALUES (1, 'ann', 0, NULL, 1, 1, ?)", (resumed_at,))
     connection._migrate(db, "old.db")

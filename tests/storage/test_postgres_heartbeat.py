@@ -1,4 +1,4 @@
-"""The heart on Postgres: whose beats stop loses its leases, and nobody else."""
+"""The heartbeat on Postgres: a worker whose beats stop loses its leases, and no other worker does."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from outlive.storage.postgres import heartbeat as hearts
+from outlive.storage.postgres import heartbeat as heartbeats
 from outlive.storage.postgres.heartbeat import PostgresHeartbeat
-from tests.conformance.scenes import Book
+from tests.conformance.harness import StorageHarness
 from tests.conformance.storages import Storage, open_postgres
 from tests.support.postgres import DATABASES
 from tests.support.proxy import Proxy
@@ -17,12 +17,12 @@ from tests.support.proxy import Proxy
 PATIENCE = 15.0
 
 
-def play(test: Callable[[Storage, str], Awaitable[None]]) -> Callable[[], None]:
+def heartbeat_test(test: Callable[[Storage, str], Awaitable[None]]) -> Callable[[], None]:
     def run() -> None:
         async def go() -> None:
             url = DATABASES.borrow(test.__name__)
-            async with asyncio.timeout(30), open_postgres(url) as home:
-                await test(home, url)
+            async with asyncio.timeout(30), open_postgres(url) as storage:
+                await test(storage, url)
 
         asyncio.run(go())
 
@@ -30,77 +30,77 @@ def play(test: Callable[[Storage, str], Awaitable[None]]) -> Callable[[], None]:
     return run
 
 
-async def wait_until_freed(home: Storage) -> None:
+async def wait_until_freed(storage: Storage) -> None:
     async with asyncio.timeout(PATIENCE):
-        while not await home.ledger.free_dead_leases():
+        while not await storage.ledger.free_dead_leases():
             await asyncio.sleep(0.05)
 
 
-@play
-async def test_leases_of_a_worker_that_lives_are_not_freed(home: Storage, url: str) -> None:
-    heart = PostgresHeartbeat(url, "alive", 1.0)
-    await heart.start()
-    book = Book(home)
-    await book.start(worker="alive")
-    await book.start(worker="never began")
-    assert await home.ledger.free_dead_leases() == 1
-    await asyncio.sleep(1.5)  # longer than one beat holds
-    assert await home.ledger.free_dead_leases() == 0
-    await heart.stop()
-    assert await home.ledger.free_dead_leases() == 1  # at once, without waiting for its last beat to run out
+@heartbeat_test
+async def test_leases_of_a_live_worker_are_not_freed(storage: Storage, url: str) -> None:
+    heartbeat = PostgresHeartbeat(url, "alive", 1.0)
+    await heartbeat.start()
+    harness = StorageHarness(storage)
+    await harness.start(worker="alive")
+    await harness.start(worker="never began")
+    assert await storage.ledger.free_dead_leases() == 1
+    await asyncio.sleep(1.5)  # longer than one beat is valid
+    assert await storage.ledger.free_dead_leases() == 0
+    await heartbeat.stop()
+    assert await storage.ledger.free_dead_leases() == 1  # at once, before its last beat expires
 
 
-@play
-async def test_a_worker_that_is_cut_off_is_dead_once_its_last_beat_has_run_out(home: Storage, url: str) -> None:
+@heartbeat_test
+async def test_a_cut_off_worker_counts_as_dead_once_its_last_beat_expires(storage: Storage, url: str) -> None:
     with Proxy(DATABASES.server.port) as proxy:
-        heart = PostgresHeartbeat(proxy.redirect(url), "cut off", 1.0)
-        await heart.start()
-        _, lease = await Book(home).start(worker="cut off")
+        heartbeat = PostgresHeartbeat(url.replace(f":{DATABASES.server.port}/", f":{proxy.port}/"), "cut off", 1.0)
+        await heartbeat.start()
+        _, lease = await StorageHarness(storage).start(worker="cut off")
         proxy.block()
-        assert await home.ledger.free_dead_leases() == 0
-        await wait_until_freed(home)
+        assert await storage.ledger.free_dead_leases() == 0
+        await wait_until_freed(storage)
         proxy.unblock()
         async with asyncio.timeout(PATIENCE):
-            while not await home.catalog.status("ann", lease.response_id):
+            while not await storage.catalog.status("ann", lease.response_id):
                 pass
-            # It beats again; what nobody has claimed meanwhile can be its own again.
-            assert await home.ledger.confirm_leases("cut off", [lease]) == [True]
-            while await home.ledger.free_dead_leases():
-                await home.ledger.confirm_leases("cut off", [lease])
+            # It beats again, and gets back the leases that were not claimed meanwhile.
+            assert await storage.ledger.confirm_leases("cut off", [lease]) == [True]
+            while await storage.ledger.free_dead_leases():
+                await storage.ledger.confirm_leases("cut off", [lease])
                 await asyncio.sleep(0.1)
-        await heart.stop()
+        await heartbeat.stop()
 
 
-@play
-async def test_a_loop_that_hangs_loses_its_leases_though_the_heart_could_beat(home: Storage, url: str) -> None:
+@heartbeat_test
+async def test_a_hung_loop_loses_its_leases_though_its_heartbeat_thread_runs(storage: Storage, url: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hearts, "HUNG_SECONDS", 1.0)
-        heart = PostgresHeartbeat(url, "hung", 1.0)
-        await heart.start()
-        await Book(home).start(worker="hung")
+        patch.setattr(heartbeats, "HUNG_SECONDS", 1.0)
+        heartbeat = PostgresHeartbeat(url, "hung", 1.0)
+        await heartbeat.start()
+        await StorageHarness(storage).start(worker="hung")
         for _ in range(15):
-            heart.tick()
+            heartbeat.tick()
             await asyncio.sleep(0.1)
-        assert await home.ledger.free_dead_leases() == 0
-        await wait_until_freed(home)
-        heart.tick()
-        await Book(home).home.ledger.claim("hung", 1, frozenset())
+        assert await storage.ledger.free_dead_leases() == 0
+        await wait_until_freed(storage)
+        heartbeat.tick()
+        await StorageHarness(storage).storage.ledger.claim("hung", 1, frozenset())
         async with asyncio.timeout(PATIENCE):
-            while await home.ledger.free_dead_leases():
-                heart.tick()
-                await home.ledger.claim("hung", 1, frozenset())
+            while await storage.ledger.free_dead_leases():
+                heartbeat.tick()
+                await storage.ledger.claim("hung", 1, frozenset())
                 await asyncio.sleep(0.1)
-        await heart.stop()
+        await heartbeat.stop()
 
 
-@play
-async def test_a_worker_begins_once_its_heart_has_beaten(home: Storage, url: str) -> None:
+@heartbeat_test
+async def test_starting_a_heartbeat_waits_for_the_first_beat(storage: Storage, url: str) -> None:
     with Proxy(DATABASES.server.port) as proxy:
         proxy.block()
-        heart = PostgresHeartbeat(proxy.redirect(url), "late", 1.0)
-        starting = asyncio.create_task(heart.start())
+        heartbeat = PostgresHeartbeat(url.replace(f":{DATABASES.server.port}/", f":{proxy.port}/"), "late", 1.0)
+        starting = asyncio.create_task(heartbeat.start())
         done, _ = await asyncio.wait([starting], timeout=0.3)
         assert not done
         proxy.unblock()
         await starting
-        await heart.stop()
+        await heartbeat.stop()

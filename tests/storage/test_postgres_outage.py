@@ -1,4 +1,4 @@
-"""A Postgres that restarts, crashes, or hands over to its standby: nothing that was acknowledged is lost or doubled."""
+"""A Postgres that restarts, crashes, or fails over: nothing that was acknowledged is lost or doubled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import split_frames
 from outlive.ports.ledger import Lease
-from tests.conformance.scenes import WRITTEN, Book, entry, frames
+from tests.conformance.harness import WRITTEN, StorageHarness, entry, frames
 from tests.conformance.storages import open_postgres
 from tests.support.postgres import PostgresServer
 
@@ -21,19 +21,19 @@ EVENTS = 120
 
 @pytest.fixture
 def clusters() -> Iterator[list[PostgresServer]]:
-    """Those in it are removed in the end."""
+    """Remove the clusters of a test at its end."""
     made: list[PostgresServer] = []
     yield made
     for cluster in made:
         cluster.remove()
 
 
-async def write_on(book: Book, lease: Lease, reached: list[int]) -> None:
-    """Append number after number, each again until it is acknowledged; then close."""
+async def write_on(harness: StorageHarness, lease: Lease, reached: list[int]) -> None:
+    """Append one number after the other, each until it is acknowledged; then close."""
     for number in range(2, EVENTS):
         while True:
             try:
-                (kept,) = await book.ledger.append([entry(lease, number)])
+                (kept,) = await harness.ledger.append([entry(lease, number)])
                 assert kept is WRITTEN
                 break
             except StorageUnavailable:
@@ -42,21 +42,21 @@ async def write_on(book: Book, lease: Lease, reached: list[int]) -> None:
 
 
 async def survive(url: str, break_it: Callable[[], None]) -> None:
-    """Write while it breaks; then every journal must be whole."""
-    async with open_postgres(url) as home:
-        book = Book(home)
-        started = [await book.start() for _ in range(RESPONSES)]
+    """Write during an outage; then check that every journal is complete."""
+    async with open_postgres(url) as storage:
+        harness = StorageHarness(storage)
+        started = [await harness.start() for _ in range(RESPONSES)]
         reached = [0]
-        writing = [asyncio.create_task(write_on(book, lease, reached)) for _, lease in started]
+        writing = [asyncio.create_task(write_on(harness, lease, reached)) for _, lease in started]
         while reached[0] < RESPONSES * 20:
             await asyncio.sleep(0.01)
         await asyncio.to_thread(break_it)
         await asyncio.gather(*writing)
         for response_id, lease in started:
-            events = split_frames(await book.events(response_id))
+            events = split_frames(await harness.events(response_id))
             assert b"".join(events[2:]) == frames(2, EVENTS - 2)
-            await book.close(lease, first=EVENTS)
-        await book.answer("after")
+            await harness.close(lease, first=EVENTS)
+        await harness.answer("after")
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])

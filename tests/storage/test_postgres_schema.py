@@ -1,4 +1,4 @@
-"""The schema on Postgres: made once, however many nodes start, and never used by a program that is too old for it."""
+"""The schema on Postgres: created once by any number of nodes, and never used by an older program."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from outlive.core.errors import SettingsError
 from outlive.storage.postgres import connection as postgres
 from outlive.storage.postgres import schema
 from outlive.storage.queries import SCHEMA_VERSION
-from tests.conformance.scenes import WRITTEN, Book, entry
+from tests.conformance.harness import WRITTEN, StorageHarness, entry
 from tests.conformance.storages import open_postgres
 from tests.support.postgres import DATABASES
 
 
 @pytest.fixture
 def empty() -> Iterator[str]:
-    """The URL of a database with nothing in it."""
+    """Yield the URL of an empty database."""
     DATABASES.server.sql("CREATE DATABASE bare")
     yield DATABASES.server.url("bare")
     DATABASES.server.sql("DROP DATABASE bare WITH (FORCE)")
@@ -34,7 +34,7 @@ async def query(url: str, statement: str) -> list[Any]:
         await connection.close()
 
 
-def test_nodes_that_start_at_once_make_the_schema_once(empty: str) -> None:
+def test_nodes_that_start_together_create_the_schema_once(empty: str) -> None:
     async def go() -> None:
         changes = await asyncio.gather(*(postgres.migrate_database(empty) for _ in range(6)))
         assert sorted(changes)[0] == (0, SCHEMA_VERSION)
@@ -56,28 +56,28 @@ def test_an_older_program_refuses_a_newer_schema(empty: str) -> None:
     asyncio.run(go())
 
 
-def test_a_node_that_runs_goes_on_while_the_schema_is_brought_up_to_date(empty: str) -> None:
-    """What a later version adds: columns, tables, and functions of its own."""
+def test_a_running_node_keeps_working_during_a_migration(empty: str) -> None:
+    """A later version adds columns, tables, and functions of its own."""
 
     async def go() -> None:
-        async with open_postgres(empty) as home:
-            book = Book(home)
-            response_id, lease = await book.start()
+        async with open_postgres(empty) as storage:
+            harness = StorageHarness(storage)
+            response_id, lease = await harness.start()
             await query(empty, "ALTER TABLE responses ADD COLUMN later text")
             await query(empty, "ALTER TABLE leases ADD COLUMN later text NOT NULL DEFAULT ''")
             await query(empty, "CREATE SCHEMA outlive_functions_later")
             await query(empty, "UPDATE schema SET version = version + 1 RETURNING version")
-            assert await home.ledger.append([entry(lease, 2)]) == [WRITTEN]
-            await book.close(lease, first=3)
-            await book.answer("another")
-            await book.admit(worker=None)
-            assert len(await book.claim()) == 1
-            assert (await home.catalog.response("ann", response_id)).status == "completed"
+            assert await storage.ledger.append([entry(lease, 2)]) == [WRITTEN]
+            await harness.close(lease, first=3)
+            await harness.answer("another")
+            await harness.admit(worker=None)
+            assert len(await harness.claim()) == 1
+            assert (await storage.catalog.response("ann", response_id)).status == "completed"
 
     asyncio.run(go())
 
 
-def test_a_migration_waits_for_a_node_that_is_at_it(empty: str) -> None:
+def test_a_migration_waits_for_the_migration_of_another_node(empty: str) -> None:
     async def go() -> None:
         await postgres.migrate_database(empty)
         await query(empty, "UPDATE schema SET version = version - 1 RETURNING version")
@@ -103,7 +103,7 @@ def test_an_encoding_that_cannot_hold_everything_is_refused() -> None:
         asyncio.run(postgres.migrate_database(cluster.url("latin")))
 
 
-def test_what_cannot_be_reached_is_said_in_a_sentence() -> None:
+def test_an_unreachable_database_raises_settings_error() -> None:
     with pytest.raises(SettingsError, match="cannot be reached"):
         asyncio.run(postgres.migrate_database("postgresql://nobody@127.0.0.1:1/none"))
 

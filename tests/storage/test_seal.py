@@ -1,4 +1,4 @@
-"""What is sealed can be opened by whoever has the secret, for the same purpose, and only whole."""
+"""Sealed content opens with its secret alone, for the same purpose, and only unchanged."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ SEAL = SecretSeal([b"a secret"])
 
 
 @given(st.binary(max_size=200), st.text(max_size=20))
-def test_what_is_closed_opens_again(content: bytes, purpose: str) -> None:
+def test_sealed_content_opens_again(content: bytes, purpose: str) -> None:
     sealed = SEAL.close(content, purpose)
     assert SecretSeal([b"a secret"]).open(sealed, purpose) == content
 
 
-def test_the_content_does_not_show_and_no_two_seals_are_alike() -> None:
+def test_a_seal_hides_its_content_and_is_never_the_same_twice() -> None:
     sealed = SEAL.close(b"the canary sings", "")
     assert b"canary" not in sealed
     assert sealed != SEAL.close(b"the canary sings", "")
 
 
 @given(st.data())
-def test_what_was_changed_does_not_open(data: st.DataObject) -> None:
+def test_changed_content_does_not_open(data: st.DataObject) -> None:
     sealed = bytearray(SEAL.close(b"content", "ann"))
     at = data.draw(st.integers(0, len(sealed) - 1))
     sealed[at] ^= data.draw(st.integers(1, 255))
@@ -34,17 +34,17 @@ def test_what_was_changed_does_not_open(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("sealed", [b"", b"short", b"x" * 12, b"x" * 100])
-def test_what_nobody_sealed_does_not_open(sealed: bytes) -> None:
+def test_unsealed_content_does_not_open(sealed: bytes) -> None:
     with pytest.raises(BrokenSeal):
         SEAL.open(sealed, "ann")
 
 
-def test_another_purpose_does_not_open_it() -> None:
+def test_a_seal_does_not_open_for_another_purpose() -> None:
     with pytest.raises(BrokenSeal):
         SEAL.open(SEAL.close(b"content", "compaction of ann"), "compaction of bob")
 
 
-def test_an_older_secret_still_opens_but_does_not_close() -> None:
+def test_an_older_secret_opens_but_does_not_close() -> None:
     both = SecretSeal([b"new", b"a secret"])
     assert both.open(SEAL.close(b"content", ""), "") == b"content"
     with pytest.raises(BrokenSeal):

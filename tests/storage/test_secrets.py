@@ -1,4 +1,4 @@
-"""Secrets of the server's own making are drawn once and stay."""
+"""The server's own secrets are drawn once and stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large inputs on SQLite: written ahead in pieces, read back whole, and forgotten without a trace."""
+"""Large inputs on SQLite: staged in pieces, read back whole, and erased without a trace."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from outlive.storage.sqlite.threads import SqliteHistory
 from tests.support.scripting import CountingIds
 
 IDS = CountingIds()
-CANARY = "canary-in-the-stash"
+CANARY = "canary-in-staging"
 
 
 def large_input() -> list[Json]:
-    """Items that begin and end within pieces, and one that spans several."""
+    """Make items that begin and end within pieces, and one that spans several."""
     texts = [CANARY, "x" * (PIECE_BYTES - 200), CANARY + "y" * (3 * PIECE_BYTES) + CANARY, "ü" * 1000, CANARY]
     return [{"role": "user", "content": text} for text in texts]
 
@@ -64,11 +64,11 @@ async def count(database: SqliteDatabase, table: str) -> int:
     return rows
 
 
-def play(path: Path, scene: Callable[[SqliteDatabase], Awaitable[None]]) -> None:
+def run(path: Path, test: Callable[[SqliteDatabase], Awaitable[None]]) -> None:
     async def go() -> None:
-        database = SqliteDatabase(str(path / "stash.db"))
+        database = SqliteDatabase(str(path / "staging.db"))
         try:
-            await scene(database)
+            await test(database)
         finally:
             await database.close()
 
@@ -80,7 +80,7 @@ def found_on_disk(path: Path) -> bool:
 
 
 def test_a_large_input_is_read_back_whole(tmp_path: Path) -> None:
-    async def scene(database: SqliteDatabase) -> None:
+    async def test(database: SqliteDatabase) -> None:
         admitted, given = await admit(database, "resp_1")
         assert admitted.position is not None
         page = await SqlCatalog(database).input_items("local", "resp_1", Paging(order="asc"))
@@ -88,11 +88,11 @@ def test_a_large_input_is_read_back_whole(tmp_path: Path) -> None:
         assert await SqliteHistory(database).before(type(admitted.position)(admitted.position.thread, 99)) == given
         assert (await SqliteLedger(database).take_over("resp_1", "other")).request.input == given  # type: ignore[union-attr]
 
-    play(tmp_path, scene)
+    run(tmp_path, test)
 
 
 def test_a_refused_large_request_leaves_nothing_behind(tmp_path: Path) -> None:
-    async def scene(database: SqliteDatabase) -> None:
+    async def test(database: SqliteDatabase) -> None:
         await SqliteConversations(database).create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
         await admit(database, "resp_1", "conv_1")
         pieces = await count(database, "stash")
@@ -100,11 +100,11 @@ def test_a_refused_large_request_leaves_nothing_behind(tmp_path: Path) -> None:
             await admit(database, "resp_2", "conv_1")
         assert await count(database, "stash") == pieces
 
-    play(tmp_path, scene)
+    run(tmp_path, test)
 
 
-def test_pieces_of_a_request_that_a_crash_kept_from_being_accepted_go_at_the_next_start(tmp_path: Path) -> None:
-    async def scene(database: SqliteDatabase) -> None:
+def test_pieces_of_a_request_not_accepted_before_a_crash_are_dropped_at_start(tmp_path: Path) -> None:
+    async def test(database: SqliteDatabase) -> None:
         await admit(database, "resp_1")
         kept = await count(database, "stash")
         await database.write(
@@ -113,11 +113,11 @@ def test_pieces_of_a_request_that_a_crash_kept_from_being_accepted_go_at_the_nex
         await SqliteLedger(database).free_dead_leases()
         assert await count(database, "stash") == kept
 
-    play(tmp_path, scene)
+    run(tmp_path, test)
 
 
-def test_a_deleted_response_takes_its_pieces_with_it(tmp_path: Path) -> None:
-    async def scene(database: SqliteDatabase) -> None:
+def test_a_deleted_response_erases_its_staged_pieces(tmp_path: Path) -> None:
+    async def test(database: SqliteDatabase) -> None:
         admitted, _ = await admit(database, "resp_1")
         await close(database, admitted)
         await SqliteLedger(database).delete("local", "resp_1")
@@ -127,11 +127,11 @@ def test_a_deleted_response_takes_its_pieces_with_it(tmp_path: Path) -> None:
         assert await count(database, "stash") == await count(database, "holders") == 0
         assert not found_on_disk(tmp_path)
 
-    play(tmp_path, scene)
+    run(tmp_path, test)
 
 
-def test_a_deleted_conversation_takes_the_pieces_of_forgotten_responses_with_it(tmp_path: Path) -> None:
-    async def scene(database: SqliteDatabase) -> None:
+def test_a_deleted_conversation_erases_the_pieces_of_erased_responses(tmp_path: Path) -> None:
+    async def test(database: SqliteDatabase) -> None:
         conversations, keeper = SqliteConversations(database), SqliteRetention(database)
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
         admitted, given = await admit(database, "resp_1", "conv_1")
@@ -146,11 +146,11 @@ def test_a_deleted_conversation_takes_the_pieces_of_forgotten_responses_with_it(
         assert await count(database, "stash") == 0
         assert not found_on_disk(tmp_path)
 
-    play(tmp_path, scene)
+    run(tmp_path, test)
 
 
-def test_large_items_put_into_a_conversation_are_read_back_whole_and_go_with_it(tmp_path: Path) -> None:
-    async def scene(database: SqliteDatabase) -> None:
+def test_large_items_of_a_conversation_are_read_back_whole_and_erased_with_it(tmp_path: Path) -> None:
+    async def test(database: SqliteDatabase) -> None:
         conversations, keeper = SqliteConversations(database), SqliteRetention(database)
         given = parse_items(large_input(), "items", IDS, Limits())
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, given[:2], 1.0, None, large=True)
@@ -164,11 +164,11 @@ def test_large_items_put_into_a_conversation_are_read_back_whole_and_go_with_it(
         assert await count(database, "stash") == await count(database, "holders") == 0
         assert not found_on_disk(tmp_path)
 
-    play(tmp_path, scene)
+    run(tmp_path, test)
 
 
-def test_large_items_that_are_there_already_leave_no_second_copy(tmp_path: Path) -> None:
-    async def scene(database: SqliteDatabase) -> None:
+def test_repeated_large_items_leave_no_second_copy(tmp_path: Path) -> None:
+    async def test(database: SqliteDatabase) -> None:
         conversations = SqliteConversations(database)
         given = parse_items(large_input(), "items", IDS, Limits())
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, given, 1.0, None, large=True)
@@ -176,11 +176,11 @@ def test_large_items_that_are_there_already_leave_no_second_copy(tmp_path: Path)
         assert await conversations.add_items("local", "conv_1", given, 1.0, None, large=True) == given
         assert await count(database, "stash") == pieces
 
-    play(tmp_path, scene)
+    run(tmp_path, test)
 
 
-def test_one_deleted_item_is_blanked_out_and_the_others_stay(tmp_path: Path) -> None:
-    async def scene(database: SqliteDatabase) -> None:
+def test_a_deleted_staged_item_is_zeroed_and_the_others_stay(tmp_path: Path) -> None:
+    async def test(database: SqliteDatabase) -> None:
         conversations, keeper = SqliteConversations(database), SqliteRetention(database)
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
         admitted, given = await admit(database, "resp_1", "conv_1")
@@ -192,4 +192,4 @@ def test_one_deleted_item_is_blanked_out_and_the_others_stay(tmp_path: Path) -> 
         await keeper.scrub()
         assert not found_on_disk(tmp_path)
 
-    play(tmp_path, scene)
+    run(tmp_path, test)

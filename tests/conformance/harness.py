@@ -1,4 +1,4 @@
-"""Scenes: a suite's tests are coroutines on an open home, and a book keeps their ids and their time."""
+"""The harness of the suites: tests are coroutines on an open storage, with ids and times of the harness."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from outlive.core.events import Draft, Json, number
 from outlive.core.requests.create import CreateResponse, header
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Admission, Admitted, AppendResult, Claim, Closing, Entry, Idempotency, Lease, Position
-from tests.conformance.storages import Opener, RunHome, RunOpener, Storage
+from tests.conformance.storages import Opener, RunOpener, RunStorage, Storage
 
 WRITTEN, STALE = AppendResult.WRITTEN, AppendResult.STALE
 
 
-def scene(test: Callable[[Book], Awaitable[None]]) -> Callable[[Opener], None]:
-    """A test that gets a book on a fresh database."""
+def storage_test(test: Callable[[StorageHarness], Awaitable[None]]) -> Callable[[Opener], None]:
+    """Make a test that gets a harness on a fresh database."""
 
-    def play(opener: Opener) -> None:
+    def run(opener: Opener) -> None:
         async def go() -> None:
-            async with opener() as home:
-                await test(Book(home))
+            async with opener() as storage:
+                await test(StorageHarness(storage))
 
         asyncio.run(go())
 
-    play.__name__, play.__doc__ = test.__name__, test.__doc__
-    return play
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
 
 
-def run_scene(test: Callable[[RunHome], Awaitable[None]]) -> Callable[[RunOpener], None]:
-    """A test that gets the part of a home that a running response needs."""
+def run_storage_test(test: Callable[[RunStorage], Awaitable[None]]) -> Callable[[RunOpener], None]:
+    """Make a test that gets the part of a storage that a running response uses."""
 
-    def play(run_opener: RunOpener) -> None:
+    def run(run_opener: RunOpener) -> None:
         async def go() -> None:
-            async with run_opener() as home:
-                await test(home)
+            async with run_opener() as storage:
+                await test(storage)
 
         asyncio.run(go())
 
-    play.__name__, play.__doc__ = test.__name__, test.__doc__
-    return play
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
 
 
 def message(item_id: str, text: str, role: str = "user") -> Json:
@@ -66,12 +66,12 @@ def entry(lease: Lease, first: int, count: int = 1, at: float = 1.0) -> Entry:
     return Entry(lease, first, count, at, frames(first, count))
 
 
-class Book:
-    """A home with a short way to say what happens in it. Every step is a second later than the one before."""
+class StorageHarness:
+    """Short calls for the steps of a test. Every step is a second later than the one before."""
 
-    def __init__(self, home: Storage) -> None:
-        self.home = home
-        self.ledger = home.ledger
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.ledger = storage.ledger
         self.now = 1000.0
         self._count = 0
 
@@ -165,7 +165,7 @@ class Book:
         )
 
     async def answer(self, text: str = "hello", answer: str | None = "answer", **fields: Any) -> str:
-        """A whole response, from admission to its end; its id."""
+        """Run a whole response, from admission to its end. Returns its id."""
         status = fields.pop("status", "completed")
         response_id, lease = await self.start(text, **fields)
         await self.close(lease, answer, status=status)
@@ -175,7 +175,7 @@ class Book:
         return await self.ledger.claim(worker, limit, busy)
 
     async def events(self, response_id: str) -> bytes:
-        batch = await self.home.journal.read(response_id, -1, 1 << 30)
+        batch = await self.storage.journal.read(response_id, -1, 1 << 30)
         return batch.frames if batch is not None else b""
 
     # -- conversations
@@ -184,15 +184,15 @@ class Book:
         conversation: Json = {"id": self.new("conv"), "object": "conversation", "created_at": 1, "metadata": {"a": "b"}}
         items = [message(self.new("msg"), text) for text in texts]
         idempotency = Idempotency(key, digest) if key is not None else None
-        return await self.home.conversations.create(owner, conversation, items, self.tick(), idempotency)
+        return await self.storage.conversations.create(owner, conversation, items, self.tick(), idempotency)
 
     async def texts_of(self, conversation: str, owner: str = "ann") -> list[str]:
-        page = await self.home.catalog.items(owner, conversation, Paging(limit=10_000, order="asc"))
+        page = await self.storage.catalog.items(owner, conversation, Paging(limit=10_000, order="asc"))
         return texts(page.data)
 
     async def history_of(self, position: Position | None) -> list[str]:
         assert position is not None
-        return texts(await self.home.history.before(position))
+        return texts(await self.storage.history.before(position))
 
 
 def texts(items: list[Json]) -> list[str]:
