@@ -1,4 +1,4 @@
-"""What the crash tests share: an upstream that follows scripts, and servers that can be killed."""
+"""Fixtures: a scripted upstream, and servers that can be killed."""
 
 from __future__ import annotations
 
@@ -8,26 +8,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fixtures import upstream
 from tests.support.http_client import HttpClient
 from tests.support.postgres import DATABASES
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream
 
-Serve = Callable[..., OutliveServer]
+MakeServer = Callable[..., OutliveServer]
 
-
-@pytest.fixture(scope="session")
-def upstream() -> Iterator[FakeUpstream]:
-    with FakeUpstream() as fake:
-        yield fake
+__all__ = ["upstream"]
 
 
 @pytest.fixture
-def make_server(tmp_path: Path, upstream: FakeUpstream) -> Iterator[Serve]:
-    """Makes servers that do not run yet, and sees that none is left when the test is over.
+def make_server(tmp_path: Path, upstream: FakeUpstream) -> Iterator[MakeServer]:
+    """Makes servers that are not running yet, and kills them at the end of the test.
 
-    With `continuation`, the upstream is one that can write on in an answer. On `postgres`, a server that was killed is
-    taken for dead after a second.
+    With `continuation` the upstream can continue an answer. On `postgres` a server that was killed counts as dead after
+    a second.
     """
     with ExitStack() as stack:
 
@@ -40,15 +37,15 @@ def make_server(tmp_path: Path, upstream: FakeUpstream) -> Iterator[Serve]:
                 config.write_text(f'[upstreams.scripted]\nurl = "{url}"\ncontinuation = "{continuation}"\n')
                 flags, url = (*flags, "--config", str(config)), None
             server = OutliveServer(tmp_path / "server", url, *flags, env=env, database_url=database)
-            stack.push(server)  # kills it, and looks through what it has journaled
+            stack.push(server)  # kills it, and checks its journals
             return server
 
         yield make
 
 
 @pytest.fixture
-def server(make_server: Serve) -> OutliveServer:
-    """A running server with an upstream that cannot continue."""
+def server(make_server: MakeServer) -> OutliveServer:
+    """A running server with an upstream that cannot continue an answer."""
     return make_server().start()
 
 

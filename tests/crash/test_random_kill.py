@@ -1,4 +1,4 @@
-"""kill -9, or SIGTERM, at random moments under mixed load; then every response and every frame seen is checked."""
+"""kill -9 or SIGTERM at random moments under mixed load; then every response and every frame seen is checked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from http.client import HTTPException
 from pathlib import Path
 
-from tests.crash.conftest import Serve
+from tests.crash.conftest import MakeServer
 from tests.support.checks import check_conversation, check_ended, check_file
 from tests.support.http_client import EventStream, HttpClient, Json, text_of
 from tests.support.scripts import stream_words, words
@@ -27,11 +27,11 @@ default = true
 url = "{url}"
 """
 
-Broken = (OSError, HTTPException)
+ConnectionErrors = (OSError, HTTPException)
 
 
-class Worker(threading.Thread):
-    """Makes responses of all kinds, one after the other, in a conversation of its own, and reconnects when cut."""
+class LoadThread(threading.Thread):
+    """Creates responses in all modes, one after the other, in a conversation of its own, and reconnects when cut."""
 
     def __init__(self, client: HttpClient, models: dict[str, str], seed: str) -> None:
         super().__init__(daemon=True)
@@ -48,7 +48,7 @@ class Worker(threading.Thread):
             while not self.stopping.is_set():
                 try:
                     self.take_turn()
-                except Broken:
+                except ConnectionErrors:
                     self.wait_ready()
         except BaseException as error:
             self.error = error
@@ -64,7 +64,7 @@ class Worker(threading.Thread):
             if answer.status == 200:
                 self.seen[answer.json()["id"]] = []
                 if kind == "cancel":
-                    self.client.post(f"/v1/responses/{answer.json()['id']}/cancel")
+                    self.client.cancel(answer.json()["id"])
         else:
             self.read_stream(self.client.stream(model, background=kind != "stream", **where))
 
@@ -86,15 +86,15 @@ class Worker(threading.Thread):
             try:
                 stream = self.client.follow(response_id, after=len(frames) - 1).read_all()
                 frames += stream.frames
-            except Broken:
+            except ConnectionErrors:
                 self.wait_ready()
 
     def wait_ready(self) -> None:
         wait_until(lambda: self.client.ready_status() == 200, "the server is back")
 
 
-def test_whatever_the_moment_of_the_kill_every_response_ends_whole(
-    upstream: FakeUpstream, make_server: Serve, tmp_path: Path
+def test_kills_at_random_moments_leave_every_response_complete(
+    upstream: FakeUpstream, make_server: MakeServer, tmp_path: Path
 ) -> None:
     seed = time.time_ns()
     print(f"seed {seed}")
@@ -104,12 +104,12 @@ def test_whatever_the_moment_of_the_kill_every_response_ends_whole(
     server = make_server("--config", str(config), "--grace-seconds", "0.1")
     server.upstream = None
     server.start()
-    client = HttpClient(server.port)
-    stories = {
-        upstream.model(stream_words(story, pause=0.003)): "".join(story) for story in map(words, (1, 10, 40, 80))
+    client = server.client
+    answers = {
+        upstream.model(stream_words(pieces, pause=0.003)): "".join(pieces) for pieces in map(words, (1, 10, 40, 80))
     }
-    models = {f"{name}/{model}": story for model, story in stories.items() for name in ("can", "cannot")}
-    workers = [Worker(client, models, f"{seed}-{n}") for n in range(WORKERS)]
+    models = {f"{name}/{model}": text for model, text in answers.items() for name in ("can", "cannot")}
+    workers = [LoadThread(client, models, f"{seed}-{n}") for n in range(WORKERS)]
     for worker in workers:
         worker.start()
     for _ in range(KILLS):
@@ -124,11 +124,11 @@ def test_whatever_the_moment_of_the_kill_every_response_ends_whole(
         assert not worker.is_alive() and worker.error is None, worker.error
 
     seen = {response_id: frames for worker in workers for response_id, frames in worker.seen.items()}
-    listed = list_all(client)
+    listed = client.list_all("/v1/responses")
     assert set(seen) <= {body["id"] for body in listed}
     ended = [check_one(client, body, seen.get(body["id"], []), models) for body in listed]
     print(f"{len(ended)} responses, {sum('outlive' in body for body in ended)} of them in several attempts")
-    assert any(body["outlive"]["resumed_at"] for body in ended if "outlive" in body), "none was cut: no test at all"
+    assert any(body["outlive"]["resumed_at"] for body in ended if "outlive" in body), "no response was interrupted"
     for worker in workers:
         own = [body for body in ended if (body.get("conversation") or {}).get("id") == worker.conversation]
         check_conversation(client, worker.conversation, own)
@@ -136,26 +136,14 @@ def test_whatever_the_moment_of_the_kill_every_response_ends_whole(
     check_file(server.database)
 
 
-def list_all(client: HttpClient) -> list[Json]:
-    """Oldest first."""
-    found: list[Json] = []
-    query = "order=asc&limit=100"
-    while True:
-        page = client.get(f"/v1/responses?{query}").json()
-        found += page["data"]
-        if not page["has_more"]:
-            return found
-        query = f"order=asc&limit=100&after={page['last_id']}"
-
-
 def check_one(client: HttpClient, listed: Json, seen: list[bytes], models: dict[str, str]) -> Json:
     body = check_ended(client, listed["id"], seen)
-    told = text_of(body)
-    # The object names the model that answered; the request's own is not told, so any story may fit.
-    stories = [story for story in models.values() if story.startswith(told)]
-    assert stories, told
+    text = text_of(body)
+    # The object has the upstream's name of the model and not the request's, so that any answer may match.
+    answers = [answer for answer in models.values() if answer.startswith(text)]
+    assert answers, text
     if body["status"] == "completed":
-        assert told in stories
+        assert text in answers
     elif body["status"] == "incomplete":
         assert body["incomplete_details"]["reason"] == "interrupted"
         assert "cut off" in body["incomplete_details"]["message"]

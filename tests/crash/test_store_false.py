@@ -1,4 +1,4 @@
-"""`store: false` leaves no byte on disk: a canary goes through every mode, and is looked for everywhere (D4)."""
+"""`store: false` leaves no byte on disk: a canary is sent in every mode and searched for in all files (D4)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.crash.conftest import Serve
-from tests.crash.traces import find
+from tests.crash.conftest import MakeServer
+from tests.crash.disk_search import find_on_disk
 from tests.support.http_client import HttpClient, text_of
 from tests.support.upstream import CUT, HANG, FakeUpstream, Refuse, Step, call, ending, finish, reasoning, say, text
 from tests.wire.websocket import open_websocket
@@ -18,7 +18,7 @@ from tests.wire.websocket import open_websocket
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
 
 CANARY = "canary-7f3a91c2"
-BAIT = "bait-51d0e8"  # stored, and so found: the search works
+STORED = "stored-51d0e8"  # it is stored, and so must be found
 
 TOOLS = [
     {"type": "function", "name": "look", "description": CANARY, "parameters": {"type": "object", "properties": {}}},
@@ -27,7 +27,7 @@ TOOLS = [
 
 
 def fields(**more: Any) -> dict[str, Any]:
-    """A request with the canary wherever it may stand."""
+    """Return a request with the canary in every field that can have it."""
     item = {"role": "user", "content": [{"type": "input_text", "text": f"Say {CANARY}"}]}
     return {
         "input": [item],
@@ -41,7 +41,7 @@ def fields(**more: Any) -> dict[str, Any]:
     }
 
 
-def answer() -> list[Step]:
+def make_answer() -> list[Step]:
     return [
         reasoning(f"Think of {CANARY}."),
         text(f"Here is {CANARY}. "),
@@ -52,8 +52,8 @@ def answer() -> list[Step]:
     ]
 
 
-def send_good_ones(client: HttpClient, upstream: FakeUpstream, stored: str, conversation: str) -> None:
-    model = upstream.model(answer())
+def send_valid(client: HttpClient, upstream: FakeUpstream, stored: str, conversation: str) -> None:
+    model = upstream.model(make_answer())
     for where in ({}, {"conversation": conversation}, {"previous_response_id": stored}):
         plain = client.create(model, **fields(**where))
         assert plain.status == 200 and CANARY in text_of(plain.json())
@@ -66,7 +66,7 @@ def send_good_ones(client: HttpClient, upstream: FakeUpstream, stored: str, conv
     assert client.post("/v1/chat/completions", {**chat, "stream": False}).status == 200
 
 
-def send_failing_ones(client: HttpClient, upstream: FakeUpstream) -> None:
+def send_failing(client: HttpClient, upstream: FakeUpstream) -> None:
     error = {"error": {"message": f"I cannot say {CANARY}", "type": "x", "code": CANARY}}
     scripts: list[list[Step]] = [
         [Refuse(400, error)],
@@ -80,7 +80,7 @@ def send_failing_ones(client: HttpClient, upstream: FakeUpstream) -> None:
         [text(f"{CANARY}")],  # no finish
     ]
     models = [upstream.model(script) for script in scripts]
-    # All at once: those that show nothing are asked again, after a pause.
+    # All at once: those without visible output are retried after a pause.
     with ThreadPoolExecutor(3 * len(models)) as pool:
         jobs: list[Future[Any]] = []
         for model in models:
@@ -94,11 +94,11 @@ def send_failing_ones(client: HttpClient, upstream: FakeUpstream) -> None:
             job.result()
 
 
-def send_bad_ones(client: HttpClient, conversation: str) -> None:
+def send_invalid(client: HttpClient, conversation: str) -> None:
     deep: Any = CANARY
     for _ in range(200):
         deep = [deep]
-    bad: list[Any] = [
+    invalid: list[Any] = [
         fields(model=1),
         fields(model=CANARY, background=True),
         fields(model=CANARY, temperature=CANARY),
@@ -114,20 +114,20 @@ def send_bad_ones(client: HttpClient, conversation: str) -> None:
         f"{CANARY}".encode(),
         b'{"model": "' + CANARY.encode() + b"\xff",
     ]
-    for body in bad:
+    for body in invalid:
         assert client.post("/v1/responses", body).status in (400, 404), body
     key = client.post("/v1/responses", fields(model="any"), **{"idempotency-key": CANARY})
     assert key.status == 400
     assert client.post("/v1/responses", fields(model="any"), **{"content-type": "text/plain"}).status == 415
     for path in (f"/v1/{CANARY}", f"/v1/responses/{CANARY}", f"/v1/responses?after={CANARY}"):
         assert client.get(path).status in (400, 404)
-    busy = {"model": "any", "conversation": conversation, "store": False, "stream": CANARY}
-    assert client.post("/v1/responses", busy).status == 400
+    locked = {"model": "any", "conversation": conversation, "store": False, "stream": CANARY}
+    assert client.post("/v1/responses", locked).status == 400
 
 
-def send_over_a_socket(port: int, upstream: FakeUpstream, stored: str) -> None:
-    """A connection remembers what is not stored, and remembers it in memory alone."""
-    model = upstream.model(answer())
+def send_over_websocket(port: int, upstream: FakeUpstream, stored: str) -> None:
+    """A connection remembers unstored responses, in memory only."""
+    model = upstream.model(make_answer())
     with open_websocket(port) as socket:
         for parent in (None, stored):
             first = socket.answer(model=model, **fields(previous_response_id=parent))["id"]
@@ -141,38 +141,38 @@ def send_over_a_socket(port: int, upstream: FakeUpstream, stored: str) -> None:
         socket.until("response.steer.failed")
 
 
-def disconnect_in_the_middle(client: HttpClient, upstream: FakeUpstream) -> None:
+def disconnect(client: HttpClient, upstream: FakeUpstream) -> None:
     model = upstream.model([text(f"{CANARY} "), text("..."), HANG])
     with client.stream(model, **fields()) as stream:
-        stream.read_until(lambda event: event.get("delta") == "...")
+        stream.read_delta("...")
     upstream.wait_call(model).wait_disconnected()
 
 
-def test_store_false_leaves_no_byte_on_disk(upstream: FakeUpstream, make_server: Serve, tmp_path: Path) -> None:
+def test_store_false_leaves_no_byte_on_disk(upstream: FakeUpstream, make_server: MakeServer, tmp_path: Path) -> None:
     elsewhere = tmp_path / "tmp"
     elsewhere.mkdir()
     server = make_server("--log-level", "debug", TMPDIR=str(elsewhere)).start()
-    client = HttpClient(server.port)
+    client = server.client
     conversation = client.create_conversation()
-    stored = client.create(upstream.model(say(BAIT)), conversation=conversation).json()["id"]
+    stored = client.create(upstream.model(say(STORED)), conversation=conversation).json()["id"]
 
-    send_good_ones(client, upstream, stored, conversation)
-    send_failing_ones(client, upstream)
-    send_bad_ones(client, conversation)
-    send_over_a_socket(server.port, upstream, stored)
-    disconnect_in_the_middle(client, upstream)
+    send_valid(client, upstream, stored, conversation)
+    send_failing(client, upstream)
+    send_invalid(client, conversation)
+    send_over_websocket(server.port, upstream, stored)
+    disconnect(client, upstream)
     model = upstream.model([text(f"{CANARY} "), HANG])
-    with client.stream(model, **fields()) as cut_by_the_end:
-        cut_by_the_end.read_until(lambda event: CANARY in event.get("delta", ""))
-        assert find(BAIT.encode(), server, elsewhere), "the search finds what is there"
-        assert find(CANARY.encode(), server, elsewhere) == []
+    with client.stream(model, **fields()) as interrupted:
+        interrupted.read_until(lambda event: CANARY in event.get("delta", ""))
+        assert find_on_disk(STORED.encode(), server, elsewhere), "the search finds stored data"
+        assert find_on_disk(CANARY.encode(), server, elsewhere) == []
         server.kill()
-    assert find(CANARY.encode(), server, elsewhere) == []
+    assert find_on_disk(CANARY.encode(), server, elsewhere) == []
 
-    # Nothing was written to the conversation or the list either.
+    # Nothing was added to the conversation or to the list.
     server.start()
     assert len(client.list_items(conversation)) == 2
-    assert [listed["id"] for listed in client.get("/v1/responses").json()["data"]] == [stored]
+    assert [listed["id"] for listed in client.list_responses()] == [stored]
     assert server.terminate() == 0
-    assert find(CANARY.encode(), server, elsewhere) == []
-    assert find(BAIT.encode(), server, elsewhere)
+    assert find_on_disk(CANARY.encode(), server, elsewhere) == []
+    assert find_on_disk(STORED.encode(), server, elsewhere)

@@ -1,4 +1,4 @@
-"""An upstream in a process of its own that swallows any request and says one word; a program that prints its port."""
+"""A program that prints its port: an upstream that reads and discards any request, and answers with one word."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 import re
 
 CHUNK = '{"id": "1", "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": %s, "finish_reason": %s}]}'
-SAID = [CHUNK % ('{"content": "Swallowed"}', "null"), CHUNK % ("{}", '"stop"'), "[DONE]"]
+CHUNKS = [CHUNK % ('{"content": "Discarded"}', "null"), CHUNK % ("{}", '"stop"'), "[DONE]"]
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n" + b"".join(
-    b"data: %b\n\n" % piece.encode() for piece in SAID
+    b"data: %b\n\n" % piece.encode() for piece in CHUNKS
 )
 
 
-async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def discard(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     head = await reader.readuntil(b"\r\n\r\n")
     length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
     left = int(length[1]) if length else 0
@@ -24,7 +24,7 @@ async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def main() -> None:
-    server = await asyncio.start_server(swallow, "127.0.0.1", 0, limit=1 << 20)
+    server = await asyncio.start_server(discard, "127.0.0.1", 0, limit=1 << 20)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
