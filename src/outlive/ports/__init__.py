@@ -1,1 +1,1 @@
-"""What the engine needs from the outside world, as small protocols."""
+"""Ports: the protocols through which the engine reaches databases, models, tools and clocks."""
