@@ -19,7 +19,7 @@ from outlive.config.load import load
 from outlive.config.options import LIMITS, NEVER
 from outlive.config.presets import PRESETS
 from outlive.config.settings import FIELDS, OPTIONS, Settings
-from outlive.config.upstreams import KEYS
+from outlive.config.tables import KEYS
 from outlive.core.grammar import TERMINAL_EVENTS
 from outlive.engine.delivery import committer, live, reader
 from outlive.http.routes import ROUTES

@@ -148,8 +148,8 @@ def test_ipv6_addresses_lose_their_brackets() -> None:
 
 
 def test_the_database_path_is_the_file() -> None:
-    assert Settings(database="sqlite:////var/lib/o.db").database_path == Path("/var/lib/o.db")
-    assert Settings().database_path == Path("outlive.db")
+    assert database_url.path_of("sqlite:////var/lib/o.db") == Path("/var/lib/o.db")
+    assert database_url.path_of(Settings().database) == Path("outlive.db")
 
 
 def test_the_repr_of_settings_contains_no_secret(tmp_path: Path) -> None:

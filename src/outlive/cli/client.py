@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from outlive.config.sources import resolve
-from outlive.config.upstreams import check_url
+from outlive.config.tables import check_url
 from outlive.core.errors import OutliveError, SettingsError
 from outlive.core.events import Json
 from outlive.dialects.transport.event_stream import EventStream

@@ -40,10 +40,6 @@ def check(url: str) -> None:
         if not rest:
             raise SettingsError("The database must be written postgresql://USER@HOST/NAME.")
         return
-    _check_file(url)
-
-
-def _check_file(url: str) -> None:
     name, path = url.removeprefix(SQLITE), path_of(url)
     if name == url or not name or name == ":memory:" or "?" in name or name.endswith("/"):
         raise SettingsError(

@@ -12,30 +12,15 @@ from urllib.parse import urlsplit
 import msgspec
 
 from outlive.config import database_url
-from outlive.config.options import Given, convert, read_options
+from outlive.config.options import Given, convert
 from outlive.config.settings import FIELDS, Settings
-from outlive.config.sources import Sources, gather, read_key_lines, read_tables, resolve, resolve_all, unknown
-from outlive.config.upstreams import read_upstreams
+from outlive.config.sources import Sources, gather, read_key_lines, resolve
+from outlive.config.tables import read_tool_servers, read_upstreams
 from outlive.core.errors import SettingsError
 from outlive.core.requests.checks import Limits
-from outlive.ports.toolbox import ToolServer
 
 MIN_SEAL_KEY = 32
 
-# Key of [mcp.LABEL] -> field of ToolServer.
-_MCP_FIELDS = {
-    "url": "url",
-    "transport": "transport",
-    "require_approval": "approval",
-    "seconds": "seconds",
-    "allowed_tools": "allowed",
-    "idempotent_tools": "idempotent",
-}
-_MCP_KEYS = [*_MCP_FIELDS, "headers", "authorization"]
-_MCP_OPTIONS = read_options(ToolServer)
-_OWN_LABEL = "outlive"  # the label of the server's own tools
-
-_LABEL = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _OWNER = re.compile(r"[A-Za-z0-9_.@-]{1,64}\Z")
 
 
@@ -59,7 +44,7 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
     return msgspec.structs.replace(
         settings,
         upstreams=read_upstreams(sources, settings.silence_seconds),
-        mcp=_read_tool_servers(sources, settings.tool_seconds),
+        mcp=read_tool_servers(sources, settings.tool_seconds),
     )
 
 
@@ -121,33 +106,6 @@ def _read_seal_keys(sources: Sources) -> list[str]:
     if any(len(line) < MIN_SEAL_KEY for line in lines):
         raise SettingsError(f"A seal key must have {MIN_SEAL_KEY} characters at least; draw it at random.")
     return lines
-
-
-def _read_tool_servers(sources: Sources, seconds: float) -> list[ToolServer]:
-    """Return the servers that requests may name by their labels; `seconds` is the default time limit of a call."""
-    tables = read_tables(sources, "mcp", "LABEL")
-    return [_read_tool_server(label, table, seconds, sources.environ) for label, table in tables.items()]
-
-
-def _read_tool_server(label: str, table: dict[str, Any], seconds: float, environ: Mapping[str, str]) -> ToolServer:
-    where = f"in [mcp.{label}]"
-    if not _LABEL.match(label) or label == _OWN_LABEL:
-        allowed = f"may hold only letters, digits, '_' and '-', and not be {_OWN_LABEL!r}"
-        raise SettingsError(f"The label {label!r} of an MCP server {allowed}.")
-    for key in table:
-        if key not in _MCP_KEYS:
-            raise unknown(f"{key} {where}", key, _MCP_KEYS)
-    if "url" not in table:
-        raise SettingsError(f"[mcp.{label}] has no url.")
-    fields: dict[str, Any] = {"seconds": seconds}
-    for key, field in _MCP_FIELDS.items():
-        if key in table:
-            fields[field] = convert(_MCP_OPTIONS[field], Given(table[key], f"{key} {where}"))
-    if not fields["url"].startswith(("http://", "https://")):
-        raise SettingsError(f"url {where} must be a URL such as https://example.com/mcp.")
-    if "authorization" in table:
-        fields["authorization"] = resolve(table["authorization"], f"authorization {where}", environ)
-    return ToolServer(label=label, headers=resolve_all(table.get("headers", {}), f"headers {where}", environ), **fields)
 
 
 def _check_origin(origin: str, sources: Sources) -> str:

@@ -12,7 +12,7 @@ class Preset(NamedTuple):
     url: str | None  # None: each user has another address
     key_variable: str | None  # the environment variable of the key; None: needs no key
     quirks: dict[str, Any]  # fields of Upstream
-    hosts: tuple[str, ...] = ()  # addresses (".x" = any host below x) by which it is recognised
+    hosts: tuple[str, ...] = ()  # by which it is recognised besides its url: any host that ends so
     note: str = ""  # what is missing, for the error message about a missing url
 
 
@@ -29,7 +29,6 @@ PRESETS: dict[str, Preset] = {
         "https://api.openai.com/v1",
         "OPENAI_API_KEY",
         _NEWEST | {"dialect": "responses", "reasoning_input": "encrypted", "sends_store": True},
-        ("api.openai.com",),
     ),
     # Azure stores completions only on request, and older API versions refuse unknown fields: no `store`.
     "azure": Preset(
@@ -44,15 +43,9 @@ PRESETS: dict[str, Preset] = {
         "https://api.anthropic.com/v1",
         "ANTHROPIC_API_KEY",
         _NEWEST | {"dialect": "anthropic", "prompt_cache": True, "developer_role": False},
-        ("api.anthropic.com",),
     ),
-    "gemini": Preset(
-        "https://generativelanguage.googleapis.com/v1beta/openai",
-        "GEMINI_API_KEY",
-        _PLAIN,
-        ("generativelanguage.googleapis.com",),
-    ),
-    "openrouter": Preset("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", _PLAIN, ("openrouter.ai",)),
+    "gemini": Preset("https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", _PLAIN),
+    "openrouter": Preset("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", _PLAIN),
     # Ignores max_completion_tokens. Continuing a trailing message depends on the model; `outlive doctor` tests it.
     "ollama": Preset("http://localhost:11434/v1", None, _LOCAL),
     "vllm": Preset(
@@ -73,6 +66,7 @@ def recognise(url: str) -> str:
     """Return the name of the preset that has this address, else `generic`."""
     host = (urlsplit(url).hostname or "").lower()
     for name, preset in PRESETS.items():
-        if any(host == known or (known.startswith(".") and host.endswith(known)) for known in preset.hosts):
+        # A preset without a key is on the user's own machine, at an address that other servers may have too.
+        if host.endswith(preset.hosts) or (preset.key_variable and host == urlsplit(preset.url or "").hostname):
             return name
     return "generic"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -108,11 +107,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     event_names: Annotated[EventNames, "The event names to use where OpenAI and Open Responses differ."] = "openai"
     sweep_seconds: Annotated[Seconds, "Seconds between two searches for expired data."] = 60.0
     log_level: Annotated[Literal["debug", "info", "warning", "error"], "The least severe level to log."] = "info"
-
-    @property
-    def database_path(self) -> Path:
-        """Return the file of `sqlite:///FILE`."""
-        return database_url.path_of(self.database)
 
     def __repr__(self) -> str:
         shown = msgspec.structs.asdict(self)

@@ -27,7 +27,10 @@ def gather(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Sources:
     """Read all sources. A flag wins over a variable, and a variable over the TOML file, setting by setting."""
     path = flags.get("config") or environ.get("OUTLIVE_CONFIG")
     given = _read_file(Path(path)) if path else {}
-    return Sources(given | _read_environment(environ) | _read_flags(flags), environ)
+    # None and an empty list count as not given.
+    present = {name: value for name, value in flags.items() if value is not None and value != []}
+    chosen = {name: Given(value, OPTIONS[name].flag or name, lax=True) for name, value in present.items()}
+    return Sources(given | _read_environment(environ) | chosen, environ)
 
 
 def _read_file(path: Path) -> dict[str, Given]:
@@ -69,22 +72,6 @@ def _read_environment(environ: Mapping[str, str]) -> dict[str, Given]:
         elif variable not in _CLIENT_VARIABLES and _find_close(variable, list(known)):
             raise unknown(variable, variable, list(known))
     return given
-
-
-def _read_flags(flags: Mapping[str, Any]) -> dict[str, Given]:
-    """Read the flags; None and an empty list count as not given."""
-    present = {name: value for name, value in flags.items() if value is not None and value != []}
-    return {name: Given(value, OPTIONS[name].flag or name, lax=True) for name, value in present.items()}
-
-
-def read_tables(sources: Sources, name: str, placeholder: str) -> dict[str, dict[str, Any]]:
-    """Return copies of the tables of `[NAME.*]` in the TOML file, by their own names."""
-    given = sources.given.get(name)
-    if given is None:
-        return {}
-    if not isinstance(given.value, dict) or not all(isinstance(table, dict) for table in given.value.values()):
-        raise SettingsError(f"{given.where} must be tables: [{name}.{placeholder}].")
-    return {label: dict(table) for label, table in given.value.items()}
 
 
 def resolve(value: object, where: str, environ: Mapping[str, str]) -> str:

@@ -41,9 +41,9 @@ class ToolServer(msgspec.Struct, frozen=True, kw_only=True):
     transport: Literal["auto", "http", "sse"] = "auto"
     headers: dict[str, str] = {}
     authorization: str | None = None  # a bearer token
-    allowed: list[str] | None = None  # None: all of its tools
-    approval: Literal["always", "never"] = "never"  # where a request does not say
-    idempotent: list[str] = []  # tools whose calls may be made again, besides those that the server itself marks so
+    allowed_tools: list[str] | None = None  # None: all of its tools
+    require_approval: Literal["always", "never"] = "never"  # where a request does not say
+    idempotent_tools: list[str] = []  # may be called again after a crash, besides those that the server marks so
     seconds: Annotated[float, msgspec.Meta(gt=0)] = 60.0
 
 

@@ -33,7 +33,7 @@ class McpTool:
         self._connection = connection
         self.spec = ToolSpec(server.label, name, listed.get("description") or "", listed.get("input_schema") or {})
         self.read_only = hints.get("readOnlyHint") is True
-        self.idempotent = self.read_only or hints.get("idempotentHint") is True or name in server.idempotent
+        self.idempotent = self.read_only or hints.get("idempotentHint") is True or name in server.idempotent_tools
         self.seconds = server.seconds
 
     async def call(self, invocation: Invocation) -> ToolOutcome:
@@ -81,7 +81,7 @@ class McpSource:
             stack.pop_all()  # from here on the session closes it
         offered = [tool for tool in listed["tools"] if _is_allowed(server, tool)]
         tools = [McpTool(connection, server, tool) for tool in offered]
-        return OpenedSource(tools, server.approval, None if known else listed, connection.close)
+        return OpenedSource(tools, server.require_approval, None if known else listed, connection.close)
 
     def _resolve(self, entry: Json, secrets: Json) -> ToolServer:
         server = self._registered.get(entry["server_label"])
@@ -95,7 +95,7 @@ class McpSource:
         return ToolServer(
             label=entry["server_label"],
             url=entry["server_url"],
-            approval="always",
+            require_approval="always",
             headers=secrets.get("headers", {}),
             authorization=secrets.get("authorization"),
             seconds=self._seconds,
@@ -110,7 +110,7 @@ class McpSource:
 
 
 def _is_allowed(server: ToolServer, tool: Json) -> bool:
-    return server.allowed is None or tool["name"] in server.allowed
+    return server.allowed_tools is None or tool["name"] in server.allowed_tools
 
 
 def _split(url: str) -> tuple[str, bool] | None:

@@ -1,50 +1,62 @@
-"""Read the upstreams of the settings: [upstreams.NAME] in the TOML file, or --upstream and its relatives."""
+"""Read the tables of the TOML file: [upstreams.NAME], also from --upstream and its relatives, and [mcp.LABEL]."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
 from outlive.config.options import Given, convert, read_options
 from outlive.config.presets import PRESETS, recognise
-from outlive.config.sources import Sources, read_key_file, read_tables, resolve, resolve_all, unknown
+from outlive.config.sources import Sources, read_key_file, resolve, resolve_all, unknown
 from outlive.core.errors import SettingsError
 from outlive.ports.backend import Upstream
+from outlive.ports.toolbox import ToolServer
 
-_OPTIONS = read_options(Upstream)
-# The keys of [upstreams.NAME] that are fields of Upstream with one value.
+_OPTIONS = read_options(Upstream) | read_options(ToolServer)
+# The keys of [upstreams.NAME] and of [mcp.LABEL] that are fields with one value, or with a list of names.
 _QUIRKS = [
-    name for name, option in _OPTIONS.items() if option.is_plain and name not in ("name", "url", "key", "any_model")
+    name
+    for name, option in read_options(Upstream).items()
+    if option.is_plain and name not in ("name", "url", "key", "any_model")
 ]
+_MCP_FIELDS = ("url", "transport", "require_approval", "seconds", "allowed_tools", "idempotent_tools")
 KEYS = ("preset", "url", "key", "key_file", "headers", "query", "models", "default", *_QUIRKS)
+_KEYS_OF = {"upstreams": KEYS, "mcp": (*_MCP_FIELDS, "headers", "authorization")}
+_OWN_LABEL = "outlive"  # the label of the server's own tools
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
+_LABEL = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")
 _AUTH_HEADERS = frozenset({"authorization", "api-key", "x-api-key", "x-goog-api-key"})
 
 
 def read_upstreams(sources: Sources, silence_seconds: float) -> list[Upstream]:
     """Return all upstreams, first the one that gets unclaimed model names. Empty: use the embedded model."""
-    tables = _read_named_tables(sources)
+    tables = _read_tables(sources, "upstreams", "NAME")
+    for name in tables:
+        if not _NAME.match(name):
+            raise SettingsError(f"The upstream name {name!r} may hold only letters, digits, '_', '.' and '-'.")
     chosen = sources.given.get("upstream")
     if chosen is not None:
         tables = _choose(chosen, tables)
     _apply_flags(tables, sources)
-    built = [_TableReader(name, table, sources.environ).build(silence_seconds) for name, table in tables.items()]
+    built = [_UpstreamTable("upstreams", name, tables[name], sources.environ).build(silence_seconds) for name in tables]
     defaults = [name for name, table in tables.items() if table.get("default") is True]
     if len(defaults) > 1:
         raise SettingsError(f"Only one upstream can be the default, not {' and '.join(defaults)}.")
     return sorted(built, key=lambda upstream: upstream.name not in defaults)
 
 
-def _read_named_tables(sources: Sources) -> dict[str, dict[str, Any]]:
-    tables = read_tables(sources, "upstreams", "NAME")
-    for name in tables:
-        if not _NAME.match(name):
-            raise SettingsError(f"The upstream name {name!r} may hold only letters, digits, '_', '.' and '-'.")
-    return tables
+def _read_tables(sources: Sources, kind: str, placeholder: str) -> dict[str, dict[str, Any]]:
+    """Return copies of the tables `[KIND.*]` of the TOML file, by their own names."""
+    given = sources.given.get(kind)
+    if given is None:
+        return {}
+    if not isinstance(given.value, dict) or not all(isinstance(table, dict) for table in given.value.values()):
+        raise SettingsError(f"{given.where} must be tables: [{kind}.{placeholder}].")
+    return {name: dict(table) for name, table in given.value.items()}
 
 
 def _choose(chosen: Given, tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -87,35 +99,48 @@ def _find_only(tables: dict[str, dict[str, Any]], given: Given, key: str) -> dic
     return table
 
 
-class _TableReader:
-    """Makes an Upstream of one table [upstreams.NAME]."""
+class _Table:
+    """One table [KIND.NAME]; each value is checked when it is read, and an error names its place."""
 
-    def __init__(self, name: str, table: dict[str, Any], environ: Mapping[str, str]) -> None:
+    def __init__(self, kind: str, name: str, table: dict[str, Any], environ: Mapping[str, str]) -> None:
+        self.kind = kind
         self.name = name
         self.table = table
         self.environ = environ
         for key in table:
-            if key not in KEYS:
-                raise unknown(self.place(key), key, list(KEYS))
+            if key not in _KEYS_OF[kind]:
+                raise unknown(self.place(key), key, list(_KEYS_OF[kind]))
 
     def place(self, key: str) -> str:
-        return "--upstream" if self.name == "upstream" and key == "url" else f"{key} in [upstreams.{self.name}]"
+        return "--upstream" if self.name == "upstream" and key == "url" else f"{key} in [{self.kind}.{self.name}]"
+
+    def read(self, keys: Iterable[str]) -> dict[str, Any]:
+        """Return the values of those of the keys that the table has."""
+        present = [key for key in keys if key in self.table]
+        return {key: convert(_OPTIONS[key], Given(self.table[key], self.place(key))) for key in present}
+
+    def secret(self, key: str) -> str:
+        return resolve(self.table[key], self.place(key), self.environ)
+
+    def secrets(self, key: str) -> dict[str, str]:
+        return resolve_all(self.table.get(key, {}), self.place(key), self.environ)
+
+
+class _UpstreamTable(_Table):
+    """A table [upstreams.NAME], of which `build` makes an Upstream."""
 
     def build(self, silence_seconds: float) -> Upstream:
         preset_name, url, query = self.address()
-        fields: dict[str, Any] = {"silence_seconds": silence_seconds} | PRESETS[preset_name].quirks
-        for key in _QUIRKS:
-            if key in self.table:
-                fields[key] = convert(_OPTIONS[key], Given(self.table[key], self.place(key)))
+        fields = {"silence_seconds": silence_seconds} | PRESETS[preset_name].quirks | self.read(_QUIRKS)
         self.adjust_to_dialect(fields)
-        headers = self.mapping("headers")
+        headers = self.headers()
         return Upstream(
             name=self.name,
             url=url,
             key=self.key(preset_name, url, headers),
             headers=headers,
-            query=query | self.mapping("query"),
-            models=self.mapping("models"),
+            query=query | self.secrets("query"),
+            models=self.models(),
             **fields,
         )
 
@@ -147,10 +172,10 @@ class _TableReader:
         if "key" in self.table and "key_file" in self.table:
             raise SettingsError(f"[upstreams.{self.name}] has both key and key_file; give one of them.")
         if "key" in self.table:
-            return resolve(self.table["key"], self.place("key"), self.environ)
+            return self.secret("key")
         if "key_file" in self.table:
-            convert(_OPTIONS["key"], Given(self.table["key_file"], self.place("key_file")))
-            return read_key_file(self.table["key_file"], self.place("key_file"))
+            place = self.place("key_file")
+            return read_key_file(convert(_OPTIONS["key"], Given(self.table["key_file"], place)), place)
         variable = PRESETS[preset_name].key_variable
         # A vendor's key from the environment is sent to that vendor's address only.
         if variable is None or recognise(url) != preset_name or _AUTH_HEADERS & {name.lower() for name in headers}:
@@ -162,18 +187,41 @@ class _TableReader:
             )
         return resolve(f"env:{variable}", f"The key of {self.name}", self.environ)
 
-    def mapping(self, key: str) -> dict[str, str]:
-        """Return `headers`, `query` or `models`: names to text, secret in the first two."""
-        table = self.table.get(key, {})
-        if key == "headers" and isinstance(table, dict):
-            for name in table:
-                if not _HEADER.match(name):
-                    raise SettingsError(f"{name!r} in {self.place(key)} is not a header's name.")
-        if key != "models":
-            return resolve_all(table, self.place(key), self.environ)
-        if not isinstance(table, dict) or not all(isinstance(value, str) and value for value in table.values()):
-            raise SettingsError(f'{self.place(key)} must be a table of aliases such as {{ fast = "gpt-4o-mini" }}.')
-        return dict(table)
+    def headers(self) -> dict[str, str]:
+        headers = self.secrets("headers")
+        for name in headers:
+            if not _HEADER.match(name):
+                raise SettingsError(f"{name!r} in {self.place('headers')} is not a header's name.")
+        return headers
+
+    def models(self) -> dict[str, str]:
+        models = self.table.get("models", {})
+        if not isinstance(models, dict) or not all(isinstance(value, str) and value for value in models.values()):
+            raise SettingsError(
+                f'{self.place("models")} must be a table of aliases such as {{ fast = "gpt-4o-mini" }}.'
+            )
+        return models
+
+
+def read_tool_servers(sources: Sources, seconds: float) -> list[ToolServer]:
+    """Return the servers that requests may name by their labels; `seconds` is the default time limit of a call."""
+    tables = _read_tables(sources, "mcp", "LABEL")
+    for label in tables:
+        if not _LABEL.match(label) or label == _OWN_LABEL:
+            allowed = f"may hold only letters, digits, '_' and '-', and not be {_OWN_LABEL!r}"
+            raise SettingsError(f"The label {label!r} of an MCP server {allowed}.")
+    return [_read_tool_server(_Table("mcp", label, tables[label], sources.environ), seconds) for label in tables]
+
+
+def _read_tool_server(table: _Table, seconds: float) -> ToolServer:
+    if "url" not in table.table:
+        raise SettingsError(f"[mcp.{table.name}] has no url.")
+    fields = {"seconds": seconds} | table.read(_MCP_FIELDS)
+    if not fields["url"].startswith(("http://", "https://")):
+        raise SettingsError(f"{table.place('url')} must be a URL such as https://example.com/mcp.")
+    if "authorization" in table.table:
+        fields["authorization"] = table.secret("authorization")
+    return ToolServer(label=table.name, headers=table.secrets("headers"), **fields)
 
 
 def check_url(value: object, where: str) -> tuple[str, dict[str, str]]:
