@@ -162,7 +162,7 @@ def describe() -> dict[str, str]:
         "Python": platform.python_version(),
         "SQLite": sqlite3.sqlite_version,
     }
-    for name in ("outlive", "uvicorn", "starlette", "uvloop", "httptools", "aiohttp", "msgspec"):
+    for name in ("outlive", "uvicorn", "uvloop", "httptools", "aiohttp", "msgspec"):
         try:
             facts[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

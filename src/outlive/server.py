@@ -11,9 +11,9 @@ import signal
 import socket
 import traceback
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any
 
+import msgspec
 import uvicorn
 
 from outlive.config.settings import Settings
@@ -23,8 +23,6 @@ from outlive.http.app import Access, Application
 from outlive.http.protocol import Protocol
 
 log = logging.getLogger("outlive")
-
-ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 # Seconds between two collections of young garbage; after this many of them, one of all garbage.
 COLLECT_SECONDS = 5.0
@@ -49,16 +47,8 @@ class EngineServer(Server):
     """Serves an engine over HTTP."""
 
     def __init__(self, settings: Settings, engine: Engine) -> None:
-        access = Access(
-            keys=settings.keys,
-            origins=settings.cors_origins,
-            max_body_bytes=settings.max_body_bytes,
-            lenient_chat=settings.lenient_chat,
-            websocket_seconds=settings.websocket_seconds,
-            only_health=settings.role == "worker",
-        )
         self._engine = engine
-        self._application = Application(engine, access)
+        self._application = Application(engine, msgspec.convert(settings, Access, from_attributes=True))
         config = uvicorn.Config(
             self._application,
             http=Protocol,
@@ -83,7 +73,7 @@ class EngineServer(Server):
     async def stop(self, grace: float) -> None:
         """Drain the engine, then let `serve` return."""
         try:
-            self._application.sockets.drain()
+            self._application.drain()
             await self._engine.drain(grace)
         finally:
             self.should_exit = True  # whatever went wrong: everything is durable, and the next start recovers it
@@ -163,7 +153,7 @@ def listen(settings: Settings) -> socket.socket:
 class Formatter(logging.Formatter):
     """Leaves out the messages of errors, which may contain a caller's content or a secret (D4)."""
 
-    def formatException(self, ei: ExcInfo) -> str:  # noqa: N802 (logging's own name)
+    def formatException(self, ei: Any) -> str:  # noqa: N802 (logging's own name)
         return "\n".join(_describe(each) for each in _chain(ei[1]))
 
 

@@ -16,7 +16,7 @@ from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.requests.checks import Limits
 from outlive.core.requests.create import CreateBody, CreateResponse, parse_create
-from outlive.http.openapi.document import make_document
+from outlive.http.openapi import make_document
 from outlive.http.routes import OPEN_PATHS, ROUTES, render
 from tests.support.scripting import CountingIds
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 from hashlib import sha256
 
 from outlive.core.errors import Forbidden, Unauthenticated
@@ -11,9 +12,17 @@ from outlive.http.request import Reply, Request
 LOCAL = "local"
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
+EXPOSED_HEADERS = "x-request-id, retry-after, openai-poll-after-ms"
+METHODS = "GET, POST, DELETE, OPTIONS"
+# Requested by browsers on the SDK's behalf; x-stainless-* is a family, so requested headers are checked one by one.
+ALLOWED_HEADER = re.compile(
+    r"authorization|content-type|accept|idempotency-key|openai-(organization|project|beta)|last-event-id"
+    r"|x-client-request-id|x-stainless-.*"
+)
+
 
 class Auth:
-    """Checks keys, which are kept as digests only and compared in constant time."""
+    """Checks keys, which are kept as digests only and compared in constant time, and the origins of web pages."""
 
     def __init__(self, keys: dict[str, list[str]], origins: list[str]) -> None:
         self._digests = [(sha256(key.encode()).digest(), owner) for owner, own in keys.items() for key in own]
@@ -51,56 +60,22 @@ class Auth:
                 code="forbidden_origin",
             )
 
-
-EXPOSED_HEADERS = "x-request-id, retry-after, openai-poll-after-ms"
-METHODS = "GET, POST, DELETE, OPTIONS"
-# Requested by browsers on the SDK's behalf; x-stainless-* is a family, so requested headers are checked one by one.
-ALLOWED_HEADERS = frozenset(
-    {
-        "authorization",
-        "content-type",
-        "accept",
-        "idempotency-key",
-        "openai-organization",
-        "openai-project",
-        "openai-beta",
-        "last-event-id",
-        "x-client-request-id",
-    }
-)
-
-
-class Cors:
-    """Answers browsers that ask across origins."""
-
-    def __init__(self, origins: list[str]) -> None:
-        self._origins = frozenset(origins)
-
-    def headers(self, request: Request) -> dict[str, str]:
+    def cors_headers(self, request: Request) -> dict[str, str]:
         """Return the headers of an answer to a cross-origin request; none for any other."""
         if not self._origins:
             return {}
         origin = request.header(b"origin")
         if origin is None or not (origin in self._origins or "*" in self._origins):
             return {"vary": "origin"}
-        return {
-            "access-control-allow-origin": origin,
-            "access-control-expose-headers": EXPOSED_HEADERS,
-            "vary": "origin",
-        }
+        allowed = {"access-control-allow-origin": origin, "access-control-expose-headers": EXPOSED_HEADERS}
+        return {**allowed, "vary": "origin"}
 
-    def preflight(self, request: Request) -> Reply | None:
-        """Return the answer to a preflight request; None for any other request."""
-        if request.scope["method"] != "OPTIONS" or request.header(b"access-control-request-method") is None:
-            return None
-        asked = [name.strip().lower() for name in (request.header(b"access-control-request-headers") or "").split(",")]
-        allowed = [name for name in asked if name in ALLOWED_HEADERS or name.startswith("x-stainless-")]
-        return Reply(
-            b"",
-            204,
-            {
-                "access-control-allow-methods": METHODS,
-                "access-control-allow-headers": ", ".join(allowed),
-                "access-control-max-age": "600",
-            },
-        )
+
+def answer_preflight(request: Request) -> Reply | None:
+    """Return the answer to a preflight request; None for any other request."""
+    if request.scope["method"] != "OPTIONS" or request.header(b"access-control-request-method") is None:
+        return None
+    asked = [name.strip().lower() for name in (request.header(b"access-control-request-headers") or "").split(",")]
+    allowed = [name for name in asked if ALLOWED_HEADER.fullmatch(name)]
+    headers = {"access-control-allow-methods": METHODS, "access-control-allow-headers": ", ".join(allowed)}
+    return Reply(b"", 204, headers | {"access-control-max-age": "600"})

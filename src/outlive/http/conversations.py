@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from hashlib import sha256
 from typing import Any
 
@@ -52,7 +51,7 @@ async def create_items(request: Request) -> Reply:
     items, idempotency = await _read(request, body)
     conversation_id = request.params["id"]
     page = await request.engine.add_items(request.owner, conversation_id, items, idempotency, request.large)
-    return await asyncio.to_thread(list_reply, page) if request.large else list_reply(page)
+    return await request.work(list_reply, page)
 
 
 async def list_items(request: Request) -> Reply:
@@ -61,25 +60,22 @@ async def list_items(request: Request) -> Reply:
 
 
 async def retrieve_item(request: Request) -> Reply:
-    params = request.params
-    return json_reply(await request.engine.get_item(request.owner, params["id"], params["item_id"]))
+    return json_reply(await request.engine.get_item(request.owner, request.params["id"], request.params["item_id"]))
 
 
 async def delete_item(request: Request) -> Reply:
-    params = request.params
-    return json_reply(await request.engine.delete_item(request.owner, params["id"], params["item_id"]))
+    return json_reply(await request.engine.delete_item(request.owner, request.params["id"], request.params["item_id"]))
 
 
 async def _read(request: Request, body: dict[str, Any]) -> tuple[list[dict[str, Any]], Idempotency | None]:
     """Read the items of a body, and its idempotency key; in a thread if the body is large."""
+    engine, given, key = request.engine, body.get("items"), request.header(b"idempotency-key")
 
     def read() -> tuple[list[dict[str, Any]], Idempotency | None]:
-        given, key = body.get("items"), request.header(b"idempotency-key")
-        engine = request.engine
         items = parse_items(given, "items", engine.ids, engine.limits, at_most=MAX_ITEMS) if given is not None else []
         return items, Idempotency(key, sha256(canonical(body)).digest()) if key is not None else None
 
-    return await asyncio.to_thread(read) if request.large else read()
+    return await request.work(read)
 
 
 def _read_metadata(value: object) -> dict[str, str]:

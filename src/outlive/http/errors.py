@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from outlive.core import errors
 from outlive.core.errors import OutliveError, UpstreamFault
 from outlive.core.events import Json
+from outlive.http.request import Reply, json_reply
 
 # Class -> HTTP status and `type`. The first class of an error's ancestry that stands here decides.
 TABLE: dict[type[OutliveError], tuple[int, str]] = {
-    errors.InvalidRequest: (400, "invalid_request_error"),
-    errors.ConversationLocked: (400, "invalid_request_error"),
     errors.Unauthenticated: (401, "invalid_request_error"),
     errors.Forbidden: (403, "invalid_request_error"),
     errors.NotFound: (404, "invalid_request_error"),
@@ -46,6 +43,11 @@ def describe(error: OutliveError) -> tuple[int, Json, dict[str, str]]:
     return status, envelope(error.message, type_, param, code), headers
 
 
+def error_reply(error: OutliveError) -> Reply:
+    status, body, headers = describe(error)
+    return json_reply(body, headers, status)
+
+
 def envelope(message: str, type_: str, param: str | None = None, code: str | None = None) -> Json:
     return {"error": {"message": message, "type": type_, "param": param, "code": code}}
 
@@ -67,7 +69,3 @@ def type_of_status(status: int) -> str:
     if status == 429:
         return "rate_limit_error"
     return "invalid_request_error" if status < 500 else "server_error"
-
-
-def encode(body: object) -> bytes:
-    return msgspec.json.encode(body)

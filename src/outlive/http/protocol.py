@@ -65,13 +65,12 @@ class HeaderCoalescingTransport:
     def write(self, data: bytes) -> None:
         if self._head:
             data, self._head = self._head + data, b""
-            self._write(data)
         elif data[:5] == b"HTTP/":
             self._head = data
             # A head whose body does not begin in this iteration of the loop is sent alone.
             self._loop.call_soon(self._flush)
-        else:
-            self._write(data)
+            return
+        self._write(data)
 
     def close(self) -> None:
         self._flush()

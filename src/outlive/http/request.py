@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from outlive import __version__
-from outlive.core.errors import ClientDisconnected, InvalidRequest, TooLarge, UnsupportedMedia
+from outlive.core.errors import ClientDisconnected, InvalidRequest, ServerFault, TooLarge, UnsupportedMedia
 from outlive.core.requests.body import decode_body
 from outlive.engine.engine import Engine
 from outlive.http.protocol import ClientConnection
 from outlive.ports.catalog import Page, Paging
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -39,42 +41,30 @@ class Reply(msgspec.Struct):
     content_type: str = "application/json"
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """A request with the engine that serves it and the owner it came from."""
 
-    __slots__ = (
-        "connection",
-        "engine",
-        "extra_headers",
-        "headers",
-        "large",
-        "lenient_chat",
-        "max_body",
-        "owner",
-        "params",
-        "receive",
-        "request_id",
-        "scope",
-        "send",
-        "started",
-    )
+    scope: Scope
+    receive: Receive
+    send: Send
+    engine: Engine
+    max_body: int
+    owner: str = "local"
+    params: dict[str, str] = field(default_factory=dict)
+    extra_headers: dict[str, str] = field(default_factory=dict)
+    large: bool = False
+    lenient_chat: bool = False
+    started: bool = False
+    headers: dict[bytes, bytes] = field(init=False)
+    connection: ClientConnection = field(init=False)
+    request_id: str = field(init=False)
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, engine: Engine, max_body: int) -> None:
-        self.scope = scope
-        self.receive = receive
-        self.send = send
-        self.engine = engine
-        self.max_body = max_body
-        self.owner = "local"
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.params: dict[str, str] = {}
-        self.extra_headers: dict[str, str] = {}
-        self.large = False
-        self.lenient_chat = False
-        self.started = False
+    def __post_init__(self) -> None:
+        self.headers = dict(self.scope["headers"])
         # Removed from the scope, which it refers to: a cycle would be left to the garbage collector.
-        self.connection: ClientConnection = scope.get("state", {}).pop("outlive.connection", None) or ClientConnection()
-        self.request_id = engine.new_id("req")
+        self.connection = self.scope.get("state", {}).pop("outlive.connection", None) or ClientConnection()
+        self.request_id = self.engine.new_id("req")
 
     def header(self, name: bytes) -> str | None:
         """Return a header's value."""
@@ -98,9 +88,11 @@ class Request:
             # Web pages can send other types without a preflight, so this also keeps pages out.
             raise UnsupportedMedia
         self.large = len(raw) > LARGE_BYTES
-        if self.large:
-            return await asyncio.to_thread(decode_body, raw)
-        return decode_body(raw)
+        return await self.work(decode_body, raw)
+
+    async def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function that works on the body; in a thread if that is large."""
+        return await asyncio.to_thread(function, *args, **kwargs) if self.large else function(*args, **kwargs)
 
     async def object(self) -> dict[str, Any]:
         """Read and decode a body that must be an object."""
@@ -113,21 +105,17 @@ class Request:
         declared = self.header(b"content-length")
         if declared is not None and declared.isdigit() and int(declared) > self.max_body:
             raise self._too_large()
-        message = await self.receive()
-        body: bytes = message.get("body", b"")
-        if len(body) > self.max_body:  # its length need not have been declared
-            raise self._too_large()
-        if not message.get("more_body") and message["type"] == "http.request":
-            return body
-        pieces, size = [body], len(body)
-        while message.get("more_body"):
+        pieces: list[bytes] = []
+        size, more = 0, True
+        while more:
             message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnected
             pieces.append(message.get("body", b""))
             size += len(pieces[-1])
-            if size > self.max_body:
+            if size > self.max_body:  # its length need not have been declared
                 raise self._too_large()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnected
+            more = message.get("more_body", False)
         return b"".join(pieces)
 
     def _too_large(self) -> TooLarge:
@@ -173,6 +161,12 @@ class Request:
         await self.start(reply.status, reply.content_type, reply.headers, len(reply.body))
         await self.send({"type": "http.response.body", "body": reply.body})
 
+    def mistake(self) -> ServerFault:
+        """Return the error with which a bug is answered."""
+        return ServerFault(
+            f"The server made a mistake. If it happens again, report it with this id: {self.request_id}."
+        )
+
     async def wait_disconnected(self) -> None:
         """Wait until the client is gone."""
         while (await self.receive())["type"] != "http.disconnect":
@@ -192,8 +186,8 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
         leaving.cancel()
 
 
-def json_reply(body: object, headers: dict[str, str] | None = None) -> Reply:
-    return Reply(msgspec.json.encode(body), headers=headers or {})
+def json_reply(body: object, headers: dict[str, str] | None = None, status: int = 200) -> Reply:
+    return Reply(msgspec.json.encode(body), status, headers or {})
 
 
 def read_paging(query: list[tuple[str, str]]) -> Paging:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +16,7 @@ from outlive.core.usage import NOTHING_USED
 from outlive.engine.admission import Submission
 from outlive.engine.delivery.reader import Cursor, StreamInterrupted
 from outlive.engine.engine import Created, View
-from outlive.http.errors import STATUS_OF_CODE, describe_fault, encode, envelope, type_of_status
+from outlive.http.errors import STATUS_OF_CODE, describe_fault, envelope, type_of_status
 from outlive.http.request import (
     Reply,
     Request,
@@ -132,16 +131,12 @@ async def stream(request: Request, cursor: Cursor) -> bool:
     send, write_now = request.send, request.connection.write_now
     with _watching(request, cursor), contextlib.suppress(OSError, StreamInterrupted):
         await request.start(200, STREAM_TYPE, STREAM_HEADERS)
-        while frames := await cursor.read():
-            if cursor.ended:
-                here = not request.has_left()
-                await send({"type": "http.response.body", "body": frames + DONE_FRAME})
-                return here
+        while (frames := await cursor.read()) and not cursor.ended:
             await send({"type": "http.response.body", "body": frames, "more_body": True})
             await cursor.forward_to(write_now)
         if cursor.ended:
             here = not request.has_left()
-            await send({"type": "http.response.body", "body": DONE_FRAME})
+            await send({"type": "http.response.body", "body": frames + DONE_FRAME})
             return here
     # Without a last chunk: a client that still reads must see that this was no clean end (D11).
     return False
@@ -184,7 +179,7 @@ def _conclude(response_id: str, final: bytes, cause: UpstreamFault | None) -> Re
     headers = {"x-should-retry": "false"}
     if end.status == "cancelled":
         body = envelope(f"Response {response_id} was cancelled.", "invalid_request_error", None, "response_cancelled")
-        return Reply(encode(body), 400, headers)
+        return json_reply(body, headers, 400)
     error = end.error or {}
     if cause is None:
         param, code = None, error.get("code")
@@ -195,7 +190,7 @@ def _conclude(response_id: str, final: bytes, cause: UpstreamFault | None) -> Re
         if cause.retry_after is not None:
             headers["retry-after"] = str(max(1, round(cause.retry_after)))
     message = f"{error.get('message') or 'The response failed.'} (response {response_id})"
-    return Reply(encode(envelope(message, type_, param, code)), status, headers)
+    return json_reply(envelope(message, type_, param, code), headers, status)
 
 
 def _unfinished(created: Created) -> ShuttingDown:
@@ -279,10 +274,7 @@ async def compact(request: Request) -> Reply:
 async def _parse(request: Request, body: Json) -> CreateResponse:
     """Parse a body like a create that is not stored."""
     made = {**body, "store": False, "background": None, "stream": None}
-    engine = request.engine
-    if request.large:
-        return await asyncio.to_thread(parse_create, made, engine.ids, engine.limits)
-    return parse_create(made, engine.ids, engine.limits)
+    return await request.work(parse_create, made, request.engine.ids, request.engine.limits)
 
 
 async def _find_model(request: Request, body: Json) -> Any:

@@ -1,16 +1,18 @@
-"""The route table: each route's handler, and its description in /openapi.json."""
+"""The route table: each route's handler, its description in /openapi.json, and the search for it."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from functools import cache
 
 import msgspec
 
+from outlive.core.errors import NotFound
 from outlive.core.requests.create import CompactBody, CountBody, CreateBody
-from outlive.http import chat, conversations, responses
-from outlive.http.openapi import shapes
-from outlive.http.openapi.document import Route, make_document
+from outlive.http import chat, conversations, openapi, responses
+from outlive.http.errors import envelope
+from outlive.http.openapi import Route, make_document
 from outlive.http.request import Reply, Request, json_reply
 
 
@@ -24,9 +26,7 @@ async def readyz(request: Request) -> Reply:
     reason = await request.engine.find_problem()
     if reason is None:
         return json_reply({"status": "ready"})
-    reply = json_reply({"status": "not ready", "reason": reason}, {"retry-after": "1"})
-    reply.status = 503
-    return reply
+    return json_reply({"status": "not ready", "reason": reason}, {"retry-after": "1"}, 503)
 
 
 async def describe(request: Request) -> Reply:
@@ -40,63 +40,91 @@ def render() -> bytes:
 
 # fmt: off
 ROUTES = [
-    Route("POST", "/v1/responses", responses.create, "createResponse", shapes.Response,
+    Route("POST", "/v1/responses", responses.create, "createResponse", openapi.Response,
           "Create a response: answered with its end, with its events (`stream`), or at once (`background`). "
           "The same path takes WebSockets.",
-          body=CreateBody, streams=shapes.Event, repeatable=True, refuses=(404, 429),
+          body=CreateBody, streams=openapi.Event, repeatable=True, refuses=(404, 429),
           leads_to=("getResponse", "listInputItems", "cancelResponse", "deleteResponse")),
-    Route("POST", "/v1/responses/input_tokens", responses.count_tokens, "countInputTokens", shapes.InputTokens,
+    Route("POST", "/v1/responses/input_tokens", responses.count_tokens, "countInputTokens", openapi.InputTokens,
           "Count the tokens of a context. A header says whether they were counted or estimated.",
           body=CountBody, refuses=(404,)),
-    Route("POST", "/v1/responses/compact", responses.compact, "compactResponse", shapes.CompactedResponse,
+    Route("POST", "/v1/responses/compact", responses.compact, "compactResponse", openapi.CompactedResponse,
           "Make a context shorter, to begin a new chain with.",
           body=CompactBody, refuses=(404, 429)),
-    Route("GET", "/v1/responses/{id}", responses.retrieve, "getResponse", shapes.Response,
+    Route("GET", "/v1/responses/{id}", responses.retrieve, "getResponse", openapi.Response,
           "A response as it stands, or its events: all of them, or those after a number.",
-          query=shapes.RetrieveQuery, streams=shapes.Event),
-    Route("GET", "/v1/responses", responses.list_all, "listResponses", shapes.ResponseList,
+          query=openapi.RetrieveQuery, streams=openapi.Event),
+    Route("GET", "/v1/responses", responses.list_all, "listResponses", openapi.ResponseList,
           "List your responses, without what may be long in them.",
-          query=shapes.ResponsesQuery, refuses=(404,)),
-    Route("DELETE", "/v1/responses/{id}", responses.delete, "deleteResponse", shapes.DeletedResponse,
+          query=openapi.ResponsesQuery, refuses=(404,)),
+    Route("DELETE", "/v1/responses/{id}", responses.delete, "deleteResponse", openapi.DeletedResponse,
           "Delete a response; one that runs is cancelled first."),
-    Route("POST", "/v1/responses/{id}/cancel", responses.cancel, "cancelResponse", shapes.Response,
+    Route("POST", "/v1/responses/{id}/cancel", responses.cancel, "cancelResponse", openapi.Response,
           "Cancel a running response, and answer with it as it ended."),
-    Route("GET", "/v1/responses/{id}/input_items", responses.list_input_items, "listInputItems", shapes.ItemList,
-          "List a response's own input.", query=shapes.PageQuery),
-    Route("POST", "/v1/conversations", conversations.create, "createConversation", shapes.Conversation,
+    Route("GET", "/v1/responses/{id}/input_items", responses.list_input_items, "listInputItems", openapi.ItemList,
+          "List a response's own input.", query=openapi.PageQuery),
+    Route("POST", "/v1/conversations", conversations.create, "createConversation", openapi.Conversation,
           "Create a conversation.",
-          body=shapes.CreateConversationBody, repeatable=True,
+          body=openapi.CreateConversationBody, repeatable=True,
           leads_to=("getConversation", "updateConversation", "createItems", "listItems", "deleteConversation")),
-    Route("GET", "/v1/conversations", conversations.list_all, "listConversations", shapes.ConversationList,
-          "List your conversations.", query=shapes.PageQuery, refuses=(404,)),
-    Route("GET", "/v1/conversations/{id}", conversations.retrieve, "getConversation", shapes.Conversation,
+    Route("GET", "/v1/conversations", conversations.list_all, "listConversations", openapi.ConversationList,
+          "List your conversations.", query=openapi.PageQuery, refuses=(404,)),
+    Route("GET", "/v1/conversations/{id}", conversations.retrieve, "getConversation", openapi.Conversation,
           "One conversation."),
-    Route("POST", "/v1/conversations/{id}", conversations.update, "updateConversation", shapes.Conversation,
-          "Replace its metadata.", body=shapes.UpdateConversationBody),
-    Route("DELETE", "/v1/conversations/{id}", conversations.delete, "deleteConversation", shapes.DeletedConversation,
+    Route("POST", "/v1/conversations/{id}", conversations.update, "updateConversation", openapi.Conversation,
+          "Replace its metadata.", body=openapi.UpdateConversationBody),
+    Route("DELETE", "/v1/conversations/{id}", conversations.delete, "deleteConversation", openapi.DeletedConversation,
           "Delete it and its items."),
-    Route("POST", "/v1/conversations/{id}/items", conversations.create_items, "createItems", shapes.ItemList,
-          "Add items, and answer with those.", body=shapes.CreateItemsBody, repeatable=True),
-    Route("GET", "/v1/conversations/{id}/items", conversations.list_items, "listItems", shapes.ItemList,
-          "List its items.", query=shapes.PageQuery),
+    Route("POST", "/v1/conversations/{id}/items", conversations.create_items, "createItems", openapi.ItemList,
+          "Add items, and answer with those.", body=openapi.CreateItemsBody, repeatable=True),
+    Route("GET", "/v1/conversations/{id}/items", conversations.list_items, "listItems", openapi.ItemList,
+          "List its items.", query=openapi.PageQuery),
     Route("GET", "/v1/conversations/{id}/items/{item_id}", conversations.retrieve_item, "getItem", "Item",
           "One item."),
     Route("DELETE", "/v1/conversations/{id}/items/{item_id}", conversations.delete_item, "deleteItem",
-          shapes.Conversation, "Delete an item, and answer with the conversation.", refuses=(400,)),
-    Route("GET", "/v1/models", chat.list_models, "listModels", shapes.ModelList, "List the upstreams' models."),
-    Route("GET", "/v1/models/{model:path}", chat.retrieve_model, "getModel", shapes.Model,
+          openapi.Conversation, "Delete an item, and answer with the conversation.", refuses=(400,)),
+    Route("GET", "/v1/models", chat.list_models, "listModels", openapi.ModelList, "List the upstreams' models."),
+    Route("GET", "/v1/models/{model:path}", chat.retrieve_model, "getModel", openapi.Model,
           "One of them; its name may hold slashes."),
-    Route("POST", "/v1/chat/completions", chat.create, "createChatCompletion", shapes.Anything,
+    Route("POST", "/v1/chat/completions", chat.create, "createChatCompletion", openapi.Anything,
           "Passed through to the upstream, and nothing of it is kept.",
-          body=shapes.ChatBody, streams=shapes.Anything, refuses=(429,)),
-    Route("GET", "/healthz", healthz, "isAlive", shapes.Health, "200 while the process lives.", open=True),
-    Route("GET", "/readyz", readyz, "isReady", shapes.Health,
+          body=openapi.ChatBody, streams=openapi.Anything, refuses=(429,)),
+    Route("GET", "/healthz", healthz, "isAlive", openapi.Health, "200 while the process lives.", open=True),
+    Route("GET", "/readyz", readyz, "isReady", openapi.Health,
           "200 when it should be sent requests, else 503.", open=True),
-    Route("GET", "/openapi.json", describe, "describe", shapes.Anything, "This document.", open=True),
+    Route("GET", "/openapi.json", describe, "describe", openapi.Anything, "This document.", open=True),
 ]
 # fmt: on
 
 # Most requests are for a path without a parameter, and need no search.
-EXACT = {(route.method, route.path): route.handler for route in ROUTES if "{" not in route.path}
+_EXACT = {(route.method, route.path): route.handler for route in ROUTES if "{" not in route.path}
 # Probes come without a key, and from any name that a load balancer uses; the API's description is no secret.
 OPEN_PATHS = frozenset(route.path for route in ROUTES if route.open)
+
+
+def _compile(path: str) -> re.Pattern[str]:
+    parameter = re.compile(r"\\{(\w+)(:path)?\\}")  # the braces are escaped
+    return re.compile(parameter.sub(lambda found: f"(?P<{found[1]}>{'.*' if found[2] else '[^/]+'})", re.escape(path)))
+
+
+_PATTERNS = [(_compile(route.path), route) for route in ROUTES]
+
+
+async def answer(request: Request) -> Reply | None:
+    """Let the handler of a request's route answer it. Raises NotFound if there is none."""
+    asked, path = request.scope["method"], request.scope["path"]
+    method = "GET" if asked == "HEAD" else asked
+    if (handler := _EXACT.get((method, path))) is not None:
+        return await handler(request)
+    found = [(route, match) for pattern, route in _PATTERNS if (match := pattern.fullmatch(path)) is not None]
+    for route, match in found:
+        if route.method == method:
+            request.params = match.groupdict()
+            return await route.handler(request)
+    if not found:
+        raise NotFound(f"There is no {asked} {path} here.", code="unknown_url")
+    # A path that is a route by its own words is not the id of something.
+    methods = {route.method for route, _ in found if route.path == path} or {route.method for route, _ in found}
+    allowed = sorted(methods | ({"HEAD"} if "GET" in methods else set()))
+    error = envelope(f"{asked} is not allowed on {path}.", "invalid_request_error", None, "method_not_allowed")
+    return json_reply(error, {"allow": ", ".join(allowed)}, 405)

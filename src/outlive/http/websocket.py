@@ -7,21 +7,20 @@ import contextlib
 import logging
 import re
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import msgspec
 
-from outlive.core.errors import InvalidRequest, NotFound, OutliveError, ServerFault, ShuttingDown, TooMany
+from outlive.core.errors import InvalidRequest, NotFound, OutliveError, ShuttingDown, TooMany
 from outlive.core.events import Json, payloads
 from outlive.core.requests.body import decode_body
 from outlive.core.requests.checks import check_id, refuse, refuse_missing, refuse_type
 from outlive.engine.admission import Submission
 from outlive.engine.delivery.reader import Cursor, StreamInterrupted
 from outlive.engine.engine import Engine
-from outlive.http.access import Auth
-from outlive.http.errors import describe, encode
-from outlive.http.request import LARGE_BYTES, VERSION, Receive, Request, Scope, Send
+from outlive.http.errors import describe
+from outlive.http.request import LARGE_BYTES, VERSION, Request
 from outlive.ports.ledger import Memory
 
 log = logging.getLogger(__name__)
@@ -91,30 +90,20 @@ class Turn:
 
     async def run(self, request: Request, cache: Cache, send: SendText) -> None:
         """Answer with events. Raises the error to answer with instead, or OSError when the client has gone."""
-        answered = False
-        try:
-            await self._answer(request, cache, send)
-            answered = True
-        finally:
-            if not answered:
-                cache.evict(self._parent, self.lane)
-
-    async def _answer(self, request: Request, cache: Cache, send: SendText) -> None:
         engine, parent = request.engine, cache.find(self._parent)
         memory = parent.memory if parent is not None else None
         submission = Submission(owner=request.owner, body=self._body, large=self._large, memory=memory)
-        async with engine.create(submission) as created:
-            self.response_id = created.id
-            cursor = created.follow()
-            final = await self._stream(engine, cursor, send)
-            if created.request.store:
-                return
-            memory = created.remember()
-        if memory is None:
-            cache.evict(self._parent, self.lane)
-        else:
-            size = self.size + len(final) + (parent.size if parent is not None else 0)
-            cache.keep(created.id, CachedTurn(memory, self.lane, size))
+        with contextlib.ExitStack() as failed:
+            failed.callback(cache.evict, self._parent, self.lane)
+            async with engine.create(submission) as created:
+                self.response_id = created.id
+                final = await self._stream(engine, created.follow(), send)
+                memory = None if created.request.store else created.remember()
+            if memory is not None:
+                size = self.size + len(final) + (parent.size if parent is not None else 0)
+                cache.keep(created.id, CachedTurn(memory, self.lane, size))
+            if memory is not None or created.request.store:
+                failed.pop_all()
 
     async def _stream(self, engine: Engine, cursor: Cursor, send: SendText) -> bytes:
         """Send what the cursor reads, and return the final object. In a shutdown this ends early, and the connection
@@ -177,13 +166,9 @@ class Lanes:
                     "websocket_stream_limit_reached",
                 )
             self._named.add(turn.lane)
-        sizes = [waiting.size for waiting in self._all_waiting()]
+        sizes = [each.size for waiting in self._waiting.values() for each in waiting]
         if len(sizes) >= MAX_WAITING or (sizes and sum(sizes) + turn.size > self._max_bytes):
             raise TooMany(f"{len(sizes)} turns are waiting on this connection already. Wait for one to end.")
-
-    def _all_waiting(self) -> Iterator[Turn]:
-        for waiting in self._waiting.values():
-            yield from waiting
 
     async def _follow(self, lane: str | None) -> None:
         """Run the turns of one lane, until none is left or the client has gone."""
@@ -208,46 +193,6 @@ class CloseReason(NamedTuple):
 
 
 RESTART = CloseReason(1012, "The server is shutting down. Connect again, and resume what was stored.")
-
-
-class Sockets:
-    """All WebSocket connections of a server."""
-
-    def __init__(self, engine: Engine, auth: Auth, max_body: int, seconds: float) -> None:
-        self._engine = engine
-        self._auth = auth
-        self._max_body = max_body
-        self._seconds = seconds
-        self._open: set[Socket] = set()
-
-    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive, send, self._engine, self._max_body)
-        try:
-            request.owner = self._admit(request)
-        except OutliveError as error:
-            await _deny(request, error)
-            return
-        socket = Socket(request, self._seconds)
-        self._open.add(socket)
-        try:
-            await socket.run()
-        except OSError:
-            pass  # the client has gone
-        finally:
-            self._open.discard(socket)
-
-    def drain(self) -> None:
-        """Close every connection as soon as nothing is under way on it."""
-        for socket in self._open:
-            socket.retire(RESTART)
-
-    def _admit(self, request: Request) -> str:
-        owner = self._auth.admit(request)
-        if request.scope["path"] != PATH:
-            raise NotFound(f"There is no WebSocket at {request.scope['path']}.", code="unknown_url")
-        if self._engine.is_draining:
-            raise ShuttingDown
-        return owner
 
 
 class Socket:
@@ -282,10 +227,12 @@ class Socket:
             for task in (taking, closing):
                 task.cancel()
             await self._lanes.stop()
-        if self._closing.is_set() and self._close_reason is not None:
+        if self._closing.is_set() and (reason := self._close_reason) is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS):
-                    await self._close(self._close_reason)
+                    if reason.error is not None:
+                        await self._send(_error_text(reason.error, None))
+                    await self._request.send({"type": "websocket.close", "code": reason.code, "reason": reason.reason})
 
     def retire(self, reason: CloseReason) -> None:
         """Close when nothing is under way any more."""
@@ -304,11 +251,6 @@ class Socket:
             code="websocket_connection_limit_reached",
         )
         self.retire(CloseReason(1001, f"The connection is {minutes} old.", error))
-
-    async def _close(self, reason: CloseReason) -> None:
-        if reason.error is not None:
-            await self._send(_error_text(reason.error, None))
-        await self._request.send({"type": "websocket.close", "code": reason.code, "reason": reason.reason})
 
     async def _send(self, text: str) -> None:
         # Waits while the client's side of the connection is full, so that a slow reader holds one page of its journal.
@@ -333,7 +275,7 @@ class Socket:
         except Exception:
             # A bug in one frame or turn must not close the connection that other turns use.
             log.exception("websocket turn failed request=%s", self._request.request_id)
-            await self._send(_error_text(_mistake(self._request), lane))
+            await self._send(_error_text(self._request.mistake(), lane))
 
     async def _take(self, raw: bytes) -> None:
         large = len(raw) > LARGE_BYTES
@@ -343,10 +285,7 @@ class Socket:
         kind = body.pop("type", None)
         if kind == "response.create":
             lane = _read_lane(body)
-            try:
-                self._create(Turn(lane, body, len(raw), large))
-            except OutliveError as error:
-                await self._send(_error_text(error, lane))
+            await self._answer_errors(self._create(Turn(lane, body, len(raw), large)), lane)
         elif kind == "response.steer":
             steer = _read_steer(body)
             lane = self._lanes.lane_of(steer["previous_response_id"])
@@ -355,7 +294,7 @@ class Socket:
         else:
             refuse("'type' must be 'response.create' or 'response.steer'.", "type")
 
-    def _create(self, turn: Turn) -> None:
+    async def _create(self, turn: Turn) -> None:
         if self._close_reason is not None and self._close_reason.error is not None:
             raise self._close_reason.error
         if turn.background:
@@ -371,18 +310,22 @@ class Socket:
         await self._answer_errors(turn.run(self._request, self._cache, self._send), turn.lane)
 
 
-async def _deny(request: Request, error: OutliveError) -> None:
+def check_handshake(request: Request) -> None:
+    """Raise NotFound or ShuttingDown for a connection that cannot be opened."""
+    if request.scope["path"] != PATH:
+        raise NotFound(f"There is no WebSocket at {request.scope['path']}.", code="unknown_url")
+    if request.engine.is_draining:
+        raise ShuttingDown
+
+
+async def deny(request: Request, error: OutliveError) -> None:
     """Answer the handshake with an error of HTTP."""
     status, body, headers = describe(error)
     raw = [(b"content-type", b"application/json"), (b"x-request-id", request.request_id.encode()), VERSION]
     raw += [(name.encode(), value.encode()) for name, value in headers.items()]
     with contextlib.suppress(OSError):
         await request.send({"type": "websocket.http.response.start", "status": status, "headers": raw})
-        await request.send({"type": "websocket.http.response.body", "body": encode(body)})
-
-
-def _mistake(request: Request) -> ServerFault:
-    return ServerFault(f"The server made a mistake. If it happens again, report it with this id: {request.request_id}.")
+        await request.send({"type": "websocket.http.response.body", "body": msgspec.json.encode(body)})
 
 
 # -- frames: one JSON object each
