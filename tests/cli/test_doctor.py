@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from outlive.cli.doctor.findings import Section
 from outlive.cli.doctor.probe import probe
+from outlive.cli.terminal import Section
 from outlive.ports.backend import Upstream
 from tests.cli.conftest import Run
 from tests.cli.servers import FakeChatServer, FakeOutlive, serving

@@ -10,9 +10,8 @@ from typer.core import TyperGroup
 from outlive import __version__
 from outlive.cli.doctor import doctor
 from outlive.cli.resources import conversations, responses
-from outlive.cli.serve import serve
-from outlive.cli.storage import copy, migrate
-from outlive.cli.terminal import complain
+from outlive.cli.serve import copy, migrate, serve
+from outlive.cli.terminal import clean
 from outlive.core.errors import OutliveError, SettingsError
 
 
@@ -23,7 +22,7 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except OutliveError as error:
-            complain(error.message)
+            typer.echo(f"outlive: {clean(error.message)}", err=True)
             raise typer.Exit(2 if isinstance(error, SettingsError) else 1) from None
 
 

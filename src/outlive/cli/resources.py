@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -27,7 +28,6 @@ from outlive.cli.terminal import (
     console,
     describe_fault,
     item_line,
-    person_looks,
     print_json,
     print_rows,
     show_time,
@@ -231,7 +231,7 @@ def tail(
     key: KeyOption = None,
 ) -> None:
     """Follow a response: print its text as it is generated. Exits with 1 if it failed or was cancelled."""
-    view = _JsonLines() if as_json else _Screen() if person_looks() else _PlainText()
+    view = _JsonLines() if as_json else _Screen() if sys.stdout.isatty() else _PlainText()
     ended: Json = {}
     with closing(view):
         for event in follow(ApiClient(server, key), response_id, after, patience, view.show_break):

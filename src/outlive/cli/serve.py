@@ -1,7 +1,8 @@
-"""`outlive serve`: load the settings, print a summary, and serve."""
+"""Commands on the machine of the server: `outlive serve`, and `migrate` and `copy` for its database."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from outlive.config.load import load
 from outlive.config.options import LIMITS, NEVER, Option
 from outlive.config.presets import PRESETS
 from outlive.config.settings import OPTIONS, Settings
+from outlive.core.errors import SettingsError
 
 
 def take_settings(*more: inspect.Parameter) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -35,14 +37,11 @@ def _make_flag(option: Option, flag: str) -> inspect.Parameter:
         return parameter(option.name, bool, f"{flag}/--no-{flag[2:]}", option.help)
     if option.default is UNSET:
         return parameter(option.name, list[str], flag, option.help, option.metavar)
-    text = option.help
-    if option.never or option.default is not None:
-        text += f" Default: {_show_default(option.default)}."
+    text, value = option.help, option.default
+    if option.never or value is not None:
+        shown = NEVER if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+        text += f" Default: {shown}."
     return parameter(option.name, str, flag, text, option.metavar, option.table == LIMITS)
-
-
-def _show_default(value: object) -> str:
-    return NEVER if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def parameter(
@@ -133,3 +132,63 @@ def _curl(settings: Settings) -> str:
 
 def _days(days: float | None) -> str:
     return "for ever" if days is None else f"for {days:g} day{'' if days == 1 else 's'}"
+
+
+# -- the database
+
+
+@take_settings()
+def migrate(**flags: Any) -> None:
+    """Bring the database's schema up to date, as a server does when it starts.
+
+    Takes the settings of `outlive serve`, and uses only `database`.
+    """
+    url = load(flags).database
+    before, after = asyncio.run(_migrate(url))
+    where = database_url.show(url)
+    if before == after:
+        console().print(f"{where} is up to date (schema {after}).")
+    else:
+        console().print(f"{where} was migrated from schema {before} to {after}.")
+
+
+async def _migrate(url: str) -> tuple[int, int]:
+    if database_url.is_shared(url):
+        need_postgres()
+        from outlive.storage.postgres import connection as postgres
+
+        return await postgres.migrate_database(url)
+    from outlive.storage.queries import SCHEMA_VERSION
+    from outlive.storage.sqlite.connection import SqliteDatabase
+
+    database = SqliteDatabase(str(database_url.path_of(url)))
+    await database.close()
+    return database.version_before, SCHEMA_VERSION
+
+
+def need_postgres() -> None:
+    try:
+        import asyncpg  # noqa: F401
+    except ImportError as error:
+        raise SettingsError("Postgres needs one package more: pip install 'outlive[postgres]'.") from error
+
+
+def copy(
+    source: Annotated[str, typer.Option("--from", help="The database to copy: sqlite:///FILE or postgresql://...")],
+    target: Annotated[str, typer.Option("--to", help="The target: an empty database, or one that does not exist yet.")],
+) -> None:
+    """Copy everything from one database to another, and compare every response afterwards.
+
+    No server may run on either. Unfinished responses are continued by the first server on the new one.
+    """
+    if database_url.is_shared(source) or database_url.is_shared(target):
+        need_postgres()
+    # The other commands start faster without this import.
+    from outlive.storage import copy
+
+    out = console()
+    copied = asyncio.run(copy.copy(source, target, lambda line: out.print(f"  {line}")))
+    out.print(
+        f"Copied to {database_url.show(target)}: {copied.responses} responses and {copied.conversations} conversations "
+        "replay as before."
+    )

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 import typer
@@ -31,17 +31,9 @@ STATUS_STYLES = {
 }
 
 
-def person_looks() -> bool:
-    return sys.stdout.isatty()
-
-
 def console() -> Console:
     """Return standard output, which leaves wrapping to the terminal and truncates nothing."""
     return Console(highlight=False, markup=False, soft_wrap=True)
-
-
-def complain(sentence: str) -> None:
-    typer.echo(f"outlive: {clean(sentence)}", err=True)
 
 
 def clean(text: str) -> str:
@@ -56,7 +48,7 @@ def print_json(value: object) -> None:
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> None:
     """Print a table on a terminal, else lines with tabs, in which nothing is shortened."""
     lines = [[clean(cell) for cell in row] for row in rows]
-    if not person_looks():
+    if not sys.stdout.isatty():
         typer.echo("\n".join("\t".join(line) for line in [columns, *lines]))
         return
     if not lines:
@@ -112,3 +104,48 @@ def _content_text(content: object) -> str:
         return content
     parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
     return "".join(str(part.get("text") or part.get("refusal") or f"[{part.get('type')}]") for part in parts)
+
+
+# -- findings of the doctor
+
+State = Literal["ok", "warn", "fail", "skip"]
+_SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red"), "skip": ("-", "dim")}
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """The result of one check."""
+
+    state: State
+    name: str
+    detail: str
+
+
+class Section(msgspec.Struct):
+    """The findings about one subject, and the TOML keys to set."""
+
+    title: str
+    findings: list[Finding] = []
+    set: Json = {}  # key -> the value it should have
+    table: str = ""  # the TOML table that `set` belongs in
+
+    def add(self, state: State, name: str, detail: str, **advice: object) -> None:
+        """Add a finding; `advice` are keys and the values they should have."""
+        self.findings.append(Finding(state, name, detail))
+        self.set |= advice
+
+    @property
+    def failed(self) -> bool:
+        return any(finding.state == "fail" for finding in self.findings)
+
+
+def print_section(section: Section) -> None:
+    out = console()
+    out.print(Text(section.title, style="bold"))
+    for finding in section.findings:
+        sign, style = _SIGNS[finding.state]
+        out.print(Text(f"  {sign} ", style=style) + Text(f"{finding.name}: ") + Text(clean(finding.detail)))
+    if section.set:
+        out.print(Text("  Set in the TOML file:", style="yellow"))
+        # JSON's true, false, numbers and strings are TOML's too.
+        values = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in section.set.items()]
+        out.print("\n".join(f"    {line}" for line in [f"[{section.table}]", *values]))

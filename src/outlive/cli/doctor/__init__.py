@@ -16,10 +16,8 @@ from typing import Any
 import typer
 
 from outlive.cli.client import ApiClient, RequestRefused, ServerUnreachable
-from outlive.cli.doctor.findings import Section, print_section
-from outlive.cli.serve import base_url, parameter, take_settings
-from outlive.cli.storage import need_postgres
-from outlive.cli.terminal import print_json
+from outlive.cli.serve import base_url, need_postgres, parameter, take_settings
+from outlive.cli.terminal import Section, print_json, print_section
 from outlive.config import database_url
 from outlive.config.load import load
 from outlive.config.settings import Settings

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, aclosing
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec.structs import replace
 
-from outlive.cli.doctor.findings import Section, State
+from outlive.cli.terminal import Section
 from outlive.clock import RandomIds
 from outlive.config.load import is_loopback
 from outlive.core.errors import UpstreamFault
@@ -55,16 +55,14 @@ def probe(upstream: Upstream, model: str | None, timeout: float) -> Section:
 
 
 async def _probe(prober: Prober, wanted: str | None) -> None:
-    try:
-        if (model := await _find_model(prober, wanted)) is not None:
-            prober.model = model
-            if await _check_answer(prober):
+    async with prober.stack:
+        try:
+            prober.model = await _find_model(prober, wanted)
+            if prober.model and await _check_answer(prober):
                 for question in prober.expected.questions:
                     await question(prober)
-    except UpstreamFault as fault:
-        prober.section.add("fail", "connection", fault.message)
-    finally:
-        prober.pool.close()
+        except UpstreamFault as fault:
+            prober.section.add("fail", "connection", fault.message)
 
 
 class ProbeAnswer(msgspec.Struct):
@@ -116,6 +114,8 @@ class Prober:
         self.expected = _EXPECTED[upstream.dialect]
         self.section = section
         self.pool = HttpPool()
+        self.stack = AsyncExitStack()  # closes the backends, then the pool
+        self.stack.callback(self.pool.close)
         self.model = ""
         # The upstream as it is asked: without `stream_options`, which only one question is about.
         self.asked = replace(upstream, stream_options=False)
@@ -125,11 +125,11 @@ class Prober:
     ) -> ProbeAnswer:
         """Put one question, with these fields of the upstream replaced."""
         call, answer = self.make_call(*items, resume=resume, reasoning=reasoning), ProbeAnswer()
-        async with self.open_backend(**fields) as backend:
-            try:
-                await answer.read(backend, backend.stream(call), call)
-            except UpstreamFault as fault:
-                answer.fault = fault
+        backend = self.open(**fields)
+        try:
+            await answer.read(backend, backend.stream(call), call)
+        except UpstreamFault as fault:
+            answer.fault = fault
         return answer
 
     def make_call(self, *items: Json, resume: OpenText | None = None, reasoning: Json | None = None) -> ModelCall:
@@ -137,37 +137,34 @@ class Prober:
         request = CreateResponse(model=self.model, input=given, max_output_tokens=MOST_TOKENS, reasoning=reasoning)
         return ModelCall(self.model, request, given, resume, response_id=RandomIds().new("resp"))
 
-    @asynccontextmanager
-    async def open_backend(self, **fields: Any) -> AsyncIterator[Backend]:
+    def open(self, **fields: Any) -> Backend:
         backend = make_backend(replace(self.asked, **fields), self.pool, RandomIds())
-        try:
-            yield backend
-        finally:
-            await backend.close()
+        self.stack.push_async_callback(backend.close)
+        return backend
 
-    def advise(self, key: str, value: object, detail: str, *, name: str = "", state: State = "warn") -> None:
-        """Report a setting that should have another value."""
-        self.section.add(state, name or key, detail)
-        self.section.set[key] = value
+    def report(self, key: str, best: object, detail: str, name: str = "") -> None:
+        """Report a setting; if it has not the best value, with the advice to set that."""
+        is_best = getattr(self.upstream, key) == best
+        self.section.add("ok" if is_best else "warn", name or key, detail, **{} if is_best else {key: best})
 
 
-async def _find_model(prober: Prober, wanted: str | None) -> str | None:
-    """Return the model to ask: the one given, an alias' target, or the first listed that may chat."""
+async def _find_model(prober: Prober, wanted: str | None) -> str:
+    """Return the model to ask: the one given, an alias' target, or the first listed that may chat; "" for none."""
     upstream, section = prober.upstream, prober.section
     listed = await _list_models(prober, upstream)
     if isinstance(listed, UpstreamFault):
         if listed.status in (401, 403):
             section.add("fail", "key", f"It refuses the key. {listed.message}")
-            return None
+            return ""
         if await _lacks_v1(prober):
-            return None
+            return ""
         section.add("warn", "models", f"It lists none. {listed.message}")
         listed = []
     else:
         section.add("ok" if listed else "warn", "models", f"{len(listed)} listed")
     names = [name for name in listed if not _NO_CHAT.search(name.lower())]
-    chosen = wanted or next(iter([*upstream.models.values(), *names]), None)
-    if chosen is None:
+    chosen = wanted or next(iter([*upstream.models.values(), *names]), "")
+    if not chosen:
         section.add("skip", prober.expected.answer, "There is no model to ask; give --model NAME.")
     return chosen
 
@@ -199,7 +196,7 @@ async def _lacks_v1(prober: Prober) -> bool:
     longer = replace(prober.upstream, url=f"{url}/v1")
     if url.endswith("/v1") or not isinstance(await _list_models(prober, longer), list):
         return False
-    prober.advise("url", longer.url, f"There is nothing at {url}, but there is at {longer.url}.", state="fail")
+    prober.section.add("fail", "url", f"There is nothing at {url}, but there is at {longer.url}.", url=longer.url)
     return True
 
 
@@ -219,7 +216,7 @@ async def _check_answer(prober: Prober) -> bool:
             prober.section.add("ok", prober.expected.answer, f"{prober.model} answers{honours}")
             if field != configured:
                 fault = "refuses" if answers[0].fault else "ignores"
-                prober.advise("max_tokens_field", field, f"It {fault} {configured}.")
+                prober.report("max_tokens_field", field, f"It {fault} {configured}.")
             return True
     faults = [answer.fault for answer in answers if answer.fault]
     if len(faults) < len(answers):
@@ -242,11 +239,9 @@ async def _ask_developer(prober: Prober) -> None:
         # A weak model, or one that only reasoned, may not answer in any role; then nothing is known.
         system = await prober.ask(*items, developer_role=False)
         fault = "accepted, but ignored." if _WORD in system.text.lower() else ""
-    if fault and prober.upstream.developer_role:
-        prober.advise("developer_role", False, f"It is {fault}", name="developer role")
-    else:
-        detail = f"It is not used. It is {fault}" if fault else "understood" if heard else "accepted"
-        prober.section.add("ok", "developer role", detail)
+    used = "" if prober.upstream.developer_role else "It is not used. "
+    detail = f"{used}It is {fault}" if fault else "understood" if heard else "accepted"
+    prober.report("developer_role", prober.upstream.developer_role and not fault, detail, "developer role")
 
 
 async def _ask_usage(prober: Prober) -> None:
@@ -256,28 +251,20 @@ async def _ask_usage(prober: Prober) -> None:
         prober.section.add("warn", "stream_options", detail)
         return
     detail = "Usage is sent." if answer.fault is None else f"It refuses them. {answer.fault.message}"
-    if prober.upstream.stream_options != (answer.fault is None):
-        prober.advise("stream_options", answer.fault is None, detail)
-    else:
-        prober.section.add("ok", "stream_options", detail)
+    prober.report("stream_options", answer.fault is None, detail)
 
 
 async def _ask_continuation(prober: Prober) -> None:
     """Find the mode, if any, in which an interrupted answer is continued."""
-    configured = prober.upstream.continuation
     works: ContinuationMode = "none"
-    for mode in sorted(prober.expected.continuations, key=lambda mode: mode != configured):
+    for mode in sorted(prober.expected.continuations, key=lambda mode: mode != prober.upstream.continuation):
         resume = OpenText("msg_1", 0, 0, _CUT, 0)
         answer = await prober.ask(_say("user", _COUNT_WORDS), resume=resume, continuation=mode)
         if answer.fault is None and answer.text.startswith(_REST):
             works = mode
             break
-    if works != configured:
-        found = "no interrupted answer was continued" if works == "none" else f"{works} works"
-        prober.advise("continuation", works, f"It is set to {configured}, but {found}.")
-    else:
-        detail = "cannot be continued." if works == "none" else f"are continued ({works})."
-        prober.section.add("ok", "continuation", f"Interrupted answers {detail}")
+    detail = "cannot be continued." if works == "none" else f"can be continued ({works})."
+    prober.report("continuation", works, f"Interrupted answers {detail}")
 
 
 async def _ask_responses(prober: Prober) -> None:
@@ -295,49 +282,47 @@ async def _ask_reasoning(prober: Prober) -> None:
     text = [{"type": "reasoning_text", "text": "The user greets me."}]
     thought: Json = {"id": "rs_1", "type": "reasoning", "summary": [], "content": text}
     turn = (_say("user", "Hello"), thought, _say("assistant", "Hello!"))
-    if fault := (await prober.ask(*turn, _say("user", _ASK))).fault:
-        detail = f"It may not be sent back in plain text. {fault.message}"
-        prober.advise("reasoning_input", "encrypted", detail, name="reasoning")
-    else:
-        prober.section.add("ok", "reasoning", "It may be sent back in plain text.")
+    fault = (await prober.ask(*turn, _say("user", _ASK))).fault
+    detail = f"It may not be sent back as text. {fault.message}" if fault else "It may be sent back as text."
+    prober.report("reasoning_input", "encrypted" if fault else "any", detail, "reasoning")
 
 
 async def _ask_thinking(prober: Prober) -> None:
     """Find out if an effort level is understood. A budget, the other way, would cost a thousand tokens to try."""
     if prober.upstream.thinking == "budget":
         prober.section.add("skip", "thinking", "It is set to budget, which costs too much to try.")
-    elif fault := (await prober.ask(_say("user", _ASK), reasoning={"effort": "low"})).fault:
-        prober.advise("thinking", "budget", f"It does not understand reasoning.effort. {fault.message}")
-    else:
-        prober.section.add("ok", "thinking", "reasoning.effort is understood.")
+        return
+    fault = (await prober.ask(_say("user", _ASK), reasoning={"effort": "low"})).fault
+    detail = f"It does not understand reasoning.effort. {fault.message}" if fault else "reasoning.effort is understood."
+    prober.report("thinking", "budget" if fault else prober.upstream.thinking, detail)
 
 
 async def _ask_count(prober: Prober) -> None:
-    async with prober.open_backend() as backend:
-        counted = await backend.count(prober.make_call(_say("user", _ASK)))
+    counted = await prober.open().count(prober.make_call(_say("user", _ASK)))
     detail = "It counts tokens." if counted else "It does not count tokens: they are estimated."
     prober.section.add("ok" if counted else "warn", prober.expected.count, detail)
 
 
 async def _ask_reattach(prober: Prober) -> None:
     """Submit a background run, disconnect, and follow it again. The upstream's copy of it is deleted."""
-    async with prober.open_backend() as backend:
-        if (runs := backend.background_runs) is None:
-            return
-        call, run_id = prober.make_call(_say("user", _ASK)), None
-        try:
-            async with aclosing(runs.submit(call)) as stream:
-                async for chunks in stream:
-                    if (run_id := runs.read_id(chunks)) is not None:
-                        break
-            if run_id is None:
-                raise UpstreamFault("It names no run.")
-            await ProbeAnswer().read(backend, runs.follow(run_id), call)
-            prober.section.add("ok", "reattach", "A run was followed again after a disconnect.")
-        except UpstreamFault as fault:
-            prober.advise("reattach", False, f"A run cannot be followed again. {fault.message}", state="fail")
-        if run_id is not None:
-            runs.dismiss(run_id, running=False)
+    backend = prober.open()
+    if (runs := backend.background_runs) is None:
+        return
+    call, run_id = prober.make_call(_say("user", _ASK)), None
+    try:
+        async with aclosing(runs.submit(call)) as stream:
+            async for chunks in stream:
+                if (run_id := runs.read_id(chunks)) is not None:
+                    break
+        if run_id is None:
+            raise UpstreamFault("It names no run.")
+        await ProbeAnswer().read(backend, runs.follow(run_id), call)
+        prober.section.add("ok", "reattach", "A run was followed again after a disconnect.")
+    except UpstreamFault as fault:
+        detail = f"A run cannot be followed again. {fault.message}"
+        prober.section.add("fail", "reattach", detail, reattach=False)
+    if run_id is not None:
+        runs.dismiss(run_id, running=False)
 
 
 def _say(role: str, text: str) -> Json:
