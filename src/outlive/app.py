@@ -82,7 +82,9 @@ async def open_engine(settings: Settings, backends: Backends | None = None) -> A
 async def _open_backends(settings: Settings, stack: contextlib.AsyncExitStack) -> Backends:
     upstreams = settings.upstreams
     if not upstreams and not settings.agents:
-        upstreams = [await stack.enter_async_context(_embedded())]
+        local = LocalModel(log.info)
+        stack.push_async_callback(local.stop)
+        upstreams = [await local.start()]
     pool, ids = HttpPool(), RandomIds()
     stack.callback(pool.close)
     backends: dict[str, Backend] = {upstream.name: make_backend(upstream, pool, ids) for upstream in upstreams}
@@ -114,8 +116,7 @@ def build_tools(settings: Settings, ids: IdSource, seal: Seal | None) -> Tools:
         if settings.offer_tools:
             always.append({"type": "mcp", "server_label": LABEL})
     if importlib.util.find_spec("mcp") is not None:
-        private, seconds = settings.mcp_private, settings.tool_seconds
-        sources.append(McpSource(settings.mcp, ids, private=private, seconds=seconds))
+        sources.append(McpSource(settings.mcp, ids, private=settings.mcp_private, seconds=settings.tool_seconds))
     elif settings.mcp:
         raise SettingsError("[mcp] needs the MCP SDK: install outlive[mcp].")
     return Tools(
@@ -167,12 +168,3 @@ def _make_route(upstreams: list[Upstream], backends: dict[str, Backend], agents:
         return backends[name], MODEL if answers_all else upstream_model
 
     return route
-
-
-@contextlib.asynccontextmanager
-async def _embedded() -> AsyncIterator[Upstream]:
-    local = LocalModel(log.info)
-    try:
-        yield await local.start()
-    finally:
-        await local.stop()

@@ -6,17 +6,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Protocol
 
-import msgspec
-
 from outlive import failpoints
 from outlive.core.ids import IdSource
-from outlive.core.toolcalls.calls import fail
+from outlive.core.toolcalls.calls import ToolOutcome
 from outlive.ports.backend import ModelCall
 from outlive.served_agents.translator import encode
 
 # An agent that is faster than the storage waits once this many chunks are queued.
 MAX_QUEUED = 256
-MAX_ERROR = 1000
 
 _Entry = tuple[bytes, "asyncio.Future[None] | None"]
 
@@ -63,19 +60,10 @@ class AgentChannel:
         failpoints.hit("after-call-journaled")
         return item_id
 
-    async def finish_call(self, item_id: str, output: str) -> None:
-        """Journal a call's output. Returns once that is durable."""
-        await self._finish_call(item_id, output, None)
-
-    async def fail_call(self, item_id: str, error: Exception) -> str:
-        """Journal a call's failure. Returns the message once that is durable."""
-        message = f"{type(error).__name__}: {error}"[:MAX_ERROR]
-        await self._finish_call(item_id, None, message)
-        return message
-
-    async def _finish_call(self, item_id: str, output: str | None, error: str | None) -> None:
+    async def finish_call(self, item_id: str, outcome: ToolOutcome) -> None:
+        """Journal a call's output or failure. Returns once that is durable."""
         failpoints.hit("before-output-journaled")
-        await self._send_durably(encode("finish_call", item_id, output, None if error is None else fail(error).error))
+        await self._send_durably(encode("finish_call", item_id, outcome.output, outcome.error))
         failpoints.hit("after-output-journaled")
 
     async def _send(self, chunk: bytes) -> None:
@@ -126,14 +114,3 @@ class AgentRunner(Protocol):
     async def run(self, call: ModelCall, channel: AgentChannel) -> None:
         """Answer a call. An exception means that the agent failed."""
         ...
-
-
-def render(result: object) -> str:
-    """Return what a user's tool or agent returned as text: a text as it is, anything else as JSON."""
-    if result is None:
-        return ""
-    return result if isinstance(result, str) else msgspec.json.encode(result, enc_hook=_dump).decode()
-
-
-def _dump(value: Any) -> Any:
-    return value.model_dump(mode="json") if hasattr(value, "model_dump") else str(value)

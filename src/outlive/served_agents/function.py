@@ -11,9 +11,9 @@ import msgspec
 
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
-from outlive.core.toolcalls.calls import INTERRUPTED
+from outlive.core.toolcalls.calls import INTERRUPTED, ToolOutcome, describe_error, fail, render_result
 from outlive.ports.backend import ModelCall
-from outlive.served_agents.channel import AgentChannel, render
+from outlive.served_agents.channel import AgentChannel
 
 DIVERGED = "The agent went another way than before it was interrupted."
 
@@ -85,7 +85,7 @@ class ReplayGuard:
             self._diverge()
             return None
         self._steps.pop(0)
-        return None if idempotent and _was_interrupted(step) else step
+        return None if idempotent and _read_error(step) == INTERRUPTED else step
 
     def _diverge(self) -> None:
         """Skip nothing from here on: the agent does something else than before."""
@@ -123,13 +123,16 @@ class AgentContext:
         written = msgspec.json.encode(arguments, enc_hook=str).decode()
         made = self._guard.skip_call(called, written, idempotent)
         if made is not None:
-            return _read_output(made)
+            if (reason := _read_error(made)) is not None:
+                raise CallFailed(reason)
+            return str(made.get("output") or "")
         item_id = await self._channel.begin_call(called, written)
         try:
-            output = render(await _run(function, arguments))
+            output = render_result(await _run(function, arguments))
         except Exception as error:  # a user's function may raise anything, and its call must end
-            raise CallFailed(await self._channel.fail_call(item_id, error)) from error
-        await self._channel.finish_call(item_id, output)
+            await self._channel.finish_call(item_id, fail(describe_error(error)))
+            raise CallFailed(describe_error(error)) from error
+        await self._channel.finish_call(item_id, ToolOutcome(output))
         return output
 
 
@@ -187,14 +190,10 @@ def _read_steps(item: Json) -> list[tuple[str, str] | Json]:
     return [item] if kind == "mcp_call" else []
 
 
-def _was_interrupted(item: Json) -> bool:
-    error = item.get("error")
-    return isinstance(error, dict) and (error.get("content") or [{}])[0].get("text") == INTERRUPTED
-
-
-def _read_output(item: Json) -> str:
+def _read_error(item: Json) -> str | None:
+    """Return the reason why a call failed; None for one that did not."""
     error = item.get("error")
     if error is None:
-        return str(item.get("output") or "")
+        return None
     content = error.get("content") if isinstance(error, dict) else None
-    raise CallFailed(str(content[0].get("text")) if content else "The call failed.")
+    return str(content[0].get("text")) if content else "The call failed."

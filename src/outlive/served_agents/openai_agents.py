@@ -8,8 +8,9 @@ from agents import Agent, ModelSettings, RunConfig, RunContextWrapper, RunHooks,
 from agents.tool import Tool
 
 from outlive.core.events import Json
+from outlive.core.toolcalls.calls import ToolOutcome, render_result
 from outlive.ports.backend import ModelCall
-from outlive.served_agents.channel import AgentChannel, AgentError, render
+from outlive.served_agents.channel import AgentChannel, AgentError
 
 MAX_TURNS = 100
 
@@ -30,7 +31,7 @@ class JournalingHooks(RunHooks[Any]):
     async def on_tool_end(self, context: RunContextWrapper[Any], agent: Agent[Any], tool: Tool, result: object) -> None:
         item_id = self._items.pop(_call_id(context), None)
         if item_id is not None:
-            await self._channel.finish_call(item_id, render(result))
+            await self._channel.finish_call(item_id, ToolOutcome(render_result(result)))
 
 
 class OpenaiAgent:
@@ -42,12 +43,15 @@ class OpenaiAgent:
         self._agent = agent
 
     async def run(self, call: ModelCall, channel: AgentChannel) -> None:
+        # The request's settings replace the agent's own.
+        temperature, top_p = call.request.temperature, call.request.top_p
+        settings = ModelSettings(temperature=temperature, top_p=top_p, max_tokens=call.request.max_output_tokens)
         run = Runner.run_streamed(
             self._agent,
             _make_input(call),
             hooks=JournalingHooks(channel),
             max_turns=MAX_TURNS,
-            run_config=RunConfig(tracing_disabled=True, model_settings=_read_settings(call)),
+            run_config=RunConfig(tracing_disabled=True, model_settings=settings),
         )
         answered = False  # by text of its own after the last output of a tool
         try:
@@ -61,7 +65,7 @@ class OpenaiAgent:
         if run.interruptions:
             raise AgentError("The agent wants a person's approval, for which it cannot be asked here.")
         if not answered and run.final_output is not None:  # the output of a tool is its answer
-            await channel.text(render(run.final_output))
+            await channel.text(render_result(run.final_output))
         used = run.context_wrapper.usage
         cached, reasoning = used.input_tokens_details.cached_tokens, used.output_tokens_details.reasoning_tokens
         await channel.usage(used, cached=cached, reasoning=reasoning)
@@ -77,12 +81,6 @@ async def _forward(event: Any, channel: AgentChannel) -> bool:
     elif event.type == "response.output_item.done" and event.item.type in ("message", "reasoning"):
         await channel.end_item()
     return False
-
-
-def _read_settings(call: ModelCall) -> ModelSettings:
-    """Return the request's settings, which replace the agent's own."""
-    request = call.request
-    return ModelSettings(temperature=request.temperature, top_p=request.top_p, max_tokens=request.max_output_tokens)
 
 
 def _call_id(context: RunContextWrapper[Any]) -> str:

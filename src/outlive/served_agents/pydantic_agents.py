@@ -13,8 +13,9 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from outlive.core.events import Json
+from outlive.core.toolcalls.calls import ToolOutcome, describe_error, fail, render_result
 from outlive.ports.backend import ModelCall
-from outlive.served_agents.channel import AgentChannel, AgentError, render
+from outlive.served_agents.channel import AgentChannel, AgentError
 
 
 class JournalingCapability(AbstractCapability[Any]):
@@ -30,9 +31,9 @@ class JournalingCapability(AbstractCapability[Any]):
         try:
             result = await handler(args)
         except Exception as error:  # a user's tool may raise anything, and its call must end
-            await self._channel.fail_call(item_id, error)
+            await self._channel.finish_call(item_id, fail(describe_error(error)))
             raise
-        await self._channel.finish_call(item_id, render(result))
+        await self._channel.finish_call(item_id, ToolOutcome(render_result(result)))
         return result
 
 
@@ -73,7 +74,7 @@ async def _forward(event: Any, channel: AgentChannel) -> None:
         await channel.end_item()
     elif isinstance(event, AgentRunResultEvent):
         if not isinstance(event.result.output, str):  # a structured answer came as the call of a tool
-            await channel.text(render(event.result.output))
+            await channel.text(render_result(event.result.output))
         used = event.result.usage
         await channel.usage(used, cached=used.cache_read_tokens, reasoning=0)
 

@@ -19,7 +19,7 @@ from outlive.config.user_modules import load_module, load_object
 from outlive.core.errors import SettingsError
 from outlive.core.events import Json
 from outlive.core.requests.checks import refuse
-from outlive.core.toolcalls.calls import ToolOutcome, ToolSpec, fail
+from outlive.core.toolcalls.calls import MAX_ERROR, ToolOutcome, ToolSpec, describe_error, fail, render_result
 from outlive.ports.toolbox import Invocation, SessionRequest, ToolProgress
 from outlive.tooling.registry import OpenedSource
 
@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 
 # The label under which requests name the tools of this server's own.
 LABEL = "outlive"
-MAX_ERROR = 1000
 MAX_THREADS = 32
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -160,17 +159,16 @@ class PythonTool:
         if signature.context is not None:
             values[signature.context] = ToolContext(invocation)
         try:
-            return ToolOutcome(_render(await self._run(values)))
+            if inspect.iscoroutinefunction(self._function):
+                result = await self._function(**values)
+            else:
+                result = await self._threads.run(lambda: self._function(**values))
+            return ToolOutcome(render_result(result))
         except ToolError as error:
             return fail(str(error)[:MAX_ERROR])
         except (Exception, SystemExit) as error:  # a user's function may raise anything, which fails only its call
             log.warning("the tool %s failed", self.spec.name, exc_info=error)
-            return fail(f"{type(error).__name__}: {error}"[:MAX_ERROR])
-
-    async def _run(self, values: dict[str, Any]) -> object:
-        if inspect.iscoroutinefunction(self._function):
-            return await self._function(**values)
-        return await self._threads.run(lambda: self._function(**values))
+            return fail(describe_error(error))
 
 
 class FunctionSource:
@@ -224,12 +222,6 @@ def find_functions(module: ModuleType) -> list[Callable[..., Any]]:
     if not (marked or own):
         raise SettingsError(f"The module {module.__name__} has no function that could be a tool.")
     return list(marked or own)
-
-
-def _render(result: object) -> str:
-    if result is None:
-        return ""
-    return result if isinstance(result, str) else msgspec.json.encode(result, enc_hook=str).decode()
 
 
 # -- signatures and docstrings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -147,12 +148,6 @@ async def _close(opened: Sequence[OpenedSource]) -> None:
 def choose_alias(spec: ToolSpec, taken: set[str]) -> str:
     """Return the name for the model: the tool's own, unless it is taken or has characters that some servers refuse."""
     plain = _UNSAFE.sub("_", spec.name)[:MAX_NAME] or "tool"
-    if plain not in taken:
-        return plain
     labelled = _UNSAFE.sub("_", f"{spec.label}_{spec.name}")[:MAX_NAME]
-    number = 2
-    alias = labelled
-    while alias in taken:
-        alias = f"{labelled[: MAX_NAME - 4]}_{number}"
-        number += 1
-    return alias
+    numbered = (f"{labelled[: MAX_NAME - 4]}_{number}" for number in itertools.count(2))
+    return next(alias for alias in itertools.chain([plain, labelled], numbered) if alias not in taken)

@@ -14,6 +14,7 @@ was not begun can simply be made, however often the server was restarted.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -23,6 +24,7 @@ from outlive.core.fold import CALLING, Fold
 from outlive.core.grammar import CALL_BEGUN, MCP_ARGUMENTS
 
 PROGRESS_EVENT = "outlive:tool.progress"
+MAX_ERROR = 1000  # characters of a failed call's message
 
 INTERRUPTED = (
     "The server was interrupted while this call was being made. It may or may not have taken effect, and it was not "
@@ -62,6 +64,22 @@ class ToolOutcome(msgspec.Struct, frozen=True):
 def fail(message: str) -> ToolOutcome:
     """Make the outcome of a call that failed; the model reads the message."""
     return ToolOutcome(error={"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": message}]})
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the reason why a user's tool failed, as the model reads it."""
+    return f"{type(error).__name__}: {error}"[:MAX_ERROR]
+
+
+def render_result(result: object) -> str:
+    """Return what a user's tool or agent returned as text: a text as it is, anything else as JSON."""
+    if result is None:
+        return ""
+    return result if isinstance(result, str) else msgspec.json.encode(result, enc_hook=_dump).decode()
+
+
+def _dump(value: Any) -> Any:
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else str(value)
 
 
 # -- events

@@ -130,7 +130,10 @@ class McpConnection:
         except MCPError as error:
             # The SDK's error when the server has forgotten the session: then it did not look at the request either.
             forgotten = error.code == INVALID_REQUEST and error.message == "Session terminated"
-            if not forgotten and not _is_about_the_connection(error):
+            # The SDK's own words when the connection broke: servers use the same code for errors of their own.
+            words = ("Connection", "SSE stream", "Transport")
+            broken = error.code == CONNECTION_CLOSED and error.message.startswith(words)
+            if not forgotten and not broken:
                 refusal = self._find_refusal() if error.message == "Server returned an error response" else None
                 if refusal is not None:
                     raise refusal from error
@@ -174,7 +177,7 @@ class McpConnection:
     async def _hold(self, transport: str, ready: asyncio.Future[Client], closing: asyncio.Event) -> None:
         async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(min(CONNECT_SECONDS, self._seconds)):
-                streams = self._open_sse() if transport == "sse" else await self._open_http(stack)
+                streams = await self._open(transport, stack)
                 mode = "legacy" if transport == "sse" else "auto"
                 about = Implementation(name="outlive", version=__version__)
                 client = await stack.enter_async_context(Client(streams, client_info=about, mode=mode, cache=None))
@@ -182,11 +185,10 @@ class McpConnection:
                 ready.set_result(client)
             await closing.wait()
 
-    async def _open_http(self, stack: contextlib.AsyncExitStack) -> Any:
-        http = await stack.enter_async_context(self._make_http())
-        return streamable_http_client(self._server.url, http_client=http, max_sse_event_size=MAX_BYTES)
-
-    def _open_sse(self) -> Any:
+    async def _open(self, transport: str, stack: contextlib.AsyncExitStack) -> Any:
+        if transport == "http":
+            http = await stack.enter_async_context(self._make_http())
+            return streamable_http_client(self._server.url, http_client=http, max_sse_event_size=MAX_BYTES)
         return sse_client(
             self._server.url,
             sse_read_timeout=self._seconds + SLACK_SECONDS,
@@ -261,11 +263,6 @@ def _explain(error: BaseException) -> McpUnreachable:
         absent = isinstance(error, httpx2.TransportError)
         return McpUnreachable(f"The server could not be reached ({type(error).__name__}).", absent=absent)
     return McpUnreachable(f"What the server answered makes no sense ({type(error).__name__}).")
-
-
-def _is_about_the_connection(error: MCPError) -> bool:
-    """Return True for the SDK's own words: servers use the same code for errors of their own."""
-    return error.code == CONNECTION_CLOSED and error.message.startswith(("Connection", "SSE stream", "Transport"))
 
 
 # -- tools and results as they are shown

@@ -37,10 +37,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         self.refused: int | None = None  # the status of the last answer that was a refusal
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        if not self._private:
-            answer = await self._ask_public(request)
-        else:
-            answer = await self._inner.handle_async_request(request)
+        ask = self._inner.handle_async_request if self._private else self._ask_public
+        answer = await ask(request)
         if answer.status_code in (401, 403, 429) or answer.status_code >= 500:
             self.refused = answer.status_code
         assert isinstance(answer.stream, httpx2.AsyncByteStream)
