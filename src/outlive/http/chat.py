@@ -7,7 +7,6 @@ import contextlib
 
 from outlive.core.errors import InvalidRequest, NotFound, UpstreamFault
 from outlive.http.request import Reply, Request, json_reply, while_connected
-from outlive.ports.backend import PassedAnswer
 
 # Fields that ask for state, and what to do instead.
 STATEFUL = {
@@ -35,10 +34,6 @@ async def create(request: Request) -> None:
         if field in body and (field != "store" or request.lenient_chat):
             del body[field]
     passed = await while_connected(request, request.engine.pass_through(body))
-    await _relay(request, passed)
-
-
-async def _relay(request: Request, passed: PassedAnswer) -> None:
     leaving = asyncio.create_task(request.wait_disconnected())
     leaving.add_done_callback(lambda _: passed.close())
     try:

@@ -96,7 +96,10 @@ class AgentBackend(Backend):
                 yield chunks
             await task
         finally:
-            await _stop(task)
+            task.cancel()
+            await asyncio.wait([task], timeout=STOP_SECONDS)
+            if task.done() and not task.cancelled():
+                task.exception()  # raised already, or too late to matter: marks it as seen, or asyncio would log it
 
     async def _run(self, call: ModelCall, channel: AgentChannel) -> None:
         try:
@@ -119,10 +122,3 @@ class AgentBackend(Backend):
 
     async def models(self) -> list[Json]:
         return [{"id": self.name, "object": "model", "created": 0, "owned_by": "agent"}]
-
-
-async def _stop(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task], timeout=STOP_SECONDS)
-    if task.done() and not task.cancelled():
-        task.exception()  # raised already, or too late to matter: marks it as seen, or asyncio would log it

@@ -119,7 +119,11 @@ class ToolRegistry:
             opened = await asyncio.gather(*opening)
         finally:
             if not opened:
-                await _abandon(opening)
+                # Cancel what is still being opened, and close what is open already.
+                for task in opening:
+                    task.cancel()
+                results = await asyncio.gather(*opening, return_exceptions=True)
+                await _close([result for result in results if isinstance(result, OpenedSource)])
         for (entry, _), each in zip(found, opened, strict=True):
             session.add(each, entry, taken)
         return session
@@ -131,14 +135,6 @@ class ToolRegistry:
 
     def _find(self, entry: Json) -> ToolSource | None:
         return next((source for source in self._sources if source.owns(entry)), None)
-
-
-async def _abandon(opening: Sequence[asyncio.Future[OpenedSource]]) -> None:
-    """Cancel what is still being opened, and close what is open already."""
-    for task in opening:
-        task.cancel()
-    results = await asyncio.gather(*opening, return_exceptions=True)
-    await _close([result for result in results if isinstance(result, OpenedSource)])
 
 
 async def _close(opened: Sequence[OpenedSource]) -> None:
