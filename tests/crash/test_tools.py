@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from outlive.core.toolcalls.calls import INTERRUPTED
+from outlive.core.toolcalls import INTERRUPTED
 from tests.core.journals import assert_official_event
 from tests.crash.conftest import MakeServer
 from tests.support import grammar

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outlive.core.context.estimate import estimate_request
+from outlive.core.context.window import estimate_request
 from outlive.core.errors import InvalidRequest, NotFound, TooMany
 from outlive.core.events import Json
 from outlive.core.requests.checks import Limits

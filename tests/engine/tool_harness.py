@@ -11,7 +11,7 @@ from outlive.core.events import Json, number, read_frame, split_frames
 from outlive.core.fold import Fold
 from outlive.core.requests.checks import Limits
 from outlive.core.requests.create import parse_create
-from outlive.core.toolcalls.calls import ToolOutcome, ToolSpec
+from outlive.core.toolcalls import ToolOutcome, ToolSpec
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.run.closer import Closer

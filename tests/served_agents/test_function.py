@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
-from outlive.core.toolcalls.calls import INTERRUPTED, fail
+from outlive.core.toolcalls import INTERRUPTED, fail
 from outlive.served_agents.function import ReplayGuard
 
 

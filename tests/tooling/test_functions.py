@@ -15,7 +15,7 @@ import pytest
 
 from outlive.core.errors import InvalidRequest, SettingsError
 from outlive.core.requests.create import CreateResponse
-from outlive.core.toolcalls.calls import ToolOutcome
+from outlive.core.toolcalls import ToolOutcome
 from outlive.ports.toolbox import Invocation, SessionRequest, ToolProgress
 from outlive.tooling.functions import FunctionSource, PythonTool, Threads, find_functions
 from outlive.tools import ToolContext, ToolError, tool

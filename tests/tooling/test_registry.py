@@ -10,7 +10,7 @@ import pytest
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
-from outlive.core.toolcalls.calls import ToolOutcome, ToolSpec
+from outlive.core.toolcalls import ToolOutcome, ToolSpec
 from outlive.ports.toolbox import Invocation, SessionRequest, ToolSession
 from outlive.tooling.registry import MAX_NAME, OpenedSource, ToolRegistry, choose_alias
 

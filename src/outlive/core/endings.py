@@ -37,6 +37,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def end(header: Json, output: list[Json], outcome: Outcome) -> Json:
     """Return the final Response object."""
+    tier = header.get("service_tier")
     response = {
         **header,
         "status": outcome.status,
@@ -45,7 +46,7 @@ def end(header: Json, output: list[Json], outcome: Outcome) -> Json:
         "incomplete_details": None,
         "output": output,
         "usage": outcome.usage,
-        "service_tier": outcome.service_tier or _settled_tier(header.get("service_tier")),
+        "service_tier": outcome.service_tier or ("default" if tier in (None, "auto") else tier),
     }
     if outcome.status == "incomplete":
         details = {"reason": outcome.reason}
@@ -88,10 +89,6 @@ def _is_kept(item: Json) -> bool:
     if kind in ITEM_TEXTS:
         return status in _OVER
     return not (kind.endswith("_call") and status in _UNFINISHED)
-
-
-def _settled_tier(tier: object) -> object:
-    return "default" if tier in (None, "auto") else tier
 
 
 def _close_part(fold: Fold, item: Json, output_index: int, open_part: OpenPart) -> list[AnyDraft]:

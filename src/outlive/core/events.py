@@ -24,28 +24,15 @@ DONE_FRAME = b"data: [DONE]\n\n"
 KEEP_ALIVE_FRAME = b": keep-alive\n\n"
 
 
-class Draft:
+class Draft(msgspec.Struct, eq=False):
     """One event before it has a number: its type and the fields besides `type` and `sequence_number`."""
 
-    __slots__ = ("fields", "type")
-
-    def __init__(self, type_: str, fields: Json) -> None:
-        self.type = type_
-        self.fields = fields
+    type: str
+    fields: Json
 
     def frame(self, number: int) -> bytes:
-        name = self.type.encode()
-        rest = _encode(self.fields)
-        return b'event: %b\ndata: {"type":"%b","sequence_number":%d%b%b\n\n' % (
-            name,
-            name,
-            number,
-            b"," if self.fields else b"",
-            rest[1:],
-        )
-
-    def __repr__(self) -> str:
-        return f"Draft({self.type!r}, {self.fields!r})"
+        seam = b"," if self.fields else b""
+        return b"%b%d%b%b\n\n" % (_head(self.type), number, seam, _encode(self.fields)[1:])
 
 
 class Channel:
@@ -109,14 +96,11 @@ def make_part(text: Text, whole: str, logprobs: list[Json] | None = None) -> Jso
     return {"type": text.part, text.field: whole}
 
 
-class Delta:
+class Delta(msgspec.Struct, eq=False):
     """The next piece of a channel's text."""
 
-    __slots__ = ("channel", "text")
-
-    def __init__(self, channel: Channel, text: str) -> None:
-        self.channel = channel
-        self.text = text
+    channel: Channel
+    text: str
 
     @property
     def type(self) -> str:
@@ -174,13 +158,10 @@ def is_last(frames: bytes) -> bool:
 EventNames = Literal["openai", "open-responses"]
 
 
-class Renaming:
+class Renaming(msgspec.Struct, eq=False):
     """Renames drafts to the names of Open Responses."""
 
-    __slots__ = ("_channels",)
-
-    def __init__(self) -> None:
-        self._channels: dict[Channel, Channel] = {}
+    _channels: dict[Channel, Channel] = {}
 
     def follow(self, feed: Callable[[bytes], list[AnyDraft]]) -> Callable[[bytes], list[AnyDraft]]:
         """Wrap a source of drafts: what it returns is renamed."""

@@ -31,11 +31,11 @@ OpenPart = tuple[str, int]  # the item's list that an open part lies in, and its
 class Fold:
     """Applies events one after the other. Applying event 10,000 costs what event 10 cost."""
 
-    __slots__ = ("_done", "_growing", "_header", "_items", "_open", "deltas", "ended", "last", "status", "visible")
+    __slots__ = ("_done", "_growing", "_items", "_open", "deltas", "ended", "header", "last", "status", "visible")
 
     def __init__(self, header: Json | None = None, last: int = -1) -> None:
         """Begin empty, or with the header that a response was accepted with and the number of its last event."""
-        self._header: Json = header or {}
+        self.header: Json = header or {}
         self._items: list[Json] = []
         # Items without a `done` yet, each with its parts that have none.
         self._open: dict[int, list[OpenPart]] = {}
@@ -43,7 +43,7 @@ class Fold:
         self._growing: dict[tuple[str, int, int], list[str]] = {}
         # Texts of open items that have had their `done`, by the same key.
         self._done: set[tuple[str, int, int]] = set()
-        self.status: str = self._header.get("status", "queued")
+        self.status: str = self.header.get("status", "queued")
         self.last = last
         self.deltas = 0
         self.visible = False
@@ -69,10 +69,6 @@ class Fold:
     # -- the state
 
     @property
-    def header(self) -> Json:
-        return self._header
-
-    @property
     def output(self) -> list[Json]:
         """The items so far, with the text so far; finished ones as they are."""
         return [self._item(index) for index in range(len(self._items))]
@@ -80,8 +76,8 @@ class Fold:
     def response(self) -> Json:
         """The Response object as of the last event."""
         if self.ended:
-            return self._header
-        return {**self._header, "output": self.output}
+            return self.header
+        return {**self.header, "output": self.output}
 
     def snapshot(self) -> bytes:
         return msgspec.json.encode(self.response())
@@ -103,8 +99,8 @@ class Fold:
 
     def _take(self, type_: str, fields: Json) -> None:
         if type_ in LIFECYCLE_EVENTS:
-            self._header = fields["response"]
-            self.status = self._header["status"]
+            self.header = fields["response"]
+            self.status = self.header["status"]
             self.ended = type_ in TERMINAL_EVENTS
             return
         self.visible = True

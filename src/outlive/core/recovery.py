@@ -99,10 +99,8 @@ def _may_step(fold: Fold) -> bool:
 
 def _is_only_compacted(fold: Fold) -> bool:
     """Return True if the output is a compaction alone, and the answer is still to come."""
-    output = fold.output
-    if not output or next(fold.open_items(), None) is not None:
-        return False
-    return all(item.get("type") == "compaction" for item in output)
+    kinds = {item.get("type") for item in fold.output}
+    return kinds == {"compaction"} and next(fold.open_items(), None) is None
 
 
 def find_open_text(fold: Fold) -> OpenText | None:

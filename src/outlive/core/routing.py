@@ -18,9 +18,6 @@ class Destination(Protocol):
         """Alias -> the upstream's own name."""
         ...
 
-    @property
-    def any_model(self) -> bool: ...
-
 
 def route(model: str, upstreams: Sequence[Destination]) -> tuple[str, str]:
     """Return the upstream's name and the model's name there; the first upstream gets what no other claims.

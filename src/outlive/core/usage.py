@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from outlive.core.events import Json
+from outlive.core.recovery import OpenText
+
+
+def make_usage(
+    resume: OpenText | None, *, given: int, written: int, cached: int, cache_write: int, reasoning: int
+) -> Json:
+    """Make the usage object of the Responses API; what an earlier attempt wrote is counted, too."""
+    written += resume.deltas if resume is not None else 0
+    return {
+        "input_tokens": given,
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": cache_write},
+        "output_tokens": written,
+        "output_tokens_details": {"reasoning_tokens": reasoning},
+        "total_tokens": given + written,
+    }
+
 
 # The usage of a response that did not ask a model.
-NOTHING_USED: Json = {
-    "input_tokens": 0,
-    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-    "output_tokens": 0,
-    "output_tokens_details": {"reasoning_tokens": 0},
-    "total_tokens": 0,
-}
+NOTHING_USED = make_usage(None, given=0, written=0, cached=0, cache_write=0, reasoning=0)
 
 
 def add_usage(one: Json | None, other: Json | None) -> Json | None:

@@ -27,7 +27,7 @@ from outlive.core.requests.checks import Limits, refuse
 from outlive.core.requests.create import CreateResponse, header, parse_create
 from outlive.core.requests.items import find_references, resolve
 from outlive.core.requests.tools import pack_secrets, purpose_of
-from outlive.core.toolcalls.offer import without_server_tools
+from outlive.core.toolcalls import without_server_tools
 from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.ephemeral import EphemeralRuns
 from outlive.engine.retries import Retries

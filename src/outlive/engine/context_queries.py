@@ -6,12 +6,12 @@ import msgspec
 
 from outlive.core.context import compaction
 from outlive.core.context.assemble import assemble
-from outlive.core.context.estimate import estimate_request
+from outlive.core.context.window import estimate_request
 from outlive.core.errors import TooMany
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
 from outlive.core.requests.items import find_references, resolve
-from outlive.core.toolcalls.offer import without_server_tools
+from outlive.core.toolcalls import without_server_tools
 from outlive.engine.run.fitting import Count, fit, measure
 from outlive.engine.run.run import RunServices
 from outlive.engine.worker import Worker

@@ -10,7 +10,7 @@ import msgspec
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests.create import CreateResponse
-from outlive.core.toolcalls.calls import ToolOutcome, ToolSpec
+from outlive.core.toolcalls import ToolOutcome, ToolSpec
 from outlive.ports.seal import Seal
 
 

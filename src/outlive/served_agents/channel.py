@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from outlive import failpoints
 from outlive.core.ids import IdSource
-from outlive.core.toolcalls.calls import ToolOutcome
+from outlive.core.toolcalls import ToolOutcome
 from outlive.ports.backend import ModelCall
 from outlive.served_agents.translator import encode
 

@@ -11,7 +11,7 @@ import msgspec
 
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
-from outlive.core.toolcalls.calls import INTERRUPTED, ToolOutcome, describe_error, fail, render_result
+from outlive.core.toolcalls import INTERRUPTED, ToolOutcome, describe_error, fail, render_result
 from outlive.ports.backend import ModelCall
 from outlive.served_agents.channel import AgentChannel
 

@@ -6,14 +6,13 @@ from typing import Any
 
 import msgspec
 
+from outlive.core import toolcalls
 from outlive.core.events import AnyDraft, Json
 from outlive.core.grammar import OUTPUT_TEXT, REASONING_TEXT, Text
 from outlive.core.ids import IdSource
-from outlive.core.toolcalls import calls as wire
-from outlive.core.toolcalls.calls import ToolCall, ToolOutcome
+from outlive.core.toolcalls import ToolCall, ToolOutcome
 from outlive.core.usage import add_usage
-from outlive.dialects.open_items import ItemStatus
-from outlive.dialects.translator import AnswerTranslator
+from outlive.dialects.translator import AnswerTranslator, ItemStatus
 from outlive.ports.backend import Ending, ModelCall
 
 _encode = msgspec.json.Encoder().encode
@@ -70,10 +69,10 @@ class AgentTranslator(AnswerTranslator):
             item_id=item_id, output_index=self._count(), label=self._name, name=name, arguments=arguments or "{}"
         )
         self._calls[item_id] = call
-        return [*drafts, *wire.announce(call), wire.begin(call)]
+        return [*drafts, *toolcalls.announce(call), toolcalls.begin(call)]
 
     def _feed_finish_call(self, item_id: str, output: str | None, error: Json | None) -> list[AnyDraft]:
-        return wire.finish(self._calls.pop(item_id), ToolOutcome(output, error))
+        return toolcalls.finish(self._calls.pop(item_id), ToolOutcome(output, error))
 
     def _feed_usage(self, usage: Json) -> list[AnyDraft]:
         self._usage = add_usage(self._usage, usage)

@@ -19,7 +19,7 @@ from outlive.config.user_modules import load_module, load_object
 from outlive.core.errors import SettingsError
 from outlive.core.events import Json
 from outlive.core.requests.checks import refuse
-from outlive.core.toolcalls.calls import MAX_ERROR, ToolOutcome, ToolSpec, describe_error, fail, render_result
+from outlive.core.toolcalls import MAX_ERROR, ToolOutcome, ToolSpec, describe_error, fail, render_result
 from outlive.ports.toolbox import Invocation, SessionRequest, ToolProgress
 from outlive.tooling.registry import OpenedSource
 

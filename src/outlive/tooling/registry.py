@@ -15,8 +15,7 @@ from outlive.core.events import Json
 from outlive.core.requests.checks import refuse
 from outlive.core.requests.create import CreateResponse
 from outlive.core.requests.tools import allows, needs_approval
-from outlive.core.toolcalls.calls import ToolSpec
-from outlive.core.toolcalls.offer import SERVER_TOOL_TYPE
+from outlive.core.toolcalls import SERVER_TOOL_TYPE, ToolSpec
 from outlive.ports.toolbox import SessionRequest, Tool, ToolSession
 
 MAX_NAME = 64  # the longest name of a function that every model's server accepts

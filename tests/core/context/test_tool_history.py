@@ -8,7 +8,7 @@ import pytest
 
 from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, REFUSED, as_function_calls, assemble
 from outlive.core.events import Json
-from outlive.core.toolcalls.calls import fail
+from outlive.core.toolcalls import fail
 
 
 def call(**fields: Any) -> Json:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outlive.core.context.compaction import SUMMARY_TOKENS, Compacted
-from outlive.core.context.estimate import estimate_item
+from outlive.core.context.window import estimate_item
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse

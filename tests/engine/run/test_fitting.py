@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from outlive.core.context.estimate import estimate_request
+from outlive.core.context.window import estimate_request
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
 from outlive.engine.run.fitting import ANSWER_TOKENS

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
+from outlive.core import toolcalls
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import AnyDraft, Draft, Json
 from outlive.core.fold import Fold
 from outlive.core.requests.create import CreateResponse
-from outlive.core.toolcalls import calls
-from outlive.core.toolcalls.buffer import RequestedCall
-from outlive.core.toolcalls.calls import INTERRUPTED, ToolCall, ToolOutcome
+from outlive.core.toolcalls import INTERRUPTED, RequestedCall, ToolCall, ToolOutcome
 from outlive.engine.run.plans import MAX_REPEATS, OVER_LIMIT, AskAgain, CallTools, Finish, StepResult, ToolPlan
 from outlive.ports.backend import Ending
 from outlive.ports.ledger import NO_CHECKPOINT, Checkpoint
@@ -70,12 +69,12 @@ def make_fold_with_calls(*pieces: list[AnyDraft]) -> Fold:
 
 def finished_call(index: int) -> list[AnyDraft]:
     call = call_at(index)
-    return [*calls.announce(call), calls.begin(call), *calls.finish(call, ToolOutcome("18"))]
+    return [*toolcalls.announce(call), toolcalls.begin(call), *toolcalls.finish(call, ToolOutcome("18"))]
 
 
 def begun_call(index: int) -> list[AnyDraft]:
     call = call_at(index)
-    return [*calls.announce(call), calls.begin(call)]
+    return [*toolcalls.announce(call), toolcalls.begin(call)]
 
 
 def requested(index: int, city: str = "Paris", *, whole: bool = True) -> RequestedCall:
@@ -118,7 +117,7 @@ def test_the_calls_of_a_step_are_announced_in_their_place_and_scheduled() -> Non
     assert not any(call.begun for call, _ in following.calls)
     assert not following.asks_approval
     assert (following.ending.status, following.ending.usage) == ("completed", {"input_tokens": 5, "output_tokens": 10})
-    announced = [draft for call, _ in following.calls for draft in calls.announce(call)]
+    announced = [draft for call, _ in following.calls for draft in toolcalls.announce(call)]
     assert list(map(repr, following.drafts)) == list(map(repr, [*before, *announced, *after]))
 
 
@@ -255,9 +254,11 @@ def test_resume_keeps_the_usage_of_the_finished_steps() -> None:
 def test_resume_shows_the_lists_of_tools_that_were_not_shown() -> None:
     other = {**LIST, "id": "mcpl_2"}
     planned = make_plan(lists=[LIST, other]).resume([], make_fold(), NO_CHECKPOINT)
-    assert list(map(repr, planned.drafts)) == list(map(repr, [*calls.show_list(LIST, 0), *calls.show_list(other, 1)]))
+    assert list(map(repr, planned.drafts)) == list(
+        map(repr, [*toolcalls.show_list(LIST, 0), *toolcalls.show_list(other, 1)])
+    )
     planned = make_plan(lists=[LIST, other]).resume([], make_fold(LIST, MESSAGE), NO_CHECKPOINT)
-    assert list(map(repr, planned.drafts)) == list(map(repr, calls.show_list(other, 2)))
+    assert list(map(repr, planned.drafts)) == list(map(repr, toolcalls.show_list(other, 2)))
     assert make_plan(lists=[LIST, other]).resume([], make_fold(LIST, other), NO_CHECKPOINT).drafts == []
 
 
@@ -269,7 +270,7 @@ def test_resume_leaves_finished_calls_alone() -> None:
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_resume_makes_an_open_call_that_was_not_begun(idempotent: bool) -> None:
     tool = StubTool("weather", idempotent=idempotent)
-    planned = make_plan(tool).resume([], make_fold_with_calls(calls.announce(call_at(0))), NO_CHECKPOINT)
+    planned = make_plan(tool).resume([], make_fold_with_calls(toolcalls.announce(call_at(0))), NO_CHECKPOINT)
     assert planned.drafts == []
     assert planned.calls == [(call_at(0), tool)]
 
@@ -307,7 +308,7 @@ def test_a_call_of_an_idempotent_tool_may_be_repeated_a_limited_number_of_times(
 
 
 def test_resume_schedules_an_open_call_of_a_tool_that_is_gone_without_the_tool() -> None:
-    fold = make_fold_with_calls(calls.announce(call_at(0, "another")))
+    fold = make_fold_with_calls(toolcalls.announce(call_at(0, "another")))
     assert make_plan().resume([], fold, NO_CHECKPOINT).calls == [(call_at(0, "another"), None)]
 
 
@@ -324,7 +325,9 @@ def test_resume_announces_and_makes_an_approved_call_after_the_lists() -> None:
     ((call, scheduled),) = planned.calls
     assert (call.output_index, call.arguments, call.approval) == (1, '{"city":"Oslo"}', "mcpr_1")
     assert scheduled is tool
-    assert list(map(repr, planned.drafts)) == list(map(repr, [*calls.show_list(LIST, 0), *calls.announce(call)]))
+    assert list(map(repr, planned.drafts)) == list(
+        map(repr, [*toolcalls.show_list(LIST, 0), *toolcalls.announce(call)])
+    )
 
 
 def test_resume_makes_several_approved_calls_one_after_the_other_in_the_output() -> None:
@@ -342,9 +345,11 @@ def test_resume_makes_no_refused_or_unanswered_call() -> None:
 def test_resume_makes_an_approved_call_once() -> None:
     call = call_at(0, approval="mcpr_1")
     plan = make_plan(input=[answer(True)])
-    fold = make_fold_with_calls([*calls.announce(call), calls.begin(call), *calls.finish(call, ToolOutcome("18"))])
+    fold = make_fold_with_calls(
+        [*toolcalls.announce(call), toolcalls.begin(call), *toolcalls.finish(call, ToolOutcome("18"))]
+    )
     assert plan.resume([APPROVAL_REQUEST], fold, NO_CHECKPOINT).calls == []
-    open_again = plan.resume([APPROVAL_REQUEST], make_fold_with_calls(calls.announce(call)), NO_CHECKPOINT)
+    open_again = plan.resume([APPROVAL_REQUEST], make_fold_with_calls(toolcalls.announce(call)), NO_CHECKPOINT)
     assert [each for each, _ in open_again.calls] == [call]
 
 

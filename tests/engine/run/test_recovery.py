@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from outlive.core import toolcalls
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import AnyDraft, Json
 from outlive.core.recovery import MAX_ATTEMPTS
-from outlive.core.toolcalls import calls
-from outlive.core.toolcalls.calls import INTERRUPTED, ToolCall, ToolOutcome
+from outlive.core.toolcalls import INTERRUPTED, ToolCall, ToolOutcome
 from outlive.engine.run.closer import CUT_OFF
 from outlive.engine.run.run import RESTARTED, TOO_OFTEN
 from outlive.ports.backend import Ending, ModelCall
@@ -206,8 +206,8 @@ class AgentTranslator:
         call = ToolCall(item_id=item_id, output_index=self._index, label="agent", name=chunk.decode(), arguments="{}")
         self._index += 1
         if chunk == b"hang":
-            return [*calls.announce(call), calls.begin(call)]
-        return [*calls.announce(call), calls.begin(call), *calls.finish(call, ToolOutcome("ok"))]
+            return [*toolcalls.announce(call), toolcalls.begin(call)]
+        return [*toolcalls.announce(call), toolcalls.begin(call), *toolcalls.finish(call, ToolOutcome("ok"))]
 
     def end(self) -> tuple[list[AnyDraft], Ending]:
         return [], Ending("completed")

@@ -10,7 +10,7 @@ import pytest
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
 from outlive.core.requests.tools import pack_secrets, purpose_of
-from outlive.core.toolcalls.calls import INTERRUPTED, ToolOutcome
+from outlive.core.toolcalls import INTERRUPTED, ToolOutcome
 from outlive.engine.delivery.live import State
 from outlive.engine.run.plans import MAX_REPEATS, OVER_LIMIT
 from outlive.engine.run.tool_loop import NO_TOOL, OTHER_SEAL

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outlive.core.events import Json
-from outlive.core.toolcalls.calls import ToolOutcome, fail
+from outlive.core.toolcalls import ToolOutcome, fail
 from outlive.engine.run.tool_loop import (
     BROKEN,
     ERROR_TOO_LONG,

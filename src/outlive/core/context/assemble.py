@@ -18,7 +18,7 @@ PLACEHOLDER_OUTPUT = "No output: this call was not carried out."
 
 UNFINISHED = frozenset({"in_progress", "incomplete"})
 
-_CALLERS = frozenset({"user", "system", "developer"})
+CALLERS = frozenset({"user", "system", "developer"})
 
 # Calls whose output may be plain text. Others (a screenshot, a patch's status) can have no placeholder.
 _ANSWERABLE = frozenset({"function_call", "custom_tool_call"})
@@ -93,7 +93,7 @@ def _lift(items: list[Json]) -> list[Json]:
                 place, held = place + len(held), []
             lifted.append(item)
             is_turn = False
-        elif asked and item.get("role") in _CALLERS:
+        elif asked and item.get("role") in CALLERS:
             held.append(item)
             is_turn = False
         else:
@@ -179,7 +179,8 @@ def _convert(items: Sequence[Json], answers: Mapping[str, Json], made: set[objec
             if item["id"] not in made:
                 yield _as_function(item, names)
                 if (answer := answers.get(item["id"])) is not None and answer.get("approve") is not True:
-                    yield _as_output(item, _refuse(answer))
+                    reason = answer.get("reason")
+                    yield _as_output(item, f"{REFUSED} Their reason: {reason}" if reason else REFUSED)
         elif kind not in _KINDS:
             yield item
 
@@ -198,11 +199,6 @@ def _as_function(item: Json, names: Names) -> Json:
 
 def _as_output(item: Json, output: str) -> Json:
     return {"type": "function_call_output", "call_id": item["id"], "output": output}
-
-
-def _refuse(answer: Json) -> str:
-    reason = answer.get("reason")
-    return f"{REFUSED} Their reason: {reason}" if reason else REFUSED
 
 
 def _read_outcome(item: Json) -> str | None:

@@ -14,8 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from outlive.core.context.assemble import is_call, is_output
-from outlive.core.context.estimate import estimate_item
-from outlive.core.context.truncation import is_given, is_user_message, tail_of
+from outlive.core.context.window import estimate_item, is_given, is_instruction, is_user_message, tail_of
 from outlive.core.errors import BrokenSeal
 from outlive.core.events import AnyDraft, Draft, Json, add_item, end_item
 from outlive.core.requests.create import CreateResponse
@@ -83,7 +82,7 @@ def open_context(items: list[Json], read: Read) -> list[Json]:
     for position in range(len(items) - 1, -1, -1):
         if is_own(items[position]) and (compacted := read(items[position])) is not None:
             beside = [item for item in items[:position] if is_user_message(item)] if compacted.beside else []
-            unfolded = [*beside, *compacted.before, _make_message(compacted.summary), *compacted.after]
+            unfolded = [*beside, *compacted.before, _make_message(LEAD + compacted.summary + END), *compacted.after]
             return unfolded + _without_own(items[position + 1 :])
     return _without_own(items)
 
@@ -94,8 +93,7 @@ def split(items: list[Json], keep: int) -> tuple[list[Json], Compacted] | None:
     tail = tail_of(items)
     if all(_is_summary(item) or is_given(item) for item in items[:tail]):
         return None
-    before = _instructions(items[:tail]) + _latest(items[:tail], keep)
-    return items[:tail], Compacted("", before, items[tail:])
+    return items[:tail], Compacted("", _find_kept(items[:tail], keep), items[tail:])
 
 
 def split_all(items: list[Json], keep: int) -> tuple[list[Json], Compacted]:
@@ -104,7 +102,7 @@ def split_all(items: list[Json], keep: int) -> tuple[list[Json], Compacted]:
     answered = {item.get("call_id") for item in items if is_output(item)}
     waiting = [item for item in items if is_call(item) and item["call_id"] not in answered]
     summarised = [item for item in items if not any(item is one for one in waiting)]
-    return summarised, Compacted("", _instructions(summarised) + _latest(summarised, keep), waiting)
+    return summarised, Compacted("", _find_kept(summarised, keep), waiting)
 
 
 def split_beside(items: list[Json]) -> tuple[list[Json], list[Json], Compacted]:
@@ -140,7 +138,12 @@ def ask_summary(request: CreateResponse) -> CreateResponse:
 
 
 def prompt() -> Json:
-    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": PROMPT}]}
+    return _make_message(PROMPT)
+
+
+def _make_message(text: str) -> Json:
+    # The role is `user`: many models' servers take no other message in the middle of a conversation.
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
 
 
 def show(item: Json, output_index: int) -> list[AnyDraft]:
@@ -153,21 +156,13 @@ def show(item: Json, output_index: int) -> list[AnyDraft]:
     ]
 
 
-def _make_message(summary: str) -> Json:
-    # The role is `user`: many models' servers take no other message in the middle of a conversation.
-    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": LEAD + summary + END}]}
-
-
 def _without_own(items: list[Json]) -> list[Json]:
     return [item for item in items if not is_own(item)]
 
 
-def _instructions(items: list[Json]) -> list[Json]:
-    return [item for item in items if item.get("type") == "message" and item.get("role") in ("system", "developer")]
-
-
-def _latest(items: list[Json], keep: int) -> list[Json]:
-    """Return the user's latest messages, as many as `keep` tokens allow. An earlier summary is part of the new one."""
+def _find_kept(items: list[Json], keep: int) -> list[Json]:
+    """Return the instructions, and the user's latest messages, as many as `keep` tokens allow. An earlier summary is
+    part of the new one."""
     kept: list[Json] = []
     for item in reversed(items):
         if not is_user_message(item) or _is_summary(item):
@@ -176,7 +171,7 @@ def _latest(items: list[Json], keep: int) -> list[Json]:
         if keep < 0:
             break
         kept.append(item)
-    return kept[::-1]
+    return [item for item in items if is_instruction(item)] + kept[::-1]
 
 
 def _is_summary(item: Json) -> bool:

@@ -9,7 +9,8 @@ import msgspec
 from outlive.core.errors import InvalidRequest
 
 _decode = msgspec.json.Decoder().decode
-_encode_sorted = msgspec.json.Encoder(order="sorted").encode
+# Encodes equal bodies as equal bytes: sorted keys, no white space.
+canonical = msgspec.json.Encoder(order="sorted").encode
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 # Every escape in a string is matched, from left to right, so that the second half of `\\` never begins one. A whole
@@ -33,11 +34,6 @@ def decode_body(raw: bytes) -> object:
             if whole != raw:
                 return decode_body(whole)
         raise InvalidRequest(f"The request body is not valid JSON: {error}", code="invalid_json") from error
-
-
-def canonical(body: object) -> bytes:
-    """Encode equal bodies as equal bytes: sorted keys, no white space."""
-    return _encode_sorted(body)
 
 
 def _replace_half(escape: re.Match[bytes]) -> bytes:

@@ -369,7 +369,8 @@ def _make_union(info: inspect.UnionType, extra: Json) -> Check:
     members = [member for member in info.types if not isinstance(member, inspect.NoneType)]
     if len(members) == 1:
         return _make(members[0])
-    checks = {_find_kind(member): _make(member) for member in members}
+    plain = [member.type if isinstance(member, inspect.Metadata) else member for member in members]
+    checks = {_DECODED.get(type(info), str): _make(member) for info, member in zip(plain, members, strict=True)}
     expected = " or ".join(_KINDS[kind] for kind in checks)
 
     def check(value: Any, limits: Limits) -> Any:
@@ -379,18 +380,12 @@ def _make_union(info: inspect.UnionType, extra: Json) -> Check:
     return check
 
 
-def _find_kind(info: inspect.Type) -> type:
-    """Return the type of a member of a union, as JSON is decoded."""
-    info = info.type if isinstance(info, inspect.Metadata) else info
-    if isinstance(info, inspect.ListType):
-        return list
-    return dict if isinstance(info, inspect.DictType | inspect.StructType) else str
-
-
 def _check_bool(value: object, limits: Limits) -> bool:
     return value if type(value) is bool else refuse_type(value, "", "a boolean")
 
 
+# Types of members of unions, as JSON is decoded, but strings.
+_DECODED: dict[type, type] = {inspect.ListType: list, inspect.DictType: dict, inspect.StructType: dict}
 _MAKERS: dict[type, Callable[..., Check]] = {
     inspect.AnyType: lambda info, extra: lambda value, limits: value,
     inspect.BoolType: lambda info, extra: _check_bool,

@@ -19,14 +19,15 @@ from outlive.core.requests.checks import (
     WrongField,
     check_depth,
     kinds_of,
+    make_check,
     make_completion,
     note,
     one_of,
-    refuse_length,
     refuse_missing,
     refuse_type,
     refuse_unsupported,
     shorten,
+    some,
 )
 
 # Characters; data URLs and base64 are far longer than any text.
@@ -220,6 +221,7 @@ InputItem = Annotated[Json, one_of(*KEPT_ITEMS, ItemReference, other=OtherItem)]
 
 _completions = {kind: make_completion(shape) for shape in (*KEPT_ITEMS, ItemReference) for kind in kinds_of(shape)}
 _complete_other = make_completion(OtherItem)
+_check_array = make_check(Annotated[list[Any], some("items", "max_items")])
 
 
 def parse_items(
@@ -236,6 +238,7 @@ def parse_items(
     n = None
     try:
         given = _check_array(value, limits)
+        check_depth(given, limits.max_depth)
         for n, element in enumerate(given):
             item = _parse_item(element, ids, limits)
             if element.get("id") is not None and _is_repeat(item, kinds):
@@ -257,15 +260,6 @@ def user_message(text: str, ids: IdSource) -> Json:
         "content": [{"type": "input_text", "text": text}],
         "status": "completed",
     }
-
-
-def _check_array(value: object, limits: Limits) -> list[Json]:
-    if type(value) is not list:
-        refuse_type(value, "", "an array")
-    if len(value) > limits.max_items:
-        refuse_length(value, limits.max_items, "items", "array_above_max_length")
-    check_depth(value, limits.max_depth)
-    return value
 
 
 def _parse_item(value: object, ids: IdSource, limits: Limits) -> Json:

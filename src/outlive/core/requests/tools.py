@@ -216,8 +216,8 @@ def _matches(wanted: list[str] | Json, name: str, read_only: bool) -> bool:
 
 _SECRETS = ("headers", "authorization")
 
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(dict[str, Json]).decode
+pack_secrets = msgspec.json.Encoder().encode
+unpack_secrets = msgspec.json.Decoder(dict[str, Json]).decode
 
 
 def split_secrets(tools: list[Json]) -> tuple[list[Json], dict[str, Json]]:
@@ -239,11 +239,3 @@ def split_secrets(tools: list[Json]) -> tuple[list[Json], dict[str, Json]]:
 def purpose_of(response_id: str) -> str:
     """Name the purpose that secrets are sealed for: only this response can open them."""
     return f"secrets of the tools of {response_id}"
-
-
-def pack_secrets(secrets: dict[str, Json]) -> bytes:
-    return _encode(secrets)
-
-
-def unpack_secrets(raw: bytes) -> dict[str, Json]:
-    return _decode(raw)

@@ -9,8 +9,7 @@ import msgspec
 from outlive.core.context import compaction
 from outlive.core.context.assemble import assemble
 from outlive.core.context.compaction import Compacted
-from outlive.core.context.estimate import estimate_item
-from outlive.core.context.truncation import truncate
+from outlive.core.context.window import estimate_item, truncate
 from outlive.core.errors import BrokenSeal, InvalidRequest, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.fold import Fold

@@ -8,12 +8,11 @@ from typing import NamedTuple
 import msgspec
 
 from outlive.core.context import compaction
-from outlive.core.context.estimate import estimate_request
-from outlive.core.context.truncation import truncate
+from outlive.core.context.window import estimate_request, truncate
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
-from outlive.core.toolcalls.offer import without_server_tools
+from outlive.core.toolcalls import without_server_tools
 from outlive.core.usage import add_usage
 from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.context import ContextLoader

@@ -7,15 +7,13 @@ from typing import TypeAlias
 
 import msgspec
 
+from outlive.core import toolcalls
 from outlive.core.events import AnyDraft, Json
 from outlive.core.fold import Fold
 from outlive.core.ids import IdSource
 from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
-from outlive.core.toolcalls import calls
-from outlive.core.toolcalls.buffer import RequestedCall
-from outlive.core.toolcalls.calls import ToolCall, find_approved
-from outlive.core.toolcalls.offer import add_server_tools
+from outlive.core.toolcalls import RequestedCall, ToolCall, add_server_tools, find_approved
 from outlive.core.usage import add_usage
 from outlive.ports.backend import Ending, ModelCall, OnChunks
 from outlive.ports.ledger import Checkpoint
@@ -91,17 +89,17 @@ class ToolPlan:
         index = len(fold.output)
         for item in self._lists:
             if item["id"] not in shown:
-                drafts += calls.show_list(item, index)
+                drafts += toolcalls.show_list(item, index)
                 index += 1
         scheduled: list[ScheduledCall] = []
-        for call in calls.find_open(fold):
+        for call in toolcalls.find_open(fold):
             if call.begun and not self.may_repeat(call, checkpoint):
-                drafts += calls.finish(call, calls.fail(calls.INTERRUPTED))
+                drafts += toolcalls.finish(call, toolcalls.fail(toolcalls.INTERRUPTED))
             else:
                 scheduled.append((call, self._find(call.label, call.name)))
         for item in find_approved(past, self._request.input, fold.output):
             call = self._new_call(index, item["server_label"], item["name"], item["arguments"], item["id"])
-            drafts += calls.announce(call)
+            drafts += toolcalls.announce(call)
             scheduled.append((call, self._find(call.label, call.name)))
             index += 1
         return CallTools(drafts, scheduled, Ending("completed", usage=checkpoint.usage))
@@ -151,14 +149,14 @@ class ToolPlan:
             tool = self._tools[draft.name]
             call = self._new_call(draft.output_index, tool.spec.label, tool.spec.name, draft.arguments)
             if not draft.whole or ending.status == "incomplete" or spent:
-                drafts += [*calls.announce(call), calls.close_unmade(call)]
+                drafts += [*toolcalls.announce(call), toolcalls.close_unmade(call)]
             elif tool.needs_approval:
-                drafts += calls.ask_approval(call, self._ids.new("mcpr"))
+                drafts += toolcalls.ask_approval(call, self._ids.new("mcpr"))
                 asks = True
             elif left is not None and len(scheduled) >= left:
-                drafts += [*calls.announce(call), *calls.finish(call, calls.fail(OVER_LIMIT))]
+                drafts += [*toolcalls.announce(call), *toolcalls.finish(call, toolcalls.fail(OVER_LIMIT))]
             else:
-                drafts += calls.announce(call)
+                drafts += toolcalls.announce(call)
                 scheduled.append((call, tool))
         return CallTools(drafts, scheduled, ending, asks)
 
@@ -166,7 +164,7 @@ class ToolPlan:
 
     def _calls_left(self, fold: Fold) -> int | None:
         most = self._request.max_tool_calls
-        return None if most is None else max(0, most - calls.count_made(fold))
+        return None if most is None else max(0, most - toolcalls.count_made(fold))
 
     def _is_spent(self, fold: Fold, checkpoint: Checkpoint) -> bool:
         return self._calls_left(fold) == 0 or checkpoint.steps >= self._max_steps

@@ -13,12 +13,11 @@ from typing import Protocol
 import msgspec
 
 from outlive import failpoints
-from outlive.core import endings, recovery
+from outlive.core import endings, recovery, toolcalls
 from outlive.core.errors import InvalidRequest, StaleFence, StorageUnavailable, UpstreamFault
 from outlive.core.events import AnyDraft, Draft
 from outlive.core.recovery import Action, Decision, OpenText
-from outlive.core.toolcalls import calls
-from outlive.core.toolcalls.buffer import RequestedCall
+from outlive.core.toolcalls import RequestedCall
 from outlive.core.usage import NOTHING_USED, add_usage
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse, State
@@ -256,7 +255,7 @@ class Run:
     async def _resume(self, decision: Decision) -> None:
         """Note in the checkpoint where a visible answer is resumed, after closing what the last step left open."""
         if decision.action is Action.NEXT_STEP:
-            for close in (calls.fail_open, endings.close_open):
+            for close in (toolcalls.fail_open, endings.close_open):
                 if drafts := close(self._live.fold):
                     self._log.emit(drafts)
                     await self._log.flush()

@@ -10,13 +10,12 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from outlive import failpoints
+from outlive.core import toolcalls
 from outlive.core.errors import BrokenSeal, StaleFence, UpstreamFault
 from outlive.core.events import AnyDraft, Json
 from outlive.core.recovery import OpenText
 from outlive.core.requests.tools import purpose_of, unpack_secrets
-from outlive.core.toolcalls import calls
-from outlive.core.toolcalls.buffer import RequestedCall, ToolCallBuffer
-from outlive.core.toolcalls.calls import ToolCall, ToolOutcome
+from outlive.core.toolcalls import RequestedCall, ToolCall, ToolCallBuffer, ToolOutcome
 from outlive.engine.run.context import ContextLoader
 from outlive.engine.run.log import RunLog
 from outlive.engine.run.plans import AskAgain, CallTools, Finish, ScheduledCall, StepResult, ToolPlan
@@ -137,7 +136,7 @@ class ToolLoop:
 
     def can_release(self) -> bool | None:
         """Return True if another worker could make the open calls, False if not, None if no call is open."""
-        open_calls = calls.find_open(self._log.fold)
+        open_calls = toolcalls.find_open(self._log.fold)
         if not open_calls:
             return None
         return all(self._plan.may_repeat(call, self._log.checkpoint) for call in open_calls if call.begun)
@@ -172,7 +171,7 @@ class ToolRunner:
         is lost."""
         width = MAX_PARALLEL if parallel else 1
         now, waiting = scheduled[:width], deque(scheduled[width:])
-        await self._write([*drafts, *(calls.begin(call) for call, _ in now)])
+        await self._write([*drafts, *(toolcalls.begin(call) for call, _ in now)])
         if now and not self._log.is_lost:
             failpoints.hit("after-call-journaled")
             async with asyncio.TaskGroup() as group:
@@ -184,19 +183,19 @@ class ToolRunner:
         while not self._log.is_lost:
             outcome = await self._make(call, tool)
             failpoints.hit("before-output-journaled")
-            drafts = calls.finish(call, outcome)
+            drafts = toolcalls.finish(call, outcome)
             if not waiting:
                 await self._write(drafts)
                 failpoints.hit("after-output-journaled")
                 return
             call, tool = waiting.popleft()
-            await self._write([*drafts, calls.begin(call)])
+            await self._write([*drafts, toolcalls.begin(call)])
             failpoints.hit("after-output-journaled")
 
     async def _make(self, call: ToolCall, tool: Tool | None) -> ToolOutcome:
         arguments = _read_arguments(call.arguments)
         if arguments is None or tool is None:
-            return calls.fail(NO_TOOL if tool is None else NOT_JSON)
+            return toolcalls.fail(NO_TOOL if tool is None else NOT_JSON)
         reports = _Reports(self._log.clock, lambda progress: self._report(call, progress))
         invocation = Invocation(
             arguments=arguments,
@@ -211,24 +210,24 @@ class ToolRunner:
         except Exception as error:
             # A tool is code of users or of other servers, and may raise anything.
             logger.error("tool failed tool=%s server=%s", tool.spec.name, tool.spec.label, exc_info=error)
-            return calls.fail(BROKEN)
+            return toolcalls.fail(BROKEN)
         finally:
             reports.over = True
         if outcome is None:
-            return calls.fail(
+            return toolcalls.fail(
                 f"The call took longer than {tool.seconds:g} s, and was given up. {MAY_HAVE_TAKEN_EFFECT}"
             )
         return self._bound(outcome)
 
     def _report(self, call: ToolCall, progress: ToolProgress) -> None:
         if not self._log.is_lost:
-            self._log.emit([calls.report(call, _show_progress(progress))])
+            self._log.emit([toolcalls.report(call, _show_progress(progress))])
 
     def _bound(self, outcome: ToolOutcome) -> ToolOutcome:
         """Shorten an output that is too long for the model and the journal."""
         most = self._max_output
         if outcome.error is not None and len(msgspec.json.encode(outcome.error)) > most:
-            return calls.fail(ERROR_TOO_LONG)
+            return toolcalls.fail(ERROR_TOO_LONG)
         output = outcome.output or ""
         if len(output) > most:
             note = f"\n[Cut off: these are the first {most} of {len(output)} characters.]"

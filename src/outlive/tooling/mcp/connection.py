@@ -19,7 +19,7 @@ from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, CallToolResult, Implem
 from outlive import __version__
 from outlive.core.events import Json
 from outlive.core.redactor import Redactor
-from outlive.core.toolcalls.calls import ToolOutcome
+from outlive.core.toolcalls import ToolOutcome
 from outlive.ports.toolbox import Invocation, ToolProgress, ToolServer
 from outlive.tooling.mcp.guard import MAX_BYTES, GuardedTransport
 

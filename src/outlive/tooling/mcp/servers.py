@@ -14,7 +14,7 @@ import msgspec
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests.checks import refuse
-from outlive.core.toolcalls.calls import ToolOutcome, ToolSpec
+from outlive.core.toolcalls import ToolOutcome, ToolSpec
 from outlive.ports.toolbox import Invocation, SessionRequest, ToolServer
 from outlive.tooling.mcp.addresses import names_private
 from outlive.tooling.registry import OpenedSource

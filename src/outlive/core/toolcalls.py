@@ -1,4 +1,5 @@
-"""Calls that this server makes: their items and events, and their state in a journal.
+"""Calls of the server's own tools: the tools offered to the model, the calls in its answer, their items and events, and
+their state in a journal.
 
 A call of an MCP server's tool and a call of a function in this server are both one `mcp_call` item: the item type that
 clients do not answer themselves. Its events in the journal:
@@ -13,7 +14,7 @@ was not begun can simply be made, however often the server was restarted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +22,8 @@ import msgspec
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json, add_item, end_item
 from outlive.core.fold import CALLING, Fold
-from outlive.core.grammar import CALL_BEGUN, MCP_ARGUMENTS
+from outlive.core.grammar import CALL_BEGUN, ITEM_ADDED, ITEM_DONE, MCP_ARGUMENTS
+from outlive.core.requests.create import CreateResponse
 
 PROGRESS_EVENT = "outlive:tool.progress"
 MAX_ERROR = 1000  # characters of a failed call's message
@@ -198,3 +200,154 @@ def _item(call: ToolCall, arguments: str) -> Json:
         "output": None,
         "server_label": call.label,
     }
+
+
+# -- the tools in a request to the model: the client's tools as they are, the server's as functions
+
+# The type of the tools in a request that this server calls itself.
+SERVER_TOOL_TYPE = "mcp"
+
+
+def without_server_tools(request: CreateResponse) -> CreateResponse:
+    """Return the request without the server's tools."""
+    if not any(tool["type"] == SERVER_TOOL_TYPE for tool in request.tools):
+        return request
+    tools = [tool for tool in request.tools if tool["type"] != SERVER_TOOL_TYPE]
+    return msgspec.structs.replace(request, tools=tools, tool_choice="auto")
+
+
+def add_server_tools(
+    request: CreateResponse, specs: Mapping[str, ToolSpec], *, first: bool, spent: bool, max_output_tokens: int | None
+) -> CreateResponse:
+    """Return the request for one step, with the server's tools as functions.
+
+    `first`: it is the first step. A choice that makes the model call a tool counts only there, or it would never end.
+    `spent`: no more calls of server tools may be made.
+    """
+    client_tools = [tool for tool in request.tools if tool["type"] != SERVER_TOOL_TYPE]
+    choice = _resolve_choice(request.tool_choice, specs)
+    if not first:
+        choice = _relax(choice)
+    if spent and not client_tools:
+        choice = "none"
+    elif spent:
+        specs = {}
+        choice = choice if choice == "none" else "auto"
+    tools = [*client_tools, *(_as_function(alias, spec) for alias, spec in specs.items())]
+    return msgspec.structs.replace(request, tools=tools, tool_choice=choice, max_output_tokens=max_output_tokens)
+
+
+def _as_function(alias: str, spec: ToolSpec) -> Json:
+    described = {"description": spec.description, "parameters": spec.parameters}
+    return {"type": "function", "name": alias, **described, "strict": False}
+
+
+def _resolve_choice(choice: str | Json, specs: Mapping[str, ToolSpec]) -> str | Json:
+    """Return the choice with the server's tools under the names that the model knows."""
+    if isinstance(choice, str):
+        return choice
+    if choice["type"] == SERVER_TOOL_TYPE:
+        return {"type": "allowed_tools", "mode": "required", "tools": _find(choice, specs)}
+    if choice["type"] == "allowed_tools":
+        named = [
+            one
+            for entry in choice["tools"]
+            for one in (_find(entry, specs) if entry["type"] == SERVER_TOOL_TYPE else [entry])
+        ]
+        return {**choice, "tools": named}
+    return choice
+
+
+def _find(entry: Json, specs: Mapping[str, ToolSpec]) -> list[Json]:
+    return [
+        {"type": "function", "name": alias}
+        for alias, spec in specs.items()
+        if spec.label == entry.get("server_label") and entry.get("name") in (None, spec.name)
+    ]
+
+
+def _relax(choice: str | Json) -> str | Json:
+    if isinstance(choice, str):
+        return "none" if choice == "none" else "auto"
+    if choice["type"] == "allowed_tools":
+        return {**choice, "mode": "auto"}
+    return "auto"
+
+
+# -- the calls in the model's answer
+
+
+class RequestedCall(msgspec.Struct, frozen=True):
+    """A call of a server tool, at its position among the drafts."""
+
+    output_index: int
+    name: str  # the tool's name as the model knows it
+    arguments: str
+    whole: bool  # False: the model was cut off before its arguments ended
+
+
+class ToolCallBuffer(msgspec.Struct, eq=False):
+    """Buffers the drafts of a model's step: holds back calls of the server's tools, and the end of each item.
+
+    A call that this server makes is never shown half: from its first draft on everything is held until the step has
+    ended, when its arguments are whole. And the end of an item is held until something follows it. So a journal in
+    which nothing is open means that the model had more to do, and it can simply be asked again; had it been done, the
+    response's end would stand in the same commit.
+    """
+
+    names: Container[str]  # of the server tools
+    _held: list[AnyDraft] = []
+    _stopped: bool = False  # a call of a server tool has begun: nothing more is released
+
+    def feed(self, drafts: list[AnyDraft]) -> list[AnyDraft]:
+        """Return the drafts that may be shown, of these and of those held before."""
+        shown: list[AnyDraft] = []
+        for draft in drafts:
+            if self._stopped:
+                self._held.append(draft)
+            elif type(draft) is Delta:
+                shown += self._release()
+                shown.append(draft)
+            elif draft.type.endswith(".done"):
+                self._held.append(draft)
+            else:
+                shown += self._release()
+                self._stopped = self._is_server_call(draft)
+                (self._held if self._stopped else shown).append(draft)
+        return shown
+
+    def end(self, drafts: list[AnyDraft]) -> list[AnyDraft | RequestedCall]:
+        """End the step: return all other drafts, in order, with calls of server tools in place of their drafts."""
+        held = [*self._held, *drafts]
+        self._held = []
+        server_calls = {_index_of(draft) for draft in held if self._is_server_call(draft)}
+        done = {
+            draft.fields["output_index"]: draft.fields["item"]
+            for draft in held
+            if type(draft) is Draft and draft.type == ITEM_DONE
+        }
+        rest: list[AnyDraft | RequestedCall] = []
+        for draft in held:
+            index = _index_of(draft)
+            if index not in server_calls:
+                rest.append(draft)
+            elif draft.type == ITEM_ADDED:
+                item = done[index]
+                whole = item.get("status") == "completed"
+                rest.append(RequestedCall(index, item["name"], item["arguments"], whole))
+        return rest
+
+    def _release(self) -> list[AnyDraft]:
+        held, self._held = self._held, []
+        return held
+
+    def _is_server_call(self, draft: AnyDraft) -> bool:
+        if type(draft) is not Draft or draft.type != ITEM_ADDED:
+            return False
+        item = draft.fields["item"]
+        return item["type"] == "function_call" and item["name"] in self.names
+
+
+def _index_of(draft: AnyDraft) -> int:
+    """Return the index of the item that a draft is about; -1 for an unknown event about none."""
+    return int(draft.channel.output_index if isinstance(draft, Delta) else draft.fields.get("output_index", -1))

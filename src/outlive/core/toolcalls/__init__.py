@@ -1,1 +1,0 @@
-"""Calls of the server's own tools as events and items. Pure."""
