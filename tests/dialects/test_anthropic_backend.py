@@ -48,7 +48,7 @@ def ask(server: AnthropicUpstream, call: ModelCall, **fields: Any) -> tuple[list
             closing, ending = translator.end()
             return drafts + closing, ending
         finally:
-            await asyncio.gather(*backend._endpoint._draining)
+            await asyncio.gather(*backend._draining)
             await backend.close()
             pool.close()
             await asyncio.sleep(0)  # sockets are closed a moment later
@@ -173,7 +173,7 @@ def test_a_connection_is_reused(server: AnthropicUpstream) -> None:
         for _ in range(3):
             async for _ in backend.stream(call_of(model)):
                 pass
-            await asyncio.gather(*backend._endpoint._draining)
+            await asyncio.gather(*backend._draining)
         kept = sum(len(idle) for idle in pool._idle.values())
         await backend.close()
         pool.close()

@@ -145,7 +145,7 @@ def test_a_connection_is_reused() -> None:
         async with serve(streaming(sse(*answer("a")), DONE)) as (backend, server):
             for _ in range(3):
                 await run(backend, make_call(items=[HELLO]))
-                await asyncio.gather(*backend._endpoint._draining)
+                await asyncio.gather(*backend._draining)
             return len(server.connections)
 
     assert asyncio.run(main()) == 1

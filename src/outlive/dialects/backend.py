@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
-from outlive.dialects.transport.endpoint import Endpoint, RelayedAnswer
+from outlive.dialects.transport.endpoint import Endpoint
 from outlive.dialects.transport.http1 import HttpPool
 from outlive.ports.backend import BackgroundRuns, ContinuationMode, ModelCall, Upstream
 
@@ -27,49 +27,37 @@ _WINDOWS = (
 )  # fmt: skip
 
 
-class HttpBackend:
+class HttpBackend(Endpoint):
     """One upstream. The pool is shared by all of them, and is not closed here."""
 
     stepwise = False
     path: str  # of the requests for answers, below the upstream's URL
     headers: dict[str, str] = {}  # of the dialect; those of the settings win
-    list_query: dict[str, str] = {}  # of requests for the list of models
 
     def __init__(self, upstream: Upstream, pool: HttpPool, ids: IdSource) -> None:
-        self.name = upstream.name
+        super().__init__(upstream, pool, self.headers)
         self.continuation: ContinuationMode = upstream.continuation
         self.background_runs: BackgroundRuns | None = None
-        self._upstream = upstream
-        self._endpoint = Endpoint(upstream, pool, self.headers)
         self._windows: dict[str, tuple[int | None, float]] = {}  # by model, until a time
         self._ids = ids
-        self._url = self._endpoint.url(self.path)
-
-    async def pass_through(self, body: Json) -> RelayedAnswer:
-        return await self._endpoint.pass_through(body)
-
-    async def models(self) -> list[Json]:
-        return await self._endpoint.models(**self.list_query)
+        self._url = self.url(self.path)
 
     async def window(self, model: str) -> int | None:
         """Return the most tokens that a model can hold: as the settings say, else as the server lists it."""
-        if self._upstream.context_window is not None:
-            return self._upstream.context_window
+        if self.upstream.context_window is not None:
+            return self.upstream.context_window
         known, until = self._windows.get(model, (None, 0.0))
         if time.monotonic() >= until:
-            known = _find_window(await self._endpoint.fetch(self._endpoint.url("models", **self.list_query)), model)
+            known = _find_window(await self.fetch(self.url("models", **self.list_query)), model)
             self._windows[model] = known, time.monotonic() + (_KEPT_SECONDS if known else _UNKNOWN_SECONDS)
         return known
 
-    async def close(self) -> None:
-        await self._endpoint.close()
-
     async def _ask_count(self, path: str, body: Json, field: str = "input_tokens") -> int | None:
         """Ask for a number of tokens; None when there is none to be had. `../` leads out of the API's own folder."""
-        url = self._endpoint.url(path)
+        url = self.url(path)
         if path.startswith("../"):
             url = url.replace("/v1/../", "/").replace("/../", "/")
-        return _read_number(await self._endpoint.fetch(url, body), field)
+        return _read_number(await self.fetch(url, body), field)
 
     async def _render(self, call: ModelCall, render: Callable[[], T]) -> T:
         """Render a request; a long context is rendered in a thread, so that streams do not wait for it."""

@@ -28,10 +28,6 @@ def wants_logprobs(request: CreateResponse) -> bool:
     return bool(request.top_logprobs) or "message.output_text.logprobs" in request.include
 
 
-def wants_seals(request: CreateResponse) -> bool:
-    return "reasoning.encrypted_content" in request.include
-
-
 def wants_summary(request: CreateResponse) -> bool:
     """Return True if reasoning is to be a summary: most clients look for it nowhere else, and ask for one."""
     reasoning = request.reasoning or {}
@@ -53,14 +49,11 @@ def select_tools(request: CreateResponse) -> tuple[list[Json], str | Json]:
 
 def describe_custom(tool: Json) -> tuple[str, Json]:
     """Return the description and parameters of a function that stands for a custom tool."""
-    return "\n\n".join(filter(None, (tool.get("description"), _describe(tool.get("format") or {})))), _INPUT
-
-
-def _describe(form: Json) -> str:
-    """Describe a grammar in words: such servers cannot enforce it, but the model can read it."""
-    if form.get("type") != "grammar":
-        return ""
-    return f"The input must follow this {form.get('syntax')} grammar:\n{form.get('definition')}"
+    form, description = tool.get("format") or {}, tool.get("description") or ""
+    if form.get("type") == "grammar":  # such servers cannot enforce it, but the model can read it
+        grammar = f"The input must follow this {form.get('syntax')} grammar:\n{form.get('definition')}"
+        description = f"{description}\n\n{grammar}" if description else grammar
+    return description, _INPUT
 
 
 # -- content, calls and outputs of the context
@@ -95,10 +88,36 @@ def read_parts(
                 raise refuse_at(f"{field}[{n}]", error) from error
 
 
+def check_items(items: list[Json], take: Callable[[Json], None]) -> None:
+    """Take each item of an input. Raises InvalidRequest naming the first that is refused."""
+    for n, item in enumerate(items):
+        try:
+            take(item)
+        except InvalidRequest as error:
+            raise refuse_at(f"input[{n}]", error) from error
+
+
 def refuse_at(place: str, error: InvalidRequest) -> InvalidRequest:
     """Return the same refusal, with the path of its parameter from that place on."""
     param = f"{place}.{error.param}" if error.param else place
     return InvalidRequest(error.message, param=param, code=error.code)
+
+
+def refuse_file_id(part: Json) -> None:
+    if part.get("file_id") is not None:
+        raise InvalidRequest(
+            "'file_id' cannot be used here: this server keeps no files. Send the content itself, as data or as a URL.",
+            param="file_id",
+            code="unsupported_parameter",
+        )
+
+
+def read_image_url(part: Json) -> str:
+    refuse_file_id(part)
+    url = part.get("image_url")
+    if not isinstance(url, str) or not url:
+        raise InvalidRequest("An image must be sent as 'image_url'.", param="image_url")
+    return url
 
 
 def read_call(item: Json) -> tuple[str, object]:

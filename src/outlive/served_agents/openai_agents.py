@@ -8,7 +8,7 @@ from agents import Agent, ModelSettings, RunConfig, RunContextWrapper, RunHooks,
 from agents.tool import Tool
 
 from outlive.core.events import Json
-from outlive.core.toolcalls.calls import ToolOutcome, render_result
+from outlive.core.toolcalls import ToolOutcome, render_result
 from outlive.ports.backend import ModelCall
 from outlive.served_agents.channel import AgentChannel, AgentError
 

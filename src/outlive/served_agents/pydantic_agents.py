@@ -13,7 +13,7 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from outlive.core.events import Json
-from outlive.core.toolcalls.calls import ToolOutcome, describe_error, fail, render_result
+from outlive.core.toolcalls import ToolOutcome, describe_error, fail, render_result
 from outlive.ports.backend import ModelCall
 from outlive.served_agents.channel import AgentChannel, AgentError
 

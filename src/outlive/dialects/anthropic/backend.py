@@ -41,7 +41,7 @@ class AnthropicBackend(HttpBackend):
 
     def stream(self, call: ModelCall, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
         ask = partial(self._ask, call)
-        return read_stream(self._endpoint, ask, on_chunks, whole=to_events, last=_LAST, enough=_STOPPED)
+        return read_stream(self, ask, on_chunks, whole=to_events, last=_LAST, enough=_STOPPED)
 
     async def pass_through(self, body: Json) -> NoReturn:
         raise InvalidRequest(
@@ -52,7 +52,7 @@ class AnthropicBackend(HttpBackend):
         )
 
     async def count(self, call: ModelCall) -> int | None:
-        body, _ = await asyncio.to_thread(render, call, self._upstream)
+        body, _ = await asyncio.to_thread(render, call, self.upstream)
         return await self._ask_count("messages/count_tokens", count_body(body))
 
     async def _ask(self, call: ModelCall) -> Connection:
@@ -64,18 +64,18 @@ class AnthropicBackend(HttpBackend):
         """
         data, has_thoughts = await self._encode(call)
         try:
-            return await self._endpoint.post(self._url, data)
+            return await self.request("POST", self._url, data)
         except UpstreamFault as fault:
             if not has_thoughts or fault.status != 400 or not _THOUGHT.search(fault.message):
                 raise
         data, _ = await self._encode(call, with_thoughts=False)
-        return await self._endpoint.post(self._url, data)
+        return await self.request("POST", self._url, data)
 
     async def _encode(self, call: ModelCall, *, with_thoughts: bool = True) -> tuple[bytes, bool]:
         """Render the request's body; the flag says that thoughts are in it."""
 
         def encode() -> tuple[bytes, bool]:
-            body, has_thoughts = render(call, self._upstream, with_thoughts=with_thoughts)
+            body, has_thoughts = render(call, self.upstream, with_thoughts=with_thoughts)
             return msgspec.json.encode(body), has_thoughts
 
         return await self._render(call, encode)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
-from outlive.dialects.request import TEXT_PARTS, read_parts
+from outlive.dialects.request import TEXT_PARTS, read_image_url, read_parts, refuse_file_id
 
 # Prefixes of a seal; the API's data follows.
 SIGNATURE, REDACTED = "anthropic:signature:", "anthropic:redacted:"
@@ -50,15 +50,6 @@ def read_blocks(content: object, field: str = "content", *, strict: bool = False
     ]
 
 
-def _refuse_file_id(part: Json) -> None:
-    if part.get("file_id") is not None:
-        raise InvalidRequest(
-            "'file_id' cannot be used here: this server keeps no files. Send the content itself, as data or as a URL.",
-            param="file_id",
-            code="unsupported_parameter",
-        )
-
-
 def render_cache(ttl: object) -> Json:
     return {"type": "ephemeral", "ttl": "1h"} if ttl in _LONG else {"type": "ephemeral"}
 
@@ -69,10 +60,7 @@ def _mark(block: Json, part: Json) -> Json:
 
 
 def _read_image(part: Json) -> Json:
-    _refuse_file_id(part)
-    url = part.get("image_url")
-    if not isinstance(url, str) or not url:
-        raise InvalidRequest("An image must be sent as 'image_url'.", param="image_url")
+    url = read_image_url(part)
     if not url.startswith("data:"):
         return {"type": "image", "source": {"type": "url", "url": url}}
     kind, data = _open_data_url(url)
@@ -86,7 +74,7 @@ def _read_image(part: Json) -> Json:
 
 
 def _read_file(part: Json) -> Json:
-    _refuse_file_id(part)
+    refuse_file_id(part)
     name = part.get("filename")
     title = {"title": name} if isinstance(name, str) and name else {}
     if part.get("file_url") and not part.get("file_data"):

@@ -20,10 +20,10 @@ from outlive.core.requests.create import CreateResponse
 from outlive.dialects.anthropic.blocks import PARTS, open_seal, read_blocks, render_cache
 from outlive.dialects.request import (
     LEFT_OUT,
+    check_items,
     describe_custom,
     read_call,
     read_output,
-    refuse_at,
     select_tools,
     text_part,
     wants_logprobs,
@@ -64,12 +64,7 @@ def check(request: CreateResponse) -> None:
         if tool["type"] not in ("function", "custom"):
             why = f"'{shorten(str(tool['type']))}' is not a tool that this model's server can be given."
             refuse_unsupported(f"tools[{n}].type", why)
-    context = MessagesContext(strict=True)
-    for n, item in enumerate(request.input):
-        try:
-            context.take(item)
-        except InvalidRequest as error:
-            raise refuse_at(f"input[{n}]", error) from error
+    check_items(request.input, MessagesContext(strict=True).take)
 
 
 def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -> tuple[Json, bool]:
@@ -235,23 +230,22 @@ _NO_ID = re.compile(r"[^A-Za-z0-9_-]")
 _MOST_NAME = 128
 
 
-class MessagesContext:
+class MessagesContext(msgspec.Struct, eq=False):
     """The context so far. `inline`: a model that takes system messages between others gets them there. `strict`: an
     item that cannot be sent is refused; otherwise it is left out, so that what is in a history already cannot block the
     conversation."""
 
-    def __init__(self, *, inline: bool = False, with_thoughts: bool = True, strict: bool = False) -> None:
-        self._inline = inline
-        self._strict = strict
-        self._with_thoughts = with_thoughts
-        self._later: list[str] = []  # system messages that wait for the end of the user's message before them
-        self._ids: dict[str, str] = {}  # call_id -> the id that its last call was sent under
-        self._taken: set[str] = set()
-        self.system: list[str] = []
-        self.messages: list[Json] = []
-        self.names: dict[str, None] = {}  # of the tools that were called, in order
-        self.has_thoughts = False
-        self.has_marks = False  # the caller marks where the prompt may be cached
+    inline: bool = False
+    with_thoughts: bool = True
+    strict: bool = False
+    system: list[str] = []
+    messages: list[Json] = []
+    names: dict[str, None] = {}  # of the tools that were called, in order
+    has_thoughts: bool = False
+    has_marks: bool = False  # the caller marks where the prompt may be cached
+    _later: list[str] = []  # system messages that wait for the end of the user's message before them
+    _ids: dict[str, str] = {}  # call_id -> the id that its last call was sent under
+    _taken: set[str] = set()
 
     def take(self, item: Json) -> None:
         kind = str(item.get("type"))
@@ -264,7 +258,7 @@ class MessagesContext:
         elif "call_id" in item:
             name, arguments = read_call(item)
             self._call(str(item["call_id"]), name, _read_arguments(arguments))
-        elif self._strict and kind not in LEFT_OUT and ":" not in kind:  # a vendor's own kinds are named `vendor:kind`
+        elif self.strict and kind not in LEFT_OUT and ":" not in kind:  # a vendor's own kinds are named `vendor:kind`
             message = f"Items of type '{kind}' cannot be sent to this model's server."
             raise InvalidRequest(message, param="type", code="unsupported_parameter")
 
@@ -281,12 +275,12 @@ class MessagesContext:
             self._say("user", [text_part(GO_ON)])
 
     def _take_message(self, item: Json) -> None:
-        role, blocks = str(item.get("role")), read_blocks(item.get("content"), strict=self._strict)
+        role, blocks = str(item.get("role")), read_blocks(item.get("content"), strict=self.strict)
         self.has_marks = self.has_marks or any("cache_control" in block for block in blocks)
         if role == "user":
             self._say(role, blocks)
             return
-        if self._strict and any(block["type"] != "text" for block in blocks):
+        if self.strict and any(block["type"] != "text" for block in blocks):
             raise InvalidRequest(f"A message of the role '{role}' can only have text in it.", param="content")
         blocks = [block for block in blocks if block["type"] == "text"]
         if role == "assistant":
@@ -294,10 +288,10 @@ class MessagesContext:
             self._say(role, [text_part(text)] if text else [])
         elif blocks:
             text = "\n".join(block["text"] for block in blocks)
-            (self._later if self._inline and self.messages else self.system).append(text)
+            (self._later if self.inline and self.messages else self.system).append(text)
 
     def _take_thought(self, item: Json) -> None:
-        block = open_seal(item) if self._with_thoughts else None
+        block = open_seal(item) if self.with_thoughts else None
         if block is not None:
             self.has_thoughts = True
             self._say("assistant", [block])
@@ -321,7 +315,7 @@ class MessagesContext:
     def _answer(self, item: Json) -> None:
         call_id = str(item.get("call_id"))
         result: Json = {"type": "tool_result", "tool_use_id": self._ids.get(call_id, call_id)}
-        if content := read_blocks(read_output(item, PARTS), "output", strict=self._strict):
+        if content := read_blocks(read_output(item, PARTS), "output", strict=self.strict):
             result["content"] = content
         if _is_error(item):
             result["is_error"] = True

@@ -11,14 +11,16 @@ from outlive.core.events import AnyDraft, Delta, Json
 from outlive.core.grammar import OUTPUT_TEXT, REFUSAL, SUMMARY_TEXT
 from outlive.core.ids import IdSource
 from outlive.core.recovery import OpenText
+from outlive.core.usage import make_usage
 from outlive.dialects.anthropic.blocks import REDACTED, SIGNATURE
 from outlive.dialects.faults import read_fault
-from outlive.dialects.open_items import GrowingCall, ItemStatus, is_json_object
 from outlive.dialects.translator import (
     AnswerTranslator,
+    GrowingCall,
+    ItemStatus,
     decode_answer,
     decode_damaged,
-    make_usage,
+    is_json_object,
     not_an_answer,
     read_count,
 )
@@ -117,22 +119,18 @@ class AnthropicTranslator(AnswerTranslator):
             return self._grow_block(event.index, event.delta)
         if kind == "content_block_stop":
             return self._stop_block(event.index)
-        if kind == "message_start" and isinstance(event.message, dict):
-            self._start(event.message)
-        elif kind == "message_delta":
+        if kind in ("message_start", "message_delta"):
             self._learn(event)
         return []  # a ping, the end, or an event that is newer than this code
 
-    def _start(self, message: Json) -> None:
+    def _learn(self, event: _Event) -> None:
+        """Take what is known only at the start, or at the end; counts are those of the whole message, not additions."""
+        message: Json = event.message if isinstance(event.message, dict) else {}
         if isinstance(message.get("model"), str):
             self._model = message["model"]
-        if isinstance(message.get("usage"), dict):
-            self._usage = message["usage"]
-
-    def _learn(self, event: _Event) -> None:
-        """Take what is known only at the end; counts are those of the whole message, not additions."""
-        if isinstance(event.usage, dict):
-            self._usage = self._usage | {name: value for name, value in event.usage.items() if value is not None}
+        for usage in (message.get("usage"), event.usage):
+            if isinstance(usage, dict):
+                self._usage = self._usage | {name: value for name, value in usage.items() if value is not None}
         if event.delta is not None and isinstance(event.delta.stop_reason, str):
             self._stop = event.delta.stop_reason
             self._stop_details = event.delta.stop_details if isinstance(event.delta.stop_details, dict) else {}
@@ -154,9 +152,7 @@ class AnthropicTranslator(AnswerTranslator):
         return drafts + self._seal(REDACTED + str(block.get("data"))) + self._close_text("completed")
 
     def _begin_call(self, index: int, block: Json) -> list[AnyDraft]:
-        call = self._calls[index] = GrowingCall()
-        call.call_id = str(block.get("id") or "")
-        call.name = str(block.get("name"))
+        call = self._calls[index] = GrowingCall(str(block.get("id") or ""), str(block.get("name")))
         if isinstance(block.get("input"), dict) and block["input"]:
             self._inputs[index] = block["input"]
         return self._open_call(call)

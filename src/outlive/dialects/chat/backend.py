@@ -31,21 +31,19 @@ class ChatBackend(HttpBackend):
         return ChatTranslator(call, self._ids)
 
     def stream(self, call: ModelCall, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
-        def read_whole(body: bytes) -> list[bytes]:
-            return [to_chunk(body, call.resume)]
-
-        return read_stream(self._endpoint, partial(self._ask, call), on_chunks, whole=read_whole, enough=_FINISH)
+        ask = partial(self._ask, call)
+        return read_stream(self, ask, on_chunks, whole=lambda body: [to_chunk(body, call.resume)], enough=_FINISH)
 
     async def count(self, call: ModelCall) -> int | None:
-        if self._upstream.tokenizer == "none":
+        if self.upstream.tokenizer == "none":
             return None
-        body = await asyncio.to_thread(render, call, self._upstream)
-        if self._upstream.tokenizer == "llamacpp":
+        body = await asyncio.to_thread(render, call, self.upstream)
+        if self.upstream.tokenizer == "llamacpp":
             return await self._ask_count(f"{CHAT_PATH}/input_tokens", {**body, "stream": False})
         asked = {name: body[name] for name in _TOKENIZED if name in body} | {"add_generation_prompt": True}
         return await self._ask_count("../tokenize", asked, "count")
 
     async def _ask(self, call: ModelCall) -> Connection:
         """Ask the model. Raises UpstreamFault for a refusal."""
-        data = await self._render(call, lambda: msgspec.json.encode(render(call, self._upstream)))
-        return await self._endpoint.post(self._url, data)
+        data = await self._render(call, lambda: msgspec.json.encode(render(call, self.upstream)))
+        return await self.request("POST", self._url, data)

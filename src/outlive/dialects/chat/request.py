@@ -16,19 +16,21 @@ from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.requests.checks import shorten
 from outlive.core.requests.create import CreateResponse
-from outlive.dialects.open_items import is_json
 from outlive.dialects.request import (
     LEFT_OUT,
     TEXT_PARTS,
+    check_items,
     describe_custom,
     read_call,
+    read_image_url,
     read_output,
     read_parts,
-    refuse_at,
+    refuse_file_id,
     select_tools,
     text_part,
     wants_logprobs,
 )
+from outlive.dialects.translator import is_json
 from outlive.ports.backend import ModelCall, Upstream
 
 # Fields that mean the same in both, and are sent when they were given.
@@ -62,7 +64,7 @@ _HINTS = {
 
 def check(request: CreateResponse) -> None:
     """Raise InvalidRequest, naming the parameter, for what a Chat Completions server cannot be sent."""
-    _check_items(request.input)
+    check_items(request.input, _Chat("system", strict=True).take)
     for n, tool in enumerate(request.tools):
         if tool["type"] not in _SENDABLE:
             message = (
@@ -76,10 +78,15 @@ def check(request: CreateResponse) -> None:
 def render(call: ModelCall, upstream: Upstream) -> Json:
     """Render the body to send. Raises InvalidRequest naming what cannot be sent."""
     request = call.request
+    chat = _Chat("developer" if upstream.developer_role else "system")
+    if request.instructions:
+        chat.say("system", [text_part(request.instructions)])
+    for item in call.items:
+        chat.take(item)
     body: Json = {
         **request.extra,  # first, because extras never override what is set here (D13)
         "model": call.model,
-        "messages": _render_messages(request.instructions, call.items, upstream.developer_role),
+        "messages": chat.render(),
         "stream": True,
     }
     if upstream.stream_options:
@@ -89,19 +96,14 @@ def render(call: ModelCall, upstream: Upstream) -> Json:
     for field in _SAME:
         if (value := getattr(request, field)) is not None:
             body[field] = value
-    body |= _render_limits(call, upstream) | _render_form(request) | _render_tools(request)
+    if (most := request.max_output_tokens) is not None:
+        body[upstream.max_tokens_field] = max(1, most - (call.resume.deltas if call.resume is not None else 0))
+    body |= _render_form(request) | _render_tools(request)
     if call.resume is not None:
         last: Json = {"role": "assistant", "content": call.resume.text}
         body["messages"].append(last | ({"prefix": True} if upstream.continuation == "prefix" else {}))
         body |= _CONTINUE_FIELDS.get(upstream.continuation, {})
     return body
-
-
-def _render_limits(call: ModelCall, upstream: Upstream) -> Json:
-    most = call.request.max_output_tokens
-    if most is None:
-        return {}
-    return {upstream.max_tokens_field: max(1, most - (call.resume.deltas if call.resume is not None else 0))}
 
 
 def _render_form(request: CreateResponse) -> Json:
@@ -157,42 +159,13 @@ def _render_tool(tool: Json) -> Json:
 # -- messages
 
 
-def _render_messages(instructions: str | None, items: list[Json], developer_role: bool) -> list[Json]:
-    """Render the messages of a context, `instructions` first."""
-    chat = _Chat("developer" if developer_role else "system")
-    if instructions:
-        chat.say("system", [text_part(instructions)])
-    for item in items:
-        # A request with an item that has no place is refused (`check`). One in a history already, from another
-        # upstream or an older version, must not block the conversation.
-        chat.take(item)
-    return chat.render()
-
-
-def _check_items(items: list[Json]) -> None:
-    """Raise InvalidRequest naming the first item, or part of one, that a chat has no place for."""
-    chat = _Chat("system")
-    for n, item in enumerate(items):
-        try:
-            if not chat.take(item):
-                kind = str(item.get("type"))
-                message = f"Items of type '{kind}' cannot be sent to this model's server, which speaks Chat Completions"
-                message += f"{_HINTS.get(kind, '')}."
-                raise InvalidRequest(message, param="type", code="unsupported_parameter")
-        except InvalidRequest as error:
-            raise refuse_at(f"input[{n}]", error) from error
-
-
-class _Message:
+class _Message(msgspec.Struct):
     """One message while neighbours may still join it. Texts are joined at the end: joining each as it comes would be
     quadratic."""
 
-    __slots__ = ("calls", "parts", "role")
-
-    def __init__(self, role: str) -> None:
-        self.role = role
-        self.parts: list[Json] = []
-        self.calls: list[Json] = []
+    role: str
+    parts: list[Json] = []
+    calls: list[Json] = []
 
     def render(self) -> Json:
         message: Json = {"role": self.role, "content": _join(self.parts, "\n\n")}
@@ -203,28 +176,29 @@ class _Message:
 
 
 class _Chat:
-    """The messages so far."""
+    """The messages so far. `strict`: an item that a chat has no place for is refused; otherwise it is left out, so that
+    one in a history already, from another upstream or an older version, cannot block the conversation."""
 
-    def __init__(self, developer: str) -> None:
+    def __init__(self, developer: str, *, strict: bool = False) -> None:
         self._developer = developer
+        self._strict = strict
         self._messages: list[_Message | Json] = []
         self._shown: list[Json] = []  # images and files of outputs, until their group is over
 
-    def take(self, item: Json) -> bool:
-        """Add an item. Return False if a chat has no place for it, and it was left out."""
+    def take(self, item: Json) -> None:
         kind = str(item.get("type"))
         if kind.endswith("_output"):
             self._answer(str(item.get("call_id")), item)
-            return True
+            return
         self._show()
         if kind == "message":
             self._take_message(item)
         elif "call_id" in item:
             name, arguments = read_call(item)
             self._call(item["call_id"], name, _read_arguments(arguments))
-        else:
-            return kind in _LEFT_OUT or ":" in kind  # a vendor's own kinds are named `vendor:kind`
-        return True
+        elif self._strict and kind not in _LEFT_OUT and ":" not in kind:  # a vendor's own kinds are named `vendor:kind`
+            message = f"Items of type '{kind}' cannot be sent to this model's server, which speaks Chat Completions"
+            raise InvalidRequest(f"{message}{_HINTS.get(kind, '')}.", param="type", code="unsupported_parameter")
 
     def say(self, role: str, parts: list[Json]) -> None:
         if parts:
@@ -291,17 +265,14 @@ def _read_parts(content: object, field: str = "content") -> list[Json]:
 
 
 def _read_image(part: Json) -> Json:
-    _refuse_file_id(part)
-    if not part.get("image_url"):
-        raise InvalidRequest("An image must be sent as 'image_url'.", param="image_url")
-    image = {"url": part["image_url"]}
+    image = {"url": read_image_url(part)}
     if part.get("detail") in ("low", "high"):  # "auto" is what servers do anyway, "original" not all of them know
         image["detail"] = part["detail"]
     return {"type": "image_url", "image_url": image}
 
 
 def _read_file(part: Json) -> Json:
-    _refuse_file_id(part)
+    refuse_file_id(part)
     file = {name: part[name] for name in ("file_data", "filename") if part.get(name)}
     if "file_data" not in file:
         raise InvalidRequest(
@@ -309,16 +280,6 @@ def _read_file(part: Json) -> Json:
             param="file_url",
         )
     return {"type": "file", "file": file}
-
-
-def _refuse_file_id(part: Json) -> None:
-    if part.get("file_id") is not None:
-        raise InvalidRequest(
-            "'file_id' cannot be used here: neither this server nor the model's keeps files. Send the content itself, "
-            "as data or as a URL.",
-            param="file_id",
-            code="unsupported_parameter",
-        )
 
 
 _PARTS: dict[str, Callable[[Json], Json]] = {

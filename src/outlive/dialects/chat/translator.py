@@ -11,14 +11,17 @@ from outlive.core.events import AnyDraft, Delta, Json
 from outlive.core.grammar import OUTPUT_TEXT, REASONING_TEXT, REFUSAL, SUMMARY_TEXT
 from outlive.core.ids import IdSource
 from outlive.core.recovery import OpenText
+from outlive.core.usage import make_usage
 from outlive.dialects.faults import read_fault
-from outlive.dialects.open_items import GrowingCall, ItemStatus, is_json, is_json_object
-from outlive.dialects.request import wants_logprobs, wants_seals, wants_summary
+from outlive.dialects.request import wants_logprobs, wants_summary
 from outlive.dialects.translator import (
     AnswerTranslator,
+    GrowingCall,
+    ItemStatus,
     decode_answer,
     decode_damaged,
-    make_usage,
+    is_json,
+    is_json_object,
     not_an_answer,
     read_count,
 )
@@ -69,7 +72,7 @@ class ChatTranslator(AnswerTranslator):
 
     def __init__(self, call: ModelCall, ids: IdSource) -> None:
         super().__init__(call, ids)
-        self._sealed = wants_seals(call.request)
+        self._sealed = "reasoning.encrypted_content" in call.request.include
         self._with_logprobs = wants_logprobs(call.request)
         self._thoughts = SUMMARY_TEXT if wants_summary(call.request) else REASONING_TEXT
         self._calls = StreamedCalls()
@@ -166,7 +169,7 @@ class ChatTranslator(AnswerTranslator):
             if self._with_logprobs:
                 drafts = self._open_part(OUTPUT_TEXT)
                 assert self._text is not None
-                return [*drafts, self._text.grow_with(content, read_logprobs(logprobs))]
+                return [*drafts, self._text.grow(content, read_logprobs(logprobs))]
             return self._grow(OUTPUT_TEXT, content)
         drafts = []
         for part in content if isinstance(content, list) else ():  # Mistral sends reasoning so
@@ -244,11 +247,12 @@ class Fragment:
         self.index = index if isinstance(index, int) else None
         self.id = call_id if isinstance(call_id, str) else ""
         self.name = name if isinstance(name, str) else ""
-        # Some servers send the arguments as an object instead of its JSON.
-        self.arguments = arguments if isinstance(arguments, str) else _encode(arguments)
+        if arguments is not None and not isinstance(arguments, str):  # some servers send an object instead of its JSON
+            arguments = msgspec.json.encode(arguments).decode()
+        self.arguments = arguments or ""
 
 
-class StreamedCalls:
+class StreamedCalls(msgspec.Struct, eq=False):
     """The calls so far, in the order in which they appeared.
 
     Servers mark where a fragment belongs in several ways. With an index: the call of that index, unless it names a
@@ -256,14 +260,11 @@ class StreamedCalls:
     id or names a function, unless that only repeats the name of a call whose arguments are not whole; else the last.
     """
 
-    __slots__ = ("_by_id", "_by_index", "_last", "_seen_ids", "all")
-
-    def __init__(self) -> None:
-        self._by_index: dict[int, GrowingCall] = {}
-        self._by_id: dict[str, GrowingCall] = {}
-        self._seen_ids: set[str] = set()
-        self._last: GrowingCall | None = None
-        self.all: list[GrowingCall] = []
+    all: list[GrowingCall] = []
+    _by_index: dict[int, GrowingCall] = {}
+    _by_id: dict[str, GrowingCall] = {}
+    _seen_ids: set[str] = set()
+    _last: GrowingCall | None = None
 
     def place(self, fragment: Fragment) -> GrowingCall:
         """Return the call that the fragment belongs to, with the fragment added to it."""
@@ -286,7 +287,7 @@ class StreamedCalls:
 
     def next_named(self) -> GrowingCall | None:
         """Return the first call that has a name and was not opened yet."""
-        return next((call for call in self.all if call.name and not call.was_opened), None)
+        return next((call for call in self.all if call.name and call.channel is None), None)
 
     def _find(self, fragment: Fragment) -> GrowingCall | None:
         if fragment.index is not None:
@@ -299,10 +300,6 @@ class StreamedCalls:
         if last is not None and fragment.name:
             return last if last.name in ("", fragment.name) and not is_json(last.arguments) else None
         return last
-
-
-def _encode(arguments: object) -> str:
-    return "" if arguments is None else msgspec.json.encode(arguments).decode()
 
 
 def to_chunk(body: bytes, resume: OpenText | None) -> bytes:

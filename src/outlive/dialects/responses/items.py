@@ -6,6 +6,8 @@ its beginning and its end. The drafts made here keep to the rules in `core.gramm
 
 from __future__ import annotations
 
+import msgspec
+
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json, add_item, end_item, make_part
 from outlive.core.grammar import (
     ANNOTATION_ADDED,
@@ -23,6 +25,8 @@ from outlive.core.recovery import OpenText
 
 # Fields of an event that are its server's own, or are set here.
 _OWN = frozenset({"type", "sequence_number", "obfuscation", "item_id", "output_index"})
+# Names of the events of parts; `response.reasoning_part` is vLLM's.
+PART_NAMES = PART_EVENTS.keys() | {"response.reasoning_part.added", "response.reasoning_part.done"}
 
 
 def tidy(item: object) -> Json | None:
@@ -35,11 +39,6 @@ def tidy(item: object) -> Json | None:
                 parts = item[name] if isinstance(item[name], list) else []
                 item = {**item, name: [part for part in parts if isinstance(part, dict)]}
     return item if isinstance(item.get("id", ""), str) else {**item, "id": None}
-
-
-def is_part_event(type_: str) -> bool:
-    """Return True for the events of parts; `response.reasoning_part` is vLLM's."""
-    return type_ in PART_EVENTS or type_ in ("response.reasoning_part.added", "response.reasoning_part.done")
 
 
 class PassingItem:
@@ -168,20 +167,17 @@ class PassingCall(PassingItem):
         return [*drafts, self._channel.end("".join(self._pieces), self.last.get("name"))]
 
 
-class _Part:
+class _Part(msgspec.Struct):
     """A part while it grows."""
 
-    __slots__ = ("annotations", "awaited", "channel", "ended", "logprobs", "pieces", "text", "upstream_index")
-
-    def __init__(self, channel: Channel) -> None:
-        self.channel = channel
-        self.text = channel.text
-        self.pieces: list[str] = []
-        self.logprobs: list[Json] = []
-        self.annotations: list[object] = []
-        self.ended = False  # its text has ended
-        self.awaited = False  # an earlier attempt opened it, so its `added` is not sent again
-        self.upstream_index: object = None  # its index as the upstream counts, where it sent no `added`
+    channel: Channel
+    text: Text
+    pieces: list[str] = []
+    logprobs: list[Json] = []
+    annotations: list[object] = []
+    ended: bool = False  # its text has ended
+    awaited: bool = False  # an earlier attempt opened it, so its `added` is not sent again
+    upstream_index: object = None  # its index as the upstream counts, where it sent no `added`
 
     def rest_of(self, whole: object, before: str) -> str:
         """Return what the deltas left out of the whole text; `before` is what an earlier attempt sent of it."""
@@ -212,9 +208,8 @@ class PassingText(PassingItem):
         """Continue a text that an earlier attempt opened, and sent this far."""
         self.last = {"id": text.item_id, "type": "message", "role": "assistant", "status": "in_progress"}
         self._before = text.text
-        self._part = _Part(Channel(OUTPUT_TEXT, text.item_id, text.output_index, text.content_index))
-        self._part.pieces.append(text.text)
-        self._part.awaited = True
+        channel = Channel(OUTPUT_TEXT, text.item_id, text.output_index, text.content_index)
+        self._part = _Part(channel, OUTPUT_TEXT, [text.text], awaited=True)
 
     def open(self, item: Json) -> list[AnyDraft]:
         if item["type"] == "message":
@@ -227,7 +222,7 @@ class PassingText(PassingItem):
         return super().open({**begun, "summary": []})
 
     def take(self, type_: str, event: Json) -> list[AnyDraft]:
-        if is_part_event(type_) and isinstance(event.get("part"), dict):
+        if type_ in PART_NAMES and isinstance(event.get("part"), dict):
             return self._take_part(type_, event)
         if (text := DELTAS.get(type_)) is not None and text.part is not None:
             return self._grow(text, event)
@@ -289,7 +284,7 @@ class PassingText(PassingItem):
         drafts = self._end_part({})
         assert text.parts is not None
         channel = Channel(text, self.item_id, self.output_index, len(self._done[text.parts.name]))
-        self._part = _Part(channel)
+        self._part = _Part(channel, text)
         # The text before its annotations, as OpenAI's servers write it.
         empty = {"type": text.part, text.field: "", **make_part(text, "")}
         return [*drafts, Draft(text.parts.added, {**channel.place, "part": empty})]

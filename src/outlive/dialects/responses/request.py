@@ -10,7 +10,7 @@ from __future__ import annotations
 from outlive.core.context.assemble import UNFINISHED, is_output
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
-from outlive.dialects.open_items import PLAIN_SEAL
+from outlive.dialects.translator import PLAIN_SEAL
 from outlive.ports.backend import ModelCall, Upstream
 
 ENCRYPTED = "reasoning.encrypted_content"
@@ -50,20 +50,15 @@ def render(call: ModelCall, upstream: Upstream, *, encrypted: bool = True, backg
         if (value := getattr(request, field)) is not None:
             body[field] = value
     body |= _render_form(request) | _render_tools(request)
-    if include := _render_include(request, upstream, encrypted):
+    include: list[str] = [name for name in request.include if name != ENCRYPTED]
+    # With encrypted reasoning, a server that keeps nothing can go on from its reasoning later.
+    if encrypted and (upstream.reasoning_input != "plain" or ENCRYPTED in request.include):
+        include.append(ENCRYPTED)
+    if include:
         body["include"] = include
     if call.resume is not None and request.max_output_tokens is not None:
         body["max_output_tokens"] = max(1, request.max_output_tokens - call.resume.deltas)
     return body
-
-
-def _render_include(request: CreateResponse, upstream: Upstream, encrypted: bool) -> list[str]:
-    """Return what the caller asked for, and encrypted reasoning: with it a server that keeps nothing can go on from its
-    reasoning later."""
-    include: list[str] = [name for name in request.include if name != ENCRYPTED]
-    if encrypted and (upstream.reasoning_input != "plain" or ENCRYPTED in request.include):
-        include.append(ENCRYPTED)
-    return include
 
 
 def render_items(call: ModelCall, upstream: Upstream, *, encrypted: bool = True) -> list[Json]:
@@ -100,7 +95,8 @@ def _render_item(item: Json, following: Json | None, upstream: Upstream, encrypt
 
 def _render_message(item: Json, upstream: Upstream) -> Json:
     if item.get("role") == "assistant":
-        content = [_slim(part) for part in item["content"]]
+        # No model reads log probabilities.
+        content = [{name: part[name] for name in part if name != "logprobs"} for part in item["content"]]
         return {**item, "id": _name(item.get("id"), "msg"), "content": content}
     rest = {name: value for name, value in item.items() if name not in ("id", "status")}
     if rest["role"] == "developer" and not upstream.developer_role:
@@ -137,13 +133,6 @@ def _name(item_id: object, prefix: str) -> str:
     if isinstance(item_id, str) and item_id.startswith(f"{prefix}_") and len(item_id) <= _MOST_ID:
         return item_id
     return f"{prefix}_{str(item_id)[-_MOST_ID // 2 :]}"
-
-
-def _slim(part: Json) -> Json:
-    """Drop the log probabilities of a part, which no model reads."""
-    if "logprobs" not in part:
-        return part
-    return {name: value for name, value in part.items() if name != "logprobs"}
 
 
 def _render_form(request: CreateResponse) -> Json:

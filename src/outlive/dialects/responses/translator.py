@@ -27,7 +27,7 @@ from outlive.core.grammar import (
 from outlive.core.ids import IdSource, is_well_formed, item_prefix
 from outlive.core.recovery import OpenText
 from outlive.dialects.faults import read_fault
-from outlive.dialects.responses.items import PassingCall, PassingItem, PassingText, SwallowedItem, is_part_event, tidy
+from outlive.dialects.responses.items import PART_NAMES, PassingCall, PassingItem, PassingText, SwallowedItem, tidy
 from outlive.dialects.translator import decode_answer, decode_damaged, not_an_answer, read_count
 from outlive.ports.backend import Ending, ModelCall
 
@@ -37,6 +37,10 @@ _KEEP_ALIVES = frozenset({"keepalive", "ping", "heartbeat"})
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
 # Types of items that the upstream may leave out the beginning of: the commonest slip of small servers.
 _TEXT_ITEMS = ("message", "reasoning")
+_PASSING_ITEMS: dict[str, type[PassingItem]] = {
+    **dict.fromkeys(_TEXT_ITEMS, PassingText),
+    **dict.fromkeys(("function_call", "custom_tool_call"), PassingCall),
+}
 
 
 class _Delta(msgspec.Struct, gc=False, forbid_unknown_fields=True):
@@ -158,7 +162,8 @@ class ResponsesTranslator:
             drafts = self._add({"type": wanted, "id": event.get("item_id")}, event)
             owner = self._items[-1]
         if owner is None:
-            return [] if _is_about_an_item(type_, event) else [_pass(type_, event)]
+            fields = {name: value for name, value in event.items() if name not in ("type", "sequence_number")}
+            return [] if _is_about_an_item(type_, event) else [Draft(type_, fields)]
         drafts += owner.take(type_, event)
         self._set_shortcut(type_, event, owner)
         return drafts
@@ -181,7 +186,7 @@ class ResponsesTranslator:
                 return self._continue(self._resumed, item, event)
             # The model did something else than continue the text.
             drafts, self._resumed = self._resumed.close({}, "completed"), None
-        passing = self._make(item)
+        passing = _PASSING_ITEMS.get(item["type"], PassingItem)(self._name(item), self._next_index, item["type"])
         self._next_index += 1
         self._know(passing, item, event)
         return drafts + passing.open(item)
@@ -195,14 +200,6 @@ class ResponsesTranslator:
             self._resumed = None
             self._know(resumed, item, event)
         return []
-
-    def _make(self, item: Json) -> PassingItem:
-        item_id = self._name(item)
-        if item["type"] in _TEXT_ITEMS:
-            return PassingText(item_id, self._next_index, item["type"])
-        if item["type"] in ("function_call", "custom_tool_call"):
-            return PassingCall(item_id, self._next_index, item["type"])
-        return PassingItem(item_id, self._next_index, item["type"])
 
     def _close(self, item: Json, event: Json) -> list[AnyDraft]:
         passing = self._find({"item_id": item.get("id"), **event}, item["type"], ITEM_DONE)
@@ -261,7 +258,7 @@ class ResponsesTranslator:
 def _is_about_an_item(type_: str, event: Json) -> bool:
     """Return True if an event means nothing without its item. One that is not in the grammar may be about the response
     as a whole."""
-    if is_part_event(type_) or type_ in DELTAS or type_ in DONES or type_ == ANNOTATION_ADDED:
+    if type_ in PART_NAMES or type_ in DELTAS or type_ in DONES or type_ == ANNOTATION_ADDED:
         return True
     name = type_.removeprefix("response.")
     return "_call" in name or name.startswith("mcp_") or "output_index" in event or "item_id" in event
@@ -270,7 +267,7 @@ def _is_about_an_item(type_: str, event: Json) -> bool:
 def _find_kind(type_: str, event: Json) -> str | None:
     """Return the type of item that an event must be about; None where it may be about any, or none."""
     part = event.get("part")
-    if isinstance(part, dict) and is_part_event(type_):
+    if isinstance(part, dict) and type_ in PART_NAMES:
         text = PART_TEXTS.get(str(part.get("type")))
     else:
         text = DELTAS.get(type_) or DONES.get(type_)
@@ -291,11 +288,6 @@ def _read(chunk: bytes) -> Json:
     if type(event.get("output_index", 0)) is not int:
         del event["output_index"]
     return event
-
-
-def _pass(type_: str, event: Json) -> Draft:
-    """Pass an event that is about no item."""
-    return Draft(type_, {name: value for name, value in event.items() if name not in ("type", "sequence_number")})
 
 
 # The codes of `response.error` that clients know, besides those that `faults` chooses by cause. Only those in the

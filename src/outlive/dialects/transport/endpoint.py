@@ -37,6 +37,7 @@ _HEADERS = {
     "user-agent": f"outlive/{__version__}",
 }
 
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 _RELAYED = ("content-type", "retry-after", "retry-after-ms", "x-should-retry")
 _RELAYED_FAMILIES = ("openai-", "x-ratelimit-")
 
@@ -75,6 +76,8 @@ class RelayedAnswer:
 class Endpoint:
     """Sends requests to one upstream. The pool is shared by all of them, and is not closed here."""
 
+    list_query: dict[str, str] = {}  # of requests for the list of models
+
     def __init__(self, upstream: Upstream, pool: HttpPool, headers: dict[str, str] | None = None) -> None:
         """`headers` are those of the dialect; those of the settings win."""
         self.name = upstream.name
@@ -97,9 +100,11 @@ class Endpoint:
         except (OSError, BadUrl) as error:
             raise self.broken(error) from error
 
-    async def post(self, url: str, data: bytes, headers: dict[str, str] | None = None) -> Connection:
+    async def request(
+        self, method: str, url: str, data: bytes = b"", headers: dict[str, str] | None = None
+    ) -> Connection:
         """Send a request and wait for the head of its answer. Raises UpstreamFault, also for a status but 200."""
-        answer = await self.ask("POST", url, data, headers)
+        answer = await self.ask(method, url, data, headers)
         if answer.status == 200:
             return answer
         try:
@@ -126,11 +131,11 @@ class Endpoint:
         if status in (401, 403):
             # No status: to the caller a 401 would mean that his own key is wrong.
             message = f"The model's server refused this server's key (it answered {status})."
-            return UpstreamFault(message, retryable=False)
-        if status < 400:
+        elif status < 400:
             message = f"The model's server answered {status} instead of a stream; is its URL right?"
-            return UpstreamFault(message, retryable=False)
-        return await read_error(answer, self._redactor)
+        else:
+            return await read_error(answer, self._redactor)
+        return UpstreamFault(message, retryable=False)
 
     async def pass_through(self, body: Json) -> RelayedAnswer:
         """Send a Chat Completions request as it is, and relay the answer as it comes, errors included (D12)."""
@@ -145,9 +150,9 @@ class Endpoint:
                 answer.close()
         return RelayedAnswer(self, answer)
 
-    async def models(self, **query: str) -> list[Json]:
+    async def models(self) -> list[Json]:
         """List the aliases, then the upstream's own models; one that lists none has at least its aliases."""
-        body = await self.fetch(self.url("models", **query))
+        body = await self.fetch(self.url("models", **self.list_query))
         data = body.get("data") if isinstance(body, dict) else None
         models = data if isinstance(data, list) else []
         own = [_as_model(model, self.name) for model in models if isinstance(model, dict) and model.get("id")]
@@ -268,20 +273,14 @@ def read_retry_after(headers: dict[str, str]) -> float | None:
         return None
 
 
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""
-
-
 def _open_envelope(raw: bytes, response: Connection) -> object:
     """Return the error object, out of any of the envelopes that servers use."""
     try:
         body = decode_body(raw)
     except InvalidRequest:
         # An HTML page is for browsers; plain text is a message.
-        return raw.decode(errors="replace") if response.content_type == "text/plain" else _phrase(response.status)
+        is_plain = response.content_type == "text/plain"
+        return raw.decode(errors="replace") if is_plain else _PHRASES.get(response.status, "")
     if isinstance(body, list) and body:
         body = body[0]  # Gemini
     if isinstance(body, dict):

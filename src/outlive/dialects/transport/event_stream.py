@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from outlive.core.errors import UpstreamFault
 
 DONE = b"[DONE]"
@@ -9,14 +11,11 @@ DONE = b"[DONE]"
 _MOST_BYTES = 64 * 1024 * 1024  # of one event; a server that sends more is not sending events
 
 
-class EventStream:
+class EventStream(msgspec.Struct, eq=False):
     """Parses a stream as it is read. Comments, and fields other than `data`, are skipped."""
 
-    __slots__ = ("_rest", "done")
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self.done = False  # `[DONE]` came: nothing follows
+    done: bool = False  # `[DONE]` came: nothing follows
+    _rest: bytes = b""
 
     def feed(self, piece: bytes) -> list[bytes]:
         """Return the payloads that this piece completes."""

@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._buffered = 0
         self._paused = False
-        self._complete = False
+        self.is_complete = False
         self._reusable = False
         self._lent = False  # it carries an answer that is in use
         self._on_piece: OnPiece | None = None  # is passed what comes, instead of a task being woken for it
@@ -155,7 +155,7 @@ class Connection(asyncio.Protocol):
             raise Unanswered("The connection was closed.")
         self._lent = True
         self.status, self.headers = 0, {}
-        self._complete = self._head_done = self._reusable = False
+        self.is_complete = self._head_done = self._reusable = False
         self._transport.write(request)
         # A plain timer: asyncio.timeout costs several times as much, and this is once per response.
         timer = None if patience is None else self._loop.call_later(patience, self.fail, TimeoutError())
@@ -184,7 +184,7 @@ class Connection(asyncio.Protocol):
     async def read(self) -> bytes:
         """Return what has come since the last call, as one piece; empty at the end of the answer."""
         while not self._pieces:
-            if self._complete:
+            if self.is_complete:
                 return b""
             await self._wait()
         return self._collect()
@@ -193,7 +193,7 @@ class Connection(asyncio.Protocol):
         """Pass what comes to `on_piece` in the call that reads it, which saves waking a task. Return when that returns
         False, or when the answer has ended or broken: `read` goes on from there. An error of `on_piece` is raised here.
         """
-        if self._pieces or self._complete:
+        if self._pieces or self.is_complete:
             return
         self._on_piece = on_piece
         try:
@@ -218,17 +218,13 @@ class Connection(asyncio.Protocol):
         if not self._lent:
             return  # twice in the pool, it would carry two answers at once
         self._lent = False
-        if self._complete and self._reusable and self._error is None and self._transport is not None:
+        if self.is_complete and self._reusable and self._error is None and self._transport is not None:
             self._pieces, self._buffered = [], 0
             self._parser = httptools.HttpResponseParser(self)
             self.idle_since = self._loop.time()
             self._pool.keep(self, self._loop)
         else:
             self.close()
-
-    @property
-    def is_complete(self) -> bool:
-        return self._complete
 
     def close(self) -> None:
         if self._transport is not None:
@@ -265,7 +261,7 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._error = ConnectionBroken("What came is not HTTP.")
             self.close()
-        if self._on_piece is not None and not self._complete and self._error is None:
+        if self._on_piece is not None and not self.is_complete and self._error is None:
             self._forward(self._on_piece)
             return
         if self._buffered > MOST_BUFFERED and not self._paused and self._transport is not None:
@@ -287,14 +283,12 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._pool.drop(self)
-        if self._head_done and not self._complete and exc is None and self._ends_with_connection():
-            self._complete = True
-        elif not self._complete and self._error is None:
+        ends_here = "content-length" not in self.headers and "transfer-encoding" not in self.headers
+        if self._head_done and not self.is_complete and exc is None and ends_here:
+            self.is_complete = True
+        elif not self.is_complete and self._error is None:
             self._error = (ConnectionBroken if self.status else Unanswered)("The connection broke.")
         self._wake()
-
-    def _ends_with_connection(self) -> bool:
-        return "content-length" not in self.headers and "transfer-encoding" not in self.headers
 
     # -- the parser's side
 
@@ -312,7 +306,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         if self._head_done:
-            self._complete = True
+            self.is_complete = True
             self._reusable = self._parser.should_keep_alive()  # known to the parser only now
         else:
             self.headers = {}
