@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from outlive.client.actions import (
+from outlive.client.core import (
     Action,
     Deliver,
     DeliverEnding,
@@ -18,16 +18,13 @@ from outlive.client.actions import (
     Follow,
     Outcome,
     Probe,
-    Probed,
+    Program,
     Read,
     Received,
     Retrieve,
     Sleep,
-    StreamEnded,
-    StreamOpened,
     Submit,
 )
-from outlive.client.core import Program
 from outlive.client.plans import Plan, RetryPolicy
 
 OURS = {"x-outlive-version": "1"}
@@ -42,7 +39,7 @@ def fault(kind: FaultKind, status: int | None = None, **headers: str) -> Fault:
 
 
 LOST = fault(FaultKind.LOST)
-ENDED = StreamEnded()
+ENDED = EventArrived(None)
 
 
 @dataclass
@@ -135,7 +132,7 @@ class FakeServer:
                     else Received(make_response(status, self.background), self.headers)
                 )
             case Probe():
-                return Probed(self.headers)
+                return Received(None, self.headers)
         return Done()
 
     def _connect(self, after: int) -> Outcome:
@@ -145,7 +142,7 @@ class FakeServer:
         begin = max(0, after + 1 - connection.rewinds)
         end = len(self.events) if connection.events is None else begin + connection.events
         self._open = iter([*(EventArrived(event) for event in self.events[begin:end]), connection.end])
-        return StreamOpened(self.headers)
+        return Received(None, self.headers)
 
 
 def make_response(status: str, background: bool = True) -> Any:

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.client import ConnectionLost, PollTimeout, Token
-from outlive.client.actions import FaultKind, Follow, Outcome, Probe, Retrieve, Sleep, Submit
-from outlive.client.core import StreamFollower
+from outlive.client.core import FaultKind, Follow, Outcome, Probe, Retrieve, Sleep, StreamFollower, Submit
 from tests.client.fake_server import ENDED, LOST, OURS, Connection, FakeError, FakeServer, fault, make_events, make_plan
 
 ends: st.SearchStrategy[Outcome] = st.sampled_from([ENDED, LOST, fault(FaultKind.GARBLED)])

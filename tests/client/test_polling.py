@@ -9,8 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.client import ConnectionLost, PollTimeout, Token
-from outlive.client.actions import Action, Done, Fault, FaultKind, Outcome, Probe, Received, Retrieve, Sleep, Submit
-from outlive.client.core import poll
+from outlive.client.core import (
+    Action,
+    Done,
+    Fault,
+    FaultKind,
+    Outcome,
+    Probe,
+    Received,
+    Retrieve,
+    Sleep,
+    Submit,
+    poll,
+)
 from tests.client.fake_server import LOST, OURS, FakeClock, FakeError, fault, make_plan, make_response
 
 

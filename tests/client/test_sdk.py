@@ -12,7 +12,7 @@ import openai
 import pytest
 from openai import Timeout
 
-from outlive.client.actions import FaultKind
+from outlive.client.core import FaultKind
 from outlive.client.plans import Plan
 from outlive.client.sdk import classify, interrupted
 

@@ -19,14 +19,17 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import Response
 from typing_extensions import Unpack
 
-from outlive.client.actions import TERMINAL_EVENTS, TERMINAL_STATUSES, UNSUCCESSFUL
+from outlive.client.core import TERMINAL_EVENTS, TERMINAL_STATUSES
 from outlive.client.errors import (
+    UNSUCCESSFUL,
     ClientError,
+    ConnectionLost,
     InvalidToken,
     PollTimeout,
     ResponseCancelled,
     ResponseFailed,
     ResponseIncomplete,
+    Token,
     UnsuccessfulResponse,
     check,
 )
@@ -46,10 +49,9 @@ from outlive.client.sdk import (
     ResponseCancelledEvent,
     ResponseStream,
     response_of,
-    run_async_poll,
     run_poll,
+    run_sync,
 )
-from outlive.client.token import ConnectionLost, Token
 
 __all__ = [
     "TERMINAL_EVENTS",
@@ -160,7 +162,8 @@ def resume(
 
 
 def _poll(client: OpenAI | AsyncOpenAI, plan: Plan) -> Response | AsyncResponse:
-    return run_poll(client, plan) if isinstance(client, OpenAI) else run_async_poll(client, plan)
+    polling = run_poll(client, plan)
+    return run_sync(polling) if isinstance(client, OpenAI) else polling
 
 
 def _stream(client: OpenAI | AsyncOpenAI, plan: Plan) -> ResponseStream | AsyncResponseStream:

@@ -12,32 +12,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any, TypeVar
 
-from outlive.client.actions import (
-    TERMINAL_EVENTS,
-    TERMINAL_STATUSES,
-    Action,
-    Deliver,
-    DeliverEnding,
-    EventArrived,
-    Fault,
-    FaultKind,
-    Follow,
-    Outcome,
-    Probe,
-    Probed,
-    Read,
-    Received,
-    Retrieve,
-    Sleep,
-    StreamOpened,
-    Submit,
-)
-from outlive.client.errors import PollTimeout
+from outlive.client.errors import UNSUCCESSFUL, ConnectionLost, PollTimeout, Token
 from outlive.client.plans import Plan
-from outlive.client.token import ConnectionLost, Token
 
+TERMINAL_STATUSES = ("completed", *UNSUCCESSFUL)
+TERMINAL_EVENTS = tuple(f"response.{status}" for status in TERMINAL_STATUSES)
 VERSION_HEADER = "x-outlive-version"
 POLL_HEADER = "openai-poll-after-ms"
 LONGEST_RETRY_AFTER = 60.0
@@ -56,6 +39,120 @@ MOST_STALLS = 3
 MOST_GARBLED = 5
 # A connection open for this long counts as working even without events: a model may reason for many minutes.
 HEALTHY_SECONDS = 5.0
+
+
+# -- actions
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """POST the response. The outcome is Received."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """GET the stream of a response from after an event. The outcome is Received."""
+
+    response_id: str
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read the next event of the open stream. The outcome is EventArrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieve:
+    """GET the response. The outcome is Received."""
+
+    response_id: str
+    wait: float | None
+    """Seconds for which the server may hold the GET; None unless the server is known to be an Outlive."""
+    timeout: float
+    """Seconds for the answer itself, on top of the wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """GET a response that does not exist, only to read the server's headers. The outcome is Received."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Sleep. The outcome is Done."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Give an event to the caller. The outcome is Done."""
+
+    event: Any
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverEnding:
+    """Give the caller a terminal event made from the response. The outcome is Done."""
+
+    response: Any
+    sequence_number: int
+
+
+Action = Submit | Follow | Read | Retrieve | Probe | Sleep | Deliver | DeliverEnding
+
+# -- outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """An answer of the server. `response` is None if the answer is a stream, or that of a Probe."""
+
+    response: Any
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EventArrived:
+    """An event of the stream; None: the stream ended without an error, which does not show that the response has."""
+
+    event: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    pass
+
+
+class FaultKind(Enum):
+    """Kinds of faults, by the way to handle them."""
+
+    LOST = auto()
+    """No answer, or an incomplete one."""
+    BUSY = auto()
+    """A temporary status: 408, 409, 425, 429, or 500 and above."""
+    MISSING = auto()
+    """404."""
+    REFUSED = auto()
+    """400 and similar: the same request fails again, another one may succeed."""
+    GARBLED = auto()
+    """Bytes in a stream that cannot be parsed, or an error sent inside the stream."""
+    FINAL = auto()
+    """Cannot be retried: a wrong key, a wrong argument, a bug."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    kind: FaultKind
+    error: BaseException
+    status: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Outcome = Received | EventArrived | Done | Fault | None
+
+# -- programs
 
 T = TypeVar("T")
 Program = Generator[Action, Outcome, T]
@@ -105,14 +202,12 @@ class Backoff:
         return known and self._missing <= MISSING_TRIES
 
 
-def submit(plan: Plan) -> Program[Received | StreamOpened]:
+def submit(plan: Plan) -> Program[Received]:
     """POST, and repeat the POST under the same key only where that cannot start a second run."""
     began, tries = plan.retry_policy.clock(), 0
     while True:
-        outcome = yield Submit()
-        assert isinstance(outcome, Received | StreamOpened | Fault)
-        detect_outlive(plan, outcome.headers)
-        if not isinstance(outcome, Fault):
+        outcome = yield from ask(plan, Submit())
+        if isinstance(outcome, Received):
             return outcome
         tries = yield from _await_outlive(plan, outcome, began, tries)
         plan.stats.resubmits += 1
@@ -131,11 +226,19 @@ def _await_outlive(plan: Plan, fault: Fault, began: float, tries: int) -> Progra
         if stats.outlive:
             return tries
         outcome = yield Probe()
-        if isinstance(outcome, Probed):
+        if isinstance(outcome, Received):
             if detect_outlive(plan, outcome.headers):
                 return tries
             break
     raise fault.error
+
+
+def ask(plan: Plan, action: Submit | Follow | Retrieve) -> Program[Received | Fault]:
+    """Send a request, and note whether an Outlive answered."""
+    outcome = yield action
+    assert isinstance(outcome, Received | Fault)
+    detect_outlive(plan, outcome.headers)
+    return outcome
 
 
 def detect_outlive(plan: Plan, headers: Mapping[str, str]) -> bool:
@@ -166,7 +269,6 @@ def poll(plan: Plan) -> Program[Any]:
     if plan.token is not None:
         return (yield from wait_end(plan, plan.token, began))
     answer = yield from submit(plan)
-    assert isinstance(answer, Received)
     plan.stats.response_id = answer.response.id
     return (yield from wait_end(plan, Token(answer.response.id), began, answer, known=True))
 
@@ -189,9 +291,8 @@ def wait_end(
                 yield Sleep(min(pause, deadline - clock()))
         asked = clock()
         wait = _choose_wait(plan, deadline - asked)
-        outcome = yield Retrieve(token.response_id, wait, min(ANSWER_SECONDS, max(1.0, deadline - asked)))
-        assert isinstance(outcome, Received | Fault)
-        detect_outlive(plan, outcome.headers)
+        timeout = min(ANSWER_SECONDS, max(1.0, deadline - asked))
+        outcome = yield from ask(plan, Retrieve(token.response_id, wait, timeout))
         if isinstance(outcome, Received):
             backoff.reset()
             plan.stats.polls += 1
@@ -271,10 +372,8 @@ class StreamFollower:
             yield from submit(self.plan)
             return True
         while not (self._unnumbered and self.token.cursor is None):
-            outcome = yield Follow(self.token.response_id, self.token.cursor)
-            assert isinstance(outcome, StreamOpened | Fault)
-            detect_outlive(self.plan, outcome.headers)
-            if isinstance(outcome, StreamOpened):
+            outcome = yield from ask(self.plan, Follow(self.token.response_id, self.token.cursor))
+            if isinstance(outcome, Received):
                 self.plan.stats.resumes += self._connected
                 self._connected = True
                 return True
@@ -296,7 +395,7 @@ class StreamFollower:
         """Deliver events until the stream breaks (return the fault) or ends without an error (return None)."""
         while True:
             outcome = yield Read()
-            if not isinstance(outcome, EventArrived):
+            if not isinstance(outcome, EventArrived) or outcome.event is None:
                 return outcome if isinstance(outcome, Fault) else None
             self._connected = True
             if self._move_cursor(outcome.event):
@@ -367,9 +466,7 @@ class StreamFollower:
 
     def _retrieve(self) -> Program[Received | Fault]:
         assert self.token is not None
-        outcome = yield Retrieve(self.token.response_id, None, ANSWER_SECONDS)
-        assert isinstance(outcome, Received | Fault)
-        detect_outlive(self.plan, outcome.headers)
+        outcome = yield from ask(self.plan, Retrieve(self.token.response_id, None, ANSWER_SECONDS))
         self.plan.stats.polls += isinstance(outcome, Received)
         return outcome
 

@@ -15,8 +15,7 @@ from openai.types.responses import ResponseIncludable
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 from typing_extensions import TypedDict
 
-from outlive.client.actions import UNSUCCESSFUL
-from outlive.client.token import Token
+from outlive.client.errors import UNSUCCESSFUL, Token
 
 KEY_HEADER = "Idempotency-Key"
 CONNECT_SECONDS = 10.0

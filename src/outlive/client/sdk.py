@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Literal, Self, cast
+from collections.abc import Coroutine
+from typing import Any, Literal, Self, TypeVar, cast
 
 import anyio
 import openai
@@ -17,7 +18,8 @@ from openai.types.responses import (
     ResponseStreamEvent,
 )
 
-from outlive.client.actions import (
+from outlive.client.core import (
+    ANSWER_SECONDS,
     TERMINAL_EVENTS,
     Action,
     Deliver,
@@ -29,20 +31,18 @@ from outlive.client.actions import (
     Follow,
     Outcome,
     Probe,
-    Probed,
     Read,
     Received,
     Retrieve,
     Sleep,
-    StreamEnded,
-    StreamOpened,
+    StreamFollower,
     Submit,
+    poll,
 )
-from outlive.client.core import ANSWER_SECONDS, StreamFollower, poll
-from outlive.client.errors import check
+from outlive.client.errors import ConnectionLost, Token, check
 from outlive.client.plans import Plan
-from outlive.client.token import ConnectionLost, Token
 
+T = TypeVar("T")
 # An id that no response has, for requests of which only the answer's headers matter.
 UNKNOWN_ID = "resp_nobody"
 BUSY = (408, 409, 425, 429)
@@ -88,15 +88,45 @@ def response_of(event: Any) -> Response | None:
     return carried if isinstance(carried, Response) else None
 
 
-class SdkCalls:
-    """Base of the two performers, which perform one action at a time and hold the open stream, if there is one."""
+class Performer:
+    """Performs one action at a time and holds the open stream, if there is one.
+
+    Only calls of an AsyncOpenAI are awaited. With an OpenAI no coroutine of this module ever suspends: see `run_sync`.
+    """
 
     def __init__(self, client: OpenAI | AsyncOpenAI, plan: Plan) -> None:
         self._plan = plan
         self._client: Any = client
+        self._is_async = isinstance(client, AsyncOpenAI)
         # The SDK retries submits; the core decides about all other retries.
         self._without_retries: Any = client.with_options(max_retries=0)
         self._stream: Any = None
+
+    async def perform(self, action: Action) -> Outcome:
+        try:
+            match action:
+                case Read():
+                    event = await anext(self._stream, None) if self._is_async else next(self._stream, None)
+                    if event is not None and event.type in TERMINAL_EVENTS:
+                        await self.close()  # before it is delivered: if interrupted here, it is read again
+                    return EventArrived(event)
+                case Sleep(seconds):
+                    sleep = self._plan.retry_policy.sleep or (anyio.sleep if self._is_async else time.sleep)
+                    await self._wait(sleep(seconds))
+                    return Done()
+                case Submit() | Follow():
+                    await self.close()
+            return self._answered(action, await self._wait(self._request(action)))
+        except Exception as error:  # any HTTP library's errors come through; the core raises those it cannot handle
+            return self._failed(action, error)
+
+    async def close(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await self._wait(stream.close())
+
+    async def _wait(self, call: Any) -> Any:
+        return await call if self._is_async else call
 
     def _request(self, action: Action) -> Any:
         """Call the SDK: an OpenAI returns the answer, an AsyncOpenAI an awaitable of it."""
@@ -118,22 +148,45 @@ class SdkCalls:
     def _answered(self, action: Action, answer: Any) -> Outcome:
         if isinstance(action, Follow) or (isinstance(action, Submit) and self._plan.streamed):
             self._stream = answer
-            return StreamOpened(answer.response.headers)
-        return Probed(answer.headers) if isinstance(action, Probe) else Received(answer.parse(), answer.headers)
+            return Received(None, answer.response.headers)
+        return Received(None if isinstance(action, Probe) else answer.parse(), answer.headers)
 
     def _failed(self, action: Action, error: Exception) -> Outcome:
         # A status of 500 or more may be a proxy's and does not identify the server behind it.
         if isinstance(action, Probe) and isinstance(error, openai.APIStatusError) and error.status_code < 500:
-            return Probed(error.response.headers)
+            return Received(None, error.response.headers)
         return classify(error, reading=isinstance(action, Read))
 
 
-class BaseStream:
-    """State that ResponseStream and AsyncResponseStream share."""
+def run_sync(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends, without an event loop."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return cast("T", end.value)
+    raise AssertionError("a call of an OpenAI client suspended")
 
-    def __init__(self, plan: Plan) -> None:
+
+async def run_poll(client: OpenAI | AsyncOpenAI, plan: Plan) -> Response:
+    """Perform the polling program to its end."""
+    performer, program = Performer(client, plan), poll(plan)
+    outcome: Outcome = None
+    while True:
+        try:
+            action = program.send(outcome)
+        except StopIteration as end:
+            return check(end.value, plan.raise_on)
+        outcome = await performer.perform(action)
+
+
+class BaseStream:
+    """All that ResponseStream and AsyncResponseStream do; they only give it the names of their protocols."""
+
+    def __init__(self, client: OpenAI | AsyncOpenAI, plan: Plan) -> None:
         self.stats = plan.stats
         self._plan = plan
+        self._client = client
+        self._performer = Performer(client, plan)
         self._follower = StreamFollower(plan)
         self._program = self._follower.run()
         self._outcome: Outcome = None
@@ -147,6 +200,33 @@ class BaseStream:
     @property
     def response_id(self) -> str | None:
         return None if self.token is None else self.token.response_id
+
+    async def _read(self) -> ResponseStreamEvent | None:
+        """Return the next event, or None at the end."""
+        while (action := self._next_action()) is not None:
+            if (event := self._event_of(action)) is not None:
+                return event
+            outcome: Outcome = None
+            try:
+                outcome = await self._performer.perform(action)
+            finally:
+                self._outcome = outcome or interrupted()
+        await self._performer.close()  # opened during close(), if at all
+        return None
+
+    async def _read_all(self) -> Response:
+        while await self._read() is not None:
+            pass
+        if self._response is None:
+            if self.token is None:
+                raise ValueError("The stream was closed before its first event.")
+            # Its terminal event was not delivered here.
+            self._response = await run_poll(self._client, self._plan.polled(self.token))
+        return self._response
+
+    async def _close(self) -> None:
+        self._program.close()
+        await self._performer.close()
 
     def _next_action(self) -> Action | None:
         """Resume the program with the last outcome. Return None at its end."""
@@ -168,48 +248,6 @@ class BaseStream:
         self._outcome = Done()
         return event
 
-    def _plan_poll(self) -> Plan:
-        """Return the plan to poll a response whose terminal event was not delivered here."""
-        if self.token is None:
-            raise ValueError("The stream was closed before its first event.")
-        return self._plan.polled(self.token)
-
-
-class Performer(SdkCalls):
-    def perform(self, action: Action) -> Outcome:
-        try:
-            match action:
-                case Read():
-                    event = next(self._stream, None)
-                    if is_terminal(event):  # closed before it is delivered: if interrupted here, it is read again
-                        self.close()
-                    return read_outcome(event)
-                case Sleep(seconds):
-                    (self._plan.retry_policy.sleep or time.sleep)(seconds)
-                    return Done()
-                case Submit() | Follow():
-                    self.close()
-            return self._answered(action, self._request(action))
-        except Exception as error:  # any HTTP library's errors come through; the core raises those it cannot handle
-            return self._failed(action, error)
-
-    def close(self) -> None:
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.close()
-
-
-def run_poll(client: OpenAI, plan: Plan) -> Response:
-    """Perform the polling program to its end."""
-    performer, program = Performer(client, plan), poll(plan)
-    outcome: Outcome = None
-    while True:
-        try:
-            action = program.send(outcome)
-        except StopIteration as end:
-            return check(end.value, plan.raise_on)
-        outcome = performer.perform(action)
-
 
 class ResponseStream(BaseStream):
     """Iterator over the SDK's events that survives broken connections. Made by `stream` and `resume`.
@@ -218,80 +256,27 @@ class ResponseStream(BaseStream):
     interrupted, for example by Ctrl-C, the next call continues after the last event delivered.
     """
 
-    def __init__(self, client: OpenAI, plan: Plan) -> None:
-        super().__init__(plan)
-        self._client = client
-        self._performer = Performer(client, plan)
-
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> ResponseStreamEvent:
-        while (action := self._next_action()) is not None:
-            if (event := self._event_of(action)) is not None:
-                return event
-            outcome: Outcome = None
-            try:
-                outcome = self._performer.perform(action)
-            finally:
-                self._outcome = outcome or interrupted()
-        self._performer.close()  # opened during close(), if at all
-        raise StopIteration
+        if (event := run_sync(self._read())) is None:
+            raise StopIteration
+        return event
 
     def get_final_response(self) -> Response:
         """Read the remaining events and return the terminal response, with any status (see `check`)."""
-        for _ in self:
-            pass
-        if self._response is None:
-            self._response = run_poll(self._client, self._plan_poll())
-        return self._response
+        return run_sync(self._read_all())
 
     def close(self) -> None:
         """Close the connection. The run continues, and can be resumed with `token`."""
-        self._program.close()
-        self._performer.close()
+        run_sync(self._close())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-class AsyncPerformer(SdkCalls):
-    async def perform(self, action: Action) -> Outcome:
-        try:
-            match action:
-                case Read():
-                    event = await anext(self._stream, None)
-                    if is_terminal(event):  # closed before it is delivered: if cancelled here, it is read again
-                        await self.close()
-                    return read_outcome(event)
-                case Sleep(seconds):
-                    await (self._plan.retry_policy.sleep or anyio.sleep)(seconds)
-                    return Done()
-                case Submit() | Follow():
-                    await self.close()
-            return self._answered(action, await self._request(action))
-        except Exception as error:  # any HTTP library's errors come through; the core raises those it cannot handle
-            return self._failed(action, error)
-
-    async def close(self) -> None:
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            await stream.close()
-
-
-async def run_async_poll(client: AsyncOpenAI, plan: Plan) -> Response:
-    """Perform the polling program to its end."""
-    performer, program = AsyncPerformer(client, plan), poll(plan)
-    outcome: Outcome = None
-    while True:
-        try:
-            action = program.send(outcome)
-        except StopIteration as end:
-            return check(end.value, plan.raise_on)
-        outcome = await performer.perform(action)
 
 
 class AsyncResponseStream(BaseStream):
@@ -301,38 +286,21 @@ class AsyncResponseStream(BaseStream):
     that was cancelled, for example by a timeout, the next call continues after the last event delivered.
     """
 
-    def __init__(self, client: AsyncOpenAI, plan: Plan) -> None:
-        super().__init__(plan)
-        self._client = client
-        self._performer = AsyncPerformer(client, plan)
-
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> ResponseStreamEvent:
-        while (action := self._next_action()) is not None:
-            if (event := self._event_of(action)) is not None:
-                return event
-            outcome: Outcome = None
-            try:
-                outcome = await self._performer.perform(action)
-            finally:
-                self._outcome = outcome or interrupted()
-        await self._performer.close()  # opened during close(), if at all
-        raise StopAsyncIteration
+        if (event := await self._read()) is None:
+            raise StopAsyncIteration
+        return event
 
     async def get_final_response(self) -> Response:
         """Read the remaining events and return the terminal response, with any status (see `check`)."""
-        async for _ in self:
-            pass
-        if self._response is None:
-            self._response = await run_async_poll(self._client, self._plan_poll())
-        return self._response
+        return await self._read_all()
 
     async def close(self) -> None:
         """Close the connection. The run continues, and can be resumed with `token`."""
-        self._program.close()
-        await self._performer.close()
+        await self._close()
 
     aclose = close
 
@@ -341,14 +309,6 @@ class AsyncResponseStream(BaseStream):
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
-
-
-def read_outcome(event: Any) -> Outcome:
-    return StreamEnded() if event is None else EventArrived(event)
-
-
-def is_terminal(event: Any) -> bool:
-    return event is not None and event.type in TERMINAL_EVENTS
 
 
 def classify(error: Exception, reading: bool = False) -> Fault:
