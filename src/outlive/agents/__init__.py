@@ -11,8 +11,7 @@ try:
 except ImportError as missing:
     raise ImportError("outlive.agents needs the openai-agents SDK: pip install 'outlive[agents]'") from missing
 
-from outlive.agents.provider import DurableProvider
-from outlive.agents.responses import DurableResponsesModel
+from outlive.agents.responses import DurableProvider, DurableResponsesModel
 from outlive.agents.runs import DurableRun
 from outlive.agents.settings import AUTO_MODELS, Durability
 from outlive.agents.strict import StrictChatCompletionsModel, StrictModel, StrictProvider, check_stateless

@@ -37,8 +37,7 @@ from openai import AsyncOpenAI
 from typing_extensions import Unpack
 
 from outlive.agents.journal import RunJournal, RunTurn, Scope, current
-from outlive.agents.provider import DurableProvider
-from outlive.agents.responses import DurableResponsesModel
+from outlive.agents.responses import DurableProvider, DurableResponsesModel
 
 UNRECORDED = (ApplyPatchTool, ComputerTool, CustomTool, LocalShellTool)
 AnyAgent = TypeVar("AnyAgent", bound=Agent[Any])
