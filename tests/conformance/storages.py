@@ -14,19 +14,17 @@ import msgspec
 
 from outlive.core.requests.create import CreateResponse
 from outlive.ports.catalog import Catalog
-from outlive.ports.history import History
 from outlive.ports.journal import Journal
 from outlive.ports.ledger import Admission, Lease, Ledger, Position, Quota, RunLedger
-from outlive.ports.storage import Conversations, Retention
+from outlive.ports.storage import Conversations, History, Retention
 from outlive.storage.catalog import SqlCatalog
 from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.postgres import connection as postgres
 from outlive.storage.postgres.connection import SQL
 from outlive.storage.postgres.conversations import PostgresConversations
-from outlive.storage.postgres.journal import PostgresJournal
+from outlive.storage.postgres.journal import PostgresHistory, PostgresJournal
 from outlive.storage.postgres.ledger import PostgresLedger
 from outlive.storage.postgres.retention import PostgresRetention
-from outlive.storage.postgres.threads import PostgresHistory
 from outlive.storage.sqlite import threads
 from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.conversations import SqliteConversations

@@ -1,4 +1,4 @@
-"""The ports of one database: conversations, retention, and all of them together."""
+"""The ports of one database: histories, conversations, retention, heartbeats, and all of them together."""
 
 from __future__ import annotations
 
@@ -10,10 +10,21 @@ import msgspec
 from outlive.core.events import Json
 from outlive.ports.bell import Bell
 from outlive.ports.catalog import Catalog
-from outlive.ports.heartbeat import Heartbeat
-from outlive.ports.history import History
 from outlive.ports.journal import Journal
-from outlive.ports.ledger import Idempotency, Ledger
+from outlive.ports.ledger import Idempotency, Ledger, Position
+
+# A loop that has not ticked for so long hangs: another worker should take over what it runs.
+HUNG_SECONDS = 30.0
+
+
+class History(Protocol):
+    """Reads the items of a thread before a position, for a model's context."""
+
+    async def before(self, position: Position) -> list[Json]:
+        """Read the items of all ended turns before a position, oldest first; one indexed range per fork."""
+
+    async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
+        """Find the position of a response that will not be stored. Raises as an admission does, but takes no lock."""
 
 
 class Conversations(Protocol):
@@ -61,6 +72,42 @@ class Retention(Protocol):
 
     async def scrub(self) -> None:
         """Make sure that erased bytes are in no file any more."""
+
+
+class Heartbeat(Protocol):
+    """Beats for one worker, from a thread of its own, so that a busy loop does not lose its leases.
+
+    The leases are the worker's own only while its last beat is valid: for the lease time, by the database's clock.
+    While the storage is down, a beat is tried again.
+    """
+
+    async def start(self) -> None:
+        """Return after the first beat: from then on the leases that this worker takes are its own."""
+
+    def tick(self) -> None:
+        """Show that the loop is alive. Without this for `HUNG_SECONDS` the beats stop until the next tick."""
+
+    def is_beating(self) -> bool:
+        """Return True if the last beat is valid, so that leases taken now are this worker's own. Costs nothing."""
+
+    async def stop(self) -> None:
+        """Withdraw the last beat: the worker is gone, and its leases are free for any worker at once."""
+
+
+class NoHeartbeat:
+    """The heartbeat of a database with a single server, whose lock on the file shows that it lives."""
+
+    async def start(self) -> None:
+        pass
+
+    def tick(self) -> None:
+        pass
+
+    def is_beating(self) -> bool:
+        return True
+
+    async def stop(self) -> None:
+        pass
 
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator
 from outlive.config.database_url import is_shared, path_of
 from outlive.core.errors import SettingsError
 from outlive.ports.bell import NoBell
-from outlive.ports.heartbeat import NoHeartbeat
 from outlive.ports.ledger import Quota
-from outlive.ports.storage import Storage
+from outlive.ports.storage import NoHeartbeat, Storage
 from outlive.storage.catalog import SqlCatalog
 from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.conversations import SqliteConversations

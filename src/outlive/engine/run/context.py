@@ -12,8 +12,8 @@ from outlive.core.events import Json
 from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.log import STORAGE_PAUSE
 from outlive.ports.clock import Clock
-from outlive.ports.history import History
 from outlive.ports.ledger import Claim
+from outlive.ports.storage import History
 
 # A longer context is assembled in a thread, so that streams do not wait for it.
 MANY_ITEMS = 500

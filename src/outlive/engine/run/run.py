@@ -31,7 +31,7 @@ from outlive.engine.run.reattach import Reattach
 from outlive.engine.run.tool_loop import ToolLoop
 from outlive.ports.backend import Backend, Ending, ModelCall, Route, Translator
 from outlive.ports.clock import Clock
-from outlive.ports.history import History
+from outlive.ports.storage import History
 from outlive.ports.toolbox import Tools
 
 log = logging.getLogger(__name__)

@@ -4,10 +4,9 @@ from outlive.storage.postgres.bell import PostgresBell
 from outlive.storage.postgres.connection import PostgresDatabase
 from outlive.storage.postgres.conversations import PostgresConversations
 from outlive.storage.postgres.heartbeat import PostgresHeartbeat
-from outlive.storage.postgres.journal import PostgresJournal
+from outlive.storage.postgres.journal import PostgresHistory, PostgresJournal
 from outlive.storage.postgres.ledger import PostgresLedger
 from outlive.storage.postgres.retention import PostgresRetention
-from outlive.storage.postgres.threads import PostgresHistory
 
 __all__ = [
     "PostgresBell",

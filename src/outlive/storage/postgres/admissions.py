@@ -8,8 +8,7 @@ from outlive.core.errors import OutliveError, StorageUnavailable, TooMany
 from outlive.core.requests.create import pack
 from outlive.ports.ledger import Admission, Admitted, Lease, Position, Quota
 from outlive.storage.postgres import staging
-from outlive.storage.postgres.connection import SQL, Connection, InDoubt, PostgresDatabase, as_text, lock_key
-from outlive.storage.postgres.threads import ids_of
+from outlive.storage.postgres.connection import SQL, Connection, InDoubt, PostgresDatabase, as_text, ids_of, lock_key
 from outlive.storage.refusals import refuse
 from outlive.storage.rows import encode
 

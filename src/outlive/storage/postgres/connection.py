@@ -333,6 +333,10 @@ def as_text(value: Any) -> str:
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}") if "\0" in text else text
 
 
+def ids_of(items: list[Json]) -> list[str]:
+    return [as_text(item["id"]) for item in items]
+
+
 def lock_key(*names: str) -> int:
     """Name an advisory lock, for work that nodes must do one after the other and that has no row to lock.
 

@@ -9,8 +9,7 @@ from outlive.core.errors import ConversationLocked
 from outlive.core.events import Json
 from outlive.ports.ledger import Idempotency
 from outlive.storage.postgres import staging
-from outlive.storage.postgres.connection import SQL, Connection, PostgresPort, as_text, lock_key
-from outlive.storage.postgres.threads import ids_of
+from outlive.storage.postgres.connection import SQL, Connection, PostgresPort, as_text, ids_of, lock_key
 from outlive.storage.refusals import item_not_found, match_key
 from outlive.storage.rows import ConversationRow, decode_items, encode, to_conversation
 

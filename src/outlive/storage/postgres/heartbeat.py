@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 
-from outlive.ports.heartbeat import HUNG_SECONDS
+from outlive.ports.storage import HUNG_SECONDS
 from outlive.storage.batching import settle
 from outlive.storage.postgres.connection import ERRORS, Connection, connect, describe
 

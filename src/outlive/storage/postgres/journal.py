@@ -1,4 +1,4 @@
-"""The journal on Postgres: reads committed frames."""
+"""The journal and the history on Postgres: read committed frames, and the items of threads."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from outlive.core.events import Json
 from outlive.ports.journal import Batch
-from outlive.storage.postgres.connection import SQL, PostgresPort, as_text
+from outlive.ports.ledger import Position
+from outlive.storage.postgres.connection import SQL, Connection, PostgresPort, as_text
+from outlive.storage.refusals import refuse
 from outlive.storage.rows import gather, read_each
 
 # Clients may ask for what comes after any number; no journal has this many events.
@@ -26,6 +29,27 @@ class PostgresJournal(PostgresPort):
         names = list(after)
         found = {names[number]: list(group) for number, group in groupby(rows, key=itemgetter(4))}
         return read_each(after, lambda id_, number: _gather(id_, found[id_], number, max_bytes))
+
+
+class PostgresHistory(PostgresPort):
+    async def before(self, position: Position) -> list[Json]:
+        return await self._database.load(SQL["read_history"], position.thread, position.first)
+
+    async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
+        async def work(db: Connection) -> Position | None:
+            if conversation is not None:
+                row = await db.fetchrow(SQL["locate_in_conversation"], owner, as_text(conversation))
+            elif parent is not None:
+                row = await db.fetchrow(SQL["locate_after"], owner, as_text(parent))
+            else:
+                return None
+            if row["refusal"] is not None:
+                raise refuse(row["refusal"], row["detail"], conversation=conversation, parent=parent)
+            if row["thread"] is not None:
+                return Position(row["thread"], row["first"])
+            return Position(row["parent"], row["fork"])
+
+        return await self._database.read("locate", work)
 
 
 def _gather(response_id: str, rows: list[Any], after: int, max_bytes: int) -> Batch | None:

@@ -10,8 +10,7 @@ from typing import Any
 from outlive.core.errors import Behind, OutliveError, StaleFence
 from outlive.ports.ledger import Admission, Admitted, AppendResults, Checkpoint, Claim, Closing, Entry, Lease, Quota
 from outlive.storage.postgres import admissions, appends
-from outlive.storage.postgres.connection import SQL, Connection, InDoubt, PostgresDatabase, as_text, lock_key
-from outlive.storage.postgres.threads import ids_of
+from outlive.storage.postgres.connection import SQL, Connection, InDoubt, PostgresDatabase, as_text, ids_of, lock_key
 from outlive.storage.postgres.writer import PostgresWriter
 from outlive.storage.refusals import response_not_found
 from outlive.storage.rows import decode_items, encode, make_claim, split_entry

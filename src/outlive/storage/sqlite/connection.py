@@ -45,14 +45,11 @@ class SqliteDatabase:
         connection.execute("PRAGMA busy_timeout = 0")  # see writer.py
         self._checkpointer = Checkpointer(path, beside)
         self._writer = SqliteWriter(connection, self._checkpointer)
+        self.write = self._writer.write
         self._loop = asyncio.get_running_loop()
         self._local = threading.local()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="outlive-reader")
         self._opened: list[sqlite3.Connection] = []
-
-    def write(self, name: str, work: Work[T], heavy: bool = False) -> asyncio.Future[T]:
-        """Run `work` in the next transaction. It must check before it writes: an OutliveError undoes nothing."""
-        return self._writer.write(name, work, heavy)
 
     async def write_staged(self, name: str, work: StagedWork[T], staging_id: str, items: list[Json]) -> T:
         """Stage items, each piece in a transaction of its own; then do the work that accepts them."""

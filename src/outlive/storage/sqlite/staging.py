@@ -43,18 +43,6 @@ def stage(staging_id: str, items: list[Json]) -> StagedItems:
     return StagedItems(staging_id, pieces, bodies)
 
 
-def accept(db: sqlite3.Connection, staged: StagedItems | None) -> None:
-    """Keep the pieces for as long as their items exist."""
-    if staged is not None:
-        db.execute(SQL["accept_pieces"], (staged.staging_id,))
-
-
-def load(db: sqlite3.Connection, body: bytes) -> Json:
-    """Decode the item that a row's body holds or refers to."""
-    item: Json = decode(load_raw(db, body))
-    return item
-
-
 def load_raw(db: sqlite3.Connection, body: bytes) -> bytes:
     """Return the encoded item that a row's body holds or refers to."""
     if not body.startswith(MARK):
@@ -67,7 +55,8 @@ def load_raw(db: sqlite3.Connection, body: bytes) -> bytes:
 
 
 def load_all(db: sqlite3.Connection, rows: Iterable[tuple[bytes]]) -> list[Json]:
-    return [load(db, body) for (body,) in rows]
+    """Decode the items that these bodies hold or refer to."""
+    return [decode(load_raw(db, body)) for (body,) in rows]
 
 
 def erase(db: sqlite3.Connection, bodies: Iterable[tuple[bytes]]) -> None:

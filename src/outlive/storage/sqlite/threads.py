@@ -90,8 +90,8 @@ def add_items(
         for i, item in enumerate(items)
     ]
     db.executemany(SQL["add_item"], rows)
-    if rows:
-        staging.accept(db, staged)
+    if rows and staged is not None:
+        db.execute(SQL["accept_pieces"], (staged.staging_id,))  # kept for as long as their items exist
 
 
 def without_repeats(db: sqlite3.Connection, items: list[Json], position: Position | None) -> list[Json]:
