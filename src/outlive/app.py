@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 
 import uvloop
 
+from outlive import failpoints
 from outlive.clock import RandomIds, SystemClock
 from outlive.config.settings import Settings
 from outlive.core import routing
@@ -48,6 +49,7 @@ SWITCH_SECONDS = 0.0005
 
 def serve(settings: Settings) -> None:
     """Serve until a signal says stop. Raises SettingsError when that cannot begin."""
+    failpoints.check()
     start_log(settings.log_level)
     sys.setswitchinterval(SWITCH_SECONDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
