@@ -235,10 +235,11 @@ class Harness:
         )
         parts = self.engine.parts
         self.worker, self.admitter, self.ephemeral = parts.worker, parts.admitter, parts.ephemeral
-        self.reader, self.live, self.shutdown = parts.reader, parts.live, parts.shutdown
+        self.reader, self.live, self.shutdown = parts.reader, parts.reader.live, parts.reader.shutdown
         self.creates, self.contexts, self.sweeper = parts.creates, parts.contexts, parts.sweeper
         self.services, self.committer = parts.services, parts.services.committer
-        self.mirrors, self.notifier, self.node = parts.reader.mirrors, parts.notifier, parts.node
+        self.mirrors, self.node = parts.reader.mirrors, parts.node
+        self.notifier = parts.node.notifier if parts.node is not None else None
 
     def _route(self, model: str) -> tuple[Backend, str]:
         return self.backend, model

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from outlive.engine.cluster.mirrors import Mirrors
-from outlive.engine.cluster.notifier import ProgressNotifier
+from outlive.engine.cluster.mirrors import Mirrors, ProgressNotifier
 from outlive.engine.delivery.live import LiveResponses
 from outlive.engine.delivery.reader import Cursor, Reader, Shutdown
 from outlive.ports.bell import Ring

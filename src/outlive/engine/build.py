@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from outlive.core.ids import IdSource
 from outlive.engine.admission import Admitter
-from outlive.engine.cluster.mirrors import Mirrors
+from outlive.engine.cluster.mirrors import Mirrors, ProgressNotifier
 from outlive.engine.cluster.node import Node
-from outlive.engine.cluster.notifier import ProgressNotifier
 from outlive.engine.context_queries import ContextQueries
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponses
@@ -62,9 +61,9 @@ def build(
     admitter = Admitter(storage, services, worker, ephemeral, retries, ids, options.limits, options.event_names)
     contexts = ContextQueries(storage, services, worker)
     sweeper = Sweeper(storage.retention, clock, options.retention)
-    notifier = ProgressNotifier(live, storage.bell, clock) if mirrors is not None else None
     node = None
-    if mirrors is not None and notifier is not None and reader.remote_folds is not None:
+    if mirrors is not None and reader.remote_folds is not None:
+        notifier = ProgressNotifier(live, storage.bell, clock)
         node = Node(storage, worker, mirrors, reader.remote_folds, notifier, creates)
     parts = Parts(
         storage=storage,
@@ -74,13 +73,9 @@ def build(
         admitter=admitter,
         ephemeral=ephemeral,
         reader=reader,
-        live=live,
         creates=creates,
         contexts=contexts,
         sweeper=sweeper,
-        shutdown=shutdown,
-        notifier=notifier,
         node=node,
-        clock=clock,
     )
     return Engine(parts, options, ids)

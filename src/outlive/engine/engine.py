@@ -17,10 +17,8 @@ from outlive.core.requests.checks import Limits
 from outlive.core.requests.create import CreateResponse
 from outlive.engine.admission import Accepted, Admitter, Submission
 from outlive.engine.cluster.node import Node
-from outlive.engine.cluster.notifier import ProgressNotifier
 from outlive.engine.context_queries import ContextQueries
-from outlive.engine.delivery.live import LiveResponses
-from outlive.engine.delivery.reader import Cursor, Reader, Shutdown, StreamInterrupted
+from outlive.engine.delivery.reader import Cursor, Reader, StreamInterrupted
 from outlive.engine.ephemeral import EphemeralRuns
 from outlive.engine.retries import PendingCreates
 from outlive.engine.run.fitting import Count
@@ -30,7 +28,6 @@ from outlive.engine.sweeper import RetentionPolicy, Sweeper
 from outlive.engine.worker import Worker
 from outlive.ports.backend import Backends, PassedAnswer
 from outlive.ports.catalog import Page, Paging, Record
-from outlive.ports.clock import Clock
 from outlive.ports.ledger import Idempotency, Memory
 from outlive.ports.storage import Storage
 
@@ -73,14 +70,10 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     admitter: Admitter
     ephemeral: EphemeralRuns
     reader: Reader
-    live: LiveResponses
     creates: PendingCreates
     contexts: ContextQueries
     sweeper: Sweeper
-    shutdown: Shutdown
-    notifier: ProgressNotifier | None
     node: Node | None  # None on a single server
-    clock: Clock
 
 
 class Engine:
@@ -99,9 +92,9 @@ class Engine:
         self._worker = parts.worker
         self._reader = parts.reader
         self._sweeper = parts.sweeper
-        self._shutdown = parts.shutdown
+        self._shutdown = parts.reader.shutdown
         self._node = parts.node
-        self._clock = parts.clock
+        self._clock = parts.services.clock
 
     # -- the server's life
 
@@ -125,7 +118,7 @@ class Engine:
                 group.create_task(self.parts.ephemeral.drain(grace))
         finally:
             self._shutdown.interrupting = True
-            self.parts.live.wake_all()
+            self._reader.live.wake_all()
 
     async def stop(self) -> None:
         """Leave the cluster and close the backends."""
@@ -152,7 +145,7 @@ class Engine:
 
     async def tick_once(self) -> None:
         """Let idle readers send their keep-alive, and cancel runs that have had no reader for long."""
-        self.parts.live.wake_all()
+        self._reader.live.wake_all()
         if self._abandon_after is not None:
             with contextlib.suppress(StorageUnavailable, NotFound):  # the next tick tries again, or it was deleted
                 await self._worker.cancel_abandoned(self._abandon_after)

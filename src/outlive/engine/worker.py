@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from outlive.core.errors import NotFound, ShuttingDown, StaleFence, StorageUnavailable, UpstreamFault
 from outlive.engine.delivery.live import LiveResponse, LiveResponses, State
-from outlive.engine.delivery.reader import Shutdown
-from outlive.engine.delivery.snapshots import replay
+from outlive.engine.delivery.reader import Shutdown, replay
 from outlive.engine.run.log import STORAGE_PAUSE
 from outlive.engine.run.run import Run, RunServices
 from outlive.engine.slots import Slots
@@ -134,11 +133,11 @@ class Worker:
         claims = await self._storage.ledger.claim(self.name, free, busy)
         for claim in claims:
             self.slots.take_for_queued(claim.owner)
-            self._announce_taken(claim.lease)
         return claims
 
     def _announce_taken(self, lease: Lease) -> None:
-        """Have the worker that ran it before stop, and the nodes that read it subscribe here."""
+        """Have the worker that ran it before stop, and the nodes that read it subscribe here. For use after the live
+        response is registered: a subscription that arrives before would be lost."""
         self._storage.bell.ring(Ring("taken", lease.response_id, lease.fence))
 
     async def _start_all(self, claims: list[Claim]) -> None:
@@ -147,6 +146,7 @@ class Worker:
         for claim, live in zip(claims, revived, strict=True):
             if isinstance(live, LiveResponse) and not live.fold.ended:
                 self.start(live)
+                self._announce_taken(claim.lease)
                 continue
             if isinstance(live, BaseException) and not isinstance(live, NotFound):
                 log.error("reviving response failed response=%s", claim.lease.response_id, exc_info=live)
@@ -231,13 +231,13 @@ class Worker:
         claim = await self._storage.ledger.take_over(response_id, self.name)
         if claim is None:
             return
-        self._announce_taken(claim.lease)
         if (running := self._running.get(response_id)) is not None:
             stop(running.task)
         if claim.was_queued:
             self.slots.dequeue(claim.owner)
         live = await self._revive(claim)
         self._live.add(live)
+        self._announce_taken(claim.lease)
         if running is not None and running.live.state is not State.ENDED:
             running.live.lose()  # its run may have ended already, and its readers would wait for it
         try:

@@ -29,11 +29,7 @@ def gated(*before: str) -> tuple[Gate, list[Script]]:
 
 
 async def read_all(harness: Harness, response_id: str) -> bytes:
-    """Read a response to its end.
-
-    If another node takes it over meanwhile, that may need a poll (`poll_once`) of the node that reads: its subscription
-    is lost when it arrives before the response is registered there.
-    """
+    """Read a response to its end."""
     cursor, parts = harness.reader.follow(response_id), []
     try:
         while frames := await cursor.read():
@@ -45,6 +41,13 @@ async def read_all(harness: Harness, response_id: str) -> bytes:
 
 async def wait_until_shown(harness: Harness, response_id: str, count: int = 5) -> None:
     while len(await harness.frames(response_id)) < count:
+        await asyncio.sleep(0.001)
+
+
+async def wait_until_subscribed(harness: Harness) -> None:
+    """Wait until a node that reads a response has subscribed to this one, which runs it."""
+    assert harness.notifier is not None
+    while not len(harness.notifier):
         await asyncio.sleep(0.001)
 
 
@@ -95,7 +98,6 @@ def test_a_cancel_on_another_node_stops_the_run_at_once(tmp_path: Path) -> None:
         assert (final["status"], answer_of(final)) == ("cancelled", "Hel")
         while first.backend.left == 0:  # the call to a silent upstream is stopped, too
             await asyncio.sleep(0.001)
-        await poll_once(first)
         assert split_frames(await streaming) == await first.frames(accepted.response_id)
         assert first.worker.slots.running == 0
 
@@ -122,7 +124,48 @@ def test_without_the_bell_a_cancelled_run_is_stopped_by_the_next_poll(tmp_path: 
     run_with_cluster(tmp_path, body, script, DONE)
 
 
+def test_a_reader_subscribes_to_the_node_that_cancels_before_the_end(tmp_path: Path) -> None:
+    gate, script = gated("Hel")
+
+    async def body(nodes: list[Harness]) -> None:
+        first, second, third = nodes
+        accepted = await first.create()
+        streaming = asyncio.create_task(read_all(third, accepted.response_id))
+        await gate.reached.wait()
+        await wait_until_subscribed(first)
+        closing = second.ledger.hold("close")
+        cancelling = asyncio.create_task(second.worker.cancel(accepted.response_id))
+        await closing.wait()
+        await wait_until_subscribed(second)
+        second.ledger.let_pass("close")
+        await cancelling
+        assert split_frames(await streaming) == await second.frames(accepted.response_id)
+
+    run_with_cluster(tmp_path, body, script, DONE, DONE)
+
+
 # -- taking over from dead nodes
+
+
+def test_a_reader_subscribes_to_the_node_that_takes_over_without_a_poll(tmp_path: Path) -> None:
+    gate, script = gated("Hel")
+    other, rest = gated()
+
+    async def body(nodes: list[Harness]) -> None:
+        first, second, third = nodes
+        accepted = await first.create()
+        streaming = asyncio.create_task(read_all(third, accepted.response_id))
+        await gate.reached.wait()
+        await wait_until_subscribed(first)
+        second.ledger.dead = {"node-0"}
+        await poll_once(second)
+        await other.reached.wait()
+        await wait_until_subscribed(second)
+        other.open()
+        assert answer_of(await second.end(accepted.response_id)) == "Hello"
+        assert split_frames(await streaming) == await second.frames(accepted.response_id)
+
+    run_with_cluster(tmp_path, body, script, rest, DONE, continuation="prefill")
 
 
 @pytest.mark.parametrize("rung", [True, False])

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from outlive.engine.cluster.notifier import SUBSCRIPTION_SECONDS
+from outlive.engine.cluster.mirrors import SUBSCRIPTION_SECONDS
 from tests.engine.live_responses import ADDED, deltas, read_to_end
 from tests.engine.mirror_harness import TwoNodes
 from tests.engine.virtual_clock import in_virtual_time, pass_time, turn

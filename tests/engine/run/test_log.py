@@ -87,13 +87,14 @@ def test_events_have_the_names_that_the_response_was_created_with(
 
 def test_a_log_is_full_while_too_much_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
-        _, log = make_log()
+        harness, log = make_log()
         monkeypatch.setattr(live, "PENDING_BYTES", 100)
-        assert not log.is_full
+        pending = harness.live.pending
+        assert not pending.is_full
         log.emit(reasoning())
-        assert log.is_full
+        assert pending.is_full
         await log.flush()
-        assert not log.is_full
+        assert not pending.is_full
 
     run_virtually(body())
 

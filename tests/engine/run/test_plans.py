@@ -12,7 +12,7 @@ from outlive.core.events import AnyDraft, Draft, Json
 from outlive.core.fold import Fold
 from outlive.core.requests.create import CreateResponse
 from outlive.core.toolcalls import INTERRUPTED, RequestedCall, ToolCall, ToolOutcome
-from outlive.engine.run.plans import MAX_REPEATS, OVER_LIMIT, AskAgain, CallTools, Finish, StepResult, ToolPlan
+from outlive.engine.run.plans import MAX_REPEATS, OVER_LIMIT, CallTools, Finish, StepResult, ToolPlan
 from outlive.ports.backend import Ending
 from outlive.ports.ledger import NO_CHECKPOINT, Checkpoint
 from tests.core.journals import fold_of, opening
@@ -197,16 +197,16 @@ def test_a_step_below_the_limits_makes_its_calls() -> None:
 # -- after the calls
 
 
-def after_calls(plan: ToolPlan, fold: Fold, *, output_tokens: int | None = 3, asks: bool = False) -> Finish | AskAgain:
+def after_calls(plan: ToolPlan, fold: Fold, *, output_tokens: int | None = 3, asks: bool = False) -> Finish | None:
     usage = None if output_tokens is None else {"output_tokens": output_tokens}
     return plan.after_calls(CallTools([], [], Ending("completed", usage=usage), asks), fold)
 
 
 def test_the_model_is_asked_again_after_its_calls() -> None:
     fold = make_fold_with_calls(finished_call(0))
-    assert isinstance(after_calls(make_plan(), fold), AskAgain)
-    assert isinstance(after_calls(make_plan(max_output_tokens=4), fold), AskAgain)
-    assert isinstance(after_calls(make_plan(max_output_tokens=4), fold, output_tokens=None), AskAgain)
+    assert after_calls(make_plan(), fold) is None
+    assert after_calls(make_plan(max_output_tokens=4), fold) is None
+    assert after_calls(make_plan(max_output_tokens=4), fold, output_tokens=None) is None
 
 
 def test_a_response_that_asks_for_approval_finishes() -> None:

@@ -8,9 +8,8 @@ import logging
 from dataclasses import dataclass, field
 
 from outlive.core.errors import StorageUnavailable
-from outlive.engine.cluster.mirrors import Mirrors
-from outlive.engine.cluster.notifier import ProgressNotifier
-from outlive.engine.delivery.snapshots import RemoteFolds
+from outlive.engine.cluster.mirrors import Mirrors, ProgressNotifier
+from outlive.engine.delivery.reader import RemoteFolds
 from outlive.engine.retries import PendingCreates
 from outlive.engine.worker import Worker
 from outlive.ports.bell import Ring
@@ -34,7 +33,7 @@ class Node:
     _worker: Worker
     _mirrors: Mirrors
     _remote_folds: RemoteFolds
-    _notifier: ProgressNotifier
+    notifier: ProgressNotifier
     _creates: PendingCreates
     _poll_now: asyncio.Event = field(default_factory=asyncio.Event)
     _polls: int = 0
@@ -62,7 +61,7 @@ class Node:
             case "advanced":
                 self._mirrors.on_advanced(ring.response_id, ring.number)
             case "wanted":
-                self._notifier.on_wanted(ring.response_id, ring.number)
+                self.notifier.on_wanted(ring.response_id, ring.number)
             case "taken":
                 self._worker.on_taken(ring.response_id, ring.number)
                 self._mirrors.on_taken(ring.response_id)

@@ -18,7 +18,8 @@ The life cycle of a live response. An event that its state has no entry for is a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 
 from outlive.core.errors import StaleFence
@@ -26,7 +27,7 @@ from outlive.core.events import AnyDraft, Draft, Json, number, split_frames
 from outlive.core.fold import Fold
 from outlive.engine.delivery.tail import Tail
 from outlive.ports.journal import Batch
-from outlive.ports.ledger import Claim, Entry, Lease, RunLedger
+from outlive.ports.ledger import Checkpoint, Claim, Entry, Lease, RunLedger
 
 # A run with more bytes pending than this stops reading its upstream until they are durable.
 PENDING_BYTES = 1024 * 1024
@@ -53,18 +54,16 @@ class IllegalTransition(Exception):
     """An event that the state of a live response does not allow."""
 
 
+@dataclass(slots=True, eq=False)
 class PendingEvents:
     """Numbers the events of one response and holds them until they are committed."""
 
-    __slots__ = ("_bytes", "_drafts", "_frames", "in_flight", "last", "queued")
-
-    def __init__(self, last: int) -> None:
-        self.last = last  # number of the newest event, durable or not
-        self.queued = False  # some events wait for the next commit
-        self.in_flight = False  # some events are in the commit under way
-        self._frames: list[bytes] = []
-        self._drafts: list[AnyDraft] = []
-        self._bytes = 0
+    last: int  # number of the newest event, durable or not
+    queued: bool = False  # some events wait for the next commit
+    in_flight: bool = False  # some events are in the commit under way
+    _frames: list[bytes] = field(default_factory=list)
+    _drafts: list[AnyDraft] = field(default_factory=list)
+    _bytes: int = 0
 
     def add(self, drafts: list[AnyDraft]) -> None:
         """Number the drafts and render their frames, once and for all."""
@@ -92,40 +91,35 @@ class PendingEvents:
         self._bytes += len(entry.frames)
 
 
+@dataclass(slots=True, eq=False)
 class LiveResponse:
-    """One claim in this process. Written by its run, made durable by the committer, read through its tail (D3)."""
+    """One claim in this process. Written by its run, made durable by the committer, read through its tail (D3).
 
-    __slots__ = (
-        "checkpoint",
-        "claim",
-        "fold",
-        "is_behind",
-        "lease",
-        "ledger",
-        "on_lost",
-        "output",
-        "pending",
-        "state",
-        "tail",
-    )
+    It begins with the response as its journal has it. `frames` are those of its admission, if it was just admitted:
+    they spare its first reader a look into the journal.
+    """
 
-    def __init__(
-        self, claim: Claim, fold: Fold, ledger: RunLedger, *, read_at: float = 0.0, frames: bytes = b""
-    ) -> None:
-        """Begin with the response as its journal has it. `frames` are those of its admission, if it was just admitted:
-        they spare its first reader a look into the journal."""
-        self.claim = claim
-        self.lease = claim.lease
-        self.ledger = ledger  # the database's, or the one in memory for `store: false`
-        self.checkpoint = claim.checkpoint  # as last saved
-        self.fold = fold  # of the durable events only
-        self.state = State.OPEN
+    claim: Claim
+    fold: Fold  # of the durable events only
+    ledger: RunLedger  # the database's, or the one in memory for `store: false`
+    read_at: InitVar[float] = 0.0
+    frames: InitVar[bytes] = b""
+    lease: Lease = field(init=False)
+    checkpoint: Checkpoint = field(init=False)  # as last saved
+    state: State = State.OPEN
+    pending: PendingEvents = field(init=False)
+    tail: Tail = field(init=False)
+    # Finished items by output index, durable or not; what was finished before this claim is in the fold.
+    output: dict[int, Json] = field(init=False)
+    on_lost: Callable[[], object] | None = None  # stops the run, which may wait for a silent upstream
+    is_behind: bool = False  # lost because the journal lacks committed events that are gone here, too
+
+    def __post_init__(self, read_at: float, frames: bytes) -> None:
+        claim, fold = self.claim, self.fold
+        self.lease, self.checkpoint = claim.lease, claim.checkpoint
         self.pending = PendingEvents(fold.last)
         self.tail = Tail(claim.lease.response_id, fold.last, read_at)
-        # Finished items by output index, durable or not; what was finished before this claim is in the fold.
-        self.output: dict[int, Json] = dict(enumerate(fold.output)) if fold.visible else {}
-        self.on_lost: Callable[[], object] | None = None  # stops the run, which may wait for a silent upstream
-        self.is_behind = False  # lost because the journal lacks committed events that are gone here, too
+        self.output = dict(enumerate(fold.output)) if fold.visible else {}
         if frames:
             self.tail.keep(Batch(0, fold.last, frames))
 
@@ -193,9 +187,6 @@ class LiveResponses:
         """Return the tail to read from, or None if the response does not run here."""
         live = self._live.get(response_id)
         return None if live is None or live.tail.lost else live.tail
-
-    def __iter__(self) -> Iterator[LiveResponse]:
-        return iter(list(self._live.values()))
 
     def add(self, live: LiveResponse) -> None:
         """Register a live response. Of two with the same id, the one with the lower fence is lost."""

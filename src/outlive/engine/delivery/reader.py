@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outlive.core.errors import NotFound, UpstreamFault
 from outlive.core.events import KEEP_ALIVE_FRAME, Json, is_last
 from outlive.core.fold import Fold
 from outlive.engine.cluster.mirrors import Mirrors
 from outlive.engine.delivery.live import LiveResponses
-from outlive.engine.delivery.snapshots import RemoteFolds, replay
 from outlive.engine.delivery.tail import Tail
 from outlive.ports.clock import Clock
 from outlive.ports.journal import Batch, Journal
 
 # One page of a replay; also all that a slow reader can make the server hold.
 PAGE_BYTES = 64 * 1024
+# Read at once to take a response over; more than INLINE_BYTES of it is folded in a thread.
+FOLD_BYTES = 1024 * 1024
+INLINE_BYTES = 64 * 1024
+# Seconds for which a fold is kept after it was last asked for: longer than clients are asked to wait between two polls.
+KEEP_SECONDS = 15.0
+MAX_FOLDS = 1000
+# Folded at a time while streams wait for the event loop: one or two milliseconds' work.
+FOLD_PAGE_BYTES = 32 * 1024
 
 WriteNow = Callable[[bytes], bool]  # writes at once and returns True, or returns False and writes nothing
 
@@ -34,31 +41,23 @@ class StreamInterrupted(Exception):
     down, or the response was deleted."""
 
 
+@dataclass(slots=True, eq=False)
 class Cursor:
     """The position of one reader in one response."""
 
-    __slots__ = (
-        "_began",
-        "_forwarding",
-        "_idle_since",
-        "_reader",
-        "_tail",
-        "_write_now",
-        "after",
-        "ended",
-        "id",
-        "stopped",
-    )
+    _reader: Reader
+    id: str  # of the response
+    after: int  # number of the last event read
+    ended: bool = False
+    stopped: bool = False
+    _began: int = field(init=False)
+    _tail: Tail | None = None
+    _idle_since: float = 0.0
+    _write_now: WriteNow = field(init=False)
+    _forwarding: asyncio.Future[None] = field(init=False)
 
-    def __init__(self, reader: Reader, response_id: str, after: int) -> None:
-        self.id = response_id
-        self.after = after  # number of the last event read
-        self.ended = False
-        self.stopped = False
-        self._began = after
-        self._reader = reader
-        self._tail: Tail | None = None
-        self._idle_since = 0.0
+    def __post_init__(self) -> None:
+        self._began = self.after
 
     async def read(self) -> bytes:
         """Return the next frames, or a keep-alive comment; empty when the response has ended or the cursor was stopped.
@@ -217,6 +216,57 @@ class Cursor:
             return await self._reader.journal.read(self.id, after, max_bytes)
         except NotFound:
             raise StreamInterrupted from None  # deleted while being read: no terminal event will come
+
+
+async def replay(journal: Journal, response_id: str) -> Fold:
+    """Make a new fold of a response from its journal."""
+    fold = Fold()
+    while (batch := await journal.read(response_id, fold.last, FOLD_BYTES)) is not None and batch.frames:
+        if len(batch.frames) > INLINE_BYTES:
+            await asyncio.to_thread(fold.replay, batch.frames)
+        else:
+            fold.replay(batch.frames)
+    return fold
+
+
+class RemoteFolds:
+    """Keeps the folds of responses that run on other nodes, so that each poll folds only the new events."""
+
+    def __init__(self, journal: Journal, clock: Clock) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._folds: dict[str, tuple[Fold, float]] = {}  # least recently asked for first
+
+    def __len__(self) -> int:
+        return len(self._folds)
+
+    async def get(self, response_id: str) -> Fold:
+        """Return the fold of the durable events."""
+        known = self._folds.pop(response_id, None)
+        fold = known[0] if known is not None else await replay(self._journal, response_id)
+        self._keep(response_id, fold)
+        if known is not None:
+            await self._catch_up(response_id, fold)
+        return fold
+
+    def drop_old(self) -> None:
+        """Drop the folds that were not asked for in KEEP_SECONDS, and those that have ended."""
+        before = self._clock.monotonic() - KEEP_SECONDS
+        for response_id, (fold, asked_at) in list(self._folds.items()):
+            if asked_at < before or fold.ended:
+                del self._folds[response_id]
+
+    def _keep(self, response_id: str, fold: Fold) -> None:
+        self._folds[response_id] = (fold, self._clock.monotonic())
+        if len(self._folds) > MAX_FOLDS:
+            del self._folds[next(iter(self._folds))]
+
+    async def _catch_up(self, response_id: str, fold: Fold) -> None:
+        while (batch := await self._journal.read(response_id, fold.last, FOLD_PAGE_BYTES)) is not None and batch.frames:
+            # Of two polls at the same time, which read the same page, the first to come back folds it.
+            if batch.first == fold.last + 1:
+                fold.replay(batch.frames)
+            await asyncio.sleep(0)
 
 
 @dataclass(eq=False)

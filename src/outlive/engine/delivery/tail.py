@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import is_last, split_frames
@@ -18,42 +19,26 @@ BATCH_BYTES = 256 * 1024
 Follower = Callable[[], bool]
 
 
+@dataclass(slots=True, eq=False)
 class Tail:
     """Holds the newest few KB of durable events and wakes the readers that wait for more (D3).
 
     The committer feeds the tail of a response that runs here, `Mirrors` that of one that runs on another node.
     """
 
-    __slots__ = (
-        "_batches",
-        "_bytes",
-        "_followers",
-        "_loop",
-        "_waiters",
-        "cause",
-        "committed",
-        "ended",
-        "final",
-        "lost",
-        "read_at",
-        "readers",
-        "response_id",
-    )
-
-    def __init__(self, response_id: str, committed: int, read_at: float = 0.0) -> None:
-        self.response_id = response_id
-        self.committed = committed  # number of the last durable event
-        self.ended = False  # the terminal event is durable
-        self.lost = False  # no more events come here: readers must look for the response elsewhere
-        self.final: bytes | None = None  # the final Response object
-        self.cause: UpstreamFault | None = None  # why the response failed
-        self.readers = 0
-        self.read_at = read_at  # time at which the last reader left
-        self._batches: deque[Batch] = deque()
-        self._bytes = 0
-        self._waiters: list[asyncio.Future[None]] = []
-        self._followers: list[Follower] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
+    response_id: str
+    committed: int  # number of the last durable event
+    read_at: float = 0.0  # time at which the last reader left
+    readers: int = 0
+    ended: bool = False  # the terminal event is durable
+    lost: bool = False  # no more events come here: readers must look for the response elsewhere
+    final: bytes | None = None  # the final Response object
+    cause: UpstreamFault | None = None  # why the response failed
+    _batches: deque[Batch] = field(default_factory=deque)
+    _bytes: int = 0
+    _waiters: list[asyncio.Future[None]] = field(default_factory=list)
+    _followers: list[Follower] = field(default_factory=list)
+    _loop: asyncio.AbstractEventLoop | None = None
 
     # -- the writer's side
 

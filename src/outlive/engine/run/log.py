@@ -56,11 +56,6 @@ class RunLog:
         return self._live.tail.lost
 
     @property
-    def is_full(self) -> bool:
-        """True if so much is pending that the run should wait with `flush`."""
-        return self._live.pending.is_full
-
-    @property
     def is_durable(self) -> bool:
         """True if everything emitted is durable."""
         return self._live.is_durable

@@ -55,10 +55,6 @@ class CallTools(msgspec.Struct, frozen=True):
     asks_approval: bool = False  # a person must be asked before the run can go on
 
 
-class AskAgain(msgspec.Struct, frozen=True):
-    """Ask the model for the next step."""
-
-
 class ToolPlan:
     """Decides over the steps of a run that uses the server's own tools."""
 
@@ -123,13 +119,13 @@ class ToolPlan:
             return Finish(planned.drafts, ending)
         return planned
 
-    def after_calls(self, made: CallTools, fold: Fold) -> Finish | AskAgain:
-        """Decide what follows the calls that `next` asked for."""
+    def after_calls(self, made: CallTools, fold: Fold) -> Finish | None:
+        """Decide what follows the calls that `next` asked for: the end, or None for the model's next step."""
         if made.asks_approval or self.is_clients_turn(fold):
             return Finish([], made.ending)
         if self._tokens_left(made.ending.usage) == 0:
             return Finish([], msgspec.structs.replace(made.ending, status="incomplete", reason="max_output_tokens"))
-        return AskAgain()
+        return None
 
     def is_clients_turn(self, fold: Fold) -> bool:
         """Return True if the model called a tool of the client's, or a person must approve a call."""

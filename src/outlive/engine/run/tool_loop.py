@@ -18,7 +18,7 @@ from outlive.core.requests.tools import purpose_of, unpack_secrets
 from outlive.core.toolcalls import RequestedCall, ToolCall, ToolCallBuffer, ToolOutcome
 from outlive.engine.run.context import ContextLoader
 from outlive.engine.run.log import RunLog
-from outlive.engine.run.plans import AskAgain, CallTools, Finish, ScheduledCall, StepResult, ToolPlan
+from outlive.engine.run.plans import CallTools, Finish, ScheduledCall, StepResult, ToolPlan
 from outlive.ports.backend import Ending, ModelCall, Translator
 from outlive.ports.clock import Clock
 from outlive.ports.ledger import Claim
@@ -131,8 +131,7 @@ class ToolLoop:
         await log.save_checkpoint(usage=following.ending.usage, steps=log.checkpoint.steps + 1)
         failpoints.hit("before-call-journaled")
         await self._make(following)
-        after = self._plan.after_calls(following, log.fold)
-        return None if isinstance(after, AskAgain) else after
+        return self._plan.after_calls(following, log.fold)
 
     def can_release(self) -> bool | None:
         """Return True if another worker could make the open calls, False if not, None if no call is open."""

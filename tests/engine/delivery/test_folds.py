@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from outlive.engine.delivery.live import LiveResponses
-from outlive.engine.delivery.snapshots import FOLD_BYTES, KEEP_SECONDS, MAX_FOLDS, RemoteFolds, replay
+from outlive.engine.delivery.reader import FOLD_BYTES, KEEP_SECONDS, MAX_FOLDS, RemoteFolds, replay
 from outlive.storage.memory import MemoryLedger
 from tests.core.journals import fold_of, frames_of, opening, state_of
 from tests.engine.live_responses import ADDED, CountingJournal, JournaledResponse, deltas
