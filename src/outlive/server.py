@@ -128,8 +128,9 @@ def _stop_on_signal(server: EngineServer, grace: float) -> list[asyncio.Task[Non
             log.info("stopping: no new responses, at most %g s for those that run", grace)
             stopping.append(asyncio.create_task(server.stop(grace)))
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` starts programs that ignore SIGHUP
+            asyncio.get_running_loop().add_signal_handler(number, on_signal)
     return stopping
 
 

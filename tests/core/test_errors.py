@@ -59,10 +59,11 @@ def test_an_upstream_fault_has_the_upstreams_code_status_and_pause() -> None:
     assert UpstreamFault("x").code == "server_error"
 
 
-def test_an_unavailable_storage_names_the_operation() -> None:
+def test_an_unavailable_storage_names_the_operation_and_not_the_databases_words() -> None:
     error = StorageUnavailable("append", "disk full")
     assert "append" in error.message
-    assert "disk full" in error.message
+    assert "disk full" not in error.message
+    assert error.cause == "disk full"
     assert isinstance(error, ServerFault)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import itertools
 
-from outlive.core.redactor import MIN_LENGTH, Redactor
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlive.core.redactor import MIN_LENGTH, MIN_LENGTH_IN_ANSWERS, Redactor
 
 
 def test_a_secret_is_hidden_with_and_without_its_scheme() -> None:
@@ -32,3 +36,27 @@ def test_a_secret_of_four_characters_is_hidden_and_a_shorter_one_is_not() -> Non
 @pytest.mark.parametrize("switch", ["true", "False", "null", "none"])
 def test_a_header_that_is_a_switch_is_no_secret(switch: str) -> None:
     assert Redactor([switch]).redact(f'{{"done": {switch}}}') == f'{{"done": {switch}}}'
+
+
+@given(st.lists(st.integers(0, 60)), st.sampled_from(["canary/99", "aab", 'quo"te', "aabaabaa"]))
+def test_a_stream_is_searched_wherever_it_is_cut(cuts: list[int], secret: str) -> None:
+    written = secret.replace('"', '\\"').replace("/", "\\/")
+    whole = f"aa{written}, aa{secret}aa{secret[:3]}".encode()
+    stream = Redactor(["aab1", secret, "canary/9"]).make_stream()
+    bounds = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
+    shown = b"".join(stream.feed(whole[start:end]) for start, end in itertools.pairwise(bounds)) + stream.end()
+    if len(secret) < MIN_LENGTH:
+        assert shown == whole
+    else:
+        assert shown == f"aa***, aa***aa{secret[:3]}".encode()
+
+
+def test_a_stream_holds_nothing_that_cannot_be_a_secret() -> None:
+    stream = Redactor(["canary-123456"]).make_stream(MIN_LENGTH_IN_ANSWERS)
+    assert stream.feed(b"data: {}\n\n") == b"data: {}\n\n"
+    assert stream.feed(b"data: can") == b"data: "
+    assert stream.feed(b"not\n\n") == b"cannot\n\n"
+
+
+def test_short_words_of_an_answer_stay() -> None:
+    assert Redactor(["json"]).make_stream(MIN_LENGTH_IN_ANSWERS).feed(b"some json") == b"some json"

@@ -61,6 +61,20 @@ def test_a_draining_server_refuses_new_responses(upstream: FakeUpstream, make_se
     assert stream.complete and stream.events[-1]["type"] == "response.completed"
 
 
+def test_sighup_drains_like_sigterm(upstream: FakeUpstream, make_server: MakeServer) -> None:
+    server = make_server("--grace-seconds", "60").start()
+    client = server.client
+    gate = Gate()
+    with client.stream(upstream.model([text("Once "), gate, *say("upon")])) as stream:
+        stream.read_delta("Once ")
+        server.send_signal(signal.SIGHUP)
+        wait_draining(client)
+        gate.open()
+        stream.read_all()
+    assert server.wait_exit() == 0
+    assert stream.complete and stream.events[-1]["type"] == "response.completed"
+
+
 def test_runs_without_visible_output_are_released_without_counting_an_attempt(
     upstream: FakeUpstream, make_server: MakeServer
 ) -> None:

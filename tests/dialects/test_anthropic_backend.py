@@ -138,6 +138,12 @@ def test_an_error_in_mid_stream_is_a_fault(server: AnthropicUpstream) -> None:
     assert "Overloaded" in fault.message and fault.retryable
 
 
+def test_a_key_in_an_error_of_status_200_is_hidden(server: AnthropicUpstream) -> None:
+    error: Json = {"type": "overloaded_error", "message": f"Wrong key {KEY}"}
+    for step in (event("error", error=error), Whole({"type": "error", "error": error})):
+        assert fault_of(server, step).message.endswith("Wrong key ***")
+
+
 def test_a_cut_is_a_fault_before_the_stop_reason_only(server: AnthropicUpstream) -> None:
     assert "broke" in fault_of(server, start(), *text(0, "a"), CUT).message
     gate = Gate()

@@ -222,6 +222,11 @@ def test_secrets_are_never_in_messages() -> None:
     assert fault.message.endswith("You sent ***, *** and ***.")
 
 
+def test_secrets_are_hidden_in_errors_of_a_stream() -> None:
+    fault = fault_of(streaming(sse(error_chunk(f"Wrong key {KEY}")) + DONE), key=KEY)
+    assert fault.message.endswith("Wrong key ***")
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -250,6 +255,9 @@ def test_an_html_page_is_not_quoted() -> None:
         ({"retry_after_ms": "250"}, 0.25),
         ({"Retry_After": "Wed, 21 Oct 2026 07:28:30 GMT", "Date": "Wed, 21 Oct 2026 07:28:00 GMT"}, 30.0),
         ({"Retry_After": "soon"}, None),
+        ({"retry_after_ms": "inf"}, 86_400.0),
+        ({"retry_after_ms": "nan"}, None),
+        ({"Retry_After": "9" * 400}, 86_400.0),
         ({}, None),
     ],
 )

@@ -64,7 +64,8 @@ class Session:
 
 async def read(backend: ResponsesBackend, call: ModelCall) -> list[Json]:
     translator = backend.translator(call)
-    drafts = [d async for chunks in backend.stream(call) for chunk in chunks for d in translator.feed(chunk)]
+    async with aclosing(backend.stream(call)) as stream:
+        drafts = [d async for chunks in stream for chunk in chunks for d in translator.feed(chunk)]
     closing, ending = translator.end()
     return wrap(drafts + closing, ending, call)
 
@@ -135,6 +136,18 @@ def test_closing_the_stream_closes_the_connection(server: ResponsesUpstream) -> 
 
 
 # -- faults
+
+
+def test_a_key_in_an_error_of_status_200_is_hidden(server: ResponsesUpstream) -> None:
+    error = {"code": "server_error", "message": f"Wrong key {KEY}"}
+    failed = {"object": "response", "status": "failed", "output": [], "error": error}
+    scripts: list[Step] = [
+        *frames([{"type": "error", **error}, {"type": "response.failed", "response": failed}]),
+        Whole({"error": error}),
+        Whole(failed),
+    ]
+    for step in scripts:
+        assert fault_of(server, step).message.endswith("Wrong key ***")
 
 
 def test_a_stream_that_is_cut_is_a_fault(server: ResponsesUpstream) -> None:

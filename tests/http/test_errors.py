@@ -26,6 +26,8 @@ def test_a_rate_limited_upstream_is_a_rate_limit_error_with_its_pause() -> None:
         (UpstreamFault("No.", code="invalid_prompt", status=400), 400, "invalid_request_error"),
         (UpstreamFault("Too long.", too_long=True), 400, "invalid_request_error"),
         (UpstreamFault("Overloaded.", status=529), 529, "server_error"),
+        (UpstreamFault("Odd.", status=600), 502, "server_error"),
+        (UpstreamFault("Odd.", status=999), 502, "server_error"),
         (UpstreamFault("Broke."), 502, "server_error"),
         (UpstreamFault("Silent.", timed_out=True), 504, "server_error"),
     ],

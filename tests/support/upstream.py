@@ -7,6 +7,7 @@ import itertools
 import json
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -364,6 +365,9 @@ class FakeUpstream:
 
 
 def _refuse(step: Refuse) -> web.Response:
+    if (encoding := step.headers.get("content-encoding")) in ("gzip", "deflate"):
+        squeezed = zlib.compress(json.dumps(step.body).encode(), wbits=31 if encoding == "gzip" else 15)
+        return web.Response(body=squeezed, status=step.status, headers=step.headers)
     if isinstance(step.body, str):
         return web.Response(text=step.body, status=step.status, headers=step.headers)
     return web.json_response(step.body, status=step.status, headers=step.headers)

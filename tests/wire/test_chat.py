@@ -118,6 +118,41 @@ def test_a_refused_upstream_key_is_a_502_without_the_key(http: HttpClient, upstr
     assert "sk-secret" not in answer.error["message"]
 
 
+@pytest.mark.parametrize("status", [600, 999])
+def test_a_status_that_http_does_not_have_is_a_502(http: HttpClient, upstream: FakeUpstream, status: int) -> None:
+    model = upstream.model([Refuse(status)])
+    answer = http.post("/v1/chat/completions", {"model": model, "messages": ASKED})
+    assert answer.status == 502
+    assert f"upstream says {status}" in answer.error["message"]
+    assert http.create(model=upstream.model([Refuse(status, retry_after="0")]), input="Hi").status == 502
+
+
+def test_an_endless_pause_in_milliseconds_is_passed_on_as_a_day(http: HttpClient, upstream: FakeUpstream) -> None:
+    answer = http.create(model=upstream.model([Refuse(429, retry_after_ms="inf")]), input="Hi")
+    assert (answer.status, answer.headers["retry-after"]) == (429, "86400")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+def test_a_compressed_completion_is_inflated(http: HttpClient, upstream: FakeUpstream, encoding: str) -> None:
+    body = {"id": "x", "choices": [{"message": {"role": "assistant", "content": "Hello " * 100}}]}
+    squeezed = Refuse(200, body, content_type="application/json", content_encoding=encoding)
+    answer = http.post("/v1/chat/completions", {"model": upstream.model([squeezed]), "messages": ASKED})
+    assert "content-encoding" not in answer.headers
+    assert answer.json() == body
+    made = http.create(model=upstream.model([squeezed]), input="Hi").json()
+    assert made["output"][0]["content"][0]["text"] == "Hello " * 100
+
+
+def test_an_unknown_encoding_is_named_to_the_client(http: HttpClient, upstream: FakeUpstream) -> None:
+    body = {"model": upstream.model([Refuse(200, "opaque", content_encoding="br")]), "messages": ASKED}
+    answer = http.post("/v1/chat/completions", body)
+    assert (answer.headers["content-encoding"], answer.body) == ("br", b"opaque")
+    body = {"model": upstream.model([Refuse(500, "opaque", content_encoding="br")]), "messages": ASKED}
+    answer = http.post("/v1/chat/completions", body)
+    assert "content-encoding" not in answer.headers
+    assert "opaque" not in answer.error["message"]
+
+
 def test_an_interrupted_completion_is_cut_for_the_client(http: HttpClient, upstream: FakeUpstream) -> None:
     body = {"model": upstream.model([text("Once "), CUT]), "messages": ASKED, "stream": True}
     stream = http.open_stream("POST", "/v1/chat/completions", body)

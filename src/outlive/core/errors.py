@@ -161,8 +161,9 @@ class StorageUnavailable(ServerFault):
     """The database cannot be written or read just now. Nothing was half-written; try again."""
 
     def __init__(self, operation: str, cause: str = "") -> None:
-        super().__init__(f"The database is unavailable (during {operation}{': ' + cause if cause else ''}). Try again.")
+        super().__init__(f"The database is unavailable (during {operation}). Try again.")
         self.operation = operation
+        self.cause = cause  # in the database's own words, which are for the log alone
         self.retry_after = 1
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from outlive.core.errors import UpstreamFault
+
+# Reads the error in an answer whose status was 200.
+ReadFault = Callable[[object], UpstreamFault]
 
 # Words in an error's `code` or `type`, in lower case, by cause. The first that matches counts.
 _LENGTH = ("context_length", "exceed_context")

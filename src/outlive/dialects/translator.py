@@ -13,6 +13,7 @@ from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json, add_item,
 from outlive.core.grammar import CUSTOM_INPUT, FUNCTION_ARGUMENTS, OUTPUT_TEXT, Text
 from outlive.core.ids import IdSource, item_prefix
 from outlive.core.requests.body import decode_body
+from outlive.dialects.faults import ReadFault, read_fault
 from outlive.ports.backend import ModelCall
 
 T = TypeVar("T")
@@ -180,10 +181,22 @@ class AnswerTranslator:
     chunk. Both belong to the text in `_text`.
     """
 
-    __slots__ = ("_channel", "_custom", "_first", "_ids", "_next_index", "_pieces", "_resume", "_sealed", "_text")
+    __slots__ = (
+        "_channel",
+        "_custom",
+        "_first",
+        "_ids",
+        "_next_index",
+        "_pieces",
+        "_read_fault",
+        "_resume",
+        "_sealed",
+        "_text",
+    )
 
-    def __init__(self, call: ModelCall, ids: IdSource) -> None:
+    def __init__(self, call: ModelCall, ids: IdSource, read_fault: ReadFault = read_fault) -> None:
         self._ids = ids
+        self._read_fault = read_fault
         self._custom = {tool["name"] for tool in call.request.tools if tool["type"] == "custom"}
         self._sealed = False  # reasoning is to end with `encrypted_content`
         self._text: GrowingText | None = None

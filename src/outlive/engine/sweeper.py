@@ -49,7 +49,7 @@ class Sweeper:
             try:
                 await self.sweep()
             except StorageUnavailable as error:
-                log.warning("sweep failed: %s", error.message)
+                log.warning("sweep failed: %s", error.cause)
                 pause = min(pause, RETRY_SECONDS)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from outlive.core.errors import ClientDisconnected, Misdirected, OutliveError
+from outlive.core.errors import ClientDisconnected, Misdirected, OutliveError, StorageUnavailable
 from outlive.engine.engine import Engine
 from outlive.http.access import Auth, answer_preflight
 from outlive.http.errors import error_reply
@@ -52,6 +52,8 @@ class Application:
         except ClientDisconnected:
             return
         except OutliveError as error:
+            if isinstance(error, StorageUnavailable):
+                log.warning("%s failed request=%s: %s", error.operation, request.request_id, error.cause)
             reply = error_reply(error)
         except Exception:
             # A bug in one request must be answered like any other error.

@@ -59,7 +59,7 @@ def describe_fault(fault: UpstreamFault) -> tuple[int, str, str | None, str | No
         code = "context_length_exceeded"
         return 400, "invalid_request_error", "input", code
     status = fault.status or 0
-    if status < 400:  # the upstream gave no answer at all, or one that broke off
+    if not 400 <= status < 600:  # the upstream gave no answer, one that broke off, or a status that HTTP does not have
         status = 504 if fault.timed_out else 502
     return status, type_of_status(status), None, fault.code
 

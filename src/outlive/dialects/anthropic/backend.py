@@ -37,11 +37,11 @@ class AnthropicBackend(HttpBackend):
     list_query = {"limit": "1000"}  # the list would come in pages
 
     def translator(self, call: ModelCall) -> AnthropicTranslator:
-        return AnthropicTranslator(call, self._ids)
+        return AnthropicTranslator(call, self._ids, self.read_fault)
 
     def stream(self, call: ModelCall, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
-        ask = partial(self._ask, call)
-        return read_stream(self, ask, on_chunks, whole=to_events, last=_LAST, enough=_STOPPED)
+        ask, whole = partial(self._ask, call), partial(to_events, read_fault=self.read_fault)
+        return read_stream(self, ask, on_chunks, whole=whole, last=_LAST, enough=_STOPPED)
 
     async def pass_through(self, body: Json) -> NoReturn:
         raise InvalidRequest(

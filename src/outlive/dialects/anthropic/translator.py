@@ -13,7 +13,7 @@ from outlive.core.ids import IdSource
 from outlive.core.recovery import OpenText
 from outlive.core.usage import make_usage
 from outlive.dialects.anthropic.blocks import REDACTED, SIGNATURE
-from outlive.dialects.faults import read_fault
+from outlive.dialects.faults import ReadFault, read_fault
 from outlive.dialects.translator import (
     AnswerTranslator,
     GrowingCall,
@@ -68,8 +68,8 @@ class AnthropicTranslator(AnswerTranslator):
 
     __slots__ = ("_calls", "_inputs", "_model", "_over", "_repeatable", "_stop", "_stop_details", "_usage")
 
-    def __init__(self, call: ModelCall, ids: IdSource) -> None:
-        super().__init__(call, ids)
+    def __init__(self, call: ModelCall, ids: IdSource, read_fault: ReadFault = read_fault) -> None:
+        super().__init__(call, ids, read_fault)
         self._calls: dict[int, GrowingCall] = {}  # the open ones, by the index of their block
         self._over: list[int] = []  # those of them whose block has ended
         self._inputs: dict[int, Json] = {}  # of calls that came whole with their block's start
@@ -112,7 +112,7 @@ class AnthropicTranslator(AnswerTranslator):
     def _take(self, event: _Event) -> list[AnyDraft]:
         kind = event.type
         if kind == "error" or event.error is not None:
-            raise read_fault(event.error)
+            raise self._read_fault(event.error)
         if kind == "content_block_start" and isinstance(event.content_block, dict):
             return self._begin(event.index, event.content_block)
         if kind == "content_block_delta" and event.delta is not None:
@@ -233,7 +233,7 @@ class AnthropicTranslator(AnswerTranslator):
 # -- an answer that is whole
 
 
-def to_events(body: bytes) -> list[bytes]:
+def to_events(body: bytes, read_fault: ReadFault = read_fault) -> list[bytes]:
     """Make events of a message that came whole, although a stream was asked for. Raises UpstreamFault."""
     message = decode_answer(body, "a message")
     if message.get("error"):

@@ -28,11 +28,13 @@ class ChatBackend(HttpBackend):
     check = staticmethod(check)
 
     def translator(self, call: ModelCall) -> ChatTranslator:
-        return ChatTranslator(call, self._ids)
+        return ChatTranslator(call, self._ids, self.read_fault)
 
     def stream(self, call: ModelCall, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
-        ask = partial(self._ask, call)
-        return read_stream(self, ask, on_chunks, whole=lambda body: [to_chunk(body, call.resume)], enough=_FINISH)
+        def read_whole(body: bytes) -> list[bytes]:
+            return [to_chunk(body, call.resume, self.read_fault)]
+
+        return read_stream(self, partial(self._ask, call), on_chunks, whole=read_whole, enough=_FINISH)
 
     async def count(self, call: ModelCall) -> int | None:
         if self.upstream.tokenizer == "none":

@@ -12,7 +12,7 @@ from outlive.core.grammar import OUTPUT_TEXT, REASONING_TEXT, REFUSAL, SUMMARY_T
 from outlive.core.ids import IdSource
 from outlive.core.recovery import OpenText
 from outlive.core.usage import make_usage
-from outlive.dialects.faults import read_fault
+from outlive.dialects.faults import ReadFault, read_fault
 from outlive.dialects.request import wants_logprobs, wants_summary
 from outlive.dialects.translator import (
     AnswerTranslator,
@@ -70,8 +70,8 @@ class ChatTranslator(AnswerTranslator):
 
     __slots__ = ("_calls", "_finish", "_model", "_open", "_thoughts", "_tier", "_usage", "_with_logprobs")
 
-    def __init__(self, call: ModelCall, ids: IdSource) -> None:
-        super().__init__(call, ids)
+    def __init__(self, call: ModelCall, ids: IdSource, read_fault: ReadFault = read_fault) -> None:
+        super().__init__(call, ids, read_fault)
         self._sealed = "reasoning.encrypted_content" in call.request.include
         self._with_logprobs = wants_logprobs(call.request)
         self._thoughts = SUMMARY_TEXT if wants_summary(call.request) else REASONING_TEXT
@@ -121,9 +121,9 @@ class ChatTranslator(AnswerTranslator):
 
     def _feed_any(self, piece: _Chunk) -> list[AnyDraft]:
         if piece.error is not None:
-            raise read_fault(piece.error)
+            raise self._read_fault(piece.error)
         if piece.object == "error":  # without an envelope, as some versions of vLLM send it
-            raise read_fault({"message": piece.message})
+            raise self._read_fault({"message": piece.message})
         if isinstance(piece.model, str) and piece.model:
             self._model = piece.model
         if isinstance(piece.service_tier, str):
@@ -302,7 +302,7 @@ class StreamedCalls(msgspec.Struct, eq=False):
         return last
 
 
-def to_chunk(body: bytes, resume: OpenText | None) -> bytes:
+def to_chunk(body: bytes, resume: OpenText | None, read_fault: ReadFault = read_fault) -> bytes:
     """Make one chunk of an answer that came whole, although a stream was asked for. Raises UpstreamFault."""
     answer = decode_answer(body, "a chat completion")
     if answer.get("error"):

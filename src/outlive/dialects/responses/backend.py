@@ -92,13 +92,14 @@ class ResponsesBackend(HttpBackend):
 
     def translator(self, call: ModelCall) -> ResponsesTranslator:
         # A run that is read again from its beginning must get the same ids again.
-        return ResponsesTranslator(call, self._ids if self.background_runs is None else DerivedIds(call.response_id))
+        ids = self._ids if self.background_runs is None else DerivedIds(call.response_id)
+        return ResponsesTranslator(call, ids, self.read_fault)
 
     def stream(self, call: ModelCall, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
         return self._read(partial(self._ask, call), on_chunks)
 
     def _read(self, ask: Connect, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
-        return read_stream(self, ask, on_chunks, whole=lambda body: [to_event(body)], last=_LAST)
+        return read_stream(self, ask, on_chunks, whole=lambda body: [to_event(body, self.read_fault)], last=_LAST)
 
     async def count(self, call: ModelCall) -> int | None:
         body = await asyncio.to_thread(render, call, self.upstream)

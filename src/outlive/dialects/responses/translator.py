@@ -26,7 +26,7 @@ from outlive.core.grammar import (
 )
 from outlive.core.ids import IdSource, is_well_formed, item_prefix
 from outlive.core.recovery import OpenText
-from outlive.dialects.faults import read_fault
+from outlive.dialects.faults import ReadFault, read_fault
 from outlive.dialects.responses.items import PART_NAMES, PassingCall, PassingItem, PassingText, SwallowedItem, tidy
 from outlive.dialects.translator import decode_answer, decode_damaged, not_an_answer, read_count
 from outlive.ports.backend import Ending, ModelCall
@@ -66,11 +66,12 @@ class ResponsesTranslator:
 
     __slots__ = (
         "_by_id", "_by_index", "_channel", "_final", "_growing_id", "_growing_index", "_growing_type", "_ids", "_items",
-        "_limit", "_next_index", "_pieces", "_resume", "_resumed", "_taken",
+        "_limit", "_next_index", "_pieces", "_read_fault", "_resume", "_resumed", "_taken",
     )  # fmt: skip
 
-    def __init__(self, call: ModelCall, ids: IdSource) -> None:
+    def __init__(self, call: ModelCall, ids: IdSource, read_fault: ReadFault = read_fault) -> None:
         self._ids = ids
+        self._read_fault = read_fault
         self._items: list[PassingItem] = []
         self._by_id: dict[object, PassingItem] = {}
         self._by_index: dict[object, PassingItem] = {}
@@ -115,7 +116,7 @@ class ResponsesTranslator:
     def end(self) -> tuple[list[AnyDraft], Ending]:
         if self._final is None:
             raise UpstreamFault("The model's server ended its answer without saying that it was over.")
-        ending = read_ending(*self._final, self._resume, self._limit)
+        ending = read_ending(*self._final, self._resume, self._limit, self._read_fault)
         final = self._final[1].get("output")
         output = [item for each in final if (item := tidy(each))] if isinstance(final, list) else []
         ended = {self._by_id[item["id"]]: item for item in output if item.get("id") in self._by_id}
@@ -135,7 +136,7 @@ class ResponsesTranslator:
         event = _read(chunk)
         type_ = event.get("type")
         if type_ in ("error", "response.error", "response.failed") or (type_ is None and "error" in event):
-            raise read_failure(event)
+            raise read_failure(event, self._read_fault)
         if not isinstance(type_, str) or self._final is not None or type_ in _KEEP_ALIVES or not _NAME.match(type_):
             return []
         if "sequence_number" in event:
@@ -302,17 +303,19 @@ _CODES = frozenset({
 _PASSING = frozenset({"failed_to_download_image", "vector_store_timeout"})
 
 
-def to_event(body: bytes) -> bytes:
+def to_event(body: bytes, read_fault: ReadFault = read_fault) -> bytes:
     """Make the terminal event of an answer that came whole, although a stream was asked for. Raises UpstreamFault."""
     response = decode_answer(body, "a response")
     if response.get("object") != "response" and response.get("error"):
-        raise read_failure(response)
+        raise read_failure(response, read_fault)
     if not isinstance(response.get("output"), list):
         raise not_an_answer("a response")
     return msgspec.json.encode({"type": f"response.{response.get('status') or 'completed'}", "response": response})
 
 
-def read_ending(type_: str, response: Json, resume: OpenText | None, limit: int | None = None) -> Ending:
+def read_ending(
+    type_: str, response: Json, resume: OpenText | None, limit: int | None, read_fault: ReadFault
+) -> Ending:
     """Translate a terminal event. Raises UpstreamFault when the answer failed or was cancelled.
 
     `limit` is the most tokens that could be written, where the server does not say that it was reached.
@@ -320,7 +323,7 @@ def read_ending(type_: str, response: Json, resume: OpenText | None, limit: int 
     given = response.get("status")
     status = given if given in TERMINAL_STATUSES else type_.removeprefix("response.")
     if status == "failed":
-        raise read_failure({"response": response})
+        raise read_failure({"response": response}, read_fault)
     if status == "cancelled":
         raise UpstreamFault("The model's server cancelled the answer.", retryable=False)
     details = response.get("incomplete_details")
@@ -338,7 +341,7 @@ def read_ending(type_: str, response: Json, resume: OpenText | None, limit: int 
     )
 
 
-def read_failure(event: Json) -> UpstreamFault:
+def read_failure(event: Json, read_fault: ReadFault) -> UpstreamFault:
     """Return the fault in an error event, flat or nested, or in a failed response."""
     response = event.get("response")
     error = response.get("error") if isinstance(response, dict) else event.get("error")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import ssl
 from collections.abc import AsyncGenerator
@@ -18,7 +19,7 @@ import msgspec
 from outlive import __version__
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
-from outlive.core.redactor import Redactor
+from outlive.core.redactor import MIN_LENGTH, MIN_LENGTH_IN_ANSWERS, Redactor
 from outlive.core.requests.body import decode_body
 from outlive.dialects.faults import read_fault
 from outlive.dialects.transport.http1 import BadUrl, ConnectFailed, Connection, HttpPool
@@ -29,6 +30,7 @@ CHAT_PATH = "chat/completions"
 _FETCH_SECONDS = 10.0
 _DRAIN_SECONDS = 1.0
 _MOST_BYTES = 64 * 1024  # of an error's body
+_MOST_PAUSE_SECONDS = 86_400.0
 
 _HEADERS = {
     "accept": "text/event-stream, application/json",
@@ -38,7 +40,7 @@ _HEADERS = {
 }
 
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
-_RELAYED = ("content-type", "retry-after", "retry-after-ms", "x-should-retry")
+_RELAYED = ("content-type", "content-encoding", "retry-after", "retry-after-ms", "x-should-retry")
 _RELAYED_FAMILIES = ("openai-", "x-ratelimit-")
 
 
@@ -52,15 +54,20 @@ class RelayedAnswer:
         self._answer: Connection | None = answer
         self.status = answer.status
         self.headers = {
-            name: value
+            name: endpoint.redactor.redact(value)
             for name, value in answer.headers.items()
             if name in _RELAYED or name.startswith(_RELAYED_FAMILIES)
         }
 
     async def body(self) -> AsyncGenerator[bytes, None]:
+        least = MIN_LENGTH if self.status >= 400 else MIN_LENGTH_IN_ANSWERS
+        redactor = self._endpoint.redactor.make_stream(least)
         try:
             while self._answer is not None and (piece := await self._answer.read()):
-                yield piece
+                if piece := redactor.feed(piece):
+                    yield piece
+            if rest := redactor.end():
+                yield rest
         except OSError as error:
             raise self._endpoint.broken(error) from error
         finally:
@@ -82,7 +89,7 @@ class Endpoint:
         """`headers` are those of the dialect; those of the settings win."""
         self.name = upstream.name
         self.upstream = upstream
-        self._redactor = Redactor([upstream.key, *upstream.headers.values(), *upstream.query.values()])
+        self.redactor = Redactor([upstream.key, *upstream.headers.values(), *upstream.query.values()])
         self._pool = pool
         self._headers = _make_headers(upstream, headers or {})
         self._draining: set[asyncio.Task[None]] = set()
@@ -134,16 +141,22 @@ class Endpoint:
         elif status < 400:
             message = f"The model's server answered {status} instead of a stream; is its URL right?"
         else:
-            return await read_error(answer, self._redactor)
+            return await read_error(answer, self.redactor)
         return UpstreamFault(message, retryable=False)
+
+    def read_fault(self, error: object) -> UpstreamFault:
+        """Read the fault in an error that came within an answer of status 200, without secrets."""
+        return read_fault(self.redactor.redact(error))
 
     async def pass_through(self, body: Json) -> RelayedAnswer:
         """Send a Chat Completions request as it is, and relay the answer as it comes, errors included (D12)."""
         # No upstream is asked to keep anything (D4).
         sent = {**body, "store": False} if self.upstream.sends_store else body
         answer = await self.ask("POST", self.url(CHAT_PATH), msgspec.json.encode(sent))
-        if answer.status in (401, 403) or 300 <= answer.status < 400:
-            # Such an answer is about this server's settings, and may quote its key: the caller must not see it.
+        status = answer.status
+        if status in (401, 403) or 300 <= status < 400 or status >= (400 if answer.is_encoded else 600):
+            # Such an answer is about this server's settings, and may quote its key: the caller must not see it. Nor an
+            # error in which secrets cannot be found, nor a status that HTTP does not have.
             try:
                 raise await self.refusal(answer)
             finally:
@@ -250,7 +263,7 @@ async def read_error(response: Connection, redactor: Redactor) -> UpstreamFault:
     raw = b""  # the status is enough
     with contextlib.suppress(OSError):
         async with asyncio.timeout(_FETCH_SECONDS):
-            raw = await response.read_whole(_MOST_BYTES)
+            raw = b"" if response.is_encoded else await response.read_whole(_MOST_BYTES)
     return read_fault(
         redactor.redact(_open_envelope(raw, response)), response.status, read_retry_after(response.headers)
     )
@@ -260,17 +273,22 @@ def read_retry_after(headers: dict[str, str]) -> float | None:
     """Return the seconds that the upstream asks to wait, given in milliseconds, in seconds or as a date."""
     try:
         if "retry-after-ms" in headers:
-            return max(0.0, float(headers["retry-after-ms"]) / 1000)
+            return _bound(float(headers["retry-after-ms"]) / 1000)
         if "retry-after" not in headers:
             return None
         value = headers["retry-after"].strip()
         if value.replace(".", "", 1).isdecimal():
-            return float(value)
+            return _bound(float(value))
         # The date was made with its own clock, so that is compared with, where the answer has it.
         now = parsedate_to_datetime(headers["date"]) if "date" in headers else datetime.now(UTC)
-        return max(0.0, (parsedate_to_datetime(value) - now).total_seconds())
+        return _bound((parsedate_to_datetime(value) - now).total_seconds())
     except (ValueError, TypeError):
         return None
+
+
+def _bound(seconds: float) -> float | None:
+    """Return a pause between nothing and a day; None for one that is no number."""
+    return None if math.isnan(seconds) else min(max(0.0, seconds), _MOST_PAUSE_SECONDS)
 
 
 def _open_envelope(raw: bytes, response: Connection) -> object:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import zlib
 from collections import defaultdict
 from collections.abc import Callable
 from functools import lru_cache
@@ -18,6 +19,8 @@ CONNECT_SECONDS = 30.0
 IDLE_SECONDS = 60.0  # until an unused connection is closed
 # Bytes that may wait to be read before reading from the socket stops.
 MOST_BUFFERED = 256 * 1024
+# Bytes that one read of a compressed answer may become.
+MOST_INFLATED = 16 * 1024 * 1024
 
 Origin = tuple[str, int, bool]  # host, port, TLS
 OnPiece = Callable[[bytes], bool]  # False: pass no more
@@ -144,6 +147,7 @@ class Connection(asyncio.Protocol):
         self._lent = False  # it carries an answer that is in use
         self._on_piece: OnPiece | None = None  # is passed what comes, instead of a task being woken for it
         self._head_done = False
+        self._inflater: zlib._Decompress | None = None  # of an answer that is compressed, though none was asked for
         self._error: BaseException | None = None
         self.idle_since = 0.0
 
@@ -171,6 +175,11 @@ class Connection(asyncio.Protocol):
     @property
     def content_type(self) -> str:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def is_encoded(self) -> bool:
+        """True if the body is compressed in a way that is not undone here."""
+        return self.headers.get("content-encoding", "identity") != "identity"
 
     async def read_whole(self, most: int | None = None) -> bytes:
         """Return the rest of the answer, or about `most` bytes of it."""
@@ -298,8 +307,16 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self.status = self._parser.get_status_code()
         self._head_done = self.status >= 200  # an interim answer (1xx) is not the answer
+        self._inflater = None
+        if self.headers.get("content-encoding", "").lower() in ("gzip", "x-gzip", "deflate"):
+            del self.headers["content-encoding"]
+            self._inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # finds out by itself which of them it is
 
     def on_body(self, body: bytes) -> None:
+        if self._inflater is not None:
+            body = self._inflater.decompress(body, MOST_INFLATED)
+            if self._inflater.unconsumed_tail:
+                raise ConnectionBroken("The answer is too large when it is inflated.")
         if body:  # `read` returns an empty piece for the end
             self._pieces.append(body)
             self._buffered += len(body)
