@@ -4,23 +4,20 @@ does next tells whether it has its answer."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import select
 import socket
 import weakref
-from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 from outlive.http import protocol
 from outlive.http.app import Access, Application
-from outlive.http.protocol import HeaderCoalescingTransport, Protocol
-from outlive.server import Server
+from outlive.http.protocol import HeaderCoalescingTransport
 from tests.engine.harness import open_harness
+from tests.http.serving import ASKING, serving
 
 
 class Recorder(asyncio.Transport):
@@ -41,7 +38,6 @@ class Recorder(asyncio.Transport):
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
-ASKING = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 def test_a_head_and_its_body_are_one_write() -> None:
@@ -95,22 +91,6 @@ def test_the_next_answer_on_the_connection_is_joined_too() -> None:
 
 
 # -- pouring
-
-
-@contextlib.asynccontextmanager
-async def serving(app: Any) -> AsyncGenerator[tuple[str, int], None]:
-    """A real server with this protocol; its address."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = Server(uvicorn.Config(app, http=Protocol, lifespan="off", log_config=None, access_log=False))
-        task = asyncio.create_task(server.serve(sockets=[listening]))
-        while not server.started:
-            await asyncio.sleep(0.001)
-        try:
-            async with asyncio.timeout(5):
-                yield listening.getsockname()
-        finally:
-            server.should_exit = server.force_exit = True
-            await task
 
 
 def test_pieces_are_poured_until_the_client_is_slow_and_again_when_it_has_read() -> None:

@@ -6,10 +6,12 @@ import hmac
 import re
 from hashlib import sha256
 
-from outlive.core.errors import Forbidden, Unauthenticated
+from outlive.core.errors import Forbidden, InvalidRequest, Unauthenticated
 from outlive.http.request import Reply, Request
 
 LOCAL = "local"
+# Sent twice, they would mean one thing to a proxy and another to this server.
+_ONCE = ("authorization", "host", "origin")
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 EXPOSED_HEADERS = "x-request-id, retry-after, openai-poll-after-ms"
@@ -29,7 +31,9 @@ class Auth:
         self._origins = frozenset(origins)
 
     def admit(self, request: Request) -> str:
-        """Return the owner of a request. Raises Unauthenticated or Forbidden."""
+        """Return the owner of a request. Raises Unauthenticated, Forbidden or InvalidRequest."""
+        if len(request.headers) != len(request.scope["headers"]):
+            _refuse_repeated(request)
         if not self._digests:
             self._check_local(request)
             return LOCAL
@@ -69,6 +73,13 @@ class Auth:
             return {"vary": "origin"}
         allowed = {"access-control-allow-origin": origin, "access-control-expose-headers": EXPOSED_HEADERS}
         return {**allowed, "vary": "origin"}
+
+
+def _refuse_repeated(request: Request) -> None:
+    names = [name for name, _ in request.scope["headers"]]
+    for name in _ONCE:
+        if names.count(name.encode()) > 1:
+            raise InvalidRequest(f"The header '{name}' must not be sent twice.", param=name)
 
 
 def answer_preflight(request: Request) -> Reply | None:

@@ -1,4 +1,5 @@
-"""uvicorn's HTTP protocol with a shorter path for writes: fewer system calls, and no task for most events."""
+"""uvicorn's HTTP protocol with bounds on what clients send, and a shorter path for writes: fewer system calls, and no
+task for most events. Everything private of uvicorn that Outlive uses is used here."""
 
 from __future__ import annotations
 
@@ -10,7 +11,20 @@ import termios
 from collections.abc import Callable
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+import httptools
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from outlive.http.intake import Intake, Turns
+
+# Bytes of a request line with its headers, and of what stands between two pieces of a body or behind it.
+MAX_HEAD_BYTES = 64 * 1024
+# Bytes that are parsed at once, of a head or of a body in chunks: in the worst case a millisecond's work.
+PIECE_BYTES = 4 * 1024
+# Requests that wait on one connection for the answers to those before them. What follows is not parsed yet.
+MAX_PIPELINED = 4
+# Seconds for which a refused client may go on sending: closed at once, it would lose the answer to a reset.
+LINGER_SECONDS = 2.0
 
 # Seconds after which a client that sends nothing counts as having read its answer. Its retry waits for longer than that
 # (RETRY_PATIENCE_SECONDS in engine/retries), or it would not learn of it.
@@ -52,9 +66,14 @@ class ClientConnection:
 
 
 class HeaderCoalescingTransport:
-    """A transport that holds the head of an answer until its body begins: one system call less per request."""
+    """A transport that holds the head of an answer until its body begins: one system call less per request.
 
-    __slots__ = ("_head", "_loop", "_transport", "_write")
+    Where protocols pause and resume reading, they pause and resume the parsing of what was read already, too.
+    """
+
+    __slots__ = ("_head", "_loop", "_transport", "_write", "intake")
+
+    intake: Intake
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
@@ -71,6 +90,16 @@ class HeaderCoalescingTransport:
             self._loop.call_soon(self._flush)
             return
         self._write(data)
+
+    def pause_reading(self) -> None:
+        self.intake.stop()
+
+    def resume_reading(self) -> None:
+        self.intake.go_on()
+
+    def write_eof(self) -> None:
+        self._flush()
+        self._transport.write_eof()
 
     def close(self) -> None:
         self._flush()
@@ -170,10 +199,21 @@ class RequestConnection(ClientConnection):
 class Protocol(HttpToolsProtocol):
     """uvicorn's protocol, with a RequestConnection for each request."""
 
-    _connection: RequestConnection | None = None  # of the request that is being answered
+    transport: HeaderCoalescingTransport  # type: ignore[assignment]
+
+    def __init__(self, *args: Any, turns: Turns | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._turns = turns or Turns()
+        self._connection: RequestConnection | None = None  # of the request that is being answered
+        self._overhead = 0  # bytes of the head so far, or since the last piece of the body
+        self._in_body = False
+        self._body_left = 0  # bytes of a body whose length was declared
+        self._is_websocket = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(HeaderCoalescingTransport(transport, self.loop))  # type: ignore[arg-type]
+        wrapped = HeaderCoalescingTransport(transport, self.loop)
+        wrapped.intake = Intake(transport, self._turns, self._feed)
+        super().connection_made(wrapped)  # type: ignore[arg-type]
 
     def eof_received(self) -> None:
         if self._connection is not None:
@@ -185,6 +225,7 @@ class Protocol(HttpToolsProtocol):
             self._connection.cut()
             self._connection.react(refused=exc is not None)
             self._connection = None
+        self.transport.intake.end()
         self._unset_keepalive_if_required()  # after a reset its timer would keep everything until it fires
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -192,3 +233,98 @@ class Protocol(HttpToolsProtocol):
             self._connection.react()
         self._connection = cycle.scope["state"]["outlive.connection"] = RequestConnection(cycle)
         super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.transport.intake.go_on()  # requests behind this one may not be parsed yet
+
+    # -- what the client sends
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.intake.take(data)
+
+    def _feed(self, data: bytes, start: int) -> int:
+        """Parse one piece, which ends at most one head, so that pipelined requests can be held. Return its length."""
+        if len(self.pipeline) >= MAX_PIPELINED:
+            return 0
+        end = self._find_end(data, start)
+        self._overhead += end - start  # the parser's callbacks set it back
+        super().data_received(data if end - start == len(data) else data[start:end])
+        if self._overhead >= MAX_HEAD_BYTES:
+            limit = f"{MAX_HEAD_BYTES} bytes"
+            self._refuse(
+                431, f"The request's line and headers, or its trailers, are over {limit}.", "headers_too_large"
+            )
+        return end - start
+
+    def _find_end(self, data: bytes, start: int) -> int:
+        if self._body_left:
+            return min(len(data), start + self._body_left)
+        # Heads, and bodies in chunks, end with an empty line.
+        end = min(len(data), start + PIECE_BYTES, start + MAX_HEAD_BYTES - self._overhead)
+        found = data.find(b"\r\n\r\n", start, end)
+        return end if found < 0 else found + 4
+
+    def on_headers_complete(self) -> None:
+        self._overhead = 0
+        upgrades = self.parser.should_upgrade()
+        self._is_websocket = upgrades and self.parser.get_method() == b"GET" and super()._should_upgrade()
+        if upgrades and not self._is_websocket:
+            return  # the body would not be parsed: `_unsupported_upgrade_warning` begins anew
+        self._in_body = True
+        self._body_left = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
+        super().on_headers_complete()
+        self.headers = []  # of the trailers, which are not used; those of the head are in the scope
+
+    def on_body(self, body: bytes) -> None:
+        self._overhead = 0
+        if self._body_left:
+            self._body_left -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._overhead = 0
+        self._in_body = False
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def _should_upgrade(self) -> bool:
+        return self._is_websocket
+
+    def handle_websocket_upgrade(self) -> None:
+        self.transport.intake.end()
+        super().handle_websocket_upgrade()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Parse the request again without the upgrade that it asks for, and that this server does not offer."""
+        version = self.parser.get_http_version().encode()
+        head = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        head += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn sets it
+        try:
+            self.parser.feed_data(b"\r\n".join(head) + b"\r\n\r\n")
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):  # CONNECT is always an upgrade
+            self.send_400_response("")
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "This is not a valid HTTP request.", code="invalid_http")
+
+    def _refuse(self, status: int, message: str, *, code: str) -> None:
+        """Answer what is no request, if an answer can be sent now, and take nothing more."""
+        self.transport.intake.end()
+        if self._in_body:
+            answerable = not self.pipeline and not self.cycle.response_started
+        else:
+            answerable = self._connection is None or self.cycle.response_complete
+        if not answerable:
+            self.transport.close()
+            return
+        if self._in_body and self._connection is not None:
+            self._connection.cut()
+        error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+        body = msgspec.json.encode({"error": error})
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close" % len(body)
+        self.transport.write(b"%b%b\r\n\r\n%b" % (STATUS_LINE[status], head, body))
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.abort)

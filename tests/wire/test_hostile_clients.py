@@ -1,0 +1,67 @@
+"""Clients without a key that send too much, too slowly or never read: the server stays small, and serves the others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from tests.support.http_client import HttpClient
+from tests.support.server import OutliveServer
+from tests.wire.conftest import Servers
+
+KEYS = ("--api-key", "alice=key-of-alice-0123456789", "--api-key", "bob=key-of-bob-0123456789")
+
+
+def read_error(raw: socket.socket) -> tuple[int, dict[str, Any]]:
+    """Read one answer to its end, and return its status and its error."""
+    raw.settimeout(10)
+    answer = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := raw.recv(65536):
+            answer += piece
+    head, _, body = answer.partition(b"\r\n\r\n")
+    error: dict[str, Any] = json.loads(body)["error"]
+    return int(head.split()[1]), error
+
+
+def connect(server: OutliveServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port))
+
+
+def test_64_mb_of_a_header_cost_the_server_nothing(server: OutliveServer) -> None:
+    memory, cpu = server.resident_bytes, server.cpu_seconds
+    with connect(server) as raw, contextlib.suppress(ConnectionError):
+        raw.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ")
+        for _ in range(64):
+            raw.sendall(b"x" * 1_000_000)
+    assert server.client.get("/healthz").status == 200
+    assert server.resident_bytes - memory < 20_000_000
+    assert server.cpu_seconds - cpu < 1
+
+
+@pytest.mark.parametrize("name", ["Authorization", "Host", "Origin"])
+def test_a_header_that_decides_on_access_and_is_sent_twice_is_a_400(servers: Servers, name: str) -> None:
+    server = servers(*KEYS)
+    headers = {"Authorization": "Bearer key-of-alice-0123456789", "Host": "localhost", "Origin": "http://localhost"}
+    lines = [f"{each}: {value}\r\n" for each, value in headers.items()] + [f"{name}: Bearer key-of-bob-0123456789\r\n"]
+    with connect(server) as raw:
+        raw.sendall(f"GET /v1/responses HTTP/1.1\r\nConnection: close\r\n{''.join(lines)}\r\n".encode())
+        status, error = read_error(raw)
+    assert status == 400
+    assert error["param"] == name.lower()
+
+
+def test_a_key_in_a_trailer_is_not_used(servers: Servers) -> None:
+    server = servers(*KEYS)
+    conversation = HttpClient(server.port, "key-of-bob-0123456789").create_conversation()
+    head = f"POST /v1/conversations/{conversation} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    head += "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
+    head += "Authorization: Bearer key-of-alice-0123456789\r\n\r\n"
+    body = '10\r\n{"metadata": {}}\r\n0\r\nAuthorization: Bearer key-of-bob-0123456789\r\n\r\n'
+    with connect(server) as raw:
+        raw.sendall((head + body).encode())
+        assert read_error(raw)[0] == 404
