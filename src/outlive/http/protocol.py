@@ -251,10 +251,8 @@ class Protocol(HttpToolsProtocol):
         self._overhead += end - start  # the parser's callbacks set it back
         super().data_received(data if end - start == len(data) else data[start:end])
         if self._overhead >= MAX_HEAD_BYTES:
-            limit = f"{MAX_HEAD_BYTES} bytes"
-            self._refuse(
-                431, f"The request's line and headers, or its trailers, are over {limit}.", "headers_too_large"
-            )
+            message = f"The request's line and headers, or its trailers, are over {MAX_HEAD_BYTES} bytes."
+            self._refuse(431, message, code="headers_too_large")
         return end - start
 
     def _find_end(self, data: bytes, start: int) -> int:
