@@ -225,6 +225,8 @@ class _Item:
     def _finish(self, value: Json) -> None:
         for field in ("id", "type", "call_id", "name", "role"):
             _require(value.get(field) == self.value.get(field), f"the item's {field} changed")
+        for field in PART_LISTS:
+            _require(field in value or field not in self.value, f"the item has lost its {field}")
         _require(value.get("status") != "in_progress", "a done item is still in progress")
         if self.states is not None:
             for field, parts in self.parts.items():

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import ModelSettings, ModelTracing, OpenAIChatCompletionsModel
+from agents import ModelSettings, ModelTracing, OpenAIChatCompletionsModel, UserError
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 
+from outlive.agents import StrictChatCompletionsModel
 from tests.support.http_client import HttpClient, Json
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Gate, Pause, Step, call, ending, say, text
@@ -202,32 +203,55 @@ def test_report_4_chat_completions_refuses_state_that_it_cannot_keep(client: Ope
     assert upstream.calls(model) == []  # the report: no error is raised, and the model sees half of the conversation
 
 
+@pytest.mark.parametrize("state", [{"previous_response_id": "resp_123"}, {"conversation_id": "conv_123"}])
+def test_report_4_the_strict_model_refuses_the_reports_own_call(
+    server: OutliveServer, upstream: FakeUpstream, state: dict[str, str]
+) -> None:
+    model = upstream.model(say("ok"))
+    call = report_4_call(**state)
+
+    async def ask(kind: type[OpenAIChatCompletionsModel]) -> None:
+        async with AsyncOpenAI(base_url=server.base_url, api_key="any", max_retries=0) as client:
+            await kind(model=model, openai_client=client).get_response(**call)
+
+    with pytest.raises(UserError, match=next(iter(state))):
+        asyncio.run(ask(StrictChatCompletionsModel))
+    assert upstream.calls(model) == []
+    # The model of the report leaves the state out, so no server can see it.
+    asyncio.run(ask(OpenAIChatCompletionsModel))
+    assert len(upstream.calls(model)) == 1
+
+
 def test_report_4_an_agents_model_that_passes_state_on_fails_fast(
     server: OutliveServer, upstream: FakeUpstream
 ) -> None:
     model = upstream.model(say("ok"))
+    call = report_4_call(model_settings=ModelSettings(extra_body={"previous_response_id": "resp_123"}))
 
-    async def ask(**extra: Any) -> None:
+    async def ask() -> None:
         async with AsyncOpenAI(base_url=server.base_url, api_key="any", max_retries=0) as client:
-            chat = OpenAIChatCompletionsModel(model=model, openai_client=client)
-            await chat.get_response(
-                system_instructions=None,
-                input="second turn only",
-                model_settings=ModelSettings(**extra),
-                tools=[],
-                output_schema=None,
-                handoffs=[],
-                tracing=ModelTracing.DISABLED,
-                previous_response_id=None,
-                conversation_id=None,
-                prompt=None,
-            )
+            await OpenAIChatCompletionsModel(model=model, openai_client=client).get_response(**call)
 
-    asyncio.run(ask())
     with pytest.raises(BadRequestError) as refused:
-        asyncio.run(ask(extra_body={"previous_response_id": "resp_123"}))
+        asyncio.run(ask())
     assert refused.value.param == "previous_response_id"
-    assert len(upstream.calls(model)) == 1
+    assert upstream.calls(model) == []
+
+
+def report_4_call(**changes: Any) -> dict[str, Any]:
+    """Return the arguments of the report's call, with some of them changed."""
+    return {
+        "system_instructions": None,
+        "input": "second turn only",
+        "model_settings": ModelSettings(),
+        "tools": [],
+        "output_schema": None,
+        "handoffs": [],
+        "tracing": ModelTracing.DISABLED,
+        "previous_response_id": None,
+        "conversation_id": None,
+        "prompt": None,
+    } | changes
 
 
 # -- 5. Background mode: submit, poll adaptively, cancel

@@ -14,7 +14,7 @@ The rules of the stream:
    their `added` and their `done`.
 5. The deltas of a text add up to the text in its `done`, which is also the text in the part's `done`, with the
    annotations that were added; parts and texts are those in the item's `done`. An item keeps its id, type, call_id,
-   name and role from `added` to `done`, and each of its events that names an item names that id.
+   name, role and lists of parts from `added` to `done`, and each of its events that names an item names that id.
 6. A call that this server makes (`mcp_call`) is announced with its arguments, begins with CALL_BEGUN, and ends with
    `response.mcp_call.completed` or `.failed` before its item does. One that was never begun may fail, or end with its
    item alone; one may begin again. An upstream that makes the call itself begins it before its arguments.

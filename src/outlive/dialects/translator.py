@@ -32,13 +32,13 @@ class GrowingText(msgspec.Struct, eq=False):
     type: str
     item_id: str
     output_index: int
+    list_name: str = "content"  # the item's list in which its parts lie; it stands in the item from the first event on
     sealed: bool = False  # a reasoning item is to end with `encrypted_content`
     seal: str | None = None  # the `encrypted_content`, where the upstream sends its own
     channel: Channel | None = None  # of the part that is growing
     pieces: list[str] = []
     logprobs: list[Json] = []
     _parts: list[Json] = []
-    _list: str = "content"  # of the item, in which the parts lie
 
     def resume(self, content_index: int, text: str) -> None:
         """Continue a text part that an earlier attempt opened, and sent this far."""
@@ -68,8 +68,6 @@ class GrowingText(msgspec.Struct, eq=False):
         return [*self._close_part(), end_item(self.output_index, self._item(status))]
 
     def _begin(self, text: Text, index: int) -> Channel:
-        assert text.parts is not None
-        self._list = text.parts.name
         self.pieces, self.logprobs = [], []
         self.channel = Channel(text, self.item_id, self.output_index, index)
         return self.channel
@@ -87,7 +85,7 @@ class GrowingText(msgspec.Struct, eq=False):
         item: Json = {"id": self.item_id, "type": self.type, "status": status}
         if self.type == "message":
             return item | {"role": "assistant", "content": list(self._parts)}
-        item |= {"summary": [], self._list: list(self._parts)}
+        item |= {"summary": [], self.list_name: list(self._parts)}
         if status != "in_progress" and (self.seal is not None or self.sealed):
             item["encrypted_content"] = _seal(self._parts) if self.seal is None else self.seal
         return item
@@ -227,14 +225,17 @@ class AnswerTranslator:
         if self._text is not None and self._text.type != text.item:
             drafts = self._close_text("completed")
         if self._text is None:
-            drafts += self._open_item(text.item)
+            drafts += self._open_item(text)
         assert self._text is not None
         drafts += self._text.open_part(text)
         self._set_shortcut()
         return drafts
 
-    def _open_item(self, type_: str) -> list[AnyDraft]:
-        self._text = GrowingText(type_, self._ids.new(item_prefix(type_)), self._count(), self._sealed)
+    def _open_item(self, text: Text) -> list[AnyDraft]:
+        """Open an item whose parts are that kind of text."""
+        assert text.parts is not None
+        item_id = self._ids.new(item_prefix(text.item))
+        self._text = GrowingText(text.item, item_id, self._count(), text.parts.name, self._sealed)
         return self._text.open()
 
     def _set_shortcut(self) -> None:

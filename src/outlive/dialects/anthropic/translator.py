@@ -190,7 +190,7 @@ class AnthropicTranslator(AnswerTranslator):
         """Seal the open reasoning; without any, open one, which shows nothing but its seal."""
         drafts: list[AnyDraft] = []
         if self._text is None or self._text.type != "reasoning":
-            drafts = self._close_text("completed") + self._open_item("reasoning")
+            drafts = self._close_text("completed") + self._open_item(SUMMARY_TEXT)
         assert self._text is not None
         self._text.seal = seal
         return drafts

@@ -8,7 +8,7 @@ import msgspec
 
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import AnyDraft, Delta, Json
-from outlive.core.grammar import OUTPUT_TEXT, REASONING_TEXT, REFUSAL, SUMMARY_TEXT
+from outlive.core.grammar import OUTPUT_TEXT, REASONING_TEXT, REFUSAL, SUMMARY_TEXT, Text
 from outlive.core.ids import IdSource
 from outlive.core.recovery import OpenText
 from outlive.core.usage import make_usage
@@ -183,11 +183,11 @@ class ChatTranslator(AnswerTranslator):
 
     # -- texts
 
-    def _open_item(self, type_: str) -> list[AnyDraft]:
+    def _open_item(self, text: Text) -> list[AnyDraft]:
         drafts: list[AnyDraft] = []
         if self._open is not None and is_json_object(self._open.arguments):
             drafts = self._close_call("completed")
-        return drafts + super()._open_item(type_)
+        return drafts + super()._open_item(text)
 
     def _set_shortcut(self) -> None:
         super()._set_shortcut()

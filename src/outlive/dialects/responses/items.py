@@ -216,7 +216,7 @@ class PassingText(PassingItem):
             role = item.get("role") or "assistant"
             return super().open({**item, "status": "in_progress", "role": role, "content": []})
         # Encrypted content may still grow: only the finished item has all of it.
-        begun = {name: value for name, value in item.items() if name not in ("encrypted_content", "content")}
+        begun = {name: [] if name == "content" else item[name] for name in item if name != "encrypted_content"}
         if begun.get("status") is not None:
             begun["status"] = "in_progress"
         return super().open({**begun, "summary": []})
