@@ -49,6 +49,13 @@ def with_value(type_: str, path: str, value: object, nth: int = 0) -> Callable[[
     return change
 
 
+def without_field(type_: str, place: str, name: str) -> Callable[[list[Json]], None]:
+    def change(events: list[Json]) -> None:
+        del find(events, type_)[place][name]
+
+    return change
+
+
 def swap(first: int) -> Callable[[list[Json]], None]:
     def change(events: list[Json]) -> None:
         events[first], events[first + 1] = events[first + 1], events[first]
@@ -108,6 +115,7 @@ def test_every_prefix_of_a_sound_stream_passes_as_unfinished() -> None:
         (with_value("content_part.done", "part.text", "other"), "part's text is another"),
         (with_value("output_item.done", "item.content.0.text", "other", 1), "not the parts that were done"),
         (with_value("output_item.done", "item.call_id", "other", 2), "call_id changed"),
+        (without_field("output_item.done", "item", "summary"), "lost its summary"),
         (with_value("output_item.done", "item.arguments", "other", 2), "not what was said"),
         (with_value("output_item.done", "item.status", "in_progress"), "still in progress"),
         (with_value("completed", "response.output", []), "not the items that were done"),

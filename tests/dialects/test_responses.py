@@ -260,6 +260,14 @@ def test_vllms_reasoning_parts_get_their_official_names() -> None:
     assert output(events)[0]["content"] == [{"type": "reasoning_text", "text": "Hmm."}]
 
 
+def test_reasoning_begins_with_the_list_that_the_upstream_gives_it() -> None:
+    upstream = answer(theirs.plain_reasoning("Hm", "m."), message("Hi"))
+    added = next(event for event in upstream if event["type"] == "response.output_item.added")
+    added["item"] = {**added["item"], "content": []}
+    (begun, _) = [event["item"] for event in run(upstream) if event["type"] == "response.output_item.added"]
+    assert begun["content"] == []
+
+
 def test_open_responses_names_of_reasoning_are_understood() -> None:
     upstream = answer(theirs.plain_reasoning("Hm", "m."), message("Hi"))
     for event in upstream:
