@@ -27,6 +27,9 @@ Json = dict[str, Any]
 
 # The key in a final object's `outlive` for the numbers at which its run was resumed; in the recordings it is "joints".
 RESUMED_AT = "resumed_at"
+# Streams with summaries of reasoning: in the recordings their items begin with an empty `content`, now without one.
+SUMMARISED = "response.reasoning_summary_part.added"
+EMPTY = '"summary":[],"content":[]'
 
 
 class Opened(NamedTuple):
@@ -163,6 +166,7 @@ def test_chains_and_conversations_continue_with_the_recorded_context(opened: Ope
         taken = take(step, server.port, upstream, known, recorded["recorded_at"])
         for name in expected:
             was, now = str(expected[name]), str(taken[name])
+            was = was.replace(EMPTY, '"summary":[]') if SUMMARISED in was else was
             if was != now:
                 differences.append(f"{step.kind}, {name} {first_difference(was, now)}")
     assert not differences, report(differences)

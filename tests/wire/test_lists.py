@@ -81,12 +81,66 @@ def test_responses_are_filtered_by_status(own: HttpClient, made: dict[str, str],
 
 
 @pytest.mark.parametrize(
-    ("query", "param"), [("status=done", "status"), ("after=resp_unknown", "after"), ("limit=0", "limit")]
+    ("query", "param"),
+    [
+        ("status=done", "status"),
+        ("after=resp_unknown", "after"),
+        ("limit=0", "limit"),
+        ("conversation=wa_10", "conversation"),
+    ],
 )
 def test_invalid_list_parameters_are_refused(own: HttpClient, query: str, param: str) -> None:
     answer = own.get(f"/v1/responses?{query}")
     assert answer.status == 400
     assert answer.error["param"] == param
+
+
+@pytest.fixture
+def stored(http: HttpClient, upstream: FakeUpstream) -> dict[str, str]:
+    """The ids of a conversation, of its item and of a response."""
+    conversation = http.post("/v1/conversations", {"items": [{"role": "user", "content": "Hi"}]}).json()["id"]
+    item = http.get(f"/v1/conversations/{conversation}/items").json()["data"][0]["id"]
+    response = http.create(model=upstream.model(say("Hi.")), input="Hi").json()["id"]
+    return {"conversation": conversation, "item": item, "id": response}
+
+
+@pytest.mark.parametrize(
+    ("path", "param"),
+    [
+        ("/v1/responses?model=x", "model"),
+        ("/v1/responses?status=completed&metadata[k]=completed", "metadata[k]"),
+        ("/v1/responses/{id}?after=resp_1", "after"),
+        ("/v1/responses/{id}/input_items?type=message", "type"),
+        ("/v1/conversations?metadata[topic]=a", "metadata[topic]"),
+        ("/v1/conversations/{conversation}?limit=1", "limit"),
+        ("/v1/conversations/{conversation}/items?role=user", "role"),
+        ("/v1/conversations/{conversation}/items/{item}?role=user", "role"),
+        ("/v1/models?owned_by=me", "owned_by"),
+    ],
+)
+def test_an_unknown_query_parameter_is_refused_by_name(
+    http: HttpClient, stored: dict[str, str], path: str, param: str
+) -> None:
+    answer = http.get(path.format(**stored))
+    assert answer.status == 400
+    assert (answer.error["code"], answer.error["param"]) == ("unknown_parameter", param)
+    assert param in answer.error["message"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/responses/{id}?include[]=reasoning.encrypted_content&include_obfuscation=false",
+        "/v1/responses/{id}/input_items?include=message.input_image.image_url&order=asc",
+        "/v1/conversations/{conversation}/items?include[]=message.output_text.logprobs&limit=5",
+        "/v1/conversations/{conversation}/items/{item}?include[]=message.output_text.logprobs",
+        "/v1/responses?api-version=2026-01-01&_=1794844932",
+        "/v1/models?client_version=0.166.0",
+        "/healthz?probe=1",
+    ],
+)
+def test_query_parameters_that_clients_add_are_accepted(http: HttpClient, stored: dict[str, str], path: str) -> None:
+    assert http.get(path.format(**stored)).status == 200
 
 
 def test_a_reloaded_page_finds_its_running_response(client: OpenAI, http: HttpClient, upstream: FakeUpstream) -> None:

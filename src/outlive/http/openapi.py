@@ -11,8 +11,9 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, defstruct, field
 
 from outlive import __version__
+from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
-from outlive.core.requests.checks import REF, REFERRED, Given, kinds_of, note, refer
+from outlive.core.requests.checks import REF, REFERRED, Given, IdOfConversation, kinds_of, note, refer, shorten
 from outlive.core.requests.create import Metadata, ModelName, Truncation
 from outlive.core.requests.items import KEPT_ITEMS, KeptItem, OtherItem
 from outlive.core.requests.tools import Tool
@@ -260,6 +261,11 @@ class Repeatable(Struct):
     )
 
 
+# Query parameters that clients add to any request, and that change nothing here: Azure's, Codex's and the beta SDK's.
+IGNORED_QUERY = frozenset({"api-version", "client_version", "beta"})
+Ignored = Given[Annotated[Any, note("Accepted for OpenAI's clients; changes nothing.")]]
+
+
 class PageQuery(Struct):
     """A part of a list."""
 
@@ -268,11 +274,23 @@ class PageQuery(Struct):
     order: Literal["asc", "desc"] = "desc"
 
 
+class ItemsQuery(PageQuery):
+    """A part of a list of items."""
+
+    include: Ignored = UNSET
+
+
+class ItemQuery(Struct):
+    """One item."""
+
+    include: Ignored = UNSET
+
+
 class ResponsesQuery(PageQuery):
     """Responses of some statuses, or of one conversation."""
 
     status: Given[list[Annotated[str, Meta(extra_json_schema={"enum": list(STATUSES)})]]] = UNSET
-    conversation: Given[str] = UNSET
+    conversation: Given[IdOfConversation] = UNSET
 
 
 class RetrieveQuery(Struct):
@@ -281,6 +299,8 @@ class RetrieveQuery(Struct):
     stream: Annotated[bool, note("Its events, from the first, and then as they come.")] = False
     starting_after: Given[Annotated[int, Meta(ge=0, le=MAX_NUMBER, description="With `stream`.")]] = UNSET
     wait: Given[Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for its end.")]] = UNSET
+    include: Ignored = UNSET
+    include_obfuscation: Ignored = UNSET
 
 
 # -- the document
@@ -311,11 +331,30 @@ class Route(Struct, frozen=True):
     leads_to: tuple[str, ...] = ()  # operations that take the id of what this one answers with
 
     @property
+    def checks_query(self) -> bool:
+        """True for the GETs of the API; a probe may carry anything."""
+        return self.method == "GET" and not self.open
+
+    def check_query(self, names: Iterable[str]) -> None:
+        """Refuse a parameter that a GET does not know: it may be a filter, whose caller would take all for some (D13).
+
+        A name that begins with `_` only keeps caches from answering.
+        """
+        known = () if self.query is None else self.query.__struct_fields__
+        for name in names:
+            if name not in known and name not in IGNORED_QUERY and not name.startswith("_"):
+                raise InvalidRequest(
+                    f"Unknown query parameter: '{shorten(name)}'. This route knows {', '.join(known) or 'none'}.",
+                    param=shorten(name),
+                    code="unknown_parameter",
+                )
+
+    @property
     def statuses(self) -> list[int]:
         """The statuses of its errors."""
         found = {*self.refuses, *(() if self.open else (401, 403))}
         found |= {400, 413, 415} if self.body is not None else set()
-        found |= {400} if self.query is not None else set()
+        found |= {400} if self.checks_query else set()
         found |= {404} if "{" in self.path else set()
         return sorted(found | ({409} if self.repeatable else set()))
 

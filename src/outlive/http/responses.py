@@ -10,7 +10,14 @@ import msgspec
 
 from outlive.core.errors import InvalidRequest, ShuttingDown, UpstreamFault
 from outlive.core.events import DONE_FRAME, Json
-from outlive.core.requests.checks import check_value, make_check, refuse_missing, refuse_unsupported
+from outlive.core.requests.checks import (
+    check_conversation_id,
+    check_response_id,
+    check_value,
+    make_check,
+    refuse_missing,
+    refuse_unsupported,
+)
 from outlive.core.requests.create import CreateResponse, Personality, parse_create
 from outlive.core.usage import NOTHING_USED
 from outlive.engine.admission import Submission
@@ -105,7 +112,8 @@ async def list_all(request: Request) -> Reply:
     for status in statuses:
         if status not in STATUSES:
             raise InvalidRequest(f"status must be one of {', '.join(STATUSES)}, not {status!r}.", param="status")
-    conversation = dict(query).get("conversation")
+    if (conversation := dict(query).get("conversation")) is not None:
+        check_conversation_id(conversation, "conversation")
     page = await request.engine.list_responses(
         request.owner, read_paging(query), statuses=statuses, conversation=conversation
     )
@@ -281,6 +289,7 @@ async def _find_model(request: Request, body: Json) -> Any:
     """Return the given model or, if that is null, the one that gave the answer which is continued."""
     model = body.get("model")
     if model is None and isinstance(parent := body.get("previous_response_id"), str):
+        check_response_id(parent, "previous_response_id")
         model = await request.engine.find_model_of(request.owner, parent)
     if model is None:
         refuse_missing("model")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Awaitable
 from functools import cache
 
 import msgspec
@@ -62,7 +63,7 @@ ROUTES = [
     Route("POST", "/v1/responses/{id}/cancel", responses.cancel, "cancelResponse", openapi.Response,
           "Cancel a running response, and answer with it as it ended."),
     Route("GET", "/v1/responses/{id}/input_items", responses.list_input_items, "listInputItems", openapi.ItemList,
-          "List a response's own input.", query=openapi.PageQuery),
+          "List a response's own input.", query=openapi.ItemsQuery),
     Route("POST", "/v1/conversations", conversations.create, "createConversation", openapi.Conversation,
           "Create a conversation.",
           body=openapi.CreateConversationBody, repeatable=True,
@@ -78,9 +79,9 @@ ROUTES = [
     Route("POST", "/v1/conversations/{id}/items", conversations.create_items, "createItems", openapi.ItemList,
           "Add items, and answer with those.", body=openapi.CreateItemsBody, repeatable=True),
     Route("GET", "/v1/conversations/{id}/items", conversations.list_items, "listItems", openapi.ItemList,
-          "List its items.", query=openapi.PageQuery),
+          "List its items.", query=openapi.ItemsQuery),
     Route("GET", "/v1/conversations/{id}/items/{item_id}", conversations.retrieve_item, "getItem", "Item",
-          "One item."),
+          "One item.", query=openapi.ItemQuery),
     Route("DELETE", "/v1/conversations/{id}/items/{item_id}", conversations.delete_item, "deleteItem",
           openapi.Conversation, "Delete an item, and answer with the conversation.", refuses=(400,)),
     Route("GET", "/v1/models", chat.list_models, "listModels", openapi.ModelList, "List the upstreams' models."),
@@ -97,7 +98,7 @@ ROUTES = [
 # fmt: on
 
 # Most requests are for a path without a parameter, and need no search.
-_EXACT = {(route.method, route.path): route.handler for route in ROUTES if "{" not in route.path}
+_EXACT = {(route.method, route.path): route for route in ROUTES if "{" not in route.path}
 # Probes come without a key, and from any name that a load balancer uses; the API's description is no secret.
 OPEN_PATHS = frozenset(route.path for route in ROUTES if route.open)
 
@@ -110,17 +111,23 @@ def _compile(path: str) -> re.Pattern[str]:
 _PATTERNS = [(_compile(route.path), route) for route in ROUTES]
 
 
+def _handle(route: Route, request: Request) -> Awaitable[Reply | None]:
+    if route.checks_query:
+        route.check_query(name for name, _ in request.query())
+    return route.handler(request)
+
+
 async def answer(request: Request) -> Reply | None:
     """Let the handler of a request's route answer it. Raises NotFound if there is none."""
     asked, path = request.scope["method"], request.scope["path"]
     method = "GET" if asked == "HEAD" else asked
-    if (handler := _EXACT.get((method, path))) is not None:
-        return await handler(request)
+    if (exact := _EXACT.get((method, path))) is not None:
+        return await _handle(exact, request)
     found = [(route, match) for pattern, route in _PATTERNS if (match := pattern.fullmatch(path)) is not None]
     for route, match in found:
         if route.method == method:
             request.params = match.groupdict()
-            return await route.handler(request)
+            return await _handle(route, request)
     if not found:
         raise NotFound(f"There is no {asked} {path} here.", code="unknown_url")
     # A path that is a route by its own words is not the id of something.

@@ -15,7 +15,7 @@ import msgspec
 from outlive.core.errors import InvalidRequest, NotFound, OutliveError, ShuttingDown, TooMany
 from outlive.core.events import Json, payloads
 from outlive.core.requests.body import decode_body
-from outlive.core.requests.checks import check_id, refuse, refuse_missing, refuse_type
+from outlive.core.requests.checks import check_response_id, refuse, refuse_missing, refuse_type
 from outlive.engine.admission import Submission
 from outlive.engine.delivery.reader import Cursor, StreamInterrupted
 from outlive.engine.engine import Engine
@@ -380,7 +380,7 @@ def _read_steer(body: Json) -> Json:
     for name in body:
         if name not in ("previous_response_id", "input"):
             refuse(f"'{name}' is not a field of 'response.steer'.", name, "unknown_parameter")
-    check_id(body["previous_response_id"], "previous_response_id")
+    check_response_id(body["previous_response_id"], "previous_response_id")
     if type(body["input"]) not in (str, list):
         refuse_type(body["input"], "input", "a string or an array of messages")
     return body

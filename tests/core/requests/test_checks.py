@@ -18,9 +18,10 @@ from outlive.core.requests.checks import (
     Limits,
     Text,
     WrongField,
+    check_conversation_id,
     check_depth,
     check_enum,
-    check_id,
+    check_response_id,
     check_value,
     drop_nulls,
     make_check,
@@ -211,9 +212,18 @@ def test_refusals_name_the_field_and_the_reason() -> None:
 
 
 def test_an_id_can_be_checked_alone() -> None:
-    assert check_id("resp_1", "id") == "resp_1"
+    assert check_response_id("resp_1", "id") == "resp_1"
     with pytest.raises(InvalidRequest, match="'id' is not an id"):
-        check_id("no id", "id")
+        check_response_id("resp no id", "id")
+
+
+def test_an_id_of_another_kind_is_refused_in_openais_words() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        check_conversation_id("wa_10", "conversation")
+    assert refused.value.message == "Invalid 'conversation': 'wa_10'. Expected an ID that begins with 'conv'."
+    assert (refused.value.param, refused.value.code) == ("conversation", "invalid_value")
+    with pytest.raises(InvalidRequest, match=r"^Invalid 'a': '{}'\. Expected an ID that begins with 'resp'\.$"):
+        check_response_id("{}", "a")
 
 
 def test_a_refused_value_is_not_repeated_at_length() -> None:

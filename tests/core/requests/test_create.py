@@ -201,6 +201,9 @@ def test_a_body_that_is_no_object_is_refused(body: Any):
         ("previous_response_id", "a/b", "previous_response_id", "invalid_value"),
         ("conversation", 1, "conversation", "invalid_type"),
         ("conversation", "", "conversation", "invalid_value"),
+        ("conversation", "wa_10", "conversation", "invalid_value"),
+        ("conversation", {"id": "resp_1"}, "conversation.id", "invalid_value"),
+        ("previous_response_id", "conv_1", "previous_response_id", "invalid_value"),
         ("conversation", {}, "conversation.id", "missing_required_parameter"),
         ("conversation", {"id": 1}, "conversation.id", "invalid_type"),
         ("include", "x", "include", "invalid_type"),
@@ -345,6 +348,7 @@ json_values = st.recursive(
 )
 texts = st.text(max_size=20)
 identifiers = st.from_regex(r"\A[A-Za-z0-9_-]{1,20}\Z")
+conversation_ids = identifiers.map("conv_{}".format)
 functions = st.fixed_dictionaries(
     {"type": st.just("function"), "name": identifiers},
     optional={
@@ -379,7 +383,7 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "stream": st.none() | st.booleans(),
     "store": st.sampled_from([None, True]),
     "background": st.none() | st.booleans(),
-    "conversation": st.none() | identifiers | st.fixed_dictionaries({"id": identifiers}),
+    "conversation": st.none() | conversation_ids | st.fixed_dictionaries({"id": conversation_ids}),
     "metadata": st.none() | st.dictionaries(texts, texts, max_size=3),
     "max_output_tokens": st.none() | st.integers(16, 10**6),
     "max_tool_calls": st.none() | st.integers(1, 100),

@@ -58,13 +58,21 @@ _SHOWN = 60  # characters of a refused value that its message repeats
 class WrongField(InvalidRequest):
     """A field that is refused. Its path grows from the inside out, so that none is written for a good field."""
 
+    sentence = "'{}' {}"  # of the path and the problem
+
     def __init__(self, problem: str, path: str = "", code: str | None = "invalid_value") -> None:
-        super().__init__(f"'{path}' {problem}", param=path, code=code)
+        super().__init__(self.sentence.format(path, problem), param=path, code=code)
         self.problem = problem
 
     def under(self, name: str) -> WrongField:
         """Return the same refusal, as the object or array called `name` sees it."""
-        return WrongField(self.problem, f"{name}{self.param}", self.code)
+        return type(self)(self.problem, f"{name}{self.param}", self.code)
+
+
+class WrongId(WrongField):
+    """An id that is refused, in OpenAI's words."""
+
+    sentence = "Invalid '{}': {}"
 
 
 def refuse(message: str, param: str | None, code: str = "invalid_value") -> NoReturn:
@@ -96,8 +104,12 @@ def check_value(check: Check, value: object, param: str, limits: Limits | None =
         raise wrong.under(param) from None
 
 
-def check_id(value: object, param: str) -> str:
-    return str(check_value(_check_id, value, param))
+def check_response_id(value: object, param: str) -> str:
+    return str(check_value(_check_response_id, value, param))
+
+
+def check_conversation_id(value: object, param: str) -> str:
+    return str(check_value(_check_conversation_id, value, param))
 
 
 def check_enum(value: object, path: str, values: Collection[str]) -> str:
@@ -146,9 +158,17 @@ def shorten(value: str) -> str:
 # -- describing
 
 Text = Annotated[str, Meta(extra={"check": check_text})]
-Id = Annotated[
-    str, Meta(pattern=ID_PATTERN, extra={"says": "is not an id: 1 to 128 letters, digits, '_' or '-' make one."})
-]
+_NOT_AN_ID = "is not an id: 1 to 128 letters, digits, '_' or '-' make one."
+Id = Annotated[str, Meta(pattern=ID_PATTERN, extra={"says": _NOT_AN_ID})]
+
+
+def id_of(prefix: str) -> Meta:
+    pattern = f"^{prefix}[A-Za-z0-9_-]{{0,{128 - len(prefix)}}}$"
+    return Meta(pattern=pattern, extra={"says": _NOT_AN_ID, "prefix": prefix})
+
+
+IdOfResponse = Annotated[str, id_of("resp")]
+IdOfConversation = Annotated[str, id_of("conv")]
 
 
 def note(text: str) -> Meta:
@@ -291,6 +311,7 @@ def _make_number(info: inspect.IntType | inspect.FloatType, extra: Json) -> Chec
 def _make_str(info: inspect.StrType, extra: Json) -> Check:
     least, most = info.min_length or 0, info.max_length
     matches = re.compile(info.pattern).fullmatch if info.pattern is not None else None
+    prefix: str | None = extra.get("prefix")
 
     def check(value: Any, limits: Limits) -> str:
         if type(value) is not str:
@@ -300,6 +321,8 @@ def _make_str(info: inspect.StrType, extra: Json) -> Check:
         if most is not None and len(value) > most:
             refuse_length(value, most, "characters", "string_above_max_length")
         if matches is not None and matches(value) is None:
+            if prefix is not None and not value.startswith(prefix):
+                raise WrongId(f"'{shorten(value)}'. Expected an ID that begins with '{prefix}'.")
             raise WrongField(extra["says"])
         return value
 
@@ -398,4 +421,5 @@ _MAKERS: dict[type, Callable[..., Check]] = {
     inspect.StructType: _make_struct,
     inspect.UnionType: _make_union,
 }
-_check_id = make_check(Id)
+_check_response_id = make_check(IdOfResponse)
+_check_conversation_id = make_check(IdOfConversation)

@@ -13,7 +13,8 @@ from outlive.core.ids import IdSource
 from outlive.core.requests.checks import (
     Check,
     Given,
-    Id,
+    IdOfConversation,
+    IdOfResponse,
     Limits,
     Text,
     WrongField,
@@ -58,7 +59,7 @@ Truncation = Literal["auto", "disabled"]
 class ConversationRef(Struct):
     """A conversation, by its id."""
 
-    id: Id
+    id: IdOfConversation
 
 
 class SimpleFormat(Struct):
@@ -150,7 +151,7 @@ class ContextFields(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Fields that add to the tokens of a context, kept as they are given."""
 
     instructions: Text | None = None
-    previous_response_id: Id | None = None
+    previous_response_id: IdOfResponse | None = None
     tools: Tools = []
     text: Annotated[Json, shaped(TextOptions)] = {}
     reasoning: Annotated[Json, shaped(ReasoningOptions)] | None = None
@@ -188,7 +189,7 @@ class CreateBody(CreateFields, frozen=True, kw_only=True):
     """A response to be made. Fields that do not stand here are passed on to the upstream."""
 
     input: Annotated[Input, note("Required, unless something came before.")] = None
-    conversation: Annotated[Id | ConversationRef | None, note("Not with `previous_response_id`.")] = None
+    conversation: Annotated[IdOfConversation | ConversationRef | None, note("Not with `previous_response_id`.")] = None
     context_management: list[ContextManagement] = []
     # These change no answer, and are not kept.
     access_programs: Any = None
@@ -215,7 +216,7 @@ class CountBody(ContextFields, frozen=True, kw_only=True):
 
     model: ModelName | None = None
     input: Input = None
-    conversation: Id | ConversationRef | None = None
+    conversation: IdOfConversation | ConversationRef | None = None
     personality: Personality | None = None
 
 
@@ -225,7 +226,7 @@ class CompactBody(Struct, kw_only=True):
     model: ModelName | None
     input: Input = None
     instructions: Text | None = None
-    previous_response_id: Id | None = None
+    previous_response_id: IdOfResponse | None = None
 
 
 def parse_create(body: object, ids: IdSource, limits: Limits) -> CreateResponse:
