@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from outlive.core.toolcalls import INTERRUPTED
+from outlive.engine.run.plans import OVER_LIMIT
 from tests.core.journals import assert_official_event
 from tests.crash.conftest import MakeServer
 from tests.support import grammar
@@ -171,6 +172,30 @@ def test_a_kill_repeats_only_idempotent_calls_that_were_running(
     check_conversation(client, conversation, [body])
     server.kill()
     check_file(server.database)
+
+
+def two_calls_at_once(body: Json) -> Script:
+    """Ask for two calls in one step, and answer once there are outputs."""
+    if any(message["role"] == "tool" for message in body["messages"]):
+        return say("Done.")
+    calls = [call(n, '{"city": "Paris"}', f"call_{n}", "look") for n in range(2)]
+    return [*calls, *ending("tool_calls")]
+
+
+@pytest.mark.parametrize("point", FAILPOINTS)
+def test_the_model_reads_of_an_ignored_call_after_a_kill(
+    point: str, upstream: FakeUpstream, make_server: MakeServer
+) -> None:
+    server = serve(make_server).start(OUTLIVE_KILL_AT=f"{point}:1")
+    model = upstream.model(two_calls_at_once)
+    seen = stream_until_killed(server.client, model, max_tool_calls=1)
+    assert server.wait_exit() == -9
+
+    server.start()
+    body = check_stream(server.client, event_of(seen[0])["response"]["id"], seen)
+    assert (body["status"], calls_in(body)) == ("completed", [("look", "completed")])
+    outputs = [each["content"] for each in upstream.bodies(model)[-1]["messages"] if each["role"] == "tool"]
+    assert [OVER_LIMIT in output for output in outputs] == [False, True]
 
 
 @pytest.mark.parametrize("tool", ["pay", "look"])

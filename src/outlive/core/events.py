@@ -124,6 +124,16 @@ def end_item(output_index: int, item: Json) -> Draft:
     return Draft(ITEM_DONE, {"output_index": output_index, "item": item})
 
 
+def move(draft: AnyDraft, by: int) -> AnyDraft:
+    """Return a draft about an item that stands `by` places earlier; one about no item stays as it is."""
+    if isinstance(draft, Delta):
+        channel, item_id = draft.channel, draft.channel.place["item_id"]
+        return Delta(Channel(channel.text, item_id, channel.output_index - by, channel.key[2]), draft.text)
+    if "output_index" not in draft.fields:
+        return draft
+    return Draft(draft.type, draft.fields | {"output_index": draft.fields["output_index"] - by})
+
+
 def number(drafts: Iterable[AnyDraft], after: int) -> list[bytes]:
     """Render drafts into frames, numbered from `after + 1` on."""
     return [draft.frame(n) for n, draft in enumerate(drafts, after + 1)]

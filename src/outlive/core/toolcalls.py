@@ -100,9 +100,14 @@ def begin(call: ToolCall) -> Draft:
 
 
 def finish(call: ToolCall, outcome: ToolOutcome) -> list[AnyDraft]:
+    item = make_ended(call, outcome)
+    return [Draft(f"response.mcp_call.{item['status']}", _place(call)), end_item(call.output_index, item)]
+
+
+def make_ended(call: ToolCall, outcome: ToolOutcome) -> Json:
+    """Make the item of a call with its outcome."""
     status = "completed" if outcome.error is None else "failed"
-    item = _item(call, call.arguments) | {"status": status, "output": outcome.output, "error": outcome.error}
-    return [Draft(f"response.mcp_call.{status}", _place(call)), end_item(call.output_index, item)]
+    return _item(call, call.arguments) | {"status": status, "output": outcome.output, "error": outcome.error}
 
 
 def close_unmade(call: ToolCall) -> Draft:

@@ -79,6 +79,8 @@ class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     steps: int = 0  # number of finished steps
     compaction: Json | None = None  # usage of the calls that compacted the context
     repeats: dict[str, int] = {}  # how often a tool call was repeated, by the call's item id
+    # Calls beyond `max_tool_calls`, which only the model sees: the output index before which each stands, and its item.
+    ignored: list[tuple[int, Json]] = []
 
 
 NO_CHECKPOINT = Checkpoint()

@@ -8,8 +8,9 @@ import pytest
 
 from outlive.core import toolcalls
 from outlive.core.errors import InvalidRequest
-from outlive.core.events import AnyDraft, Draft, Json
+from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json, add_item, number, read_frame
 from outlive.core.fold import Fold
+from outlive.core.grammar import FUNCTION_ARGUMENTS
 from outlive.core.requests.create import CreateResponse
 from outlive.core.toolcalls import INTERRUPTED, RequestedCall, ToolCall, ToolOutcome
 from outlive.engine.run.plans import MAX_REPEATS, OVER_LIMIT, CallTools, Finish, StepResult, ToolPlan
@@ -144,14 +145,32 @@ def test_calls_without_approval_are_scheduled_beside_one_that_needs_it() -> None
     assert (describe(following), following.asks_approval) == ([("clock", 1, "{}")], True)
 
 
-def test_calls_over_the_limit_fail_and_the_others_are_scheduled() -> None:
+def test_calls_over_the_limit_are_ignored_and_the_others_are_scheduled() -> None:
     step = StepResult([requested(1), requested(2, "Rome")], COMPLETED)
     fold = make_fold_with_calls(finished_call(0))
     following = make_plan(max_tool_calls=2).next(step, fold, NO_CHECKPOINT)
     assert isinstance(following, CallTools)
     assert describe(following) == [("weather", 1, '{"city":"Paris"}')]
-    (failed,) = items_done(following.drafts)
-    assert (failed["status"], failed["arguments"], error_of(failed)) == ("failed", '{"city":"Rome"}', OVER_LIMIT)
+    assert items_done(following.drafts) == []
+    ((index, ignored),) = following.ignored
+    assert (index, ignored["arguments"], error_of(ignored)) == (2, '{"city":"Rome"}', OVER_LIMIT)
+
+
+def test_what_follows_an_ignored_call_takes_its_place() -> None:
+    channel = Channel(FUNCTION_ARGUMENTS, "fc_1", 3)
+    item = {"id": "fc_1", "type": "function_call", "call_id": "call_1", "name": "shell", "arguments": ""}
+    shell: list[AnyDraft] = [
+        add_item(3, item),
+        Delta(channel, "{}"),
+        channel.end("{}", "shell"),
+        Draft("vendor.event", {}),
+    ]
+    step = StepResult([requested(0), requested(1), requested(2), *shell], COMPLETED)
+    following = make_plan(max_tool_calls=1).next(step, make_fold(), NO_CHECKPOINT)
+    assert isinstance(following, CallTools)
+    assert [index for index, _ in following.ignored] == [1, 1]
+    events = [read_frame(frame) for frame in number(following.drafts, -1)]
+    assert [event.get("output_index") for event in events] == [0, 0, 0, 1, 1, 1, None]
 
 
 def test_an_incomplete_step_finishes_without_its_calls() -> None:
@@ -182,7 +201,9 @@ def test_a_step_beyond_the_limits_finishes_without_its_calls(
     following = plan.next(StepResult([requested(made)], COMPLETED), fold, Checkpoint(steps=steps))
     assert isinstance(following, Finish)
     assert following.ending.status == "completed"
-    assert [item["status"] for item in items_done(following.drafts)] == ["incomplete"]
+    assert [item["status"] for item in items_done(following.drafts)] == (
+        ["incomplete"] if "max_steps" in limits else []
+    )
 
 
 def test_a_step_below_the_limits_makes_its_calls() -> None:

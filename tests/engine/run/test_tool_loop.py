@@ -260,18 +260,57 @@ def test_a_turn_with_calls_of_server_and_client_tools_can_be_continued() -> None
     run_virtually(body())
 
 
-def test_calls_beyond_max_tool_calls_fail_and_the_model_is_asked_for_an_answer() -> None:
+def test_calls_beyond_max_tool_calls_are_ignored_and_the_model_reads_why() -> None:
     async def body() -> None:
         tool = weather()
         harness = ToolHarness(
             StubToolbox(tool), [model_step(PARIS)], [model_step(ROME, PARIS)], ANSWER, max_tool_calls=2
         )
         final = await harness.run()
-        assert len(tool.invocations) == 2
-        assert [item.get("status") for item in final["output"]] == ["completed", "completed", "failed", "completed"]
-        assert error_of(final["output"][2]) == OVER_LIMIT
+        assert cities(tool) == ["Paris", "Rome"]
+        assert item_types(final) == ["mcp_call", "mcp_call", "message"]
         assert harness.backend.calls[-1].request.tool_choice == "none"
+        seen = outline(harness.backend.calls[-1].items)
+        assert seen[:6] == ["Hi", "weather", "18 in Paris", "weather", "18 in Rome", "weather"]
+        assert OVER_LIMIT in seen[6]
+
+    run_virtually(body())
+
+
+def test_a_call_of_the_clients_takes_the_place_of_an_ignored_one() -> None:
+    async def body() -> None:
+        tool = weather()
+        steps: list[Script] = [[model_step(PARIS)], [model_step(ROME, PARIS, ("shell", "{}"))]]
+        harness = ToolHarness(StubToolbox(tool), *steps, tools=BOTH_SIDES, max_tool_calls=2)
+        final = await harness.run()
+        assert cities(tool) == ["Paris", "Rome"]
+        assert item_types(final) == ["mcp_call", "mcp_call", "function_call"]
+
+    run_virtually(body())
+
+
+def test_an_ignored_call_is_still_seen_after_a_crash() -> None:
+    async def body() -> None:
+        tool = weather(idempotent=True)
+        harness = ToolHarness(StubToolbox(tool), [model_step(PARIS, ROME)], ANSWER, ANSWER, max_tool_calls=1)
+        await harness.run()
+        harness.cut(harness.positions("response.mcp_call.in_progress")[0])
+        final = await harness.run()
+        assert cities(tool) == ["Paris", "Paris"]
+        assert item_types(final) == ["mcp_call", "message"]
         assert OVER_LIMIT in outline(harness.backend.calls[-1].items)[-1]
+
+    run_virtually(body())
+
+
+def test_an_ignored_call_of_a_step_that_is_taken_again_is_forgotten() -> None:
+    async def body() -> None:
+        again: list[Script] = [[model_step(ROME, text="Let me see.")], ANSWER]
+        harness = ToolHarness(StubToolbox(weather()), [model_step(PARIS, ROME)], ANSWER, *again, max_tool_calls=1)
+        await harness.run()
+        harness.cut(harness.positions("response.output_item.added")[0] - 1)
+        await harness.run()
+        assert outline(harness.backend.calls[-1].items) == ["Hi", "Let me see.", "weather", "18 in Rome"]
 
     run_virtually(body())
 

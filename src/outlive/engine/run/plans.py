@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from outlive.core import toolcalls
-from outlive.core.events import AnyDraft, Json
+from outlive.core.events import AnyDraft, Json, move
 from outlive.core.fold import Fold
 from outlive.core.ids import IdSource
 from outlive.core.recovery import OpenText
@@ -53,6 +53,7 @@ class CallTools(msgspec.Struct, frozen=True):
     calls: list[ScheduledCall]
     ending: Ending  # of the step, with the usage of all steps so far
     asks_approval: bool = False  # a person must be asked before the run can go on
+    ignored: list[tuple[int, Json]] = []  # calls beyond `max_tool_calls`, as in the checkpoint
 
 
 class ToolPlan:
@@ -137,24 +138,25 @@ class ToolPlan:
     ) -> CallTools:
         drafts: list[AnyDraft] = []
         scheduled: list[ScheduledCall] = []
+        ignored: list[tuple[int, Json]] = []
         asks = False
         for draft in step:
             if not isinstance(draft, RequestedCall):
-                drafts.append(draft)
+                drafts.append(move(draft, len(ignored)) if ignored else draft)
                 continue
-            tool = self._tools[draft.name]
-            call = self._new_call(draft.output_index, tool.spec.label, tool.spec.name, draft.arguments)
-            if not draft.whole or ending.status == "incomplete" or spent:
+            tool, index = self._tools[draft.name], draft.output_index - len(ignored)
+            call = self._new_call(index, tool.spec.label, tool.spec.name, draft.arguments)
+            if left is not None and len(scheduled) >= left:
+                ignored.append((index, toolcalls.make_ended(call, toolcalls.fail(OVER_LIMIT))))
+            elif not draft.whole or ending.status == "incomplete" or spent:
                 drafts += [*toolcalls.announce(call), toolcalls.close_unmade(call)]
             elif tool.needs_approval:
                 drafts += toolcalls.ask_approval(call, self._ids.new("mcpr"))
                 asks = True
-            elif left is not None and len(scheduled) >= left:
-                drafts += [*toolcalls.announce(call), *toolcalls.finish(call, toolcalls.fail(OVER_LIMIT))]
             else:
                 drafts += toolcalls.announce(call)
                 scheduled.append((call, tool))
-        return CallTools(drafts, scheduled, ending, asks)
+        return CallTools(drafts, scheduled, ending, asks, ignored)
 
     # -- limits
 

@@ -71,6 +71,7 @@ class ToolLoop:
         self._tools = tools
         self._model = model
         self._past: list[Json] = []
+        self._ignored: list[tuple[int, Json]] = []  # as in the checkpoint
         self._session: ToolSession
         self._plan: ToolPlan
         self._runner = ToolRunner(log, tools.max_output)
@@ -78,6 +79,9 @@ class ToolLoop:
     async def open(self) -> None:
         """Open the tools. Raises UpstreamFault if they cannot be opened."""
         await self._log.flush()
+        # A call of a step whose end was not journaled stands beyond the output: that step is taken again.
+        shown = len(self._log.fold.output)
+        self._ignored = [each for each in self._log.checkpoint.ignored if each[0] <= shown]
         claim = self._log.claim
         self._past = await self._context.history()
         session_request = SessionRequest(
@@ -115,8 +119,15 @@ class ToolLoop:
         request = self._plan.offer(output, log.fold, log.checkpoint)
         specs = {alias: tool.spec for alias, tool in self._session.tools.items()}
         names = {(spec.label, spec.name): alias for alias, spec in specs.items() if alias != spec.name}
-        items = await self._context.assemble(output, names)
+        items = await self._context.assemble(self._add_ignored(output), names)
         return ModelCall(self._model, request, items, text, len(output))
+
+    def _add_ignored(self, output: list[Json]) -> list[Json]:
+        """Return the output as the model sees it: with the calls that no item shows, each with the reason."""
+        seen = list(output)
+        for index, item in reversed(self._ignored):
+            seen.insert(index, item)
+        return seen
 
     def buffer(self, translator: Translator) -> BufferingTranslator:
         """Wrap the translator of the next step."""
@@ -128,7 +139,9 @@ class ToolLoop:
         following = self._plan.next(step, log.fold, log.checkpoint)
         if isinstance(following, Finish):
             return following
-        await log.save_checkpoint(usage=following.ending.usage, steps=log.checkpoint.steps + 1)
+        self._ignored += following.ignored
+        done = log.checkpoint.steps + 1
+        await log.save_checkpoint(usage=following.ending.usage, steps=done, ignored=self._ignored)
         failpoints.hit("before-call-journaled")
         await self._make(following)
         return self._plan.after_calls(following, log.fold)
