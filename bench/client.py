@@ -23,7 +23,7 @@ now = time.perf_counter
 
 
 class Reading:
-    """What to look for in a stream: a token, the thing whose first coming is timed, and the end."""
+    """Marks of a stream: a token, the first thing to be timed, and the end."""
 
     def __init__(self, token: bytes, first: bytes, end: bytes) -> None:
         self.token, self.first, self.end = token, first, end
@@ -51,7 +51,7 @@ class Answer:
 
 
 class Tally:
-    """What all clients of a load counted while the window was open."""
+    """Counts of all clients of a load while the window was open."""
 
     def __init__(self) -> None:
         self.open = False

@@ -1,4 +1,4 @@
-"""What is shown of a measurement: one figure, what it must hold and what it aims at, in a terminal and as markdown."""
+"""Figures of a measurement with their bounds and aims, printed in a terminal and as markdown."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Figure:
             return ""
         if math.isnan(self.value):
             return "no value"
-        # Judged as written, so that nobody reads "1.10x" beside an aim of 1.1x that it missed.
+        # Judged as written, so that no page shows "1.10x" beside an aim of 1.1x that it missed.
         digits = {"x": 2, "ms": 2, "%": 1}.get(self.unit, 0)
         value, sign = round(self.value, digits), -1 if self.at_least else 1
         if self.aim is not None and sign * value <= sign * self.aim:

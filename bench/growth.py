@@ -25,7 +25,7 @@ async def events(sitting: Sitting) -> list[Figure]:
     """A few very long streams in step, so that all of them are at about the same event at any time."""
     late = 4000 if sitting.quick else 20_000
     costs = []
-    for run in range(2 * sitting.runs):  # twice as many as elsewhere: a few per cent are to be told apart
+    for run in range(2 * sitting.runs):  # twice as many as elsewhere: differences of a few per cent must show
         sitting.say(f"{STREAMS} streams of {late:,} events: run {run + 1}")
         costs.append(await _cost_along(sitting.outlive, (EARLY, late)))
         await settle(sitting.outlive)
@@ -80,7 +80,7 @@ async def _admission(
     start: Callable[[Client], Awaitable[dict[str, Any]]],
     follow: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]],
 ) -> list[Figure]:
-    """How long it takes until a turn is accepted: a background create answers then, before any model is asked."""
+    """Time the acceptance of a turn: a background create answers then, before any model is asked."""
     client = Client(sitting.outlive.base, "fake-n1-d0", Tally())
     early, late, times = 10, 200 if sitting.quick else 1000, 20
     took: dict[int, list[float]] = {early: [], late: []}
@@ -115,7 +115,7 @@ async def _ended(client: Client, response_id: str) -> None:
 
 
 def _ranges(database: Path | None, response_id: str) -> float:
-    """How many segments hold the history of a response, if each is found by an index and none by a scan."""
+    """Count the segments that hold the history of a response; each must be found by an index, none by a scan."""
     ancestors = """WITH RECURSIVE line(key, parent) AS (
         SELECT t.key, t.parent FROM threads t JOIN responses r ON r.thread = t.key WHERE r.id = ?
         UNION ALL SELECT t.key, t.parent FROM threads t JOIN line ON t.key = line.parent)

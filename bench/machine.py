@@ -1,4 +1,4 @@
-"""What the machine says: CPU and memory of a process and its children, the disk's fsync time, cores, versions."""
+"""Readings of the machine: CPU and memory of a process and its children, the disk's fsync time, cores, versions."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def memory_kb(processes: Iterable[int]) -> int:
 
 
 def busy_seconds() -> float:
-    """What all cores together have worked since the machine started."""
+    """Return the CPU seconds of all cores since the machine started."""
     values = [int(field) for field in _read(_PROC / "stat").split("\n", 1)[0].split()[1:9]]
     return (sum(values) - values[3] - values[4]) / _TICK
 
@@ -154,7 +154,7 @@ def file_system(directory: Path) -> str:
 
 
 def describe() -> dict[str, str]:
-    """What a reader must know to compare numbers: processor, kernel, versions."""
+    """Describe the machine for a reader who compares numbers: processor, kernel, versions."""
     model = re.search(r"^model name\s*:\s*(.+)$", _read(_PROC / "cpuinfo"), re.MULTILINE)
     facts = {
         "processor": f"{model[1] if model else platform.machine()}, {len(os.sched_getaffinity(0))} cores",

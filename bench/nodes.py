@@ -85,7 +85,7 @@ def _both(windows: Windows, pick: Pick) -> dict[str, str]:
 
 
 async def one_node(sitting: Sitting) -> list[Figure]:
-    """What a core carries: the events that it can serve in a second, by the CPU that they cost, at the same latency."""
+    """Events per second that one core can serve, by the CPU that they cost, at the same latency."""
     load = "one node, 200 streams x 50/s"
     plan = Plan(mode="stream", model="fake-n300-d20-t1", clients=200, seconds=6)
     async with crew_of(sitting, sitting.upstream.cores) as crew:

@@ -32,7 +32,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 def check(server: servers.Server, tokens: int = 100) -> None:
-    """Read one stream in full: whoever leaves something out is fast."""
+    """Read one stream in full: a server that leaves something out would look fast."""
     body = {"model": f"{server.prefix}fake-n{tokens}-d0", "input": PROMPT, "stream": True}
     headers = {"content-type": "application/json", "authorization": "Bearer sk-bench"}
     request = urllib.request.Request(f"{server.base}/responses", msgspec.json.encode(body), headers)
@@ -161,7 +161,7 @@ def prepare(directory: Path, peers: list[str]) -> Sitting:
 
 @contextmanager
 def running(sitting: Sitting) -> Iterator[None]:
-    """All servers up and found to tell the truth, and this process where the load belongs."""
+    """Start all servers, check that each streams the whole text, and pin this process to the core of the load."""
     every = [sitting.upstream, *sitting.all]
     try:
         for server in every:

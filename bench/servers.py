@@ -39,7 +39,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}/v1"
 
     def start(self, patience: float = 60) -> None:
-        """Start and wait until the port is open; without a command, somebody has started it already."""
+        """Start and wait until the port is open; without a command, it was started before."""
         if self.command:
             with machine.pinned(self.cores), self.log.open("ab") as log:
                 self._process = subprocess.Popen(

@@ -12,7 +12,7 @@ from figures import write
 from load import Plan, Window, measure
 from servers import Server
 
-BUSY = 0.3  # cores at work for somebody else
+BUSY = 0.3  # cores that other programs keep busy
 
 Pick = Callable[[Window], float]
 Windows = dict[str, list[Window]]  # by server

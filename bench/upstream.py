@@ -27,7 +27,7 @@ import uvloop
 
 CREATED = 1_700_000_000
 LISTED = ("fake-n1-d0", "fake-n100-d0", "fake-n100-d20-t1", "fake-n300-d20-t1", "fake-n60-d100-t1")
-# Microseconds of CLOCK_MONOTONIC, so that a client on the same machine can tell an event's whole way in time.
+# Microseconds of CLOCK_MONOTONIC, so that a client on the same machine can measure the time of an event's whole way.
 STAMP = "@%015d@"
 
 _encode = msgspec.json.encode
@@ -38,7 +38,7 @@ def token(index: int, size: int = 5) -> str:
 
 
 def text_of(count: int, size: int = 5) -> str:
-    """What a client must have read in the end, unless the tokens are stamps."""
+    """Return the text that a client must have read in the end, unless the tokens are stamps."""
     return "".join(token(i, size) for i in range(count))
 
 
@@ -174,7 +174,7 @@ _decode = msgspec.json.Decoder(Ask).decode
 
 
 class Connection(asyncio.Protocol):
-    """One client. Requests are answered one at a time; nobody here pipelines."""
+    """One client. Requests are answered one at a time; no load here pipelines."""
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace

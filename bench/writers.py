@@ -85,7 +85,7 @@ async def work(url: str, start: float, runs: int) -> None:
     await writer.ledger.finish()
     await writer.database.close()
     if not writer.heard:
-        raise SystemExit("nobody heard the bell")
+        raise SystemExit("no process received the notification")
 
 
 async def compare(url: str, runs: int) -> tuple[float, float]:
@@ -95,10 +95,10 @@ async def compare(url: str, runs: int) -> tuple[float, float]:
     starts = [time.time() + 6 + n * PACE / WRITERS for n in range(WRITERS)]
     commands = [[sys.executable, __file__, url, str(start), str(runs)] for start in starts]
     processes = [await asyncio.create_subprocess_exec(*each, stdout=subprocess.PIPE) for each in commands]
-    told = await asyncio.gather(*(process.communicate() for process in processes))
+    outputs = await asyncio.gather(*(process.communicate() for process in processes))
     if any(process.returncode for process in processes):
         raise RuntimeError("a writer failed")
-    phases = [[json.loads(line) for line in out.splitlines()] for out, _ in told]
+    phases = [[json.loads(line) for line in out.splitlines()] for out, _ in outputs]
     middles = [
         statistics.median(seconds for writer in phases for seconds in writer[phase]) * 1e3 for phase in range(2 * runs)
     ]

@@ -14,11 +14,13 @@ from outlive.engine.delivery.live import TRANSITIONS
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "outlive"
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
-PATHS = ("Create", "Resume", "Cancel, from any node", "A tool step", "Recovery")
+PATHS = ("Create", "Resume", "Cancel, from any node", "A tool step", "Recovery", "Retention")
 
 REFERENCES = sorted(
     set(re.findall(r"`((?:[a-z_]+/)+[a-z_]+)\.([A-Za-z_][\w.]*)`", PAGE)) - {("tests/test_layout", "py")}
 )
+# Folders and modules that the page names without anything in them, such as `engine/run/` or `http/errors`.
+PLACES = sorted(set(re.findall(r"`((?:[a-z_]+/)+[a-z_]*)`", PAGE)) - {"src/outlive", "tests/conformance"})
 
 
 @cache
@@ -43,6 +45,15 @@ def find(module: str, name: str) -> ast.AST | None:
 def test_every_reference_is_defined_where_the_page_says(module: str, name: str) -> None:
     assert (SOURCE / f"{module}.py").exists(), module
     assert find(module, name) is not None, f"{module} defines no {name}"
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_folder_and_module_is_where_the_page_says(place: str) -> None:
+    candidates = [SOURCE / place.rstrip("/"), *(folder / place.rstrip("/") for folder in SOURCE.iterdir())]
+    if place.endswith("/"):
+        assert any(path.is_dir() for path in candidates), place
+    else:
+        assert any(path.with_suffix(".py").exists() for path in candidates), place
 
 
 def test_every_path_is_a_list_of_hops_with_references() -> None:

@@ -1,4 +1,4 @@
-"""What is always true of this server. ARCHITECTURE.md prints each of these sentences beside the name of its test."""
+"""Tests of the statements that always hold of this server. ARCHITECTURE.md prints each of these sentences beside the name of its test."""
 
 from __future__ import annotations
 

@@ -35,6 +35,7 @@ PURE_FILES = (
     "dialects/responses/*.py",
     "dialects/anthropic/*.py",
     "served_agents/translator.py",
+    "engine/run/plans.py",
 )
 IMPURE_FILES = {"dialects/build.py"}
 # What waits, looks at a clock, draws lots, or touches the outside world.

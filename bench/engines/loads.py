@@ -45,7 +45,7 @@ class Load:
 
 
 def report(name: str, runs: Load, started: list[float], streams: Load) -> None:
-    """One line for whoever compares."""
+    """Return the figures as one line of text."""
     events = STREAMS * EVENTS
     print(
         json.dumps(

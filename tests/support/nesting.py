@@ -39,10 +39,10 @@ def _check_headers(events: Sequence[Json]) -> None:
 
 def _check_logprobs(events: Sequence[Json]) -> None:
     """Log probabilities add up too."""
-    told: dict[tuple[int, int], list[Any]] = {}
+    reported: dict[tuple[int, int], list[Any]] = {}
     for event in events:
         if event["type"].startswith("response.output_text.") and "logprobs" in event:
-            entries = told.setdefault((event["output_index"], event["content_index"]), [])
+            entries = reported.setdefault((event["output_index"], event["content_index"]), [])
             if event["type"] == "response.output_text.delta":
                 entries += [entry["token"] for entry in event["logprobs"]]
             else:

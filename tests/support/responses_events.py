@@ -8,8 +8,8 @@ from typing import Any
 
 Json = dict[str, Any]
 # The events of an item at an output index, and the item as the finished response has it.
-Telling = tuple[list[Json], Json]
-Item = Callable[[int], Telling]
+ItemEvents = tuple[list[Json], Json]
+Item = Callable[[int], ItemEvents]
 
 RUN = "resp_upstream1"
 USAGE = {
@@ -36,8 +36,8 @@ def answer(*items: Item, status: str = "completed", **fields: Any) -> list[Json]
     ]
     output: list[Json] = []
     for index, item in enumerate(items):
-        told, whole = item(index)
-        events += told
+        item_events, whole = item(index)
+        events += item_events
         output.append(whole)
     final = response(status, output, **{"usage": USAGE, **fields})
     return number([*events, {"type": f"response.{status}", "response": final}])
@@ -58,14 +58,14 @@ def frames(events: Iterable[Json]) -> list[bytes]:
 # -- items
 
 
-def wrapped(index: int, begun: Json, inner: list[Json], whole: Json) -> Telling:
+def wrapped(index: int, begun: Json, inner: list[Json], whole: Json) -> ItemEvents:
     added = {"type": "response.output_item.added", "output_index": index, "item": begun}
     done = {"type": "response.output_item.done", "output_index": index, "item": whole}
     return [added, *inner, done], whole
 
 
 def message(*pieces: str, id: str = "msg_up1", annotations: list[Json] | None = None, **fields: Any) -> Item:
-    def tell(index: int) -> Telling:
+    def make(index: int) -> ItemEvents:
         text = "".join(pieces)
         at: Json = {"item_id": id, "output_index": index, "content_index": 0}
         part: Json = {"type": "output_text", "annotations": [], "logprobs": [], "text": ""}
@@ -85,13 +85,13 @@ def message(*pieces: str, id: str = "msg_up1", annotations: list[Json] | None = 
         begun = {**head, "status": "in_progress", "content": []}
         return wrapped(index, begun, inner, {**head, "status": "completed", "content": [whole_part]})
 
-    return tell
+    return make
 
 
 def reasoning(*summaries: str, id: str = "rs_up1", encrypted: str | None = "sealed-up") -> Item:
     """Reasoning as OpenAI has it: summaries, and the rest encrypted."""
 
-    def tell(index: int) -> Telling:
+    def make(index: int) -> ItemEvents:
         inner: list[Json] = []
         parts = [{"type": "summary_text", "text": text} for text in summaries]
         for n, part in enumerate(parts):
@@ -107,13 +107,13 @@ def reasoning(*summaries: str, id: str = "rs_up1", encrypted: str | None = "seal
         begun = {**head, "encrypted_content": "half-sealed", "summary": []}
         return wrapped(index, begun, inner, {**head, "encrypted_content": encrypted, "summary": parts})
 
-    return tell
+    return make
 
 
 def plain_reasoning(*pieces: str, id: str = "rs_up1") -> Item:
     """Reasoning as vLLM has it: in plain text, with events of its own making around it."""
 
-    def tell(index: int) -> Telling:
+    def make(index: int) -> ItemEvents:
         text = "".join(pieces)
         at: Json = {"item_id": id, "output_index": index, "content_index": 0}
         head: Json = {"id": id, "type": "reasoning", "summary": []}
@@ -127,11 +127,11 @@ def plain_reasoning(*pieces: str, id: str = "rs_up1") -> Item:
         begun = {**head, "status": "in_progress"}
         return wrapped(index, begun, inner, {**head, "content": [part], "status": "completed"})
 
-    return tell
+    return make
 
 
 def call(*pieces: str, name: str = "weather", id: str = "fc_up1", call_id: str = "call_up1", **fields: Any) -> Item:
-    def tell(index: int) -> Telling:
+    def make(index: int) -> ItemEvents:
         at: Json = {"item_id": id, "output_index": index}
         head: Json = {"id": id, "type": "function_call", "call_id": call_id, "name": name, **fields}
         inner = [{"type": "response.function_call_arguments.delta", **at, "delta": piece} for piece in pieces]
@@ -139,11 +139,11 @@ def call(*pieces: str, name: str = "weather", id: str = "fc_up1", call_id: str =
         begun = {**head, "status": "in_progress", "arguments": ""}
         return wrapped(index, begun, inner, {**head, "status": "completed", "arguments": "".join(pieces)})
 
-    return tell
+    return make
 
 
 def custom_call(*pieces: str, name: str = "shell", id: str = "ctc_up1", call_id: str = "call_up2") -> Item:
-    def tell(index: int) -> Telling:
+    def make(index: int) -> ItemEvents:
         at: Json = {"item_id": id, "output_index": index}
         head: Json = {"id": id, "type": "custom_tool_call", "call_id": call_id, "name": name}
         inner = [{"type": "response.custom_tool_call_input.delta", **at, "delta": piece} for piece in pieces]
@@ -151,18 +151,18 @@ def custom_call(*pieces: str, name: str = "shell", id: str = "ctc_up1", call_id:
         begun = {**head, "status": "in_progress", "input": ""}
         return wrapped(index, begun, inner, {**head, "status": "completed", "input": "".join(pieces)})
 
-    return tell
+    return make
 
 
 def hosted(begun: Json, whole: Json, *events: str | Json) -> Item:
     """An item of a tool that the server runs itself; events by name, or with fields of their own."""
 
-    def tell(index: int) -> Telling:
+    def make(index: int) -> ItemEvents:
         at: Json = {"item_id": whole["id"], "output_index": index}
         inner = [{"type": event, **at} if isinstance(event, str) else {**at, **event} for event in events]
         return wrapped(index, begun, inner, whole)
 
-    return tell
+    return make
 
 
 WEB_SEARCH = hosted(

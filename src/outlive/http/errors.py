@@ -34,18 +34,21 @@ def describe(error: OutliveError) -> tuple[int, Json, dict[str, str]]:
     param, code = error.param, error.code
     if isinstance(error, UpstreamFault):
         status, type_, param, code = describe_fault(error)
-    headers: dict[str, str] = {}
-    retry_after = getattr(error, "retry_after", None)
-    if retry_after is not None:
-        headers["retry-after"] = str(max(1, round(retry_after)))
+    headers = retry_after(getattr(error, "retry_after", None))
     if error.should_retry is not None:
         headers["x-should-retry"] = str(error.should_retry).lower()
     return status, envelope(error.message, type_, param, code), headers
 
 
+<<<<<<< HEAD
 def error_reply(error: OutliveError) -> Reply:
     status, body, headers = describe(error)
     return json_reply(body, headers, status)
+=======
+def retry_after(seconds: float | None) -> dict[str, str]:
+    """Return the header that says when to try again, in whole seconds."""
+    return {} if seconds is None else {"retry-after": str(max(1, round(seconds)))}
+>>>>>>> 7fa94de (Answer in ARCHITECTURE.md what a newcomer did not find at once, and write Retry-After in one place)
 
 
 def envelope(message: str, type_: str, param: str | None = None, code: str | None = None) -> Json:

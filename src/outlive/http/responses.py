@@ -23,7 +23,11 @@ from outlive.core.usage import NOTHING_USED
 from outlive.engine.admission import Submission
 from outlive.engine.delivery.reader import Cursor, StreamInterrupted
 from outlive.engine.engine import Created, View
+<<<<<<< HEAD
 from outlive.http.errors import STATUS_OF_CODE, describe_fault, envelope, type_of_status
+=======
+from outlive.http.errors import STATUS_OF_CODE, describe_fault, encode, envelope, retry_after, type_of_status
+>>>>>>> 7fa94de (Answer in ARCHITECTURE.md what a newcomer did not find at once, and write Retry-After in one place)
 from outlive.http.request import (
     Reply,
     Request,
@@ -195,8 +199,7 @@ def _conclude(response_id: str, final: bytes, cause: UpstreamFault | None) -> Re
         type_ = type_of_status(status)
     else:
         status, type_, param, code = describe_fault(cause)
-        if cause.retry_after is not None:
-            headers["retry-after"] = str(max(1, round(cause.retry_after)))
+        headers |= retry_after(cause.retry_after)
     message = f"{error.get('message') or 'The response failed.'} (response {response_id})"
     return json_reply(envelope(message, type_, param, code), headers, status)
 
