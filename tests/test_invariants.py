@@ -1,4 +1,4 @@
-"""Tests of the statements that always hold of this server. ARCHITECTURE.md prints each of these sentences beside the name of its test."""
+"""Tests of the statements in ARCHITECTURE.md that always hold, each under the name that the page gives."""
 
 from __future__ import annotations
 
