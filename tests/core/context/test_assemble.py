@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, assemble, find_stray_output
+from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, assemble, find_stray_output, finish_calls
 from outlive.core.events import Json
 
 
@@ -35,9 +35,23 @@ def test_an_output_in_the_input_answers_a_call_in_history() -> None:
     assert assemble([user("a"), call("1")], [output("1")]) == [user("a"), call("1"), output("1")]
 
 
-def test_an_unfinished_call_is_left_out_with_its_output() -> None:
+def test_an_unfinished_call_without_an_output_is_left_out() -> None:
     for status in ("in_progress", "incomplete"):
-        assert assemble([user("a"), call("1", status)], [output("1"), user("b")]) == [user("a"), user("b")]
+        assert assemble([user("a"), call("1", status)], [user("b")]) == [user("a"), user("b")]
+
+
+def test_a_call_with_an_output_is_sent_as_completed_whatever_its_status() -> None:
+    for kind in ("function_call", "custom_tool_call", "computer_call", "shell_call", "apply_patch_call"):
+        answer = output("1", type_=f"{kind}_output")
+        for status in ("in_progress", "incomplete"):
+            begun, whole = call("1", status, kind), call("1", "completed", kind)
+            assert assemble([], [user("a"), begun, answer]) == [user("a"), whole, answer]
+            assert assemble([user("a"), begun], [answer]) == [user("a"), whole, answer]
+
+
+def test_the_callers_own_calls_are_finished_and_get_a_placeholder() -> None:
+    for status in ("in_progress", "incomplete"):
+        assert assemble([], finish_calls([user("a"), call("1", status)])) == [user("a"), call("1"), placeholder("1")]
 
 
 def test_an_unanswered_call_gets_a_placeholder() -> None:
@@ -70,8 +84,9 @@ def test_model_text_between_parallel_calls_stays_between_them() -> None:
     assert assemble(turn, [output("2")]) == [call("1"), placeholder("1"), thought, word, call("2"), output("2")]
     apart = [call("1"), output("1"), thought, call("2"), output("2")]
     assert assemble(apart, []) == apart
-    late = assemble([call("1"), user("wait"), thought], [output("1")])
-    assert late == [call("1"), output("1"), user("wait"), thought]
+    searched = [call("1"), {"type": "web_search_call", "id": "ws_1"}, word]
+    assert assemble(searched, [output("1")])[-1] == output("1")
+    assert len(assemble(searched, [output("1")])) == 4
 
 
 def test_messages_between_a_call_and_its_output_stand_before_the_turn_of_the_call() -> None:
@@ -90,8 +105,40 @@ def test_messages_between_a_call_and_its_output_stand_before_the_turn_of_the_cal
 def test_messages_behind_a_call_stay_there_when_its_output_came_first_or_much_later() -> None:
     assert assemble([call("1")], [output("1"), user("b")]) == [call("1"), output("1"), user("b")]
     answered = {"type": "message", "role": "assistant", "content": "fine"}
-    late = assemble([call("1"), user("never mind"), answered], [output("1")])
-    assert late == [call("1"), output("1"), user("never mind"), answered]
+    behind = assemble([call("1"), output("1"), user("never mind"), answered], [])
+    assert behind == [call("1"), output("1"), user("never mind"), answered]
+
+
+def test_an_output_after_a_later_turn_stands_last_behind_a_copy_of_its_call() -> None:
+    """Async tools, partly answered parallel calls and slow approvals: the model is to answer the new output."""
+    meanwhile = [user("meanwhile"), {"type": "message", "role": "assistant", "content": "I wait."}]
+    copy = {name: value for name, value in call("1").items() if name != "id"}
+    begun = [user("q"), call("1", item_id="fc_1")]
+    late = assemble([*begun, *meanwhile], [output("1")])
+    assert late == [*begun, placeholder("1"), *meanwhile, copy, output("1")]
+    answered = {"type": "message", "role": "assistant", "content": "Here."}
+    assert assemble([*begun, *meanwhile, output("1"), answered], [user("r")]) == [*late, answered, user("r")]
+    waited = assemble([*begun, *meanwhile], [user("now?"), output("1")])
+    assert waited == [*begun, placeholder("1"), *meanwhile, user("now?"), copy, output("1")]
+
+
+def test_an_output_of_one_of_two_parallel_calls_may_come_a_turn_later() -> None:
+    word = {"type": "message", "role": "assistant", "content": "One is there."}
+    copy = {name: value for name, value in call("2").items() if name != "id"}
+    first = [call("1"), call("2"), output("1")]
+    late = assemble([*first, word], [output("2")])
+    assert late == [call("1"), call("2"), output("1"), placeholder("2"), word, copy, output("2")]
+    screen = {**call("2", type_="odd_call"), "id": "x"}
+    shot = {"type": "odd_call_output", "call_id": "2"}
+    moved = {name: value for name, value in screen.items() if name != "id"}
+    assert assemble([call("1"), screen, output("1"), word], [shot]) == [call("1"), output("1"), word, moved, shot]
+
+
+def test_late_outputs_of_several_calls_stand_behind_all_their_calls() -> None:
+    word = {"type": "message", "role": "assistant", "content": "Later, then."}
+    late = assemble([call("1"), call("2"), user("wait"), word, call("3")], [output("1"), output("3"), output("2")])
+    assert [item.get("call_id") for item in late[-6:]] == ["3", "1", "2", "3", "1", "2"]
+    assert [item["type"] for item in late[-6:]] == ["function_call"] * 3 + ["function_call_output"] * 3
 
 
 def test_calls_one_after_the_other_stay_apart() -> None:
@@ -114,8 +161,15 @@ def test_other_kinds_of_calls_pair_by_their_call_id() -> None:
     assert assemble([screen], [shot]) == [screen, shot]
 
 
-def test_a_call_that_no_text_can_answer_is_left_out_when_unanswered() -> None:
-    assert assemble([call("1", type_="computer_call")], [user("a")]) == [user("a")]
+def test_every_known_call_gets_a_placeholder_of_its_own_form() -> None:
+    for kind in ("computer_call", "shell_call", "local_shell_call", "apply_patch_call"):
+        context = assemble([call("1", type_=kind)], [user("a")])
+        assert [item["type"] for item in context] == [kind, f"{kind}_output", "message"]
+        assert context[1]["call_id"] == "1"
+
+
+def test_a_call_of_an_unknown_kind_is_left_out_when_unanswered() -> None:
+    assert assemble([call("1", type_="odd_call")], [user("a")]) == [user("a")]
 
 
 def test_an_item_given_again_is_there_once() -> None:

@@ -2,8 +2,11 @@
 
 An abort may leave calls without outputs and outputs without calls; models' servers answer such a context with an error,
 and would do so for ever. So (D6b): a call that never became whole is left out, a whole call without an output gets a
-placeholder, an output without its call is left out, and every output stands right behind the calls it answers.
-Messages between a call and its output are moved before the turn of that call: the model is to go on from the output.
+placeholder, an output without its call is left out, and every output stands right behind the calls it answers. A call
+that has an output is whole, whatever its status says (D25).
+
+The model is to go on from the newest output. So messages between a call and its output are moved before the turn of
+that call; and a call whose output comes after later turns of the model is repeated there, right before its output.
 """
 
 from __future__ import annotations
@@ -20,8 +23,25 @@ UNFINISHED = frozenset({"in_progress", "incomplete"})
 
 CALLERS = frozenset({"user", "system", "developer"})
 
-# Calls whose output may be plain text. Others (a screenshot, a patch's status) can have no placeholder.
-_ANSWERABLE = frozenset({"function_call", "custom_tool_call"})
+# A screenshot of one empty pixel: the output of a computer's call can be nothing else.
+_NO_SCREENSHOT = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="
+)
+# Placeholder outputs by the type of the call, in the form that each has on the wire. Unknown calls have none.
+_PLACEHOLDERS: dict[str, Json] = {
+    "function_call": {"type": "function_call_output", "output": PLACEHOLDER_OUTPUT},
+    "custom_tool_call": {"type": "custom_tool_call_output", "output": PLACEHOLDER_OUTPUT},
+    "local_shell_call": {"type": "local_shell_call_output", "output": PLACEHOLDER_OUTPUT},
+    "shell_call": {
+        "type": "shell_call_output",
+        "output": [{"stdout": "", "stderr": PLACEHOLDER_OUTPUT, "outcome": {"type": "exit", "exit_code": 1}}],
+    },
+    "apply_patch_call": {"type": "apply_patch_call_output", "status": "failed", "output": PLACEHOLDER_OUTPUT},
+    "computer_call": {
+        "type": "computer_call_output",
+        "output": {"type": "computer_screenshot", "image_url": _NO_SCREENSHOT},
+    },
+}
 
 
 def assemble(history: Sequence[Json], input: Sequence[Json], names: Names | None = None) -> list[Json]:
@@ -29,14 +49,14 @@ def assemble(history: Sequence[Json], input: Sequence[Json], names: Names | None
     items = _drop_repeats(as_function_calls((*history, *input), names))
     if not any("call_id" in item or is_output(item) for item in items):
         return items  # most contexts have no calls in them
-    items = _lift(items)
+    items = _repeat_late_calls(_lift(items))
     answers = _pair(items)
     context: list[Json] = []
     outputs: dict[str, Json] = {}  # of the calls just before, by call_id, in the calls' order
     due = 0  # the position of the first of them; 0: one was not given
     for position, item in enumerate(items):
         calls = is_call(item)
-        if outputs and position < due and _is_models(item):
+        if outputs and position < due and not calls and _is_models(item):
             context.append(item)
             continue
         # A group of calls ends with the first item that is none; two calls of one id need an output between them.
@@ -50,7 +70,7 @@ def assemble(history: Sequence[Json], input: Sequence[Json], names: Names | None
         given = answers.get(position, 0)
         if (output := _output_of(item, items[given] if given else None)) is not None:
             due = min(due, given) if outputs else given
-            context.append(item)
+            context.append(_finish(item))
             outputs[item["call_id"]] = output
     context += outputs.values()
     return context
@@ -104,7 +124,7 @@ def _lift(items: list[Json]) -> list[Json]:
             if calls:
                 asked.add(item["call_id"])
             lifted.append(item)
-            is_turn = calls or _is_models(item)
+            is_turn = _is_models(item)
     return lifted + held
 
 
@@ -125,13 +145,53 @@ def _pair(items: list[Json]) -> dict[int, int]:
     return answers
 
 
+def _repeat_late_calls(items: list[Json]) -> list[Json]:
+    """Put a copy of a call before its output, if the model has had another turn since it made the call.
+
+    Behind the old call, the output would be followed by the model's later words, and the model asked to go on from
+    those. The old call gets a placeholder, as it had when the model answered in between.
+    """
+    if not (late := _find_late(items)):
+        return items
+    repeated: list[Json] = []
+    outputs = 0  # position in `repeated` at which the outputs begin that stand last
+    for position, item in enumerate(items):
+        if not is_output(item):
+            outputs = len(repeated) + 1
+        elif position in late:
+            call = items[late[position]]
+            repeated.insert(outputs, {name: value for name, value in call.items() if name != "id"})
+            outputs += 1
+        repeated.append(item)
+    return repeated
+
+
+def _find_late(items: list[Json]) -> dict[int, int]:
+    """Map the positions of outputs that come after a later turn of the model to the positions of their calls."""
+    turn, is_turn = 0, False  # the number of the model's turn, and True while it lasts
+    turns: list[int] = []
+    for item in items:
+        was_turn, is_turn = is_turn, _is_models(item)
+        turn += is_turn and not was_turn
+        turns.append(turn)
+    return {output: call for call, output in _pair(items).items() if turns[output] > turns[call]}
+
+
 def _output_of(call: Json, given: Json | None) -> Json | None:
     """Return the output to send with the call; None when the call is to be left out."""
-    if call.get("status") in UNFINISHED:
-        return None
-    if given is not None or call["type"] not in _ANSWERABLE:
+    if given is not None:
         return given
-    return {"type": f"{call['type']}_output", "call_id": call["call_id"], "output": PLACEHOLDER_OUTPUT}
+    placeholder = None if call.get("status") in UNFINISHED else _PLACEHOLDERS.get(call["type"])
+    return placeholder and {**placeholder, "call_id": call["call_id"]}
+
+
+def _finish(call: Json) -> Json:
+    return {**call, "status": "completed"} if call.get("status") in UNFINISHED else call
+
+
+def finish_calls(items: Sequence[Json]) -> list[Json]:
+    """Return the caller's own items with every call as completed: only calls of ours can be unfinished (D6b)."""
+    return [_finish(item) if is_call(item) or item.get("type") == "mcp_call" else item for item in items]
 
 
 def is_call(item: Json) -> bool:
@@ -139,8 +199,8 @@ def is_call(item: Json) -> bool:
 
 
 def _is_models(item: Json) -> bool:
-    """Return True for reasoning or text of the model, which may come between calls that it makes all at once."""
-    return item.get("type") == "reasoning" or (item.get("type") == "message" and item.get("role") == "assistant")
+    """Return True for everything that a model made in its turn: reasoning, text and calls."""
+    return item.get("role") not in _CALLERS and not is_output(item)
 
 
 def is_output(item: Json) -> bool:
@@ -162,17 +222,25 @@ def as_function_calls(items: Sequence[Json], names: Names | None = None) -> Sequ
     """Replace the items that only this server understands by function calls and their outputs."""
     if not any(item.get("type") in _KINDS for item in items):
         return items
-    answers = {item["approval_request_id"]: item for item in items if item.get("type") == "mcp_approval_response"}
-    made = {item.get("approval_request_id") for item in items if item.get("type") == "mcp_call"}
+    answers = {_approval_of(item): item for item in items if item.get("type") == "mcp_approval_response"}
+    made = {_approval_of(item) for item in items if item.get("type") == "mcp_call"}
     return list(_convert(items, answers, made, names or {}))
 
 
-def _convert(items: Sequence[Json], answers: Mapping[str, Json], made: set[object], names: Names) -> Iterator[Json]:
+def _approval_of(item: Json) -> str | None:
+    """Return the id of the approval request that an item belongs to; None for one that names none."""
+    request_id = item.get("approval_request_id")
+    return request_id if isinstance(request_id, str) else None
+
+
+def _convert(
+    items: Sequence[Json], answers: Mapping[str | None, Json], made: set[str | None], names: Names
+) -> Iterator[Json]:
     for item in items:
         kind = item.get("type")
         if kind == "mcp_call":
+            yield _as_function(item, names)
             if (output := _read_outcome(item)) is not None:
-                yield _as_function(item, names)
                 yield _as_output(item, output)
         elif kind == "mcp_approval_request":
             # An approved one is followed by its call; one without an answer gets a placeholder from `assemble`.
@@ -193,7 +261,7 @@ def _as_function(item: Json, names: Names) -> Json:
         "call_id": item["id"],
         "name": names.get((str(item.get("server_label")), name), name),
         "arguments": item.get("arguments") or "{}",
-        "status": "completed",
+        "status": "incomplete" if item.get("status") in UNFINISHED else "completed",
     }
 
 
