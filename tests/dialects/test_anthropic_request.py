@@ -238,7 +238,12 @@ def test_a_history_from_another_upstream_is_rendered() -> None:
         {"type": "message", "role": "assistant", "content": [image]},
         {"type": "program", "id": "p", "code": ""},
     ]
-    assert render(items)["messages"] == [{"role": "user", "content": said("x")}]
+    left = "cannot be sent to this model]"
+    assert render(items)["messages"] == [
+        {"role": "user", "content": [*said(f"[input_audio: {left}"), *said(f"[input_image: {left}"), *said("x")]},
+        {"role": "assistant", "content": said(f"[input_image: {left}")},
+        {"role": "user", "content": said(GO_ON)},
+    ]
 
 
 _texts = st.sampled_from(["a", "", " ", "a ", "\n\nb"])

@@ -176,7 +176,7 @@ def test_what_cannot_be_sent_is_refused_before_anything_is_sent() -> None:
         async with serve(streaming()) as (backend, server):
             shown = {"type": "message", "role": "user", "content": [{"type": "input_smell"}]}
             with pytest.raises(InvalidRequest, match="input_smell"):
-                await run(backend, make_call(items=[shown]))
+                backend.check(CreateResponse(model="m", input=[shown]))
             with pytest.raises(InvalidRequest, match="compaction") as caught:
                 backend.check(CreateResponse(model="m", input=[HELLO, {"type": "compaction"}]))
             assert caught.value.param == "input[1].type"

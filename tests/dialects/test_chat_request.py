@@ -230,7 +230,8 @@ def test_mcp_calls_become_function_calls_with_outputs() -> None:
         {"role": "assistant", "content": None, "tool_calls": [tool_call("mcp_1", "{}", "find")]},
         tool("mcp_1", "found"),
     ]
-    assert messages({**made, "output": None}) == []
+    assert messages({**made, "output": None})[1] == tool("mcp_1", PLACEHOLDER_OUTPUT)
+    assert messages({**made, "output": None, "status": "incomplete"}) == []
 
 
 ids = st.sampled_from(["1", "2", "3"])

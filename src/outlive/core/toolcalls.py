@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from outlive.core.context.assemble import approval_of
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json, add_item, end_item
 from outlive.core.fold import CALLING, Fold
@@ -165,9 +166,9 @@ def find_approved(past: Sequence[Json], given: Sequence[Json], output: Sequence[
     Raises InvalidRequest for an answer to a request that does not exist.
     """
     before = [*past, *given]
-    requests = {item["id"]: item for item in before if item.get("type") == "mcp_approval_request"}
-    made = {item.get("approval_request_id") for item in (*before, *output) if item.get("type") == "mcp_call"}
-    answers = {item["approval_request_id"]: item for item in given if item.get("type") == "mcp_approval_response"}
+    requests = {item["id"]: item for item in before if item.get("type") == "mcp_approval_request" and _is_whole(item)}
+    made = {approval_of(item) for item in (*before, *output) if item.get("type") == "mcp_call"}
+    answers = {approval_of(item): item for item in given if item.get("type") == "mcp_approval_response"}
     for request_id in answers.keys() - made - requests.keys():
         raise InvalidRequest(UNKNOWN_APPROVAL.format(request_id), param="input")
     return [
@@ -175,6 +176,11 @@ def find_approved(past: Sequence[Json], given: Sequence[Json], output: Sequence[
         for request_id, item in requests.items()
         if request_id not in made and answers.get(request_id, {}).get("approve") is True
     ]
+
+
+def _is_whole(request: Json) -> bool:
+    """Return True if an approval request has all that its call needs; an older version may have stored others."""
+    return all(isinstance(request.get(name), str) for name in ("server_label", "name", "arguments"))
 
 
 def _read(output_index: int, item: Json) -> ToolCall:

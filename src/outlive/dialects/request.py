@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -10,8 +10,14 @@ from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
 
-# Items whose outcome is in the assistant's own words anyway.
-LEFT_OUT = frozenset({"code_interpreter_call", "file_search_call", "image_generation_call", "web_search_call"})
+# Items that are not sent: the outcome of hosted tools is in the assistant's own words anyway, and of calls by this
+# server `assemble` has made function calls.
+LEFT_OUT = frozenset(
+    {
+        "code_interpreter_call", "file_search_call", "image_generation_call", "web_search_call",
+        "mcp_approval_request", "mcp_approval_response", "mcp_call", "mcp_list_tools", "reasoning",
+    }
+)  # fmt: skip
 
 # Fields that describe an item itself and are not for the model.
 _ENVELOPE = frozenset({"id", "type", "status", "call_id", "caller", "created_by", "is_error"})
@@ -65,27 +71,47 @@ def text_part(text: str) -> Json:
 
 # Readers of parts that are text, by type. No other server than OpenAI's knows refusals, so their text is sent.
 TEXT_PARTS: dict[str, Callable[[Json], Json]] = {
-    kind: lambda part: text_part(part["text"])
+    kind: lambda part: text_part(_read_text(part, "text"))
     for kind in ("input_text", "output_text", "text", "summary_text", "reasoning_text")
-} | {"refusal": lambda part: text_part(part["refusal"])}
+} | {"refusal": lambda part: text_part(_read_text(part, "refusal"))}
+
+
+def _read_text(part: Json, name: str) -> str:
+    if not isinstance(text := part.get(name), str):
+        raise InvalidRequest(f"'{name}' must be a string.", param=name, code="invalid_type")
+    return text
 
 
 def read_parts(
     content: object, field: str, readers: Mapping[str, Callable[[Json], Json]], *, strict: bool = True
 ) -> Iterator[tuple[Json, Json]]:
     """Yield each part of `field`, with what its type's reader makes of it. Raises InvalidRequest naming a part that
-    cannot be sent; unless `strict`, it is left out."""
+    cannot be sent; unless `strict`, a text that names the part stands for it (D25)."""
     if isinstance(content, str):
         content = [text_part(content)]
     for n, part in enumerate(content if isinstance(content, list) else ()):
         try:
-            if (read := readers.get(part["type"])) is None:
-                message = f"Content of type '{part['type']}' cannot be sent to this model's server."
-                raise InvalidRequest(message, param="type")
+            kind = part.get("type") if isinstance(part, dict) else None
+            if (read := readers.get(kind) if isinstance(kind, str) else None) is None:
+                raise InvalidRequest(f"Content of type '{kind}' cannot be sent to this model's server.", param="type")
             yield part, read(part)
         except InvalidRequest as error:
             if strict:
                 raise refuse_at(f"{field}[{n}]", error) from error
+            yield {}, text_part(name_unsendable(part))
+
+
+def read_role(message: Json) -> str:
+    role = message.get("role")
+    return str(role) if role in ("user", "assistant", "system", "developer") else "user"
+
+
+def name_unsendable(part: object) -> str:
+    """Return the text that stands for a part of an earlier message that this model's server cannot be sent."""
+    fields = part if isinstance(part, dict) else {}
+    names = (fields.get(name) for name in ("filename", "file_url", "file_id", "image_url", "video_url"))
+    known = next((name for name in names if isinstance(name, str) and name and not name.startswith("data:")), None)
+    return f"[{fields.get('type') or 'Content'}{f' {known}' if known else ''}: cannot be sent to this model]"
 
 
 def check_items(items: list[Json], take: Callable[[Json], None]) -> None:
@@ -130,14 +156,14 @@ def read_call(item: Json) -> tuple[str, object]:
     return kind.removesuffix("_call"), _strip(item)
 
 
-def read_output(item: Json, parts: Container[object]) -> str | list[Json]:
+def read_output(item: Json, parts: Iterable[str]) -> str | list[Json]:
     """Return a call's output as text, or as a list of parts if all are of the types in `parts`."""
-    output = item.get("output")
+    output, types = item.get("output"), tuple(parts)  # a tuple: the type of an old part may have no hash
     if output is None and "output" not in item:
         output = _strip(item)
     if isinstance(output, dict) and output.get("type") == "computer_screenshot":
         output = [output]
-    if isinstance(output, list) and all(isinstance(part, dict) and part.get("type") in parts for part in output):
+    if isinstance(output, list) and all(isinstance(part, dict) and part.get("type") in types for part in output):
         return output
     return output if isinstance(output, str) else msgspec.json.encode(output).decode()
 

@@ -40,15 +40,14 @@ def describe(error: OutliveError) -> tuple[int, Json, dict[str, str]]:
     return status, envelope(error.message, type_, param, code), headers
 
 
-<<<<<<< HEAD
 def error_reply(error: OutliveError) -> Reply:
     status, body, headers = describe(error)
     return json_reply(body, headers, status)
-=======
+
+
 def retry_after(seconds: float | None) -> dict[str, str]:
     """Return the header that says when to try again, in whole seconds."""
     return {} if seconds is None else {"retry-after": str(max(1, round(seconds)))}
->>>>>>> 7fa94de (Answer in ARCHITECTURE.md what a newcomer did not find at once, and write Retry-After in one place)
 
 
 def envelope(message: str, type_: str, param: str | None = None, code: str | None = None) -> Json:

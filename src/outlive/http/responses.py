@@ -23,11 +23,7 @@ from outlive.core.usage import NOTHING_USED
 from outlive.engine.admission import Submission
 from outlive.engine.delivery.reader import Cursor, StreamInterrupted
 from outlive.engine.engine import Created, View
-<<<<<<< HEAD
-from outlive.http.errors import STATUS_OF_CODE, describe_fault, envelope, type_of_status
-=======
-from outlive.http.errors import STATUS_OF_CODE, describe_fault, encode, envelope, retry_after, type_of_status
->>>>>>> 7fa94de (Answer in ARCHITECTURE.md what a newcomer did not find at once, and write Retry-After in one place)
+from outlive.http.errors import STATUS_OF_CODE, describe_fault, envelope, retry_after, type_of_status
 from outlive.http.request import (
     Reply,
     Request,

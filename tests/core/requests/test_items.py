@@ -129,6 +129,24 @@ def test_unknown_fields_are_kept():
     assert item["content"][0]["mark"] == 1
 
 
+CALLED = {"call_id": "call_1"}
+NEEDED: dict[str, Json] = {
+    **{
+        f"{kind}{end}": CALLED
+        for kind in ("shell_call", "apply_patch_call", "computer_call")
+        for end in ("", "_output")
+    },
+    "local_shell_call": CALLED,
+    "local_shell_call_output": {"output": "x"},
+    "program": CALLED,
+    "program_output": CALLED,
+    "mcp_call": {"server_label": "s", "name": "f", "arguments": "{}"},
+    "mcp_list_tools": {"server_label": "s", "tools": []},
+    "mcp_approval_request": {"server_label": "s", "name": "f", "arguments": "{}"},
+    "mcp_approval_response": {"approval_request_id": "mcpr_1", "approve": True},
+}
+
+
 @pytest.mark.parametrize(
     "kind",
     [
@@ -159,10 +177,40 @@ def test_unknown_fields_are_kept():
     ],
 )
 def test_items_of_foreign_tools_and_of_newer_kinds_are_kept_whole(kind: str):
-    item = {"type": kind, "status": "failed", "anything": [1]}
+    item = {"type": kind, "status": "failed", "anything": [1], **NEEDED.get(kind, {})}
     kept = parse(item)[0]
     assert kept.pop("id").endswith("_new1")
     assert kept == item
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "param"),
+    [
+        ("mcp_approval_response", {"approval_request_id": None}, ".approval_request_id"),
+        ("mcp_approval_response", {"approval_request_id": 5}, ".approval_request_id"),
+        ("mcp_approval_response", {"approve": "yes"}, ".approve"),
+        ("mcp_approval_request", {"arguments": {}}, ".arguments"),
+        ("mcp_call", {"output": [1]}, ".output"),
+        ("mcp_list_tools", {"tools": ["x"]}, ".tools[0]"),
+        ("shell_call", {"call_id": ["x"]}, ".call_id"),
+        ("shell_call_output", {"call_id": None}, ".call_id"),
+        ("shell_call_output", {"output": [{"type": "output_text"}]}, ".output[0].text"),
+        ("shell_call_output", {"output": [{"stdout": 5}]}, ".output[0].stdout"),
+        ("apply_patch_call_output", {"output": [{"type": "input_text", "text": 5}]}, ".output[0].text"),
+        ("computer_call_output", {"output": [{"type": ["x"]}]}, ".output[0].type"),
+        ("computer_call_output", {"output": {"type": "computer_screenshot"}}, ".output.image_url"),
+        ("local_shell_call_output", {"output": [1]}, ".output"),
+        ("local_shell_call_output", {"call_id": 1}, ".call_id"),
+        ("program", {"call_id": 1}, ".call_id"),
+        ("program_output", {"output": [{"type": {}}]}, ".output[0].type"),
+        ("tool_search_output", {"tools": [5]}, ".tools[0]"),
+        ("a_kind_of_next_year", {"call_id": 5}, ".call_id"),
+    ],
+)
+def test_a_field_that_is_read_later_is_checked_when_the_item_comes_in(kind: str, fields: Json, param: str):
+    with pytest.raises(InvalidRequest) as refused:
+        parse({"type": kind, **NEEDED.get(kind, {}), **fields})
+    assert refused.value.param == f"input[0]{param}"
 
 
 def test_parsed_items_can_be_sent_again_and_stay_the_same():
@@ -309,7 +357,7 @@ def test_a_reference_to_an_unknown_item_is_named() -> None:
         ({"type": "reasoning", "summary": "x"}, "input[0].summary", "invalid_type"),
         ({"type": "reasoning", "encrypted_content": 1}, "input[0].encrypted_content", "invalid_type"),
         ({"type": "reasoning", "status": "failed"}, "input[0].status", "invalid_value"),
-        ({"type": "mcp_call", "status": 1}, "input[0].status", "invalid_type"),
+        ({"type": "web_search_call", "status": 1}, "input[0].status", "invalid_type"),
     ],
 )
 def test_a_wrong_item_is_refused_by_its_path(item: Any, param: str, code: str):

@@ -19,9 +19,9 @@ from outlive.core.events import Json
 
 PLACEHOLDER_OUTPUT = "No output: this call was not carried out."
 
-UNFINISHED = frozenset({"in_progress", "incomplete"})
-
-CALLERS = frozenset({"user", "system", "developer"})
+# Tuples, not sets: a field of a stored item may hold anything, also what has no hash.
+UNFINISHED = ("in_progress", "incomplete")
+CALLERS = ("user", "system", "developer")
 
 # A screenshot of one empty pixel: the output of a computer's call can be nothing else.
 _NO_SCREENSHOT = (
@@ -79,19 +79,19 @@ def assemble(history: Sequence[Json], input: Sequence[Json], names: Names | None
 def find_stray_output(history: list[Json], input: list[Json]) -> int | None:
     """Return the position in `input` of an output that answers no call at all, not even an unfinished one."""
     asked = {item["call_id"] for item in (*history, *input) if is_call(item)}
-    return next((n for n, item in enumerate(input) if is_output(item) and item.get("call_id") not in asked), None)
+    return next((n for n, item in enumerate(input) if is_output(item) and call_of(item) not in asked), None)
 
 
 def _drop_repeats(items: Sequence[Json]) -> list[Json]:
     """Keep the first of each item; a reference to an item that is here is a repeat, too."""
-    here = {item.get("id") for item in items if item.get("type") != "item_reference"}
+    here = {str(item.get("id")) for item in items if item.get("type") != "item_reference"}
     seen: set[str] = set()
     kept: list[Json] = []
     for item in items:
         item_id = item.get("id")
-        if item_id in (here if item.get("type") == "item_reference" else seen):
-            continue
         if isinstance(item_id, str):
+            if item_id in (here if item.get("type") == "item_reference" else seen):
+                continue
             seen.add(item_id)
         kept.append(item)
     return kept
@@ -108,7 +108,7 @@ def _lift(items: list[Json]) -> list[Json]:
     place, is_turn = 0, False
     for item in items:
         if is_output(item):
-            if held and item.get("call_id") in asked:
+            if held and call_of(item) in asked:
                 lifted[place:place] = held
                 place, held = place + len(held), []
             lifted.append(item)
@@ -138,10 +138,8 @@ def _pair(items: list[Json]) -> dict[int, int]:
     for position, item in enumerate(items):
         if is_call(item):
             asked[item["call_id"]] = position
-        elif is_output(item):
-            call = asked.pop(item["call_id"], None) if isinstance(item.get("call_id"), str) else None
-            if call is not None:
-                answers[call] = position
+        elif is_output(item) and (call := asked.pop(call_of(item) or "", None)) is not None:
+            answers[call] = position
     return answers
 
 
@@ -180,7 +178,7 @@ def _find_late(items: list[Json]) -> dict[int, int]:
 def _output_of(call: Json, given: Json | None) -> Json | None:
     """Return the output to send with the call; None when the call is to be left out."""
     if given is not None:
-        return given
+        return given if "call_id" in given else {**given, "call_id": call["call_id"]}
     placeholder = None if call.get("status") in UNFINISHED else _PLACEHOLDERS.get(call["type"])
     return placeholder and {**placeholder, "call_id": call["call_id"]}
 
@@ -198,9 +196,17 @@ def is_call(item: Json) -> bool:
     return isinstance(item.get("call_id"), str) and not is_output(item)
 
 
+def call_of(output: Json) -> str | None:
+    """Return the `call_id` of the call that an output answers. That of a local shell may have it as its own id."""
+    call_id = output.get("call_id")
+    if call_id is None and output.get("type") == "local_shell_call_output":
+        call_id = output.get("id")
+    return call_id if isinstance(call_id, str) else None
+
+
 def _is_models(item: Json) -> bool:
     """Return True for everything that a model made in its turn: reasoning, text and calls."""
-    return item.get("role") not in _CALLERS and not is_output(item)
+    return item.get("role") not in CALLERS and not is_output(item)
 
 
 def is_output(item: Json) -> bool:
@@ -222,12 +228,12 @@ def as_function_calls(items: Sequence[Json], names: Names | None = None) -> Sequ
     """Replace the items that only this server understands by function calls and their outputs."""
     if not any(item.get("type") in _KINDS for item in items):
         return items
-    answers = {_approval_of(item): item for item in items if item.get("type") == "mcp_approval_response"}
-    made = {_approval_of(item) for item in items if item.get("type") == "mcp_call"}
+    answers = {approval_of(item): item for item in items if item.get("type") == "mcp_approval_response"}
+    made = {approval_of(item) for item in items if item.get("type") == "mcp_call"}
     return list(_convert(items, answers, made, names or {}))
 
 
-def _approval_of(item: Json) -> str | None:
+def approval_of(item: Json) -> str | None:
     """Return the id of the approval request that an item belongs to; None for one that names none."""
     request_id = item.get("approval_request_id")
     return request_id if isinstance(request_id, str) else None
@@ -254,13 +260,13 @@ def _convert(
 
 
 def _as_function(item: Json, names: Names) -> Json:
-    name = str(item.get("name"))
+    name, arguments = str(item.get("name")), item.get("arguments")
     return {
         "id": item["id"],
         "type": "function_call",
         "call_id": item["id"],
         "name": names.get((str(item.get("server_label")), name), name),
-        "arguments": item.get("arguments") or "{}",
+        "arguments": arguments if isinstance(arguments, str) and arguments else "{}",
         "status": "incomplete" if item.get("status") in UNFINISHED else "completed",
     }
 
@@ -292,7 +298,8 @@ def _strip_data(output: str) -> str:
 
 
 def _describe(block: Json) -> Json:
-    resource = block.get("resource") or {}
+    resource = block.get("resource")
+    resource = resource if isinstance(resource, dict) else {}
     data, kind = block.get("data") or resource.get("blob"), block.get("mimeType") or resource.get("mimeType")
     if not isinstance(data, str) or kind is None:
         return block

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from outlive.core.context.assemble import is_call, is_output
+from outlive.core.context.assemble import call_of, is_call, is_output
 from outlive.core.context.window import estimate_item, is_given, is_instruction, is_user_message, tail_of
 from outlive.core.errors import BrokenSeal
 from outlive.core.events import AnyDraft, Draft, Json, add_item, end_item
@@ -99,9 +99,11 @@ def split(items: list[Json], keep: int) -> tuple[list[Json], Compacted] | None:
 def split_all(items: list[Json], keep: int) -> tuple[list[Json], Compacted]:
     """Split a context that is compacted as it is, with nothing to be answered now. A call whose output is still to come
     stays."""
-    answered = {item.get("call_id") for item in items if is_output(item)}
-    waiting = [item for item in items if is_call(item) and item["call_id"] not in answered]
-    summarised = [item for item in items if not any(item is one for one in waiting)]
+    answered = {call_of(item) for item in items if is_output(item)}
+    summarised: list[Json] = []
+    waiting: list[Json] = []
+    for item in items:
+        (waiting if is_call(item) and item["call_id"] not in answered else summarised).append(item)
     return summarised, Compacted("", _find_kept(summarised, keep), waiting)
 
 
@@ -176,7 +178,8 @@ def _find_kept(items: list[Json], keep: int) -> list[Json]:
 
 def _is_summary(item: Json) -> bool:
     content = item.get("content")
-    return bool(content) and isinstance(content, list) and str(content[0].get("text")).startswith(LEAD)
+    first = content[0] if isinstance(content, list) and content else None
+    return isinstance(first, dict) and str(first.get("text")).startswith(LEAD)
 
 
 _decode = msgspec.json.Decoder(Compacted).decode

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from outlive.core.context.assemble import CALLERS, is_output
+from outlive.core.context.assemble import CALLERS, call_of, is_call, is_output
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
 
@@ -97,8 +97,15 @@ def tail_of(items: list[Json]) -> int:
     start = len(items)
     while start > 0 and is_given(items[start - 1]):
         start -= 1
-    answered = {item.get("call_id") for item in items[start:] if is_output(item)} - {None}
-    first = next((n for n in range(start) if items[n].get("call_id") in answered), start)
+    answered = {call_of(item) for item in items[start:] if is_output(item)} - {None}
+    first = start
+    for position in range(start - 1, -1, -1):
+        if not answered:
+            break
+        # The last call of an id is the one that is answered: ids may be used again, and late calls are repeated.
+        if is_call(items[position]) and items[position]["call_id"] in answered:
+            answered.discard(items[position]["call_id"])
+            first = position
     while 0 < first < start and items[first - 1].get("type") == "reasoning":
         first -= 1
     return first
@@ -136,16 +143,15 @@ def _steps(items: list[Json], positions: list[int]) -> list[list[int]]:
     reasoning: list[int] = []
     for position in positions:
         item = items[position]
-        call_id = item.get("call_id")
         if item.get("type") == "reasoning":
             reasoning.append(position)
-        elif is_output(item) and call_id in calls:
-            calls[call_id].append(position)
+        elif is_output(item) and (calling := calls.get(call_of(item) or "")) is not None:
+            calling.append(position)
         else:
             groups.append([*reasoning, position])
             reasoning = []
-            if isinstance(call_id, str):
-                calls[call_id] = groups[-1]
+            if is_call(item):
+                calls[item["call_id"]] = groups[-1]
     return groups
 
 

@@ -181,6 +181,106 @@ class ToolCallOutput(CompletedItem, kw_only=True):
     output: Text | Content
 
 
+class ClientCall(AnyItem, kw_only=True):
+    """The model wants the client's own shell, editor, computer or program to be used."""
+
+    type: Literal["shell_call", "local_shell_call", "apply_patch_call", "computer_call", "program"]
+    call_id: CallId
+    action: Given[Json] = UNSET
+    actions: Given[list[Json]] = UNSET
+    operation: Given[Json] = UNSET
+    status: Given[str] = UNSET
+
+
+class CommandOutput(Struct):
+    """The output of one command of a shell; without a `type`."""
+
+    stdout: Given[Text] = UNSET
+    stderr: Given[Text] = UNSET
+    outcome: Given[Json] = UNSET
+
+
+_check_part, _check_command = make_check(Part), make_check(CommandOutput)
+
+
+def _check_client_part(value: object, limits: Limits) -> Json:
+    """Check a part of a client's output: a part as in messages, or else the output of a command."""
+    typed = type(value) is dict and value.get("type") is not None
+    checked: Json = (_check_part if typed else _check_command)(value, limits)
+    return checked
+
+
+ClientPart = Annotated[Json, Meta(extra_json_schema={"type": "object"}, extra={"check": _check_client_part})]
+
+
+class ClientCallOutput(AnyItem, kw_only=True):
+    """The result of a client's own tool."""
+
+    type: Literal["shell_call_output", "apply_patch_call_output", "computer_call_output", "program_output"]
+    call_id: CallId
+    output: Given[Text | list[ClientPart] | ClientPart] = UNSET
+    status: Given[str] = UNSET
+
+
+class LocalShellOutput(AnyItem, kw_only=True):
+    """The result of a local shell. It names its call by `call_id`, or by its own `id`."""
+
+    type: Literal["local_shell_call_output"]
+    call_id: Given[CallId] = UNSET
+    output: Text
+    status: Given[str] = UNSET
+
+
+class ToolSearch(AnyItem, kw_only=True):
+    """A search for tools, or the tools that it found."""
+
+    type: Literal["tool_search_call", "tool_search_output"]
+    call_id: Given[CallId] = UNSET
+    execution: Given[str] = UNSET
+    tools: Given[list[Json]] = UNSET
+    status: Given[str] = UNSET
+
+
+class McpCall(AnyItem, kw_only=True):
+    """A call of an MCP server's tool, or of this server's own, with its outcome."""
+
+    type: Literal["mcp_call"]
+    server_label: Text
+    name: CalledName
+    arguments: Text
+    approval_request_id: Given[CallId] = UNSET
+    output: Given[Text] = UNSET
+    error: Given[Any] = UNSET
+    status: Given[str] = UNSET
+
+
+class McpListTools(AnyItem, kw_only=True):
+    """The tools of an MCP server."""
+
+    type: Literal["mcp_list_tools"]
+    server_label: Text
+    tools: list[Json]
+    error: Given[Any] = UNSET
+
+
+class ApprovalRequest(AnyItem, kw_only=True):
+    """Asks a person to approve a call."""
+
+    type: Literal["mcp_approval_request"]
+    server_label: Text
+    name: CalledName
+    arguments: Text
+
+
+class ApprovalResponse(AnyItem, kw_only=True):
+    """A person's answer to an approval request."""
+
+    type: Literal["mcp_approval_response"]
+    approval_request_id: CallId
+    approve: bool
+    reason: Given[Text] = UNSET
+
+
 class ReasoningItem(AnyItem, kw_only=True):
     """The model's reasoning, as far as it is shown."""
 
@@ -212,10 +312,14 @@ class OtherItem(AnyItem, kw_only=True):
         str,
         Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}(:[A-Za-z0-9_.-]{1,64})?$", extra={"says": "is not a type of item."}),
     ]
+    call_id: Given[CallId] = UNSET
     status: Given[str] = UNSET
 
 
-KEPT_ITEMS = (Message, FunctionCall, CustomToolCall, ToolCallOutput, ReasoningItem, Compaction)
+KEPT_ITEMS = (
+    Message, FunctionCall, CustomToolCall, ToolCallOutput, ClientCall, ClientCallOutput, LocalShellOutput, ToolSearch,
+    McpCall, McpListTools, ApprovalRequest, ApprovalResponse, ReasoningItem, Compaction,
+)  # fmt: skip
 KeptItem = Annotated[Json, one_of(*KEPT_ITEMS, other=OtherItem)]
 InputItem = Annotated[Json, one_of(*KEPT_ITEMS, ItemReference, other=OtherItem)]
 

@@ -36,13 +36,15 @@ def open_seal(item: Json) -> Json | None:
         return {"type": "redacted_thinking", "data": seal.removeprefix(REDACTED)}
     if not seal.startswith(SIGNATURE):
         return None
-    thought = "".join(part["text"] for part in item.get("summary") or () if isinstance(part.get("text"), str))
+    summary = item.get("summary")
+    parts = [part for part in summary if isinstance(part, dict)] if isinstance(summary, list) else []
+    thought = "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
     return {"type": "thinking", "thinking": thought, "signature": seal.removeprefix(SIGNATURE)}
 
 
 def read_blocks(content: object, field: str = "content", *, strict: bool = False) -> list[Json]:
-    """Translate content to blocks. Blank blocks, which the API refuses, are left out; and so, unless `strict`, are
-    parts that there is no block for."""
+    """Translate content to blocks. Blank blocks, which the API refuses, are left out. Raises InvalidRequest for a part
+    that there is no block for; unless `strict`, a text stands for it."""
     return [
         _mark(block, part)
         for part, block in read_parts(content, field, PARTS, strict=strict)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from outlive.core.context.assemble import PLACEHOLDER_OUTPUT
+from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, is_call
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.requests.checks import refuse, refuse_unsupported, shorten
@@ -22,8 +22,10 @@ from outlive.dialects.request import (
     LEFT_OUT,
     check_items,
     describe_custom,
+    name_unsendable,
     read_call,
     read_output,
+    read_role,
     select_tools,
     text_part,
     wants_logprobs,
@@ -245,7 +247,7 @@ class MessagesContext(msgspec.Struct, eq=False):
     has_marks: bool = False  # the caller marks where the prompt may be cached
     _later: list[str] = []  # system messages that wait for the end of the user's message before them
     _ids: dict[str, str] = {}  # call_id -> the id that its last call was sent under
-    _taken: set[str] = set()
+    _taken: dict[str, int] = {}  # id that was sent -> how often it was asked for
 
     def take(self, item: Json) -> None:
         kind = str(item.get("type"))
@@ -255,7 +257,7 @@ class MessagesContext(msgspec.Struct, eq=False):
             self._take_thought(item)
         elif kind.endswith("_output"):
             self._answer(item)
-        elif "call_id" in item:
+        elif is_call(item):
             name, arguments = read_call(item)
             self._call(str(item["call_id"]), name, _read_arguments(arguments))
         elif self.strict and kind not in LEFT_OUT and ":" not in kind:  # a vendor's own kinds are named `vendor:kind`
@@ -275,14 +277,14 @@ class MessagesContext(msgspec.Struct, eq=False):
             self._say("user", [text_part(GO_ON)])
 
     def _take_message(self, item: Json) -> None:
-        role, blocks = str(item.get("role")), read_blocks(item.get("content"), strict=self.strict)
+        role, blocks = read_role(item), read_blocks(item.get("content"), strict=self.strict)
         self.has_marks = self.has_marks or any("cache_control" in block for block in blocks)
         if role == "user":
             self._say(role, blocks)
             return
         if self.strict and any(block["type"] != "text" for block in blocks):
             raise InvalidRequest(f"A message of the role '{role}' can only have text in it.", param="content")
-        blocks = [block for block in blocks if block["type"] == "text"]
+        blocks = [block if block["type"] == "text" else text_part(name_unsendable(block)) for block in blocks]
         if role == "assistant":
             text = "".join(block["text"] for block in blocks)
             self._say(role, [text_part(text)] if text else [])
@@ -305,11 +307,11 @@ class MessagesContext(msgspec.Struct, eq=False):
     def _new_id(self, call_id: str) -> str:
         """Return an id that the API takes; some models count their calls from zero in every turn."""
         stem = _NO_ID.sub("_", call_id) or "_"
-        sent, count = stem, 1
+        sent = stem
         while sent in self._taken:
-            count += 1
-            sent = f"{stem}_{count}"
-        self._taken.add(sent)
+            self._taken[stem] += 1
+            sent = f"{stem}_{self._taken[stem]}"
+        self._taken[sent] = 1
         return sent
 
     def _answer(self, item: Json) -> None:

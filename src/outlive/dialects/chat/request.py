@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from outlive.core.context.assemble import is_call
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.requests.checks import shorten
@@ -21,10 +22,12 @@ from outlive.dialects.request import (
     TEXT_PARTS,
     check_items,
     describe_custom,
+    name_unsendable,
     read_call,
     read_image_url,
     read_output,
     read_parts,
+    read_role,
     refuse_file_id,
     select_tools,
     text_part,
@@ -50,9 +53,6 @@ _SENDABLE = frozenset({"function", "custom"})
 _NO_PARAMETERS: Json = {"type": "object", "properties": {}, "additionalProperties": False}
 
 OUTPUT_ELSEWHERE = "The output of this call is in the next message."
-
-# Items that a chat has no place for. Of `mcp_call` and approvals, `assemble` has made function calls before.
-_LEFT_OUT = LEFT_OUT | {"mcp_approval_request", "mcp_approval_response", "mcp_call", "mcp_list_tools", "reasoning"}
 
 # What to do instead of sending an item that a chat has no place for.
 _HINTS = {
@@ -193,10 +193,10 @@ class _Chat:
         self._show()
         if kind == "message":
             self._take_message(item)
-        elif "call_id" in item:
+        elif is_call(item):
             name, arguments = read_call(item)
             self._call(item["call_id"], name, _read_arguments(arguments))
-        elif self._strict and kind not in _LEFT_OUT and ":" not in kind:  # a vendor's own kinds are named `vendor:kind`
+        elif self._strict and kind not in LEFT_OUT and ":" not in kind:  # a vendor's own kinds are named `vendor:kind`
             message = f"Items of type '{kind}' cannot be sent to this model's server, which speaks Chat Completions"
             raise InvalidRequest(f"{message}{_HINTS.get(kind, '')}.", param="type", code="unsupported_parameter")
 
@@ -217,12 +217,14 @@ class _Chat:
         return last
 
     def _take_message(self, item: Json) -> None:
-        role, parts = str(item.get("role")), _read_parts(item.get("content"))
+        role, parts = read_role(item), self._read_parts(item.get("content"))
+        if role == "assistant" and any(part["type"] != "text" for part in parts):
+            if self._strict:
+                raise InvalidRequest("An assistant's message can only have text in it.", param="content")
+            parts = [part if part["type"] == "text" else text_part(name_unsendable(part)) for part in parts]
         joined = _join(parts, "" if role == "assistant" else "\n")
         if isinstance(joined, str):
             parts = [text_part(joined)] if joined or role != "assistant" else []
-        elif role == "assistant":
-            raise InvalidRequest("An assistant's message can only have text in it.", param="content")
         self.say(self._developer if role == "developer" else role, parts)
 
     def _call(self, call_id: str, name: str, arguments: str) -> None:
@@ -230,7 +232,7 @@ class _Chat:
         self._last("assistant").calls.append({"id": call_id, "type": "function", "function": function})
 
     def _answer(self, call_id: str, item: Json) -> None:
-        parts = _read_parts(read_output(item, _PARTS), "output")
+        parts = self._read_parts(read_output(item, _PARTS), "output")
         texts = [part["text"] for part in parts if part["type"] == "text"]
         shown = [part for part in parts if part["type"] != "text"]
         if shown:
@@ -238,6 +240,9 @@ class _Chat:
             self._shown += [text_part(f"From the output of {call_id}:"), *shown]
             texts = texts or [OUTPUT_ELSEWHERE]
         self._messages.append({"role": "tool", "tool_call_id": call_id, "content": "\n".join(texts)})
+
+    def _read_parts(self, content: object, field: str = "content") -> list[Json]:
+        return [part for _, part in read_parts(content, field, _PARTS, strict=self._strict)]
 
     def _show(self) -> None:
         shown, self._shown = self._shown, []
@@ -260,15 +265,17 @@ def _read_arguments(arguments: object) -> str:
     return arguments if is_json(arguments) else msgspec.json.encode({"unparsed": arguments}).decode()
 
 
-def _read_parts(content: object, field: str = "content") -> list[Json]:
-    return [part for _, part in read_parts(content, field, _PARTS)]
-
-
 def _read_image(part: Json) -> Json:
     image = {"url": read_image_url(part)}
     if part.get("detail") in ("low", "high"):  # "auto" is what servers do anyway, "original" not all of them know
         image["detail"] = part["detail"]
     return {"type": "image_url", "image_url": image}
+
+
+def _read_field(part: Json, name: str, kind: type) -> object:
+    if not isinstance(value := part.get(name), kind):
+        raise InvalidRequest(f"'{name}' is missing, or of another type.", param=name)
+    return value
 
 
 def _read_file(part: Json) -> Json:
@@ -287,6 +294,6 @@ _PARTS: dict[str, Callable[[Json], Json]] = {
     "input_image": _read_image,
     "computer_screenshot": _read_image,
     "input_file": _read_file,
-    "input_audio": lambda part: {"type": "input_audio", "input_audio": part["input_audio"]},
-    "input_video": lambda part: {"type": "video_url", "video_url": {"url": part["video_url"]}},
+    "input_audio": lambda part: {"type": "input_audio", "input_audio": _read_field(part, "input_audio", dict)},
+    "input_video": lambda part: {"type": "video_url", "video_url": {"url": _read_field(part, "video_url", str)}},
 }

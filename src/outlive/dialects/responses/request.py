@@ -10,6 +10,7 @@ from __future__ import annotations
 from outlive.core.context.assemble import UNFINISHED, is_output
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
+from outlive.dialects.request import read_role
 from outlive.dialects.translator import PLAIN_SEAL
 from outlive.ports.backend import ModelCall, Upstream
 
@@ -94,13 +95,15 @@ def _render_item(item: Json, following: Json | None, upstream: Upstream, encrypt
 
 
 def _render_message(item: Json, upstream: Upstream) -> Json:
-    if item.get("role") == "assistant":
+    role, content = read_role(item), item.get("content")
+    if not isinstance(content, str):
+        parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
         # No model reads log probabilities.
-        content = [{name: part[name] for name in part if name != "logprobs"} for part in item["content"]]
+        content = [{name: part[name] for name in part if name != "logprobs"} for part in parts]
+    if role == "assistant":
         return {**item, "id": _name(item.get("id"), "msg"), "content": content}
     rest = {name: value for name, value in item.items() if name not in ("id", "status")}
-    if rest["role"] == "developer" and not upstream.developer_role:
-        rest["role"] = "system"
+    rest |= {"role": "system" if role == "developer" and not upstream.developer_role else role, "content": content}
     return rest
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from outlive.core.context.assemble import Names
+from outlive.core.context.assemble import Names, finish_calls
 from outlive.core.context.assemble import assemble as assemble_context
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json
@@ -52,7 +52,7 @@ class ContextLoader:
         """Return the context: the history of ended turns, the response's own input, and its own output so far."""
         request, history = self._claim.request, await self.history()
         # Reasoning that was cut off is left out: the model reasons anew.
-        given = [*request.input, *filter(_is_whole, own)] if own else request.input
+        given = [*finish_calls(request.input), *filter(_is_whole, own)]
         if self._compactor.is_needed(history, given):
             history, given = self._compactor.open(self._claim.owner, [*history, *given]), []
         if len(history) + len(given) > MANY_ITEMS:
