@@ -133,7 +133,7 @@ class SqliteInspector:
             finally:
                 db.set_trace_callback(None)
             reads = [statement for statement in seen if "FROM items" in statement]
-            assert len(seen) == 2 * len(reads)  # and one to find each segment
+            assert len(seen) == 1 + len(reads)  # the first finds the segments
             for row in (row for read in reads for row in db.execute(f"EXPLAIN QUERY PLAN {read}")):
                 assert row[3].startswith("SEARCH items USING") and "position<" in row[3]
             return len(reads)

@@ -548,6 +548,42 @@ async def test_a_repeated_item_of_an_ancestor_thread_is_stored_once(harness: Sto
     assert [item["id"] for item in page.data] == ["msg_new"]
 
 
+@storage_test
+async def test_an_item_of_a_sibling_or_behind_the_fork_is_new(harness: StorageHarness) -> None:
+    one = await harness.answer("one")
+    two = await harness.answer(items=[message("msg_a", "a")], parent=one)
+    await harness.answer(items=[message("msg_b", "b")], parent=two)
+    fork = await harness.answer(items=[message("msg_c", "c")], parent=two)
+    response_id, _ = await harness.admit(items=[message(f"msg_{each}", each) for each in "abcd"], parent=fork)
+    page = await harness.storage.catalog.input_items("ann", response_id, Paging(order="asc"))
+    assert [item["id"] for item in page.data] == ["msg_b", "msg_d"]
+
+
+@pytest.mark.parametrize("shape", ["many forks", "ids that end alike"])
+def test_the_work_of_items_with_ids_grows_with_their_number_alone(shape: str, opener: Opener) -> None:
+    """Not with forks times items, nor with items that have similar ids times items."""
+
+    async def measure(count: int) -> int:
+        async with opener() as storage:
+            harness = StorageHarness(storage)
+            harness._count = count * 1000
+            parent = await harness.answer()
+            if shape == "many forks":
+                for _ in range(count):
+                    parent = await harness.answer(parent=parent, items=[])
+                items = [message(f"msg_{count}_{number}", "x") for number in range(40)]
+            else:
+                ids = [f"msg_{count}_{number:03}" + "e" * 48 for number in range(count)]
+                parent = await harness.answer(items=[message(each, "x") for each in ids], parent=parent)
+                items = [message(each, "x") for each in ids[:20]]
+            return await storage.inspector.work_of(lambda: harness.admit(items=items, parent=parent))
+
+    few, many = asyncio.run(measure(10)), asyncio.run(measure(160))
+    # For each fork that the lineage is longer there are some 70 steps, and none for each pair of a fork and an item.
+    assert many < few + 150 * 100
+
+
+
 # -- deleting
 
 

@@ -40,11 +40,12 @@ def test_the_schema_version_is_the_number_of_the_last_migration() -> None:
     assert max(int(file.name[:4]) for file in FOLDER.iterdir()) == SCHEMA_VERSION
 
 
-def test_items_of_an_older_file_are_found_by_their_ids_alone(tmp_path: Path) -> None:
-    db = old_file(tmp_path / "old.db", 2)
+@pytest.mark.parametrize("version", [2, 4])
+def test_items_of_an_older_file_are_found_by_their_ids_alone(tmp_path: Path, version: int) -> None:
+    db = old_file(tmp_path / "old.db", version)
     db.execute("INSERT INTO items VALUES (1, 0, 'msg_1', NULL, x'7b7d')")
     connection._migrate(db, "old.db")
     plans = db.execute(f"EXPLAIN QUERY PLAN {SQL['find_items']}", ('["msg_1"]', "ann")).fetchall()
-    assert [row[3] for row in plans if " i " in row[3]] == ["SEARCH i USING INDEX items_by_id (<expr>=?)"]
+    assert [row[3] for row in plans if " i " in row[3]] == ["SEARCH i USING INDEX items_by_id (<expr>=? AND <expr>=?)"]
     assert db.execute(SQL["item_position"], (1, "msg_1")).fetchall() == [(0,)]
     db.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -135,6 +136,24 @@ async def test_a_lease_of_another_worker_is_stale_even_with_the_same_fence(url: 
         assert await mine.append([entry(lease, 3)]) == [WRITTEN]  # no worker has claimed it yet
         await database.close()
         assert len(split_frames(await harness.events(response_id))) == 4
+
+
+# -- batches
+
+
+@postgres_test
+async def test_an_admission_that_postgres_refuses_fails_alone(url: str) -> None:
+    """A key that is longer than a page of the index can hold; HTTP refuses it, but nothing may depend on that."""
+    async with open_postgres(url) as storage:
+        harness = StorageHarness(storage)
+        long_key = secrets.token_hex(8000)
+        admitting = [harness.admit(key=key) for key in ("one", long_key, "two")]
+        one, refused, two = await asyncio.gather(*admitting, return_exceptions=True)
+        assert isinstance(refused, StorageUnavailable)
+        assert not isinstance(one, BaseException)
+        assert not isinstance(two, BaseException)
+        assert one[1].lease is not None
+        assert two[1].lease is not None
 
 
 # -- several nodes

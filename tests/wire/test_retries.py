@@ -88,6 +88,21 @@ def test_another_body_with_the_same_key_is_a_conflict(http: HttpClient, upstream
     assert len(upstream.calls(model)) == 1
 
 
+@pytest.mark.parametrize("path", ["responses", "conversations", "conversations/{id}/items"])
+def test_a_key_of_more_than_255_characters_is_refused(
+    http: HttpClient, upstream: FakeUpstream, key: str, path: str
+) -> None:
+    conversation = http.post("/v1/conversations", {}).json()["id"]
+    path = f"/v1/{path.format(id=conversation)}"
+    body = {"model": upstream.model(), "input": "Hi", "items": [{"role": "user", "content": "Hi"}]}
+    body = {name: body[name] for name in (("items",) if "conversations" in path else ("model", "input"))}
+    longest = key + "k" * (255 - len(key))
+    refused = http.post(path, body, idempotency_key=longest + "k")
+    assert (refused.status, refused.error["param"]) == (400, "Idempotency-Key")
+    assert http.list_messages(conversation) == []
+    assert http.post(path, body, idempotency_key=longest).status == 200
+
+
 def test_the_sdk_does_not_retry_a_conflict(server: OutliveServer, upstream: FakeUpstream, key: str) -> None:
     model = upstream.model()
     with OpenAI(base_url=server.base_url, api_key="any", default_headers={"Idempotency-Key": key}) as client:

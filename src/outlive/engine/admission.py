@@ -141,9 +141,13 @@ class Admitter:
             found |= await self._storage.catalog.stored_items(submission.owner, wanted)
         request = msgspec.structs.replace(request, input=resolve(request.input, found), refers=False)
         compactor = self._services.compactor
-        compactor.check(submission.owner, request.input)
+        await compactor.check(submission.owner, request.input)
         checked = msgspec.structs.replace(request, input=compactor.replace_ours(request.input))
-        self._check(self._services.route(request.model)[0], checked)
+        backend, _ = self._services.route(request.model)
+        if submission.large:
+            await asyncio.to_thread(self._check, backend, checked)
+        else:
+            self._check(backend, checked)
         return request
 
     # -- stored responses

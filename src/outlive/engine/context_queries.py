@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 
 from outlive.core.context import compaction
@@ -31,7 +33,7 @@ class ContextQueries:
 
     async def count(self, owner: str, request: CreateResponse, model_given: bool) -> Count:
         """Count the tokens that a response to this request would begin with; estimate them if no model was given."""
-        items = assemble(self._compactor.open(owner, await self._gather(owner, request)), [])
+        items = await asyncio.to_thread(assemble, await self._open(owner, request), [])
         if not model_given:
             return Count(estimate_request(request, items), exact=False)
         backend, model = self._route(request.model)
@@ -42,19 +44,22 @@ class ContextQueries:
     async def compact(self, owner: str, request: CreateResponse) -> tuple[list[Json], Json | None]:
         """Return the user's messages and a compaction item in place of the rest, and the usage of making it."""
         backend, model = self._route(request.model)
-        items = self._compactor.open(owner, await self._gather(owner, request))
-        summarised, kept, compacted = compaction.split_beside(items)
+        items = await self._open(owner, request)
+        summarised, kept, compacted = await asyncio.to_thread(compaction.split_beside, items)
         self._reserve(owner)
         try:
             summary = await self._compactor.summarise(backend, model, without_server_tools(request), summarised)
         finally:
             self._worker.release_slot(owner, runs=True)
-        item = self._compactor.make(owner, msgspec.structs.replace(compacted, summary=summary.text))
+        item = await self._compactor.make(owner, msgspec.structs.replace(compacted, summary=summary.text))
         return [*kept, item], summary.usage
+
+    async def _open(self, owner: str, request: CreateResponse) -> list[Json]:
+        return await self._compactor.open(owner, await self._gather(owner, request))
 
     async def _gather(self, owner: str, request: CreateResponse) -> list[Json]:
         """Return history and input, as stored."""
-        self._compactor.check(owner, request.input)
+        await self._compactor.check(owner, request.input)
         given = request.input
         if wanted := find_references(given):
             given = resolve(given, await self._catalog.stored_items(owner, wanted))

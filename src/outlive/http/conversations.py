@@ -69,7 +69,7 @@ async def delete_item(request: Request) -> Reply:
 
 async def _read(request: Request, body: dict[str, Any]) -> tuple[list[dict[str, Any]], Idempotency | None]:
     """Read the items of a body, and its idempotency key; in a thread if the body is large."""
-    engine, given, key = request.engine, body.get("items"), request.header(b"idempotency-key")
+    engine, given, key = request.engine, body.get("items"), request.idempotency_key()
 
     def read() -> tuple[list[dict[str, Any]], Idempotency | None]:
         items = parse_items(given, "items", engine.ids, engine.limits, at_most=MAX_ITEMS) if given is not None else []

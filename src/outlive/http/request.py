@@ -28,6 +28,7 @@ Send = Callable[[Message], Awaitable[None]]
 # A larger body is decoded and checked in a thread, so that streams do not wait for it.
 LARGE_BYTES = 256 * 1024
 MAX_PAGE = 100
+MAX_KEY = 255
 # Clients that see it use more than OpenAI offers: GETs that wait, POSTs that may be repeated under their key.
 VERSION = (b"x-outlive-version", __version__.encode())
 
@@ -70,6 +71,15 @@ class Request:
         """Return a header's value."""
         value = self.headers.get(name)
         return value.decode("latin-1") if value is not None else None
+
+    def idempotency_key(self) -> str | None:
+        """Return the Idempotency-Key, which is at most MAX_KEY characters long (D17)."""
+        key = self.header(b"idempotency-key")
+        if key is not None and len(key) > MAX_KEY:
+            raise InvalidRequest(
+                f"An Idempotency-Key has at most {MAX_KEY} characters, not {len(key)}.", param="Idempotency-Key"
+            )
+        return key
 
     def query(self) -> list[tuple[str, str]]:
         """Return the query as pairs, without the `[]` that SDKs put after the names of arrays."""

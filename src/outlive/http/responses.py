@@ -59,11 +59,12 @@ _check_personality = make_check(Personality)
 async def create(request: Request) -> Reply | None:
     """Create a response; answer with a stream, the admitted object, or the final object."""
     retries = request.header(b"x-stainless-retry-count")
+    key = request.idempotency_key()
     submission = Submission(
         owner=request.owner,
         body=await request.json(),
         large=request.large,
-        idempotency_key=request.header(b"idempotency-key"),
+        idempotency_key=key,
         retry_count=int(retries) if retries is not None and retries.isdecimal() and len(retries) < 10 else None,
         is_abandoned=request.is_abandoned,
     )

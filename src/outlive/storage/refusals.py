@@ -45,6 +45,9 @@ def refuse(
         return Conflict(
             f"The same Idempotency-Key was used with another body, for response {detail}.", param="Idempotency-Key"
         )
+    if refusal == "too many branches":
+        message = "The ids of these items are in too many branches of this chain. Send the items without ids."
+        return InvalidRequest(message, param="input")
     if refusal == "must wait":
         return MustWait()
     return _refuse_parent(refusal, detail, parent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from outlive.core.context import compaction
 from outlive.core.context.compaction import Compacted, open_context, pack, split, split_all, split_beside, unpack
-from outlive.core.errors import BrokenSeal
+from outlive.core.errors import BrokenSeal, UpstreamFault
 from outlive.core.events import Json, read_frame, split_frames
 from outlive.core.requests.create import CreateResponse
 from tests.core.journals import assert_official_event, frames_of, opening
@@ -64,6 +65,15 @@ def test_malformed_content_is_a_broken_seal(content: str) -> None:
 
     with pytest.raises(BrokenSeal):
         unpack({"encrypted_content": content}, refuse)
+
+
+def test_content_over_the_limit_is_neither_packed_nor_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = Compacted("s" * 1000)
+    packed = item(long)
+    monkeypatch.setattr(compaction, "MAX_CONTENT", 1000)
+    assert read(packed) is None
+    with pytest.raises(UpstreamFault, match="too long"):
+        item(long)
 
 
 def test_own_items_are_known_by_their_prefix() -> None:
@@ -210,3 +220,12 @@ def test_an_items_events_are_official() -> None:
     ]
     assert events[2]["item"]["encrypted_content"] == ""
     assert events[-1]["item"] == shown
+
+
+def test_many_calls_without_output_are_split_in_linear_time() -> None:
+    items = [call(str(number)) for number in range(20_000)]
+    started = time.thread_time()
+    summarised, compacted = compaction.split_all(items, 0)
+    assert time.thread_time() - started < 1.0  # 5 s and more if each is compared with all
+    assert summarised == []
+    assert compacted.after == items

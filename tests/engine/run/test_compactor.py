@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import tracemalloc
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -28,6 +31,11 @@ def message(role: str, text: str) -> Json:
 
 def make(secret: bytes = b"secret") -> Compactor:
     return Compactor(SecretSeal([secret]), CountingIds(), FixedClock())
+
+
+def seal(compacted: Compacted) -> Json:
+    """Make an item of ann's."""
+    return asyncio.run(make().make("ann", compacted))
 
 
 def summarise(*scripts: Script, items: list[Json] | None = None, **fields: Any) -> tuple[Summary, ScriptedBackend]:
@@ -106,37 +114,62 @@ def test_a_context_is_halved_a_limited_number_of_times() -> None:
 
 
 def test_an_item_opens_for_its_owner_on_every_server_with_the_secret() -> None:
-    item = make().make("ann", Compacted("The canary sings.", after=[message("user", "next")]))
+    item = seal(Compacted("The canary sings.", after=[message("user", "next")]))
     assert (item["type"], item["id"][:4]) == ("compaction", "cmp_")
     assert "canary" not in item["encrypted_content"]
-    opened = make().open("ann", [message("user", "gone"), item])
+    opened = asyncio.run(make().open("ann", [message("user", "gone"), item]))
     assert "The canary sings." in text_of(opened[0])
     assert text_of(opened[1]) == "next"
-    make().check("ann", [item])
+    asyncio.run(make().check("ann", [item]))
 
 
 def test_an_item_does_not_open_for_another_owner_or_with_another_secret() -> None:
-    item = make().make("ann", Compacted("The canary sings."))
+    item = seal(Compacted("The canary sings."))
     before = [message("user", "mine")]
     for compactor, owner in ((make(), "bob"), (make(b"another secret"), "ann")):
-        assert compactor.open(owner, [*before, item]) == before
+        assert asyncio.run(compactor.open(owner, [*before, item])) == before
         with pytest.raises(InvalidRequest) as caught:
-            compactor.check(owner, [*before, item])
+            asyncio.run(compactor.check(owner, [*before, item]))
         assert caught.value.param == "input[1].encrypted_content"
 
 
 def test_compaction_items_of_other_servers_stay_as_they_are() -> None:
     foreign = {"type": "compaction", "encrypted_content": "gAAAAAB"}
-    make().check("ann", [foreign])
-    assert make().open("ann", [foreign]) == [foreign]
+    asyncio.run(make().check("ann", [foreign]))
+    assert asyncio.run(make().open("ann", [foreign])) == [foreign]
     assert make().replace_ours([foreign]) == [foreign]
 
 
 def test_only_a_context_with_a_compaction_item_needs_the_compactor() -> None:
     assert not make().is_needed([message("user", "one")], [])
-    assert make().is_needed([], [make().make("ann", Compacted("s"))])
+    assert make().is_needed([], [seal(Compacted("s"))])
 
 
 def test_our_items_are_replaced_by_messages_for_a_check() -> None:
-    item = make().make("ann", Compacted("s"))
+    item = seal(Compacted("s"))
     assert [each["type"] for each in make().replace_ours([message("user", "one"), item])] == ["message", "message"]
+
+
+def test_a_check_of_many_items_inflates_none_of_them() -> None:
+    item = seal(Compacted("s", after=[message("user", "x" * 4_000_000)]))
+    tracemalloc.start()
+    asyncio.run(make().check("ann", [item] * 50))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+def test_a_long_item_is_opened_beside_the_loop() -> None:
+    item = seal(Compacted("s", after=[message("user", token_hex(20_000))]))
+    opened_in: list[str] = []
+
+    class WatchedSeal(SecretSeal):
+        def open(self, sealed: bytes, purpose: str) -> bytes:
+            opened_in.append(threading.current_thread().name)
+            return super().open(sealed, purpose)
+
+    compactor = Compactor(WatchedSeal([b"secret"]), CountingIds(), FixedClock())
+    asyncio.run(compactor.check("ann", [item]))
+    assert len(asyncio.run(compactor.open("ann", [item]))) == 2
+    assert len(opened_in) == 2
+    assert threading.main_thread().name not in opened_in

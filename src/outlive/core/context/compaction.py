@@ -15,7 +15,7 @@ import msgspec
 
 from outlive.core.context.assemble import call_of, is_call, is_output
 from outlive.core.context.window import estimate_item, is_given, is_instruction, is_user_message, tail_of
-from outlive.core.errors import BrokenSeal
+from outlive.core.errors import BrokenSeal, UpstreamFault
 from outlive.core.events import AnyDraft, Draft, Json, add_item, end_item
 from outlive.core.requests.create import CreateResponse
 
@@ -25,6 +25,9 @@ PREFIX = "outlive.1."
 # Tokens of the user's messages that stay unchanged, and of a summary.
 KEPT_TOKENS = 8_000
 SUMMARY_TOKENS = 4_000
+
+# Bytes that an item may stand for: little text can be inflated to much.
+MAX_CONTENT = 64 * 1024 * 1024
 
 PROMPT = """\
 The conversation so far is about to be replaced by a summary of it. Write this summary now.
@@ -63,17 +66,29 @@ def is_own(item: Json) -> bool:
 
 
 def pack(compacted: Compacted, seal: Callable[[bytes], bytes]) -> str:
-    """Return the `encrypted_content` of an item."""
-    return PREFIX + b64encode(seal(zlib.compress(msgspec.json.encode(compacted)))).decode()
+    """Return the `encrypted_content` of an item. Raises UpstreamFault for a content that `unpack` would not read."""
+    plain = msgspec.json.encode(compacted)
+    if len(plain) > MAX_CONTENT:
+        raise UpstreamFault("What must stay of the context is too long to be compacted.", retryable=False)
+    return PREFIX + b64encode(seal(zlib.compress(plain))).decode()
 
 
 def unpack(item: Json, unseal: Callable[[bytes], bytes]) -> Compacted:
     """Read an item. Raises BrokenSeal for one that this server has not sealed, or not for this owner."""
+    inflater = zlib.decompressobj()
+    plain = inflater.decompress(open_seal(item, unseal), MAX_CONTENT)
+    if not inflater.eof:
+        raise BrokenSeal
+    return _decode(plain)
+
+
+def open_seal(item: Json, unseal: Callable[[bytes], bytes]) -> bytes:
+    """Return the compressed content of an item: an intact seal is enough to know that `unpack` can read it, and costs
+    no more than the item's own length. Raises BrokenSeal."""
     try:
-        sealed = b64decode(str(item["encrypted_content"]).removeprefix(PREFIX), validate=True)
+        return unseal(b64decode(str(item["encrypted_content"]).removeprefix(PREFIX), validate=True))
     except ValueError as error:
         raise BrokenSeal from error
-    return _decode(zlib.decompress(unseal(sealed)))
 
 
 def open_context(items: list[Json], read: Read) -> list[Json]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -23,6 +25,12 @@ from outlive.ports.seal import Seal
 RETRIES = 3
 HALVINGS = 4
 LEAST_SUMMARY = 256  # tokens
+
+# Longer contents are unsealed and inflated in a thread, so that streams do not wait for it: compressed text may become a
+# thousand times longer.
+INLINE_CHARACTERS = 4 * 1024
+
+T = TypeVar("T")
 
 NO_SUMMARY = "The model gave no summary."
 
@@ -52,15 +60,21 @@ class Compactor:
                     return True
         return False
 
-    def open(self, owner: str, items: list[Json]) -> list[Json]:
+    async def open(self, owner: str, items: list[Json]) -> list[Json]:
         """Put what the compaction items of a context stand for in their place."""
-        return compaction.open_context(items, lambda item: self._read(owner, item))
+        return await _work(items, lambda: compaction.open_context(items, lambda item: self._read(owner, item)))
 
-    def check(self, owner: str, items: list[Json]) -> None:
+    async def check(self, owner: str, items: list[Json]) -> None:
         """Raise InvalidRequest, naming the first item that claims to be ours and cannot be opened."""
+        await _work(items, lambda: self._check(owner, items))
+
+    def _check(self, owner: str, items: list[Json]) -> None:
         for n, item in enumerate(items):
-            if compaction.is_own(item) and self._read(owner, item) is None:
-                raise InvalidRequest(BrokenSeal().message, param=f"input[{n}].encrypted_content")
+            if compaction.is_own(item):
+                try:
+                    compaction.open_seal(item, self._unseal(owner))
+                except BrokenSeal as error:
+                    raise InvalidRequest(error.message, param=f"input[{n}].encrypted_content") from error
 
     def replace_ours(self, items: list[Json]) -> list[Json]:
         """Replace our compaction items by ones that any upstream can be sent, so that the rest can be checked."""
@@ -68,15 +82,20 @@ class Compactor:
 
     def _read(self, owner: str, item: Json) -> Compacted | None:
         try:
-            return compaction.unpack(item, lambda sealed: self._seal.open(sealed, _purpose(owner)))
+            return compaction.unpack(item, self._unseal(owner))
         except BrokenSeal:
             return None
 
+    def _unseal(self, owner: str) -> Callable[[bytes], bytes]:
+        return lambda sealed: self._seal.open(sealed, _purpose(owner))
+
     # -- making
 
-    def make(self, owner: str, compacted: Compacted) -> Json:
+    async def make(self, owner: str, compacted: Compacted) -> Json:
         """Return the sealed compaction item."""
-        content = compaction.pack(compacted, lambda plain: self._seal.close(plain, _purpose(owner)))
+        content = await asyncio.to_thread(
+            compaction.pack, compacted, lambda plain: self._seal.close(plain, _purpose(owner))
+        )
         return {"id": self._ids.new("cmp"), "type": "compaction", "encrypted_content": content}
 
     async def summarise(self, backend: Backend, model: str, request: CreateResponse, items: list[Json]) -> Summary:
@@ -118,6 +137,12 @@ class Compactor:
         if not text:
             raise UpstreamFault(NO_SUMMARY)
         return Summary(text, ending.usage)
+
+
+async def _work(items: list[Json], work: Callable[[], T]) -> T:
+    """Do the work on these items' compaction items; in a thread if their contents are long."""
+    length = sum(len(str(item.get("encrypted_content"))) for item in items if item.get("type") == "compaction")
+    return await asyncio.to_thread(work) if length > INLINE_CHARACTERS else work()
 
 
 def _limit(request: CreateResponse, tokens: int) -> CreateResponse:

@@ -54,7 +54,7 @@ class ContextLoader:
         # Reasoning that was cut off is left out: the model reasons anew.
         given = [*finish_calls(request.input), *filter(_is_whole, own)]
         if self._compactor.is_needed(history, given):
-            history, given = self._compactor.open(self._claim.owner, [*history, *given]), []
+            history, given = await self._compactor.open(self._claim.owner, [*history, *given]), []
         if len(history) + len(given) > MANY_ITEMS:
             return await asyncio.to_thread(assemble_context, history, given, names)
         return assemble_context(history, given, names)

@@ -133,7 +133,7 @@ class Fitting:
     async def compact_all(self) -> Finish:
         """Compact the whole context, and end the response with that. Raises UpstreamFault."""
         items = [*(await self._context.history()), *self._request.input]
-        opened = self._compactor.open(self._log.claim.owner, items)
+        opened = await self._compactor.open(self._log.claim.owner, items)
         summarised, compacted = compaction.split_all(opened, compaction.KEPT_TOKENS)
         item = await self._make_item(without_server_tools(self._request), summarised, compacted)
         return Finish(compaction.show(item, 0), Ending("completed"))
@@ -142,7 +142,7 @@ class Fitting:
         summary = await self._compactor.summarise(self._backend, self._model, request, items)
         usage = add_usage(self._log.checkpoint.compaction, summary.usage)
         await self._log.save_checkpoint(compaction=usage)
-        return self._compactor.make(self._log.claim.owner, msgspec.structs.replace(compacted, summary=summary.text))
+        return await self._compactor.make(self._log.claim.owner, msgspec.structs.replace(compacted, summary=summary.text))
 
     async def _threshold(self) -> int:
         if self._request.context_management:

@@ -57,6 +57,9 @@ ERRORS = (*LOST, asyncpg.PostgresError)
 # A bug of ours: it must be seen, not tried again.
 MISTAKES = (asyncpg.SyntaxOrAccessError, asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
 
+# One statement's own trouble: the next may pass.
+HARMLESS = (asyncpg.TransactionRollbackError, asyncpg.ProgramLimitExceededError)
+
 
 class InDoubt(StorageUnavailable):
     """The connection was lost during a commit, which may or may not have happened."""
@@ -64,6 +67,10 @@ class InDoubt(StorageUnavailable):
     def __init__(self, operation: str, cause: str, token: int) -> None:
         super().__init__(operation, cause)
         self.token = token
+
+
+class StatementFailed(StorageUnavailable):
+    """The database refused what it was given, over a connection that is sound: something smaller may pass."""
 
 
 class PooledConnection(NamedTuple):
@@ -173,9 +180,12 @@ class PostgresDatabase:
             if token is None:
                 raise StorageUnavailable(name, describe(error)) from error
             raise InDoubt(name, describe(error), token) from error
-        except asyncpg.PostgresError as error:
-            self.healthy = isinstance(error, asyncpg.TransactionRollbackError)
+        except asyncpg.LockNotAvailableError as error:
+            self.healthy = False
             raise StorageUnavailable(name, describe(error)) from error
+        except asyncpg.PostgresError as error:
+            self.healthy = isinstance(error, HARMLESS)
+            raise StatementFailed(name, describe(error)) from error
 
     async def transact(self, name: str, work: Work[T]) -> T:
         """Run several statements in one transaction."""

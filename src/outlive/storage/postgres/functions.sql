@@ -16,7 +16,10 @@ RETURNS TABLE (number int, thread bigint, upto int, hole int) LANGUAGE sql STABL
           FROM (SELECT 1) one LEFT JOIN threads t ON t.key = of_thread
         UNION ALL
         SELECT l.number + 1, l.parent, l.fork, t.parent, t.fork, CASE WHEN t.key IS NULL THEN -1 ELSE t.hole END
-          FROM lineage l LEFT JOIN threads t ON t.key = l.parent WHERE l.parent IS NOT NULL)
+          FROM lineage l
+          -- One by one: a plan made while there were few threads would scan them all for each.
+          LEFT JOIN LATERAL (SELECT p.key, p.parent, p.fork, p.hole FROM threads p WHERE p.key = l.parent OFFSET 0) t ON true
+         WHERE l.parent IS NOT NULL)
     SELECT l.number, l.thread, l.upto, l.hole FROM lineage l
 $$;
 
@@ -123,6 +126,7 @@ DECLARE
     s insertion_point;
     earlier record;
     kept int[]; -- the indexes of the given items that are new
+    lineage record;
 BEGIN
     IF a.key IS NOT NULL THEN
         -- A key whose response failed, or was deleted, may be used again.
@@ -155,12 +159,15 @@ BEGIN
     END IF;
 
     IF a.with_ids AND coalesce(s.thread, s.parent) IS NOT NULL THEN
-        -- To send an item again that the thread holds already is a no-op (D24).
+        -- To send an item again that the thread holds already is a no-op (D24). A map from threads to their ends: one
+        -- lookup for each item, however many forks there are.
+        SELECT jsonb_object_agg(l.thread, l.upto) AS ends, min(l.thread) AS oldest, max(l.thread) AS newest INTO lineage
+          FROM segments(coalesce(s.thread, s.parent), coalesce(s.fork, s.first)) l;
         SELECT coalesce(array_agg(g.n ORDER BY g.n), '{}') INTO kept
           FROM unnest(a.item_ids) WITH ORDINALITY AS g(id, n)
-         WHERE NOT EXISTS (SELECT 1 FROM segments(coalesce(s.thread, s.parent), coalesce(s.fork, s.first)) l
-                             JOIN items i ON i.id = g.id AND i.thread IS NOT DISTINCT FROM l.thread
-                              AND i.position < l.upto);
+         WHERE NOT EXISTS (SELECT 1 FROM items i
+                            WHERE i.id = g.id AND i.thread BETWEEN lineage.oldest AND lineage.newest
+                              AND i.position < (lineage.ends ->> i.thread::text)::int);
     ELSE
         SELECT coalesce(array_agg(n), '{}') INTO kept FROM generate_series(1, cardinality(a.item_ids)) n;
     END IF;
@@ -218,6 +225,7 @@ DECLARE
     a admission;
     made admitted;
     name bigint;
+    families bigint[];
     queued int;
 BEGIN
     FOREACH name IN ARRAY locks LOOP
@@ -228,9 +236,12 @@ BEGIN
     END IF;
     IF after_parents <> '{}' THEN
         -- Also the first threads of their families: erasing locks those before it looks for unfinished runs.
-        PERFORM 1 FROM threads t WHERE t.key IN
-            (SELECT unnest(ARRAY[p.key, p.root]) FROM responses r JOIN threads p ON p.key = r.thread
-              WHERE r.id = ANY (after_parents)) ORDER BY t.key FOR UPDATE;
+        -- Found one by one: no plan may do it the other way round.
+        SELECT array_agg(f.key) INTO families FROM unnest(after_parents) AS g(id)
+         CROSS JOIN LATERAL (SELECT r.thread FROM responses r WHERE r.id = g.id OFFSET 0) r
+         CROSS JOIN LATERAL (SELECT p.key, p.root FROM threads p WHERE p.key = r.thread OFFSET 0) p
+         CROSS JOIN LATERAL unnest(ARRAY[p.key, p.root]) AS f(key);
+        PERFORM 1 FROM threads t WHERE t.key = ANY (families) ORDER BY t.key FOR UPDATE;
     END IF;
     FOREACH a IN ARRAY given LOOP
         IF a.worker IS NULL AND quota[2] IS NOT NULL AND queued IS NULL THEN

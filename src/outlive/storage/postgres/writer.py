@@ -12,6 +12,7 @@ from typing import Generic
 
 from outlive.core.errors import OutliveError, StorageUnavailable
 from outlive.storage.batching import Batching, J, R, settle
+from outlive.storage.postgres.connection import StatementFailed
 
 
 class PostgresWriter(Batching[tuple[J, "asyncio.Future[R]"]], Generic[J, R]):
@@ -55,10 +56,10 @@ class PostgresWriter(Batching[tuple[J, "asyncio.Future[R]"]], Generic[J, R]):
     async def _try(self, jobs: list[J]) -> list[R | Exception]:
         try:
             return list(await self._write(jobs))
-        except StorageUnavailable as error:
-            return [error] * len(jobs)
         except Exception as error:  # a bug must reach its caller, and not end the writer of all
-            if len(jobs) == 1:
-                return [error]
-            # One of them may be the cause: each alone, so that the others are not refused with it.
-            return [result for job in jobs for result in await self._try([job])]
+            # A connection that was lost, or a lock that was waited for, would only take longer for each alone.
+            unavailable = isinstance(error, StorageUnavailable) and not isinstance(error, StatementFailed)
+            if len(jobs) == 1 or unavailable:
+                return [error] * len(jobs)
+        # One of them may be the cause: each alone, so that the others are not refused with it.
+        return [result for job in jobs for result in await self._try([job])]

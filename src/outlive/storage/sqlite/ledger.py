@@ -27,11 +27,15 @@ from outlive.storage.sqlite.connection import SqlitePort
 from outlive.storage.sqlite.staging import StagedItems
 from outlive.storage.sqlite.threads import InsertionPoint
 
+# More items than this are written in the thread.
+MANY_ITEMS = 200
+
 
 class SqliteLedger(SqlitePort):
     def admit(self, admission: Admission) -> asyncio.Future[Admitted]:
         if not admission.large:
-            return self._database.write("admit", lambda db: _admit(admission, db))
+            many = len(admission.request.input) > MANY_ITEMS
+            return self._database.write("admit", lambda db: _admit(admission, db), heavy=many)
         work, items = partial(_admit, admission), admission.request.input
         return asyncio.ensure_future(self._database.write_staged("admit", work, admission.response_id, items))
 

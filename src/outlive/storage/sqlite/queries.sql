@@ -36,11 +36,23 @@ UPDATE threads SET head = ? WHERE key = ?;
 -- To be a parent renews the whole chain (D18).
 UPDATE threads SET used_at = ? WHERE key = ?;
 
--- has_item --
--- Checks whether an item is in this thread already (D24). Items are indexed by the end of their ids, which holds the
--- time. The plus keeps the database from using an index of the id itself.
-SELECT 1 FROM items INDEXED BY items_by_id
- WHERE substr(id, -48) = substr(?2, -48) AND +id = ?2 AND thread = ?1 AND position < ?3;
+-- find_holder --
+-- The first thread of a range that holds an item, and its position there (D24). Items are indexed by the end of their
+-- ids, which holds the time, and then by the rest. The plus keeps the database from using an index of the id itself.
+SELECT thread, position FROM items INDEXED BY items_by_id
+ WHERE substr(id, -48) = substr(?1, -48) AND substr(id, 1, length(id) - 48) = substr(?1, 1, length(?1) - 48)
+   AND +id = ?1 AND thread BETWEEN ?2 AND ?3 ORDER BY thread LIMIT 1;
+
+-- find_lineage --
+-- A thread and the threads that it was forked from, newest first. A thread that was erased with all its items is nothing
+-- but a hole.
+WITH RECURSIVE lineage (thread, upto, parent, fork, hole) AS (
+    SELECT ?1, ?2, t.parent, t.fork, CASE WHEN t.key IS NULL THEN -1 ELSE t.hole END
+      FROM (SELECT 1) LEFT JOIN threads t ON t.key = ?1
+    UNION ALL
+    SELECT l.parent, l.fork, t.parent, t.fork, CASE WHEN t.key IS NULL THEN -1 ELSE t.hole END
+      FROM lineage l LEFT JOIN threads t ON t.key = l.parent WHERE l.parent IS NOT NULL)
+SELECT thread, upto, hole FROM lineage;
 
 -- add_response --
 -- A response as it was admitted.
@@ -248,18 +260,21 @@ SELECT thread, first, input_end FROM responses WHERE id = ? AND owner = ? AND hi
 -- item_position --
 -- The position of an item; ids are unique within a thread only.
 SELECT position FROM items INDEXED BY items_by_id
- WHERE substr(id, -48) = substr(?2, -48) AND +id = ?2 AND thread = ?1;
+ WHERE substr(id, -48) = substr(?2, -48) AND substr(id, 1, length(id) - 48) = substr(?2, 1, length(?2) - 48)
+   AND +id = ?2 AND thread = ?1;
 
 -- read_item --
 -- One item.
 SELECT body FROM items INDEXED BY items_by_id
- WHERE substr(id, -48) = substr(?2, -48) AND +id = ?2 AND thread = ?1;
+ WHERE substr(id, -48) = substr(?2, -48) AND substr(id, 1, length(id) - 48) = substr(?2, 1, length(?2) - 48)
+   AND +id = ?2 AND thread = ?1;
 
 -- find_items --
 -- Items by their ids alone (a JSON list), from any response or conversation of an owner; the newest of an id is last.
 SELECT i.body FROM json_each(?1) g CROSS JOIN items i
   LEFT JOIN responses r ON r.key = i.response LEFT JOIN conversations c ON c.thread = i.thread
- WHERE substr(i.id, -48) = substr(g.value, -48) AND +i.id = g.value
+ WHERE substr(i.id, -48) = substr(g.value, -48)
+   AND substr(i.id, 1, length(i.id) - 48) = substr(g.value, 1, length(g.value) - 48) AND +i.id = g.value
    AND ((r.owner = ?2 AND r.hidden = 0) OR (c.owner = ?2 AND c.hidden = 0))
  ORDER BY i.thread, i.position;
 
@@ -282,7 +297,8 @@ SELECT key FROM conversations WHERE id = ? AND owner = ?;
 -- drop_item --
 -- An item deleted through its conversation.
 DELETE FROM items INDEXED BY items_by_id
- WHERE substr(id, -48) = substr(?2, -48) AND +id = ?2 AND thread = ?1;
+ WHERE substr(id, -48) = substr(?2, -48) AND substr(id, 1, length(id) - 48) = substr(?2, 1, length(?2) - 48)
+   AND +id = ?2 AND thread = ?1;
 
 -- add_conversation --
 -- A new conversation on a new thread.
