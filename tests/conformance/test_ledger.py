@@ -583,7 +583,6 @@ def test_the_work_of_items_with_ids_grows_with_their_number_alone(shape: str, op
     assert many < few + 150 * 100
 
 
-
 # -- deleting
 
 

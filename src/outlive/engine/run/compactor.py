@@ -26,7 +26,7 @@ RETRIES = 3
 HALVINGS = 4
 LEAST_SUMMARY = 256  # tokens
 
-# Longer contents are unsealed and inflated in a thread, so that streams do not wait for it: compressed text may become a
+# Longer contents are unsealed and inflated in a thread, so that streams do not wait for it: inflated text may be a
 # thousand times longer.
 INLINE_CHARACTERS = 4 * 1024
 

@@ -142,7 +142,9 @@ class Fitting:
         summary = await self._compactor.summarise(self._backend, self._model, request, items)
         usage = add_usage(self._log.checkpoint.compaction, summary.usage)
         await self._log.save_checkpoint(compaction=usage)
-        return await self._compactor.make(self._log.claim.owner, msgspec.structs.replace(compacted, summary=summary.text))
+        return await self._compactor.make(
+            self._log.claim.owner, msgspec.structs.replace(compacted, summary=summary.text)
+        )
 
     async def _threshold(self) -> int:
         if self._request.context_management:
