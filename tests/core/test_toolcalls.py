@@ -136,7 +136,13 @@ def test_a_turn_keeps_completed_and_failed_calls() -> None:
 
 # -- approvals
 
-APPROVAL_REQUEST: Json = {"type": "mcp_approval_request", "id": "mcpr_1", "name": "pay"}
+APPROVAL_REQUEST: Json = {
+    "type": "mcp_approval_request",
+    "id": "mcpr_1",
+    "server_label": "bank",
+    "name": "pay",
+    "arguments": "{}",
+}
 MADE: Json = {"type": "mcp_call", "id": "mcp_1", "approval_request_id": "mcpr_1"}
 
 

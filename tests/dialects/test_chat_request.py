@@ -400,3 +400,10 @@ def test_at_least_one_token_is_left_to_continue_with() -> None:
 def test_the_body_is_json() -> None:
     body = render(make_call(items=[message("user", "Hi")], tools=[FUNCTION, CUSTOM]), PLAIN)
     assert json.loads(json.dumps(body)) == body
+
+
+def test_a_file_of_an_earlier_turn_that_cannot_be_sent_is_named_in_its_place() -> None:
+    file = {"type": "input_file", "file_url": "https://example.test/a.pdf"}
+    shown = messages(message("user", "See:", file))
+    left = "[input_file https://example.test/a.pdf: cannot be sent to this model]"
+    assert shown == [{"role": "user", "content": f"See:\n{left}"}]

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from outlive.core.context import compaction
-from outlive.core.context.assemble import assemble
+from outlive.core.context.assemble import assemble, finish_calls
 from outlive.core.context.window import estimate_request
 from outlive.core.errors import TooMany
 from outlive.core.events import Json
@@ -66,7 +66,7 @@ class ContextQueries:
         position = await self._history.locate(
             owner, conversation=request.conversation, parent=request.previous_response_id
         )
-        return [*(await self._history.before(position) if position is not None else []), *given]
+        return [*(await self._history.before(position) if position is not None else []), *finish_calls(given)]
 
     def _reserve(self, owner: str) -> None:
         if not self._worker.reserve(owner, stored=False):

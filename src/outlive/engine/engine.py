@@ -266,6 +266,7 @@ class Engine:
         self, owner: str, metadata: dict[str, str], items: list[Json], idempotency: Idempotency | None, large: bool
     ) -> Json:
         """Create a conversation, or return the one that was created under the same key."""
+        self._backends.check_items(self.parts.services.compactor.replace_ours(items))
         now = self._clock.now()
         conversation: Json = {
             "id": self.ids.new("conv"),
@@ -293,6 +294,7 @@ class Engine:
         self, owner: str, conversation_id: str, items: list[Json], idempotency: Idempotency | None, large: bool
     ) -> Page:
         """Add items to a conversation, and return them."""
+        self._backends.check_items(self.parts.services.compactor.replace_ours(items))
         now = self._clock.now()
         added = await self._conversations.add_items(owner, conversation_id, items, now, idempotency, large)
         return Page(added, False)

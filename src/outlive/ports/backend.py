@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from outlive.core.errors import InvalidRequest
 from outlive.core.events import AnyDraft, Json
 from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
@@ -166,3 +167,18 @@ class Backends(msgspec.Struct, frozen=True):
 
     by_name: dict[str, Backend]
     route: Route
+
+    def check_items(self, items: list[Json]) -> None:
+        """Raise InvalidRequest, naming `items[n]`, for an item that no upstream here can be sent."""
+        for n, item in enumerate(items):
+            request, refusals = CreateResponse(model="", input=[item]), list[InvalidRequest]()
+            for backend in self.by_name.values():
+                try:
+                    backend.check(request)
+                    break
+                except InvalidRequest as refusal:
+                    refusals.append(refusal)
+            else:
+                for refusal in refusals:
+                    param = (refusal.param or "input[0]").replace("input[0]", f"items[{n}]", 1)
+                    raise InvalidRequest(refusal.message, param=param, code=refusal.code)
