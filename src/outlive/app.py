@@ -33,7 +33,7 @@ from outlive.ports.seal import Seal
 from outlive.ports.storage import Storage
 from outlive.ports.toolbox import Tools
 from outlive.served_agents.backend import load_agents
-from outlive.server import end_stubborn_tasks, listen, log_stray, run_until_signal, start_log
+from outlive.server import end_stubborn_tasks, listen, log_stray, raise_descriptor_limit, run_until_signal, start_log
 from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.seal import SecretSeal, make_seal
 from outlive.storage.storage import open_storage
@@ -51,6 +51,7 @@ def serve(settings: Settings) -> None:
     """Serve until a signal says stop. Raises SettingsError when that cannot begin."""
     failpoints.check()
     start_log(settings.log_level)
+    raise_descriptor_limit(settings)
     sys.setswitchinterval(SWITCH_SECONDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings))

@@ -7,11 +7,13 @@ import contextlib
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 import traceback
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import msgspec
 import uvicorn
@@ -20,7 +22,8 @@ from outlive.config.settings import Settings
 from outlive.core.errors import SettingsError
 from outlive.engine.engine import Engine
 from outlive.http.app import Access, Application
-from outlive.http.protocol import Protocol
+from outlive.http.connections import ConnectionLimits, Connections
+from outlive.http.protocol import Protocol, WebSocketProtocol
 
 log = logging.getLogger("outlive")
 
@@ -31,6 +34,9 @@ FULL_EVERY = 60
 PONG_SECONDS = 120.0
 # Seconds that cancelled tasks may take to stop when the server exits.
 STUBBORN_SECONDS = 1.0
+# Files that the process may have open: for each connection, with the upstream that answers it, and for all the rest.
+_FILES_PER_CONNECTION = 2
+_OTHER_FILES = 200
 # Loggers of libraries that users' agents and tools use: below WARNING they log what is sent to models.
 _VERBOSE = ("openai", "httpx", "httpcore", "httpx2", "httpcore2", "mcp", "client", "anthropic")
 
@@ -49,11 +55,12 @@ class EngineServer(Server):
     def __init__(self, settings: Settings, engine: Engine) -> None:
         self._engine = engine
         self._application = Application(engine, msgspec.convert(settings, Access, from_attributes=True))
+        connections = Connections(_fit_limits(msgspec.convert(settings, ConnectionLimits, from_attributes=True)))
         config = uvicorn.Config(
             self._application,
-            http=Protocol,
+            http=cast(Any, partial(Protocol, connections=connections)),
             # Neither compressed, which would cost more than it saves on small frames, nor larger than a body may be.
-            ws="websockets-sansio",
+            ws=cast(Any, partial(WebSocketProtocol, connections=connections)),
             ws_max_size=settings.max_body_bytes,
             ws_per_message_deflate=False,
             ws_ping_interval=settings.keep_alive_seconds,
@@ -132,6 +139,26 @@ def _stop_on_signal(server: EngineServer, grace: float) -> list[asyncio.Task[Non
         if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` starts programs that ignore SIGHUP
             asyncio.get_running_loop().add_signal_handler(number, on_signal)
     return stopping
+
+
+def raise_descriptor_limit(settings: Settings) -> None:
+    """Let the process open the files that its connections need, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OTHER_FILES + _FILES_PER_CONNECTION * settings.max_connections
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft not in (resource.RLIM_INFINITY, wanted) and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _fit_limits(limits: ConnectionLimits) -> ConnectionLimits:
+    """Lower the number of connections to what the limit of open files allows."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = max(1, (files - _OTHER_FILES) // _FILES_PER_CONNECTION)
+    if files == resource.RLIM_INFINITY or limits.max_connections <= most:
+        return limits
+    log.warning("max_connections is %d, because the process may open %d files only", most, files)
+    return msgspec.structs.replace(limits, max_connections=most)
 
 
 def listen(settings: Settings) -> socket.socket:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import resource
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.http_client import HttpClient
 from tests.support.server import OutliveServer
+from tests.support.upstream import FakeUpstream, say
+from tests.support.waiting import wait_until
 from tests.wire.conftest import Servers
 
 KEYS = ("--api-key", "alice=key-of-alice-0123456789", "--api-key", "bob=key-of-bob-0123456789")
@@ -65,3 +70,39 @@ def test_a_key_in_a_trailer_is_not_used(servers: Servers) -> None:
     with connect(server) as raw:
         raw.sendall((head + body).encode())
         assert read_error(raw)[0] == 404
+
+
+def test_running_out_of_files_is_logged_and_the_server_serves_on_when_there_are_some(
+    upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    with OutliveServer(tmp_path, upstream.url) as server, HttpClient(server.port) as client, connect(server):
+        assert client.get("/healthz").status == 200
+        used = {int(each.name) for each in Path(f"/proc/{server.pid}/fd").iterdir()}
+        free = min(set(range(len(used) + 1)) - used)
+        before = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (free, before[1]))
+        with connect(server) as raw, contextlib.suppress(ConnectionError):
+            assert raw.recv(1) == b""
+        wait_until(lambda: "raise LimitNOFILE" in server.log, "it is logged")
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, before)
+        assert server.client.get("/healthz").status == 200
+
+
+def test_a_stream_that_is_not_read_is_cut_and_can_be_resumed(upstream: FakeUpstream, tmp_path: Path) -> None:
+    words = [f"{number:07d} " * 1000 for number in range(1000)]  # 8 MB: more than the systems buffer
+    body = json.dumps({"model": upstream.model(say(*words)), "input": "Hi", "stream": True})
+    head = f"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    with (
+        OutliveServer(tmp_path, upstream.url, "--send-seconds", "1") as server,
+        HttpClient(server.port) as client,
+        socket.socket() as raw,
+    ):
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.connect(("127.0.0.1", server.port))
+        raw.sendall(f"{head}Content-Type: application/json\r\n\r\n{body}".encode())
+        wait_until(
+            lambda: raw.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET, "the stream was cut", 30
+        )
+        (response,) = client.list_responses()
+        client.wait_ended(response["id"])
+        assert len(client.replay(response["id"])) > len(words)

@@ -38,6 +38,7 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
         settings,
         host=settings.host.removeprefix("[").removesuffix("]"),
         cors_origins=[_check_origin(origin, sources) for origin in settings.cors_origins],
+        trusted_proxies=[_check_network(network, sources) for network in settings.trusted_proxies],
     )
     _check_database(settings)
     _check_exposure(settings)
@@ -117,6 +118,15 @@ def _check_origin(origin: str, sources: Sources) -> str:
         return origin
     where = sources.given["cors_origins"].where
     raise SettingsError(f"{where} must be an origin such as https://app.example.com, or *; not {origin!r}.")
+
+
+def _check_network(network: str, sources: Sources) -> str:
+    try:
+        ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        where = sources.given["trusted_proxies"].where
+        raise SettingsError(f"{where} must be an address or a network such as 10.0.0.0/8, not {network!r}.") from None
+    return network
 
 
 def _check_database(settings: Settings) -> None:

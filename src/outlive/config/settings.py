@@ -60,6 +60,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "Origin of web pages that may call the server.",
         {"flag": "--cors-origin", "metavar": "ORIGIN", "wanted": 'a list such as ["https://app.example.com"]'},
     ] = []
+    trusted_proxies: Annotated[
+        list[str],
+        "Network of proxies that name the client's address in X-Forwarded-For or Forwarded.",
+        {"flag": "--trusted-proxy", "metavar": "CIDR", "wanted": 'a list such as ["10.0.0.0/8"]'},
+    ] = msgspec.field(default_factory=lambda: ["127.0.0.0/8", "::1"])
     agents: Annotated[
         list[str],
         "An agent to serve as a model; MODEL=MODULE:NAME sets the model's name.",
@@ -83,11 +88,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     commit_ms: Annotated[float, Meta(ge=0, le=1000), "Longest delay of a group commit, in milliseconds."] = 5.0
     keep_alive_seconds: Annotated[Seconds, "Seconds after which an idle stream gets a keep-alive comment."] = 15.0
     websocket_seconds: Annotated[Seconds, "Longest duration of a WebSocket connection."] = 3600.0
+    receive_seconds: Annotated[Seconds, "Seconds for the head of a request; a body gets 1 s per 4 KB besides."] = 30.0
+    send_seconds: Annotated[Seconds, "Seconds after which a client that reads nothing is disconnected."] = 120.0
     grace_seconds: Annotated[float, Meta(ge=0), "Seconds that runs may continue after SIGTERM."] = 20.0
     max_running: Annotated[PositiveCount, "Responses running at once."] = 2000
     max_waiting: Annotated[Count, "Responses in the queue."] = 10_000
     max_running_per_owner: Annotated[Count, "Running responses of one owner; 0: no limit per owner."] = 0
     max_waiting_per_owner: Annotated[Count, "Queued responses of one owner; 0: no limit per owner."] = 0
+    max_connections: Annotated[PositiveCount, "Open connections of clients."] = 10_000
+    max_connections_per_address: Annotated[PositiveCount, "Open connections from one address; proxies have none."] = (
+        1_000
+    )
     max_body_bytes: Annotated[PositiveCount, "Largest request body, in bytes."] = 64 * 1024 * 1024
     limits: Limits = Limits()
     response_days: Annotated[

@@ -4,7 +4,9 @@ task for most events. Everything private of uvicorn that Outlive uses is used he
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
+import math
 import socket
 import struct
 import termios
@@ -14,13 +16,20 @@ from typing import Any
 import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 
-from outlive.http.intake import Intake, Turns
+from outlive.http.connections import ConnectionLimits, Connections
+from outlive.http.intake import Intake
 
 # Bytes of a request line with its headers, and of what stands between two pieces of a body or behind it.
 MAX_HEAD_BYTES = 64 * 1024
 # Bytes that are parsed at once, of a head or of a body in chunks: in the worst case a millisecond's work.
 PIECE_BYTES = 4 * 1024
+# The same for frames of a WebSocket, which are parsed in Python.
+FRAME_PIECE_BYTES = 512
+# A body must come faster than this on average, after the seconds that any body may take.
+MIN_BYTES_PER_SECOND = 4 * 1024
 # Requests that wait on one connection for the answers to those before them. What follows is not parsed yet.
 MAX_PIPELINED = 4
 # Seconds for which a refused client may go on sending: closed at once, it would lose the answer to a reset.
@@ -114,6 +123,47 @@ class HeaderCoalescingTransport:
         return getattr(self._transport, name)
 
 
+def count_unconfirmed(transport: Any) -> int:
+    """Count the bytes that the client's system has not confirmed, as far as this one knows."""
+    try:
+        raw = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
+    except (OSError, ValueError):  # it was closed meanwhile
+        raw = b"\0\0\0\0"
+    return int(struct.unpack("i", raw)[0]) + int(transport.get_write_buffer_size())
+
+
+def reset(transport: HeaderCoalescingTransport) -> None:
+    """End a connection at once, with all that is buffered for it here and in the system."""
+    with contextlib.suppress(OSError, ValueError):
+        raw = socket.socket(fileno=transport.get_extra_info("socket").fileno())
+        try:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        finally:
+            raw.detach()
+    transport.abort()
+
+
+class Backlog:
+    """The bytes that a client has not taken yet, seen from second to second."""
+
+    __slots__ = ("_since", "_unconfirmed")
+
+    def __init__(self) -> None:
+        self._since = math.inf  # no byte was taken since then
+        self._unconfirmed = 0
+
+    def count_stalled_seconds(self, transport: HeaderCoalescingTransport, now: float) -> float:
+        """Return for how long bytes were waiting and none of them was taken."""
+        if transport.get_write_buffer_size() == 0:
+            self._since = math.inf
+            return 0.0
+        left = count_unconfirmed(transport)
+        if left < self._unconfirmed or self._since == math.inf:
+            self._since = now
+        self._unconfirmed = left
+        return now - self._since
+
+
 class RequestConnection(ClientConnection):
     """The connection under one request."""
 
@@ -173,15 +223,8 @@ class RequestConnection(ClientConnection):
             self.react(refused=True)
 
     def _count_unconfirmed(self) -> int:
-        """Count the bytes that the client's system has not confirmed, as far as this one knows."""
         transport = self._cycle.transport
-        if transport.is_closing():
-            return 0
-        try:
-            raw = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0\0\0\0")
-        except OSError:
-            raw = b"\0\0\0\0"
-        return int(struct.unpack("i", raw)[0]) + transport.get_write_buffer_size()
+        return 0 if transport.is_closing() else count_unconfirmed(transport)
 
     def watch(self, on_cut: Callable[[], None] | None) -> None:
         super().watch(on_cut)
@@ -201,9 +244,12 @@ class Protocol(HttpToolsProtocol):
 
     transport: HeaderCoalescingTransport  # type: ignore[assignment]
 
-    def __init__(self, *args: Any, turns: Turns | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, connections: Connections, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._turns = turns or Turns()
+        self._open = connections
+        self._backlog = Backlog()
+        self._waiting_since: float | None = None  # for the rest of a head or body
+        self._body_size = 0  # bytes received so far
         self._connection: RequestConnection | None = None  # of the request that is being answered
         self._overhead = 0  # bytes of the head so far, or since the last piece of the body
         self._in_body = False
@@ -212,8 +258,15 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         wrapped = HeaderCoalescingTransport(transport, self.loop)
-        wrapped.intake = Intake(transport, self._turns, self._feed)
+        wrapped.intake = Intake(transport, self._open.turns, self._feed)
         super().connection_made(wrapped)  # type: ignore[arg-type]
+        address = self.client[0] if self.client else ""
+        if (excess := self._open.find_excess(address)) is not None:
+            self._answer(503, excess, code="too_many_connections")
+            self.transport.close()
+            return
+        self._open.add(self, address)
+        self._waiting_since = self.loop.time()
 
     def eof_received(self) -> None:
         if self._connection is not None:
@@ -226,6 +279,7 @@ class Protocol(HttpToolsProtocol):
             self._connection.react(refused=exc is not None)
             self._connection = None
         self.transport.intake.end()
+        self._open.remove(self)
         self._unset_keepalive_if_required()  # after a reset its timer would keep everything until it fires
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -238,6 +292,21 @@ class Protocol(HttpToolsProtocol):
         super().on_response_complete()
         self.transport.intake.go_on()  # requests behind this one may not be parsed yet
 
+    def check(self, now: float, limits: ConnectionLimits) -> None:
+        """End the connection of a client that sends or reads too slowly. A stream can be resumed on another one."""
+        if self._backlog.count_stalled_seconds(self.transport, now) > limits.send_seconds:
+            reset(self.transport)
+        elif self._waiting_since is None:
+            return
+        elif self.transport.intake.is_paused:
+            self._waiting_since = now  # it is not the client who makes it wait
+        elif now - self._waiting_since > limits.receive_seconds + self._body_size / MIN_BYTES_PER_SECOND:
+            self._waiting_since = None
+            if self._overhead or self._in_body:
+                self._refuse(408, "The rest of the request did not come in time.", code="request_timeout")
+            else:
+                self.transport.close()
+
     # -- what the client sends
 
     def data_received(self, data: bytes) -> None:
@@ -247,6 +316,8 @@ class Protocol(HttpToolsProtocol):
         """Parse one piece, which ends at most one head, so that pipelined requests can be held. Return its length."""
         if len(self.pipeline) >= MAX_PIPELINED:
             return 0
+        if self._waiting_since is None:
+            self._waiting_since = self.loop.time()
         end = self._find_end(data, start)
         self._overhead += end - start  # the parser's callbacks set it back
         super().data_received(data if end - start == len(data) else data[start:end])
@@ -270,19 +341,22 @@ class Protocol(HttpToolsProtocol):
         if upgrades and not self._is_websocket:
             return  # the body would not be parsed: `_unsupported_upgrade_warning` begins anew
         self._in_body = True
+        self._waiting_since = self.loop.time()
         self._body_left = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         super().on_headers_complete()
         self.headers = []  # of the trailers, which are not used; those of the head are in the scope
 
     def on_body(self, body: bytes) -> None:
         self._overhead = 0
+        self._body_size += len(body)
         if self._body_left:
             self._body_left -= len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._overhead = 0
+        self._overhead = self._body_size = 0
         self._in_body = False
+        self._waiting_since = None
         if not self.parser.should_upgrade():
             super().on_message_complete()
 
@@ -292,6 +366,7 @@ class Protocol(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         self.transport.intake.end()
         super().handle_websocket_upgrade()
+        self._open.remove(self)
 
     def _unsupported_upgrade_warning(self) -> None:
         """Parse the request again without the upgrade that it asks for, and that this server does not offer."""
@@ -320,9 +395,75 @@ class Protocol(HttpToolsProtocol):
             return
         if self._in_body and self._connection is not None:
             self._connection.cut()
-        error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
-        body = msgspec.json.encode({"error": error})
-        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close" % len(body)
-        self.transport.write(b"%b%b\r\n\r\n%b" % (STATUS_LINE[status], head, body))
+        self._answer(status, message, code=code)
         self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+
+    def _answer(self, status: int, message: str, *, code: str) -> None:
+        type_ = "server_error" if status >= 500 else "invalid_request_error"
+        body = msgspec.json.encode({"error": {"message": message, "type": type_, "param": None, "code": code}})
+        head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close" % len(body)
+        self.transport.write(b"%b%b\r\n\r\n%b" % (STATUS_LINE[status], head, body))
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """uvicorn's protocol of WebSockets, which keeps little of what a client sends and does not read."""
+
+    transport: HeaderCoalescingTransport  # type: ignore[assignment]
+
+    def __init__(self, *args: Any, connections: Connections, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._open = connections
+        self._backlog = Backlog()
+        self._pong = b""  # the answer to the last ping, held until the client reads
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._open.add(self, self.client[0] if self.client else "")
+        self.transport.intake.feed = self._feed
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._open.remove(self)
+        self.transport.intake.end()
+
+    def check(self, now: float, limits: ConnectionLimits) -> None:
+        """End the connection of a client that does not read."""
+        if self._backlog.count_stalled_seconds(self.transport, now) > limits.send_seconds:
+            reset(self.transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self.handshake_initiated:
+            self.transport.intake.take(data)
+            return
+        super().data_received(data)  # the head, as the HTTP protocol hands it over
+        if not self.handshake_initiated:
+            self.transport.write(STATUS_LINE[400] + b"content-length: 0\r\nconnection: close\r\n\r\n")
+            self.transport.close()
+
+    def _feed(self, data: bytes, start: int) -> int:
+        piece = data[start : start + FRAME_PIECE_BYTES]
+        super().data_received(piece)
+        return len(piece)
+
+    def handle_cont(self, event: Frame) -> None:
+        # Joined at once: a list of tiny fragments takes far more memory than the message.
+        message: Any = self.frames[0]
+        message = bytearray(message) if type(message) is bytes else message
+        message += event.data
+        self.frames = [message]
+        if event.fin:
+            self.send_receive_event_to_app()
+
+    def handle_ping(self) -> None:
+        if pongs := self.conn.data_to_send():
+            if self.writable.is_set():
+                self.transport.write(b"".join(pongs))
+            else:
+                self._pong = pongs[-1]  # only the last ping has to be answered (RFC 6455, 5.5.3)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._pong:
+            pong, self._pong = self._pong, b""
+            self.transport.write(pong)

@@ -1,0 +1,96 @@
+"""Open connections: how many there may be, in all and from one address, and the times that they must keep."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import Counter
+from typing import Protocol
+
+import msgspec
+
+from outlive.http.addresses import TrustedProxies, group
+from outlive.http.intake import Turns
+
+log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 1.0
+# Seconds between two warnings of the same kind.
+QUIET_SECONDS = 60.0
+
+
+class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings that concern connections."""
+
+    max_connections: int = 10_000
+    max_connections_per_address: int = 1_000
+    receive_seconds: float = 30.0
+    send_seconds: float = 120.0
+    trusted_proxies: list[str] = []
+
+
+class OpenConnection(Protocol):
+    """A connection that is checked every second."""
+
+    def check(self, now: float, limits: ConnectionLimits) -> None:
+        """End the connection if it has exceeded a limit."""
+
+
+class Connections:
+    """All connections of a server."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.turns = Turns()
+        self._limits = limits
+        self._proxies = TrustedProxies(limits.trusted_proxies)
+        self._groups: dict[OpenConnection, str] = {}  # of each connection
+        self._counts: Counter[str] = Counter()
+        self._is_checking = False
+        self._warned_at: dict[str, float] = {}
+
+    def find_excess(self, address: str) -> str | None:
+        """Return the limit that one more connection from this address would exceed."""
+        if len(self._groups) >= self._limits.max_connections:
+            self._warn("max_connections (%d) are open: new ones are refused", self._limits.max_connections)
+            return "The server has too many connections."
+        most = self._limits.max_connections_per_address
+        if self._counts[group(address)] >= most and not self._proxies.include(address):
+            self._warn("max_connections_per_address (%d) are open from %s: new ones are refused", most, group(address))
+            return "There are too many connections from your address."
+        return None
+
+    def add(self, connection: OpenConnection, address: str) -> None:
+        self._groups[connection] = group(address)
+        self._counts[group(address)] += 1
+        if not self._is_checking:
+            self._is_checking = True
+            asyncio.get_running_loop().call_later(self._interval(), self._check)
+
+    def remove(self, connection: OpenConnection) -> None:
+        if (counted := self._groups.pop(connection, None)) is not None:
+            self._counts[counted] -= 1
+            if not self._counts[counted]:
+                del self._counts[counted]
+
+    def _interval(self) -> float:
+        return min(CHECK_SECONDS, self._limits.receive_seconds / 4, self._limits.send_seconds / 4)
+
+    def _check(self) -> None:
+        loop = asyncio.get_running_loop()
+        for connection in list(self._groups):
+            connection.check(loop.time(), self._limits)
+        try:
+            os.close(os.dup(2))
+        except OSError as error:
+            # The loop accepts and closes them, and says nothing.
+            self._warn("new connections are closed at once (%s): raise LimitNOFILE or ulimit -n", error.strerror)
+        self._is_checking = bool(self._groups)
+        if self._is_checking:
+            loop.call_later(self._interval(), self._check)
+
+    def _warn(self, message: str, *values: object) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._warned_at.get(message, -QUIET_SECONDS) >= QUIET_SECONDS:
+            self._warned_at[message] = now
+            log.warning(message, *values)
