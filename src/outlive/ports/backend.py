@@ -171,14 +171,15 @@ class Backends(msgspec.Struct, frozen=True):
     def check_items(self, items: list[Json]) -> None:
         """Raise InvalidRequest, naming `items[n]`, for an item that no upstream here can be sent."""
         for n, item in enumerate(items):
-            request, refusals = CreateResponse(model="", input=[item]), list[InvalidRequest]()
+            request, refused = CreateResponse(model="", input=[item]), None
             for backend in self.by_name.values():
                 try:
                     backend.check(request)
+                except InvalidRequest as error:
+                    refused = refused or error
+                else:
                     break
-                except InvalidRequest as refusal:
-                    refusals.append(refusal)
             else:
-                for refusal in refusals:
-                    param = (refusal.param or "input[0]").replace("input[0]", f"items[{n}]", 1)
-                    raise InvalidRequest(refusal.message, param=param, code=refusal.code)
+                if refused is not None:
+                    param = (refused.param or "input[0]").replace("input[0]", f"items[{n}]", 1)
+                    raise InvalidRequest(refused.message, param=param, code=refused.code)
