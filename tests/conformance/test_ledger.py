@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outlive.core.errors import Conflict, ConversationLocked, InvalidRequest, NotFound, StaleFence
-from outlive.core.events import is_last, split_frames
+from outlive.core.events import Json, is_last, split_frames
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Checkpoint, Position
 from tests.conformance.harness import STALE, WRITTEN, StorageHarness, entry, message, storage_test
@@ -182,7 +182,8 @@ async def test_a_checkpoint_is_kept_for_the_next_worker(harness: StorageHarness)
 @storage_test
 async def test_a_checkpoint_keeps_all_its_fields(harness: StorageHarness) -> None:
     response_id, lease = await harness.start()
-    notes = Checkpoint([4], usage={"output_tokens": 5}, steps=3, repeats={"mcp_1": 2})
+    ignored: list[tuple[int, Json]] = [(2, {"id": "mcp_2", "type": "mcp_call"})]
+    notes = Checkpoint([4], usage={"output_tokens": 5}, steps=3, repeats={"mcp_1": 2}, ignored=ignored)
     await harness.ledger.save_checkpoint(lease, notes)
     claim = await harness.ledger.take_over(response_id, "w2")
     assert claim is not None

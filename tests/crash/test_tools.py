@@ -174,6 +174,26 @@ def test_a_kill_repeats_only_idempotent_calls_that_were_running(
     check_file(server.database)
 
 
+def pay_then_hang(body: Json) -> Script:
+    """Ask for a call, and never end the answer that follows it."""
+    if any(message["role"] == "tool" for message in body["messages"]):
+        return [text("It is"), HANG]
+    return [call(0, '{"amount": 5}', "call_a", "pay"), *ending("tool_calls")]
+
+
+def test_a_response_that_a_kill_interrupts_reports_the_usage_of_its_finished_steps(
+    upstream: FakeUpstream, make_server: MakeServer
+) -> None:
+    server = serve(make_server).start()
+    with server.client.stream(upstream.model(pay_then_hang), tools=[SERVER_TOOLS]) as stream:
+        stream.read_until(lambda event: event.get("delta") == "It is")
+        server.kill()
+        server.start()
+        body = check_stream(server.client, stream.id, stream.frames)
+    assert (body["status"], calls_in(body)) == ("incomplete", [("pay", "completed")])
+    assert (body["usage"]["input_tokens"], body["usage"]["output_tokens"]) == (5, 2)
+
+
 def two_calls_at_once(body: Json) -> Script:
     """Ask for two calls in one step, and answer once there are outputs."""
     if any(message["role"] == "tool" for message in body["messages"]):

@@ -233,6 +233,15 @@ def test_a_refusals_explanation_is_sent() -> None:
     assert events[-1]["response"]["incomplete_details"] == {"reason": "content_filter"}
 
 
+def test_usage_is_known_from_the_first_event_on() -> None:
+    translator = AnthropicTranslator(make_call(), CountingIds())
+    assert translator.usage() is None
+    translator.feed(payload(start(input_tokens=10, output_tokens=1)))
+    usage = translator.usage()
+    assert usage is not None
+    assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (10, 1, 11)
+
+
 def test_usage_includes_cache_reads_and_writes() -> None:
     begin = start(input_tokens=10, cache_read_input_tokens=100, cache_creation_input_tokens=20)
     details = {"thinking_tokens": 30}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from typing import Any
@@ -430,6 +431,18 @@ def test_errors_of_every_shape_are_faults(event: Json, code: str | None, retryab
     assert fault.retryable is retryable
     if code is not None:
         assert fault.code == code
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+def test_the_usage_of_an_answer_that_broke_is_known(status: str) -> None:
+    translator = ResponsesTranslator(make_call(), CountingIds())
+    *before, last = chunks(answer(message("Hi"), status=status))
+    for chunk in before:
+        translator.feed(chunk)
+    assert translator.usage() is None
+    with contextlib.suppress(UpstreamFault):
+        translator.feed(last)
+    assert translator.usage() == USAGE
 
 
 def test_an_answer_cancelled_by_the_upstream_is_a_fault() -> None:

@@ -6,12 +6,23 @@ import threading
 
 import pytest
 
+from tests.nodes.conftest import MakeCluster
 from tests.support.checks import check_conversation, check_ended
 from tests.support.cluster import Cluster
 from tests.support.http_client import Answer, text_of
 from tests.support.scripts import stream_words, words
-from tests.support.upstream import HANG, FakeUpstream, Gate, ending, say, text
+from tests.support.upstream import HANG, FakeUpstream, Gate, call, ending, say, text
 from tests.support.waiting import Stopwatch
+
+LOOKING = '''
+from outlive.tools import tool
+
+
+@tool
+def look() -> str:
+    """Look."""
+    return "a lake"
+'''
 
 
 def test_a_response_is_created_streamed_and_resumed_on_three_nodes(
@@ -65,10 +76,10 @@ def test_a_cancel_on_another_node_stops_the_upstream_at_once(three_nodes: Cluste
     model = upstream.model([text("Hel"), HANG])
     with three_nodes[0].client.stream(model) as stream:
         stream.read_type("response.output_text.delta")
-        call = upstream.wait_call(model)
+        asked = upstream.wait_call(model)
         stopwatch = Stopwatch()
         cancelled = three_nodes[1].client.cancel(stream.id)
-        call.wait_disconnected()
+        asked.wait_disconnected()
         # `make bench` measures how long it takes; here other tests may run at the same time.
         assert stopwatch.seconds < 5.0
         assert cancelled.status == 200
@@ -76,6 +87,22 @@ def test_a_cancel_on_another_node_stops_the_upstream_at_once(three_nodes: Cluste
         stream.read_all()
     assert stream.complete and stream.events[-1]["type"] == "response.cancelled"
     check_ended(three_nodes[2].client, stream.id, stream.frames)
+
+
+def test_a_cancel_on_another_node_reports_the_usage_of_finished_steps(
+    make_cluster: MakeCluster, upstream: FakeUpstream
+) -> None:
+    cluster = make_cluster("--tools", "looking")
+    for node in (cluster.add(), cluster.add()):
+        node.folder.mkdir(parents=True, exist_ok=True)
+        (node.folder / "looking.py").write_text(LOOKING)
+    first, second = (node.client for node in cluster.start().nodes)
+    model = upstream.model([call(0, "{}", "call_1", "look"), *ending("tool_calls")], [text("I see"), HANG])
+    with first.stream(model, tools=[{"type": "mcp", "server_label": "outlive"}]) as stream:
+        stream.read_type("response.output_text.delta")
+        cancelled = second.cancel(stream.id).json()
+    assert cancelled["status"] == "cancelled"
+    assert (cancelled["usage"]["input_tokens"], cancelled["usage"]["output_tokens"]) == (5, 2)
 
 
 def test_a_locked_conversation_is_locked_on_every_node(three_nodes: Cluster, upstream: FakeUpstream) -> None:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from tests.support.anthropic_upstream import AnthropicUpstream, end, event, redacted, say, start, text, thought, use
 from tests.support.http_client import HttpClient
 from tests.support.server import OutliveServer
-from tests.support.upstream import CUT, Gate, Refuse
+from tests.support.upstream import CUT, HANG, Gate, Refuse
 from tests.wire.events import check, read, read_all, text_of
 
 WEATHER: Any = {
@@ -202,6 +202,18 @@ def test_an_interrupted_call_ends_the_response_as_incomplete(claude: AnthropicUp
     events = read_all(http.stream(model=model, input="How is it?", tools=[WEATHER]).read_rest())
     response = events[-1]["response"]
     assert (response["status"], response["incomplete_details"]["reason"]) == ("incomplete", "interrupted")
+    assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (5, 1)
+
+
+def test_a_cancelled_answer_reports_the_input_that_its_first_event_counted(
+    claude: AnthropicUpstream, http: HttpClient
+) -> None:
+    model = claude.model([start(cache_read_input_tokens=20), *text(0, "One, ")[:-1], HANG])
+    created = http.submit(model)
+    http.follow(created).read_through("response.output_text.delta")
+    cancelled = http.post(f"/v1/responses/{created}/cancel").json()
+    assert cancelled["status"] == "cancelled"
+    assert (cancelled["usage"]["input_tokens"], cancelled["usage"]["input_tokens_details"]["cached_tokens"]) == (25, 20)
 
 
 def test_a_restarted_server_continues_the_text_of_a_killed_one(

@@ -12,9 +12,9 @@ from agents import Agent, HostedMCPTool, RunConfig, Runner, Tool
 from agents.models.openai_responses import OpenAIResponsesModel
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 
-from tests.support.http_client import HttpClient
+from tests.support.http_client import HttpClient, event_of
 from tests.support.server import OutliveServer
-from tests.support.upstream import FakeUpstream, Json, Script, call, ending, say, text
+from tests.support.upstream import CUT, HANG, FakeUpstream, Json, Script, call, ending, say, text, usage
 
 MODULE = '''
 import asyncio
@@ -209,6 +209,49 @@ def test_secrets_are_not_echoed(toolful: OutliveServer, upstream: FakeUpstream) 
         assert answer.status == 200
         assert answer.json()["tools"] == [OURS]
         assert b"canary" not in answer.body
+
+
+def test_a_cancelled_response_reports_the_usage_of_its_finished_steps(
+    toolful: OutliveServer, upstream: FakeUpstream
+) -> None:
+    model = upstream.model(PARIS, [text("It is"), HANG])
+    with HttpClient(toolful.port) as http, HttpClient(toolful.port) as other:
+        stream = http.stream(model, tools=[OURS])
+        stream.read_until(lambda event: event.get("delta") == "It is")
+        cancelled = other.post(f"/v1/responses/{stream.id}/cancel").json()
+        assert (cancelled["status"], counts(cancelled)) == ("cancelled", (5, 2, 7))
+        stream.read_all()
+        assert event_of(stream.frames[-1])["response"] == cancelled
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_an_interrupted_response_reports_the_usage_of_its_finished_steps(
+    toolful: OutliveServer, upstream: FakeUpstream, store: bool
+) -> None:
+    model = upstream.model(PARIS, PARIS, [text("It is"), CUT])
+    with HttpClient(toolful.port) as http:
+        final = http.create(model, tools=[OURS], store=store).json()
+    assert (final["status"], final["incomplete_details"]["reason"]) == ("incomplete", "interrupted")
+    assert counts(final) == (10, 4, 14)
+
+
+def test_usage_reported_before_a_stream_breaks_is_counted(toolful: OutliveServer, upstream: FakeUpstream) -> None:
+    model = upstream.model(PARIS, [text("It is"), usage(8, 1), CUT])
+    with HttpClient(toolful.port) as http:
+        final = http.create(model, tools=[OURS]).json()
+    assert (final["status"], counts(final)) == ("incomplete", (13, 3, 16))
+
+
+def test_usage_that_is_not_known_stays_null(toolful: OutliveServer, upstream: FakeUpstream) -> None:
+    with HttpClient(toolful.port) as http:
+        final = http.create(upstream.model([text("It is"), CUT]), tools=[OURS]).json()
+    assert (final["status"], final["usage"]) == ("incomplete", None)
+
+
+def counts(response: Json) -> tuple[int, int, int]:
+    """Return the input, output and total tokens of a response."""
+    used = response["usage"]
+    return used["input_tokens"], used["output_tokens"], used["total_tokens"]
 
 
 def test_the_agents_sdk_leaves_server_tools_to_the_server(toolful: OutliveServer, upstream: FakeUpstream) -> None:

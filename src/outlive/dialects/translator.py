@@ -207,6 +207,10 @@ class AnswerTranslator:
             self._text.resume(call.resume.content_index, call.resume.text)
             self._next_index = call.resume.output_index + 1
 
+    def usage(self) -> Json | None:
+        """Return the usage that the upstream has reported so far."""
+        return None
+
     def _is_resumed(self) -> bool:
         """Return True if the open text is the one that an earlier attempt began."""
         return self._resume is not None and self._text is not None and self._text.item_id == self._resume.item_id

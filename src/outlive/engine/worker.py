@@ -236,6 +236,9 @@ class Worker:
         if claim.was_queued:
             self.slots.dequeue(claim.owner)
         live = await self._revive(claim)
+        if running is not None and running.live.lease.fence + 1 == claim.lease.fence:
+            # The run that was stopped here knows the usage of its steps best.
+            live.checkpoint, live.step_usage = running.live.checkpoint, running.live.step_usage
         self._live.add(live)
         self._announce_taken(claim.lease)
         if running is not None and running.live.state is not State.ENDED:

@@ -90,6 +90,9 @@ class Translator(Protocol):
         Raises UpstreamFault for a stream that stopped without a finish.
         """
 
+    def usage(self) -> Json | None:
+        """Return the usage that the upstream has reported so far, in the shape of the Responses API; None before."""
+
 
 class PassedAnswer(Protocol):
     """An answer that is passed through unchanged. Its receiver reads `body` to the end, or closes it."""

@@ -49,6 +49,9 @@ class AgentTranslator(AnswerTranslator):
         drafts += self._close_text("completed")
         return drafts, Ending("completed", usage=self._usage, model=self._name)
 
+    def usage(self) -> Json | None:
+        return self._usage
+
     def _feed_text(self, piece: str) -> list[AnyDraft]:
         return self._grow_next(OUTPUT_TEXT, piece)
 

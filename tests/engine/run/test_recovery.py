@@ -212,6 +212,9 @@ class AgentTranslator:
     def end(self) -> tuple[list[AnyDraft], Ending]:
         return [], Ending("completed")
 
+    def usage(self) -> None:
+        return None
+
 
 def make_agent(*scripts: Script) -> ToolHarness:
     harness = ToolHarness(NoTools(), *scripts, tools=[])

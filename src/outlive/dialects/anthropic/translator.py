@@ -105,7 +105,11 @@ class AnthropicTranslator(AnswerTranslator):
         drafts += self._close_all(status)
         tier = self._usage.get("service_tier")
         tier = _TIERS.get(tier, tier) if isinstance(tier, str) else None
-        return drafts, Ending(status, reason, read_usage(self._usage, self._resume), self._model, tier)
+        return drafts, Ending(status, reason, self.usage(), self._model, tier)
+
+    def usage(self) -> Json | None:
+        """Return the usage so far: the first event has the input's tokens, the last ones all."""
+        return read_usage(self._usage, self._resume)
 
     # -- one event
 

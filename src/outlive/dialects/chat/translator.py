@@ -114,8 +114,10 @@ class ChatTranslator(AnswerTranslator):
         if self._text is None and self._next_index == self._first and not self._calls.all:
             drafts += self._open_part(OUTPUT_TEXT)  # an empty answer is a message, too
         drafts += self._close_all(status)
-        ending = Ending(status, reason, read_usage(self._usage, self._resume), self._model, self._tier)
-        return drafts, ending
+        return drafts, Ending(status, reason, self.usage(), self._model, self._tier)
+
+    def usage(self) -> Json | None:
+        return read_usage(self._usage, self._resume)
 
     # -- one chunk
 

@@ -66,7 +66,7 @@ class ResponsesTranslator:
 
     __slots__ = (
         "_by_id", "_by_index", "_channel", "_final", "_growing_id", "_growing_index", "_growing_type", "_ids", "_items",
-        "_limit", "_next_index", "_pieces", "_read_fault", "_resume", "_resumed", "_taken",
+        "_limit", "_next_index", "_pieces", "_read_fault", "_resume", "_resumed", "_taken", "_usage",
     )  # fmt: skip
 
     def __init__(self, call: ModelCall, ids: IdSource, read_fault: ReadFault = read_fault) -> None:
@@ -80,6 +80,7 @@ class ResponsesTranslator:
         # llama.cpp, which does not number its events, sends `completed` for an answer that reached its limit, too.
         self._limit = call.request.max_output_tokens
         self._final: tuple[str, Json] | None = None
+        self._usage: Json | None = None
         # The growing text, to which `feed` itself appends nearly every event; None: it must look at each.
         self._channel: Channel | None = None
         self._pieces: list[str] = []
@@ -130,18 +131,22 @@ class ResponsesTranslator:
             drafts += self._resumed.close({}, ending.status)
         return drafts, ending
 
+    def usage(self) -> Json | None:
+        return None if self._usage is None else _read_usage(self._usage, self._resume)
+
     # -- one event
 
     def _feed_any(self, chunk: bytes) -> list[AnyDraft]:
         event = _read(chunk)
-        type_ = event.get("type")
+        type_, response = event.get("type"), event.get("response")
+        if isinstance(response, dict) and isinstance(response.get("usage"), dict):
+            self._usage = response["usage"]  # also of an answer that failed
         if type_ in ("error", "response.error", "response.failed") or (type_ is None and "error" in event):
             raise read_failure(event, self._read_fault)
         if not isinstance(type_, str) or self._final is not None or type_ in _KEEP_ALIVES or not _NAME.match(type_):
             return []
         if "sequence_number" in event:
             self._limit = None
-        response = event.get("response")
         if isinstance(response, dict) and type_ in LIFECYCLE_EVENTS:
             if type_ in TERMINAL_EVENTS:
                 self._final = (type_, response)

@@ -25,6 +25,7 @@ from enum import Enum
 from outlive.core.errors import StaleFence
 from outlive.core.events import AnyDraft, Draft, Json, number, split_frames
 from outlive.core.fold import Fold
+from outlive.core.usage import add_usage
 from outlive.engine.delivery.tail import Tail
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Checkpoint, Claim, Entry, Lease, RunLedger
@@ -112,6 +113,8 @@ class LiveResponse:
     # Finished items by output index, durable or not; what was finished before this claim is in the fold.
     output: dict[int, Json] = field(init=False)
     on_lost: Callable[[], object] | None = None  # stops the run, which may wait for a silent upstream
+    # Returns what the upstream has reported of the step under way, which the checkpoint does not count yet.
+    step_usage: Callable[[], Json | None] | None = None
     is_behind: bool = False  # lost because the journal lacks committed events that are gone here, too
 
     def __post_init__(self, read_at: float, frames: bytes) -> None:
@@ -136,6 +139,11 @@ class LiveResponse:
     def is_durable(self) -> bool:
         """True if everything emitted is durable, or never will be because the lease is lost."""
         return self.tail.committed == self.pending.last or self.state is State.LOST
+
+    def known_usage(self) -> Json | None:
+        """Return the usage so far: of compactions, of finished steps, and of the step under way as far as reported."""
+        counted = add_usage(self.checkpoint.compaction, self.checkpoint.usage)
+        return counted if self.step_usage is None else add_usage(counted, self.step_usage())
 
     # -- the run's side
 

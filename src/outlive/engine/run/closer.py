@@ -63,6 +63,7 @@ class Closer:
         outcome = Outcome(
             status=status,
             at=int(self._clock.now()),
+            usage=live.known_usage(),
             reason="interrupted" if status == "incomplete" else None,
             message=message,
             error=error,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from outlive.core.errors import StorageUnavailable
-from outlive.core.events import AnyDraft, Renaming
+from outlive.core.events import AnyDraft, Json, Renaming
 from outlive.core.fold import Fold
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse
@@ -63,6 +63,11 @@ class RunLog:
     async def flush(self) -> None:
         """Wait until everything emitted is durable, or the response is lost."""
         await self._committer.flush(self._live)
+
+    async def end_step(self, usage: Json | None, ignored: list[tuple[int, Json]]) -> None:
+        """Count a finished step in the checkpoint, with the usage of all steps so far and the calls ignored so far."""
+        self._live.step_usage = None
+        await self.save_checkpoint(usage=usage, steps=self.checkpoint.steps + 1, ignored=ignored)
 
     async def save_checkpoint(self, **changes: Any) -> None:
         """Change the checkpoint and save it. Waits for a storage that is down: that must not end a run."""

@@ -15,7 +15,7 @@ import msgspec
 
 from outlive import failpoints
 from outlive.core.errors import LostRun, UpstreamFault
-from outlive.core.events import AnyDraft
+from outlive.core.events import AnyDraft, Json
 from outlive.core.recovery import ReplayFilter
 from outlive.engine.run.log import RunLog
 from outlive.engine.run.plans import OpenStream, StepResult
@@ -49,6 +49,9 @@ class ReplayingTranslator:
         except UpstreamFault:
             self.failed = True
             raise
+
+    def usage(self) -> Json | None:
+        return self._translator.usage()
 
 
 class Reattach:

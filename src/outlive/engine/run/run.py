@@ -15,7 +15,7 @@ import msgspec
 from outlive import failpoints
 from outlive.core import endings, recovery, toolcalls
 from outlive.core.errors import InvalidRequest, StaleFence, StorageUnavailable, UpstreamFault
-from outlive.core.events import AnyDraft, Draft
+from outlive.core.events import AnyDraft, Draft, Json
 from outlive.core.recovery import Action, Decision, OpenText
 from outlive.core.toolcalls import RequestedCall
 from outlive.core.usage import NOTHING_USED, add_usage
@@ -55,6 +55,8 @@ class StepTranslator(Protocol):
     def feed(self, chunk: bytes) -> list[AnyDraft]: ...
 
     def end(self) -> tuple[Sequence[AnyDraft | RequestedCall], Ending]: ...
+
+    def usage(self) -> Json | None: ...
 
 
 Wrap = Callable[[Translator], StepTranslator]
@@ -277,6 +279,9 @@ class Run:
         emit, feed = log.emit, translator.feed
         self._asked_again += self._asked > 0
         self._asked += 1
+        # A try that reports nothing leaves what the one before it had reported.
+        earlier = self._live.step_usage() if self._live.step_usage is not None else None
+        self._live.step_usage = lambda: translator.usage() or earlier
 
         def on_chunks(chunks: list[bytes]) -> bool:
             drafts: list[AnyDraft] = []

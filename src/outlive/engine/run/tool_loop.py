@@ -61,6 +61,9 @@ class BufferingTranslator:
         drafts, ending = self._translator.end()
         return self._buffer.end(drafts), ending
 
+    def usage(self) -> Json | None:
+        return self._translator.usage()
+
 
 class ToolLoop:
     """The part of a run that makes the calls of the server's own tools."""
@@ -140,8 +143,7 @@ class ToolLoop:
         if isinstance(following, Finish):
             return following
         self._ignored += following.ignored
-        done = log.checkpoint.steps + 1
-        await log.save_checkpoint(usage=following.ending.usage, steps=done, ignored=self._ignored)
+        await log.end_step(following.ending.usage, self._ignored)
         failpoints.hit("before-call-journaled")
         await self._make(following)
         return self._plan.after_calls(following, log.fold)
