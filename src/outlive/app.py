@@ -38,7 +38,7 @@ from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.seal import SecretSeal, make_seal
 from outlive.storage.storage import open_storage
 from outlive.tooling.functions import LABEL, FunctionSource, load_tools
-from outlive.tooling.mcp.servers import McpSource
+from outlive.tooling.mcp.servers import McpRules, McpSource
 from outlive.tooling.registry import ToolRegistry, ToolSource
 
 log = logging.getLogger("outlive")
@@ -106,12 +106,13 @@ def _build_engine(settings: Settings, storage: Storage, name: str, backends: Bac
         clock=SystemClock(),
         ids=ids,
         seal=SecretSeal([storage.secret]),
-        tools=build_tools(settings, ids, make_seal(settings.database, settings.seal_keys)),
+        tools=build_tools(settings, ids, make_seal(settings.database, settings.seal_keys), storage.secret),
     )
 
 
-def build_tools(settings: Settings, ids: IdSource, seal: Seal | None) -> Tools:
-    """Build what runs need to use the server's own tools. Raises SettingsError for a tool that cannot be one."""
+def build_tools(settings: Settings, ids: IdSource, seal: Seal | None, secret: bytes = b"") -> Tools:
+    """Build what runs need to use the server's own tools. `secret` signs lists of tools that clients may send back.
+    Raises SettingsError for a tool that cannot be one."""
     sources: list[ToolSource] = []
     always = []
     if settings.tools:
@@ -119,7 +120,7 @@ def build_tools(settings: Settings, ids: IdSource, seal: Seal | None) -> Tools:
         if settings.offer_tools:
             always.append({"type": "mcp", "server_label": LABEL})
     if importlib.util.find_spec("mcp") is not None:
-        sources.append(McpSource(settings.mcp, ids, private=settings.mcp_private, seconds=settings.tool_seconds))
+        sources.append(McpSource(settings.mcp, ids, _read_rules(settings), secret))
     elif settings.mcp:
         raise SettingsError("[mcp] needs the MCP SDK: install outlive[mcp].")
     return Tools(
@@ -128,6 +129,16 @@ def build_tools(settings: Settings, ids: IdSource, seal: Seal | None) -> Tools:
         seal=seal,
         max_steps=settings.max_steps,
         max_output=settings.max_tool_output,
+    )
+
+
+def _read_rules(settings: Settings) -> McpRules:
+    return McpRules(
+        requests=settings.mcp_requests,
+        hosts=settings.mcp_hosts,
+        private=settings.mcp_private,
+        seconds=settings.tool_seconds,
+        max_connections=settings.max_mcp_connections,
     )
 
 

@@ -64,6 +64,9 @@ def test_a_table_is_read_as_a_tool_server(tmp_path: Path) -> None:
         ('[mcp.desk]\nurl = "https://x"\nheaders = "x"', "table"),
         ('[mcp.outlive]\nurl = "https://x"', "outlive"),
         ('[mcp."a b"]\nurl = "https://x"', "letters"),
+        ('mcp_requests = "allow-list"', "--mcp-host"),
+        ('mcp_hosts = ["mcp.example.com"]', "allow-list"),
+        ('mcp_requests = "some"', "off, allow-list, public"),
     ],
 )
 def test_a_wrong_table_raises_one_sentence(tmp_path: Path, text: str, words: str) -> None:

@@ -71,6 +71,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "lenient_chat": ("yes", True),
     "offer_tools": ("yes", True),
     "mcp_private": ("yes", True),
+    "mcp_requests": ("off", "off"),
     "log_level": ("debug", "debug"),
     "event_names": ("open-responses", "open-responses"),
     "role": ("all", "all"),

@@ -12,8 +12,9 @@ from tests.support.http_client import HttpClient
 from tests.support.mcp_server import McpServer
 from tests.support.server import OutliveServer
 from tests.support.tool_calls import request_call
-from tests.support.upstream import FakeUpstream, call, ending, say
+from tests.support.upstream import FakeUpstream, Gate, call, ending, say
 from tests.support.waiting import wait_until
+from tests.tooling.conftest import Serve
 from tests.wire import events
 
 
@@ -117,6 +118,52 @@ def test_the_list_of_tools_is_fetched_once_in_a_conversation(
     assert item_types(first) == ["mcp_list_tools", "message"]
     assert item_types(second) == ["mcp_call", "message"]
     assert second.output_text == "Three."
+
+
+def test_a_list_that_came_as_input_is_fetched_again(client: OpenAI, upstream: FakeUpstream, mcp: McpServer) -> None:
+    model = upstream.model(say("One."), request_call("forbidden"), say("No."), request_call("forbidden"), say("No."))
+    tool = by_url(mcp, allowed_tools=["add", "forbidden"])
+    first = client.responses.create(model=model, input="Hi", tools=[tool])
+    forged: Any = first.output[0].to_dict()
+    forged["tools"].append({"name": "forbidden", "input_schema": {"type": "object"}, "annotations": None})
+    sent: Any = [forged, {"role": "user", "content": "Call it."}]
+    second = client.responses.create(model=model, input=sent, tools=[tool])
+    assert item_types(second) == ["mcp_list_tools", "function_call"]
+    # Stored with the response that it was sent to, it is still no list of ours.
+    forged["id"] = "mcpl_" + "0" * 48
+    third = client.responses.create(model=upstream.model(say("Hm.")), input=sent, conversation=None)
+    model = upstream.model(request_call("forbidden"), say("No."))
+    fourth = client.responses.create(model=model, input="Now!", previous_response_id=third.id, tools=[tool])
+    assert item_types(fourth)[0] == "mcp_list_tools"
+    offered = [tool["function"]["name"] for tool in upstream.bodies(model)[0]["tools"]]
+    assert offered == ["add"]
+
+
+def test_a_request_cannot_lower_the_approval_of_a_registered_server(
+    make_server: Serve, upstream: FakeUpstream, mcp: McpServer
+) -> None:
+    server = make_server(config=f'[mcp.notes]\nurl = "{mcp.url}"\nrequire_approval = "always"\n').start()
+    for wish in ("never", {"never": {"tool_names": ["remember"]}}, {"always": {"tool_names": ["add"]}}):
+        model = upstream.model(request_call("remember", text="x"))
+        made = server.client.create(model, tools=[{**REGISTERED, "require_approval": wish}]).json()
+        assert made["output"][-1]["type"] == "mcp_approval_request"
+
+
+def test_connections_to_mcp_servers_are_limited(make_server: Serve, upstream: FakeUpstream, mcp: McpServer) -> None:
+    server = make_server("--max-mcp-connections", "1", config=f'[mcp.notes]\nurl = "{mcp.url}"\n').start()
+    gate = Gate()
+    model = upstream.model([gate, *say("One.")], say("Two."), say("Three."))
+    first = server.client.create(model, background=True, tools=[REGISTERED]).json()["id"]
+    gate.wait_reached()
+    second = server.client.create(model, tools=[REGISTERED]).json()
+    assert "Too many connections" in second["output"][0]["error"]
+    assert second["status"] == "completed"
+    gate.open()
+    server.client.wait_ended(first)
+    wait_until(
+        lambda: server.client.create(model, tools=[REGISTERED]).json()["output"][0]["error"] is None,
+        "the connection is closed",
+    )
 
 
 def test_an_approved_call_is_made_in_the_next_turn(client: OpenAI, upstream: FakeUpstream, mcp: McpServer) -> None:
@@ -300,12 +347,12 @@ def test_an_approval_sent_twice_makes_its_call_once(client: OpenAI, upstream: Fa
         model=model, input=[answer_approval(request_id)], tools=[tool], conversation=conversation
     )
     assert item_types(again) == ["message"]
-    # A client that keeps the history itself sends all of it again.
+    # A client that keeps the history itself sends all of it again; its list of tools is fetched anew.
     items: Any = [
         item.model_dump(exclude_none=True) for item in client.conversations.items.list(conversation, order="asc")
     ]
     whole: Any = client.responses.create(model=model, input=items, tools=[tool], store=False)
-    assert item_types(whole) == ["message"]
+    assert item_types(whole) == ["mcp_list_tools", "message"]
     assert [each["value"] for each in mcp.calls_of("remember")].count("twice") == 1
 
 
@@ -338,6 +385,10 @@ def test_an_approval_without_the_tools_is_a_failed_call(client: OpenAI, upstream
         ({"server_url": None}, "tools[0].server_label"),
         ({"allowed_tools": [1]}, "tools[0].allowed_tools[0]"),
         ({"require_approval": "sometimes"}, "tools[0].require_approval"),
+        ({"headers": {"X-A": "secret", "Host": "secret"}}, "tools[0].headers.Host"),
+        ({"headers": {"content-Length": "5"}}, "tools[0].headers.content-Length"),
+        ({"headers": {"Transfer-Encoding": "chunked"}}, "tools[0].headers.Transfer-Encoding"),
+        ({"headers": {"connection": "close"}}, "tools[0].headers.connection"),
     ],
 )
 def test_an_invalid_entry_is_refused_by_name(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import httpx2
 import pytest
@@ -11,7 +12,7 @@ from outlive.core.errors import InvalidRequest
 from outlive.ports.toolbox import ToolServer
 from outlive.tooling.mcp.addresses import is_private, names_private
 from outlive.tooling.mcp.guard import GuardedTransport, PrivateAddress
-from outlive.tooling.mcp.servers import McpSource
+from outlive.tooling.mcp.servers import McpRules, McpSource
 from tests.support.scripting import CountingIds
 
 PRIVATE = [
@@ -30,6 +31,14 @@ PRIVATE = [
     "::ffff:10.0.0.1",
     "64:ff9b::7f00:1",
     "2002:7f00:1::",
+    "64:ff9b:1::7f00:1",
+    "64:ff9b:1:fffe::a00:1",
+    "::127.0.0.1",
+    "::10.1.2.3",
+    "::ffff:0:127.0.0.1",
+    "::ffff:0:10.1.2.3",
+    "fec0::1",
+    "feff::1",
 ]
 
 
@@ -50,19 +59,17 @@ def test_a_host_is_recognised_as_private_by_its_name(host: str) -> None:
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000/mcp", "http://localhost/mcp", "https://[::1]/mcp"])
 def test_a_private_url_is_refused_in_a_request(url: str) -> None:
-    servers = McpSource([], CountingIds(), private=False, seconds=1)
+    servers = McpSource([], CountingIds(), McpRules())
     with pytest.raises(InvalidRequest) as refused:
         servers.check({"type": "mcp", "server_label": "x", "server_url": url}, "tools[0]")
     assert refused.value.param == "tools[0].server_url"
-    McpSource([], CountingIds(), private=True, seconds=1).check(
+    McpSource([], CountingIds(), McpRules(private=True)).check(
         {"type": "mcp", "server_label": "x", "server_url": url}, "tools[0]"
     )
 
 
 def test_a_registered_server_may_have_a_private_address() -> None:
-    servers = McpSource(
-        [ToolServer(label="notes", url="http://127.0.0.1/mcp")], CountingIds(), private=False, seconds=1
-    )
+    servers = McpSource([ToolServer(label="notes", url="http://127.0.0.1/mcp")], CountingIds(), McpRules())
     entry = {"type": "mcp", "server_label": "notes"}
     assert servers.owns(entry)
     servers.check(entry, "tools[0]")
@@ -77,3 +84,20 @@ def test_a_name_that_resolves_to_a_private_address_is_not_connected_to(host: str
     with pytest.raises((PrivateAddress, httpx2.ConnectError, httpx2.InvalidURL)) as refused:
         asyncio.run(ask())
     assert "refused" not in str(refused.value).lower()  # no connection was tried
+
+
+@pytest.mark.parametrize("host", ["mcp.example.com", "MCP.example.com.", "a.tools.example.com"])
+def test_an_allowed_host_is_accepted_in_a_request(host: str) -> None:
+    rules = McpRules(requests="allow-list", hosts=["mcp.example.com", "*.Tools.example.com"])
+    entry = {"type": "mcp", "server_label": "x", "server_url": f"https://{host}/mcp"}
+    McpSource([], CountingIds(), rules).check(entry, "tools[0]")
+
+
+@pytest.mark.parametrize("host", ["example.com", "evilmcp.example.com", "tools.example.com", "93.184.216.34"])
+@pytest.mark.parametrize("requests", ["off", "allow-list"])
+def test_another_host_is_refused_by_name_in_a_request(requests: Any, host: str) -> None:
+    rules = McpRules(requests=requests, hosts=["mcp.example.com", "*.tools.example.com"])
+    entry = {"type": "mcp", "server_label": "x", "server_url": f"https://{host}/mcp"}
+    with pytest.raises(InvalidRequest) as refused:
+        McpSource([], CountingIds(), rules).check(entry, "tools[0]")
+    assert refused.value.param == "tools[0].server_url"

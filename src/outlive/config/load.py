@@ -42,6 +42,8 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
     )
     _check_database(settings)
     _check_exposure(settings)
+    if (settings.mcp_requests == "allow-list") != bool(settings.mcp_hosts):
+        raise SettingsError("--mcp-requests allow-list and --mcp-host HOST need each other.")
     return msgspec.structs.replace(
         settings,
         upstreams=read_upstreams(sources, settings.silence_seconds),

@@ -12,7 +12,7 @@ from outlive.config.options import read_options
 from outlive.core.events import EventNames
 from outlive.core.requests.checks import Limits
 from outlive.ports.backend import Dialect, Upstream
-from outlive.ports.toolbox import ToolServer
+from outlive.ports.toolbox import McpRequests, ToolServer
 
 Seconds = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=0)]
@@ -81,6 +81,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tool_seconds: Annotated[Seconds, "Time limit of a tool call, in seconds, for tools that set none."] = 60.0
     mcp: Annotated[list[ToolServer], _FILE_ONLY] = []  # MCP servers that requests may name by their labels
     mcp_private: Annotated[bool, "Allow requests to name MCP servers on private addresses."] = False
+    mcp_requests: Annotated[McpRequests, "The MCP servers that requests may name by their address."] = "public"
+    mcp_hosts: Annotated[
+        list[str],
+        "A host of MCP servers that requests may name, with --mcp-requests allow-list.",
+        {"flag": "--mcp-host", "metavar": "HOST", "wanted": 'a list of hosts, such as ["mcp.example.com"]'},
+    ] = []
+    max_mcp_connections: Annotated[PositiveCount, "Connections to MCP servers at once."] = 200
     max_tool_output: Annotated[PositiveCount, "Characters in the output of one tool call."] = 256 * 1024
     max_steps: Annotated[PositiveCount, "Steps of one response that may call the server's tools."] = 100
     role: Annotated[Literal["all", "api", "worker"], "The node's role on a shared database."] = "all"

@@ -13,6 +13,9 @@ from outlive.core.requests.create import CreateResponse
 from outlive.core.toolcalls import ToolOutcome, ToolSpec
 from outlive.ports.seal import Seal
 
+# The MCP servers that requests may name by their address.
+McpRequests = Literal["off", "allow-list", "public"]
+
 
 class ToolProgress(msgspec.Struct, frozen=True, omit_defaults=True):
     """A tool's report on how far its call has come."""
@@ -42,7 +45,7 @@ class ToolServer(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
     authorization: str | None = None  # a bearer token
     allowed_tools: list[str] | None = None  # None: all of its tools
-    require_approval: Literal["always", "never"] = "never"  # where a request does not say
+    require_approval: Literal["always", "never"] = "never"  # a request may raise it, but not lower it
     idempotent_tools: list[str] = []  # may be called again after a crash, besides those that the server marks so
     seconds: Annotated[float, msgspec.Meta(gt=0)] = 60.0
 

@@ -36,6 +36,7 @@ class OpenedSource(msgspec.Struct, frozen=True):
     approval: str  # `always` or `never`: holds where the entry does not say
     listed: Json | None = None  # the `mcp_list_tools` item to show for it, with an id
     close: Callable[[], Awaitable[None]] | None = None
+    insists: bool = False  # True: an entry cannot lower an approval of `always`
 
 
 class ToolSource(Protocol):
@@ -70,7 +71,8 @@ class OpenToolSession:
             name = tool.spec.name
             if allows(entry, name, tool.read_only):
                 offered = copy.copy(tool)
-                offered.needs_approval = needs_approval(entry, name, tool.read_only, opened.approval)
+                insists = opened.insists and opened.approval == "always"
+                offered.needs_approval = insists or needs_approval(entry, name, tool.read_only, opened.approval)
                 alias = choose_alias(tool.spec, taken)
                 taken.add(alias)
                 self.tools[alias] = offered

@@ -104,6 +104,17 @@ class ApprovalFilter(Struct):
     never: Given[ToolNames | ToolFilter] = UNSET
 
 
+# Headers that belong to the connection: a caller who could set them would change where a request goes, or ends.
+_FORBIDDEN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection"})
+
+
+def _complete_mcp(tool: Json) -> None:
+    drop_nulls(tool)
+    for name in tool.get("headers", ()):
+        if name.lower() in _FORBIDDEN_HEADERS:
+            raise WrongField("is a header of the connection itself, and cannot be set.", f".headers.{shorten(name)}")
+
+
 class McpToolParam(Struct, kw_only=True):
     """The tools of an MCP server, called by this server or by the model's."""
 
@@ -118,7 +129,7 @@ class McpToolParam(Struct, kw_only=True):
     allowed_tools: Given[ToolNames | ToolFilter] = UNSET
     require_approval: Given[Literal["always", "never"] | ApprovalFilter] = UNSET
 
-    complete = staticmethod(drop_nulls)
+    complete = staticmethod(_complete_mcp)
 
 
 class OtherToolParam(Struct):

@@ -65,9 +65,10 @@ class McpConnectionLost(McpUnreachable):
 class McpConnection:
     """Owns the task that holds the connection: the SDK requires the task that opens a connection to close it."""
 
-    def __init__(self, server: ToolServer, *, private: bool) -> None:
+    def __init__(self, server: ToolServer, *, private: bool, slots: asyncio.Semaphore) -> None:
         self._server = server
         self._private = private
+        self._slots = slots  # of all connections to MCP servers
         self._seconds = server.seconds
         self._task: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
@@ -151,23 +152,34 @@ class McpConnection:
         return self._client
 
     async def _keep(self, ready: asyncio.Future[Client], closing: asyncio.Event) -> None:
-        """Try each transport that the server may use; hold the connection until it is closed."""
+        """Hold the connection until it is closed."""
         cause: McpUnreachable | None = None
         try:
-            for transport in _transports(self._server):
-                try:
-                    with _explained():
-                        await self._hold(transport, ready, closing)
-                    return
-                except (MCPError, McpUnreachable) as error:
-                    explained = _explain(error)
-                    cause = cause or self._find_refusal() or explained
-                    # A connection that breaks later is noticed by the next call.
-                    if ready.done() or cause.status is not None or explained.absent:
-                        return
+            if self._slots.locked():
+                # Runs that wait here for each other's connections might wait for ever.
+                cause = McpUnreachable("Too many connections to MCP servers are open; try again later.", absent=True)
+            else:
+                async with self._slots:
+                    cause = await self._try_transports(ready, closing)
         finally:
             if not ready.done():
                 ready.set_exception(cause or McpUnreachable("The connection to the server was closed."))
+
+    async def _try_transports(self, ready: asyncio.Future[Client], closing: asyncio.Event) -> McpUnreachable | None:
+        """Try each transport that the server may use. Returns the reason if none works."""
+        cause: McpUnreachable | None = None
+        for transport in _transports(self._server):
+            try:
+                with _explained():
+                    await self._hold(transport, ready, closing)
+                return None
+            except (MCPError, McpUnreachable) as error:
+                explained = _explain(error)
+                cause = cause or self._find_refusal() or explained
+                # A connection that breaks later is noticed by the next call.
+                if ready.done() or cause.status is not None or explained.absent:
+                    break
+        return cause
 
     def _find_refusal(self) -> McpUnreachable | None:
         """Explain a refusal by its HTTP status, which the SDK keeps to itself: a wrong token should show as one."""

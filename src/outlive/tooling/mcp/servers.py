@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import importlib
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -13,14 +15,18 @@ import msgspec
 
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
-from outlive.core.requests.checks import refuse
+from outlive.core.requests.checks import refuse, shorten
 from outlive.core.toolcalls import ToolOutcome, ToolSpec
-from outlive.ports.toolbox import Invocation, SessionRequest, ToolServer
+from outlive.ports.toolbox import Invocation, McpRequests, SessionRequest, ToolServer
 from outlive.tooling.mcp.addresses import names_private
 from outlive.tooling.registry import OpenedSource
 
 if TYPE_CHECKING:
     from outlive.tooling.mcp.connection import McpConnection
+
+# The signature in the id of a list of tools begins after so many characters, and has so many digits.
+SIGNED_FROM = 21
+SIGNED_DIGITS = 32
 
 
 class McpTool:
@@ -40,14 +46,32 @@ class McpTool:
         return await self._connection.call(self.spec.name, invocation, self.idempotent)
 
 
+class McpRules(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator allows requests to do with MCP servers."""
+
+    requests: McpRequests = "public"  # the servers that requests may name by their address
+    hosts: list[str] = []  # with `allow-list`: those that they may name
+    private: bool = False  # True: also servers on private addresses
+    seconds: float = 60.0  # the limit of a call's duration
+    max_connections: int = 200
+
+    def allows(self, host: str) -> bool:
+        """Return True if a request may send this server to a host."""
+        host = host.lower().rstrip(".")
+        if self.requests == "allow-list":
+            return any(_covers(pattern.lower(), host) for pattern in self.hosts)
+        return self.requests == "public"
+
+
 class McpSource:
     """All MCP servers that this server may use."""
 
-    def __init__(self, registered: Sequence[ToolServer], ids: IdSource, *, private: bool, seconds: float) -> None:
+    def __init__(self, registered: Sequence[ToolServer], ids: IdSource, rules: McpRules, secret: bytes = b"") -> None:
         self._registered = {server.label: server for server in registered}
         self._ids = ids
-        self._private = private
-        self._seconds = seconds
+        self._rules = rules
+        self._secret = secret or os.urandom(32)  # signs lists of tools
+        self._slots = asyncio.Semaphore(rules.max_connections)
 
     def owns(self, entry: Json) -> bool:
         return "server_url" in entry or entry["server_label"] in self._registered
@@ -65,23 +89,28 @@ class McpSource:
         host, has_user = parts
         if has_user:
             refuse("server_url must not hold a password: use authorization or headers.", param)
-        if not self._private and names_private(host):
+        if not self._rules.private and names_private(host):
             refuse("This server may not be sent to a private address.", param)
+        if self._rules.requests == "off":
+            refuse("This server uses only MCP servers of its own settings: leave out server_url.", param)
+        if not self._rules.allows(host):
+            refuse(f"'{shorten(host)}' is not among the hosts of MCP servers that this server may be sent to.", param)
 
     async def open(self, entry: Json, session_request: SessionRequest) -> OpenedSource:
         server = self._resolve(entry, session_request.secrets.get(entry["server_label"], {}))
         # The SDK takes half a second to load, and most servers never need it.
         module = await asyncio.to_thread(importlib.import_module, "outlive.tooling.mcp.connection")
-        private = self._private or server.label in self._registered
-        connection: McpConnection = module.McpConnection(server, private=private)
-        known = _find_list(session_request.items, server.label)
+        registered = server.label in self._registered
+        private = registered or self._rules.private
+        connection: McpConnection = module.McpConnection(server, private=private, slots=self._slots)
+        known = self._find_list(session_request, server)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(connection.close)
-            listed = known or await self._list(server, connection)
+            listed = known or await self._list(session_request.owner, server, connection)
             stack.pop_all()  # from here on the session closes it
         offered = [tool for tool in listed["tools"] if _is_allowed(server, tool)]
         tools = [McpTool(connection, server, tool) for tool in offered]
-        return OpenedSource(tools, server.require_approval, None if known else listed, connection.close)
+        return OpenedSource(tools, server.require_approval, None if known else listed, connection.close, registered)
 
     def _resolve(self, entry: Json, secrets: Json) -> ToolServer:
         server = self._registered.get(entry["server_label"])
@@ -98,15 +127,41 @@ class McpSource:
             require_approval="always",
             headers=secrets.get("headers", {}),
             authorization=secrets.get("authorization"),
-            seconds=self._seconds,
+            seconds=self._rules.seconds,
         )
 
-    async def _list(self, server: ToolServer, connection: McpConnection) -> Json:
+    async def _list(self, owner: str, server: ToolServer, connection: McpConnection) -> Json:
         """Make the `mcp_list_tools` item. A server that does not answer has no tools: the model goes on without them,
         and the item shows the client why."""
         found, error = await connection.try_list()
-        item: Json = {"id": self._ids.new("mcpl"), "type": "mcp_list_tools", "server_label": server.label}
-        return item | {"tools": [tool for tool in found if _is_allowed(server, tool)], "error": error}
+        tools = [tool for tool in found if _is_allowed(server, tool)]
+        signed = self._ids.new("mcpl")[:SIGNED_FROM] + self._sign(owner, server, tools)
+        item: Json = {"id": signed, "type": "mcp_list_tools", "server_label": server.label}
+        return item | {"tools": tools, "error": error}
+
+    def _sign(self, owner: str, server: ToolServer, tools: list[Json]) -> str:
+        """Return the part of a list's id that only this server can make, and only for this list."""
+        content = msgspec.json.encode([owner, server.label, server.url, tools], order="deterministic")
+        return hmac.new(self._secret, b"list of tools\0" + content, "sha256").hexdigest()[:SIGNED_DIGITS]
+
+    def _find_list(self, session_request: SessionRequest, server: ToolServer) -> Json | None:
+        """Return the newest list of the server's tools in this context that this server made itself, which saves asking
+        again. A list that came with the request may offer what the server does not."""
+        sent = {item.get("id") for item in session_request.request.input}
+        for item in reversed(session_request.items):
+            if item.get("type") != "mcp_list_tools" or item.get("server_label") != server.label or item.get("error"):
+                continue
+            tools, item_id = item.get("tools"), str(item.get("id"))
+            if isinstance(tools, list) and item_id not in sent:
+                signature = self._sign(session_request.owner, server, tools)
+                if hmac.compare_digest(item_id[SIGNED_FROM:].encode(), signature.encode()):
+                    return item
+        return None
+
+
+def _covers(pattern: str, host: str) -> bool:
+    """Return True if a host is the one that a pattern names, or below it: `*.example.com`."""
+    return host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern
 
 
 def _is_allowed(server: ToolServer, tool: Json) -> bool:
@@ -127,13 +182,3 @@ def _add_headers(own: dict[str, str], given: dict[str, str]) -> dict[str, str]:
     """Add a caller's headers to those of the settings, which win."""
     taken = {name.lower() for name in own} | {"authorization"}
     return own | {name: text for name, text in given.items() if name.lower() not in taken}
-
-
-def _find_list(items: Sequence[Json], label: str) -> Json | None:
-    """Return the newest list of that server's tools in this conversation, which saves asking the server again."""
-    for item in reversed(items):
-        if item.get("type") == "mcp_list_tools" and item.get("server_label") == label and not item.get("error"):
-            tools = item.get("tools")
-            if isinstance(tools, list) and all(isinstance(tool, dict) and "name" in tool for tool in tools):
-                return item
-    return None
