@@ -106,13 +106,12 @@ def _build_engine(settings: Settings, storage: Storage, name: str, backends: Bac
         clock=SystemClock(),
         ids=ids,
         seal=SecretSeal([storage.secret]),
-        tools=build_tools(settings, ids, make_seal(settings.database, settings.seal_keys), storage.secret),
+        tools=build_tools(settings, ids, make_seal(settings.database, settings.seal_keys)),
     )
 
 
-def build_tools(settings: Settings, ids: IdSource, seal: Seal | None, secret: bytes = b"") -> Tools:
-    """Build what runs need to use the server's own tools. `secret` signs lists of tools that clients may send back.
-    Raises SettingsError for a tool that cannot be one."""
+def build_tools(settings: Settings, ids: IdSource, seal: Seal | None) -> Tools:
+    """Build what runs need to use the server's own tools. Raises SettingsError for a tool that cannot be one."""
     sources: list[ToolSource] = []
     always = []
     if settings.tools:
@@ -120,7 +119,7 @@ def build_tools(settings: Settings, ids: IdSource, seal: Seal | None, secret: by
         if settings.offer_tools:
             always.append({"type": "mcp", "server_label": LABEL})
     if importlib.util.find_spec("mcp") is not None:
-        sources.append(McpSource(settings.mcp, ids, _read_rules(settings), secret))
+        sources.append(McpSource(settings.mcp, ids, _read_rules(settings)))
     elif settings.mcp:
         raise SettingsError("[mcp] needs the MCP SDK: install outlive[mcp].")
     return Tools(

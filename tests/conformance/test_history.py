@@ -182,3 +182,16 @@ async def test_only_a_fork_adds_a_segment(harness: StorageHarness) -> None:
     _, admitted = await harness.admit(parent=fork)
     assert admitted.position is not None
     assert await harness.storage.inspector.history_ranges(admitted.position) == 2
+
+
+@storage_test
+async def test_only_output_of_the_owners_responses_is_found_as_output(harness: StorageHarness) -> None:
+    conversation = await harness.converse("put there")
+    first = await harness.answer("one", conversation=conversation)
+    _, admitted = await harness.admit("two", parent=first)
+    assert admitted.position is not None
+    past = await harness.storage.history.before(admitted.position)
+    ids = [item["id"] for item in past]
+    assert len(ids) == 3
+    assert await harness.storage.history.find_outputs("ann", ids) == past[2:]
+    assert await harness.storage.history.find_outputs("bob", ids) == []

@@ -155,6 +155,9 @@ class FixedHistory:
     async def before(self, position: Position) -> list[Json]:
         return self.items
 
+    async def find_outputs(self, owner: str, item_ids: list[str]) -> list[Json]:
+        return [item for item in self.items if item["id"] in item_ids]
+
 
 class ToolHarness:
     """One response and its journal. Each `run` or `start` is a worker that claims it and continues from the journal."""

@@ -369,5 +369,5 @@ def test_requests_use_the_servers_own_tools_by_their_label() -> None:
         functions.check({"allowed_tools": allowed}, "tools[0]")
     with pytest.raises(InvalidRequest, match="no tool 'wether'"):
         functions.check({"allowed_tools": ["wether"]}, "tools[0]")
-    request = SessionRequest(response_id="r", owner="ann", request=CreateResponse(model="m", input=[]), items=[])
+    request = SessionRequest(response_id="r", owner="ann", request=CreateResponse(model="m", input=[]))
     assert asyncio.run(functions.open({}, request)).approval == "never"

@@ -58,7 +58,7 @@ def entry(label: str, **fields: Any) -> Json:
 
 
 def open_session(registry: ToolRegistry, request: CreateResponse) -> ToolSession:
-    return asyncio.run(registry.open(SessionRequest(response_id="r", owner="ann", request=request, items=[])))
+    return asyncio.run(registry.open(SessionRequest(response_id="r", owner="ann", request=request)))
 
 
 def test_each_entry_is_checked_by_its_source() -> None:

@@ -23,6 +23,9 @@ class History(Protocol):
     async def before(self, position: Position) -> list[Json]:
         """Read the items of all ended turns before a position, oldest first; one indexed range per fork."""
 
+    async def find_outputs(self, owner: str, item_ids: list[str]) -> list[Json]:
+        """Find those of these items that are output of an owner's response, oldest first."""
+
     async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
         """Find the position of a response that will not be stored. Raises as an admission does, but takes no lock."""
 

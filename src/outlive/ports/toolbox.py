@@ -68,7 +68,7 @@ class SessionRequest(msgspec.Struct, frozen=True, kw_only=True):
     response_id: str
     owner: str
     request: CreateResponse
-    items: list[Json]  # the context, the input, and the response's own items so far, as stored
+    lists: list[Json] = []  # `mcp_list_tools` items of this context that this server made itself, oldest first
     secrets: dict[str, Json] = {}  # `headers` and `authorization` of the request's tools, by label
 
 

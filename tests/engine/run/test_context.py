@@ -46,6 +46,9 @@ class CountingHistory:
             raise StorageUnavailable("history")
         return self.items
 
+    async def find_outputs(self, owner: str, item_ids: list[str]) -> list[Json]:
+        raise NotImplementedError
+
     async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
         raise NotImplementedError
 

@@ -425,13 +425,13 @@ def test_lists_of_tools_are_shown_first_and_once() -> None:
     run_virtually(body())
 
 
-def test_tools_are_opened_with_the_history_and_the_input() -> None:
+def test_tools_are_opened_with_the_lists_that_responses_have_made() -> None:
     async def body() -> None:
         past: list[Json] = [LIST, {"id": "msg_0", "type": "message", "role": "user", "content": []}]
         harness = ToolHarness(StubToolbox(weather()), ANSWER, past=past)
         await harness.run()
         (session_request,) = harness.toolbox.session_requests
-        assert [item["type"] for item in session_request.items] == ["mcp_list_tools", "message", "message"]
+        assert [item["type"] for item in session_request.lists] == ["mcp_list_tools"]
 
     run_virtually(body())
 

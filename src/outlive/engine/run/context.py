@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from outlive.core.context.assemble import Names, finish_calls
 from outlive.core.context.assemble import assemble as assemble_context
@@ -36,17 +36,28 @@ class ContextLoader:
     async def history(self) -> list[Json]:
         """Return the items of ended turns: from the storage, and from the memory of the connection that asks."""
         if self._items is None:
-            # The client of a response that is not stored waits for it, and can ask again.
-            tries = STORAGE_TRIES if self._claim.request.store else 1
-            while self._items is None:
-                try:
-                    self._items = await self._read()
-                except StorageUnavailable:
-                    tries -= 1
-                    if tries == 0:
-                        raise
-                    await self._clock.sleep(STORAGE_PAUSE)
+            self._items = await self._keep_trying(self._read)
         return self._items
+
+    async def find_lists(self) -> list[Json]:
+        """Return the lists of tools in the history that this server made itself: one that a client sent may offer what
+        the server of the tools does not."""
+        ids = [item["id"] for item in await self.history() if item.get("type") == "mcp_list_tools"]
+        if not ids:
+            return []
+        return await self._keep_trying(lambda: self._history.find_outputs(self._claim.owner, ids))
+
+    async def _keep_trying(self, read: Callable[[], Awaitable[list[Json]]]) -> list[Json]:
+        # The client of a response that is not stored waits for it, and can ask again.
+        tries = STORAGE_TRIES if self._claim.request.store else 1
+        while True:
+            try:
+                return await read()
+            except StorageUnavailable:
+                tries -= 1
+                if tries == 0:
+                    raise
+                await self._clock.sleep(STORAGE_PAUSE)
 
     async def assemble(self, own: Sequence[Json] = (), names: Names | None = None) -> list[Json]:
         """Return the context: the history of ended turns, the response's own input, and its own output so far."""

@@ -91,7 +91,7 @@ class ToolLoop:
             response_id=self._log.response_id,
             owner=claim.owner,
             request=claim.request,
-            items=[*self._past, *claim.request.input, *self._log.fold.output],
+            lists=[*await self._context.find_lists(), *self._log.fold.output],
             secrets=_open_secrets(claim, self._tools),
         )
         self._session = await self._tools.toolbox.open(session_request)

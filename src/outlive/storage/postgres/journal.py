@@ -35,6 +35,9 @@ class PostgresHistory(PostgresPort):
     async def before(self, position: Position) -> list[Json]:
         return await self._database.load(SQL["read_history"], position.thread, position.first)
 
+    async def find_outputs(self, owner: str, item_ids: list[str]) -> list[Json]:
+        return await self._database.load(SQL["find_outputs"], item_ids, owner)
+
     async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
         async def work(db: Connection) -> Position | None:
             if conversation is not None:

@@ -392,6 +392,12 @@ DELETE FROM threads WHERE key = $1
    AND NOT EXISTS (SELECT 1 FROM threads fork WHERE fork.parent = $1)
 RETURNING parent;
 
+-- find_outputs --
+-- Items by their ids that are output of an owner's response; input may come from anywhere.
+SELECT i.body FROM items i JOIN responses r ON r.key = i.response
+ WHERE i.id = ANY ($1::text[]) AND r.owner IS NOT DISTINCT FROM $2 AND i.position >= r.input_end
+ ORDER BY i.thread, i.position;
+
 -- find_items --
 -- Items of an owner by their ids alone; the newest of each id.
 SELECT DISTINCT ON (i.id) i.body FROM items i

@@ -269,6 +269,13 @@ SELECT body FROM items INDEXED BY items_by_id
  WHERE substr(id, -48) = substr(?2, -48) AND substr(id, 1, length(id) - 48) = substr(?2, 1, length(?2) - 48)
    AND +id = ?2 AND thread = ?1;
 
+-- find_outputs --
+-- Items by their ids (a JSON list) that are output of an owner's response; input may come from anywhere.
+SELECT i.body FROM json_each(?1) g CROSS JOIN items i JOIN responses r ON r.key = i.response
+ WHERE substr(i.id, -48) = substr(g.value, -48) AND +i.id = g.value
+   AND r.owner = ?2 AND i.position >= r.input_end
+ ORDER BY i.thread, i.position;
+
 -- find_items --
 -- Items by their ids alone (a JSON list), from any response or conversation of an owner; the newest of an id is last.
 SELECT i.body FROM json_each(?1) g CROSS JOIN items i

@@ -23,6 +23,9 @@ class SqliteHistory(SqlitePort):
     async def before(self, position: Position) -> list[Json]:
         return await self._database.read("history", lambda db: read_before(db, position))
 
+    async def find_outputs(self, owner: str, item_ids: list[str]) -> list[Json]:
+        return await self._database.load(SQL["find_outputs"], item_ids, owner)
+
     async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
         return await self._database.read(
             "locate", lambda db: locate(db, owner, conversation, parent, locking=False).position

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import importlib
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -23,10 +21,6 @@ from outlive.tooling.registry import OpenedSource
 
 if TYPE_CHECKING:
     from outlive.tooling.mcp.connection import McpConnection
-
-# The signature in the id of a list of tools begins after so many characters, and has so many digits.
-SIGNED_FROM = 21
-SIGNED_DIGITS = 32
 
 
 class McpTool:
@@ -66,11 +60,10 @@ class McpRules(msgspec.Struct, frozen=True, kw_only=True):
 class McpSource:
     """All MCP servers that this server may use."""
 
-    def __init__(self, registered: Sequence[ToolServer], ids: IdSource, rules: McpRules, secret: bytes = b"") -> None:
+    def __init__(self, registered: Sequence[ToolServer], ids: IdSource, rules: McpRules) -> None:
         self._registered = {server.label: server for server in registered}
         self._ids = ids
         self._rules = rules
-        self._secret = secret or os.urandom(32)  # signs lists of tools
         self._slots = asyncio.Semaphore(rules.max_connections)
 
     def owns(self, entry: Json) -> bool:
@@ -103,10 +96,10 @@ class McpSource:
         registered = server.label in self._registered
         private = registered or self._rules.private
         connection: McpConnection = module.McpConnection(server, private=private, slots=self._slots)
-        known = self._find_list(session_request, server)
+        known = _find_list(session_request.lists, server.label)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(connection.close)
-            listed = known or await self._list(session_request.owner, server, connection)
+            listed = known or await self._list(server, connection)
             stack.pop_all()  # from here on the session closes it
         offered = [tool for tool in listed["tools"] if _is_allowed(server, tool)]
         tools = [McpTool(connection, server, tool) for tool in offered]
@@ -130,33 +123,22 @@ class McpSource:
             seconds=self._rules.seconds,
         )
 
-    async def _list(self, owner: str, server: ToolServer, connection: McpConnection) -> Json:
+    async def _list(self, server: ToolServer, connection: McpConnection) -> Json:
         """Make the `mcp_list_tools` item. A server that does not answer has no tools: the model goes on without them,
         and the item shows the client why."""
         found, error = await connection.try_list()
-        tools = [tool for tool in found if _is_allowed(server, tool)]
-        signed = self._ids.new("mcpl")[:SIGNED_FROM] + self._sign(owner, server, tools)
-        item: Json = {"id": signed, "type": "mcp_list_tools", "server_label": server.label}
-        return item | {"tools": tools, "error": error}
+        item: Json = {"id": self._ids.new("mcpl"), "type": "mcp_list_tools", "server_label": server.label}
+        return item | {"tools": [tool for tool in found if _is_allowed(server, tool)], "error": error}
 
-    def _sign(self, owner: str, server: ToolServer, tools: list[Json]) -> str:
-        """Return the part of a list's id that only this server can make, and only for this list."""
-        content = msgspec.json.encode([owner, server.label, server.url, tools], order="deterministic")
-        return hmac.new(self._secret, b"list of tools\0" + content, "sha256").hexdigest()[:SIGNED_DIGITS]
 
-    def _find_list(self, session_request: SessionRequest, server: ToolServer) -> Json | None:
-        """Return the newest list of the server's tools in this context that this server made itself, which saves asking
-        again. A list that came with the request may offer what the server does not."""
-        sent = {item.get("id") for item in session_request.request.input}
-        for item in reversed(session_request.items):
-            if item.get("type") != "mcp_list_tools" or item.get("server_label") != server.label or item.get("error"):
-                continue
-            tools, item_id = item.get("tools"), str(item.get("id"))
-            if isinstance(tools, list) and item_id not in sent:
-                signature = self._sign(session_request.owner, server, tools)
-                if hmac.compare_digest(item_id[SIGNED_FROM:].encode(), signature.encode()):
-                    return item
-        return None
+def _find_list(lists: Sequence[Json], label: str) -> Json | None:
+    """Return the newest list of that server's tools, which saves asking the server again."""
+    for item in reversed(lists):
+        if item.get("type") == "mcp_list_tools" and item.get("server_label") == label and not item.get("error"):
+            tools = item.get("tools")
+            if isinstance(tools, list) and all(isinstance(tool, dict) and "name" in tool for tool in tools):
+                return item
+    return None
 
 
 def _covers(pattern: str, host: str) -> bool:
