@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Any
 
 import httpx2
@@ -101,3 +102,16 @@ def test_another_host_is_refused_by_name_in_a_request(requests: Any, host: str) 
     with pytest.raises(InvalidRequest) as refused:
         McpSource([], CountingIds(), rules).check(entry, "tools[0]")
     assert refused.value.param == "tools[0].server_url"
+
+
+def test_connections_share_one_tls_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ssl.SSLContext] = []
+
+    class WatchedContext(ssl.SSLContext):
+        def __init__(self, *given: object) -> None:
+            made.append(self)
+
+    monkeypatch.setattr(ssl, "SSLContext", WatchedContext)
+    for private in (False, True):
+        GuardedTransport(private=private)
+    assert made == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
 from outlive.core.toolcalls import ToolOutcome, ToolSpec
 from outlive.ports.toolbox import Invocation, SessionRequest, ToolSession
-from outlive.tooling.registry import MAX_NAME, OpenedSource, ToolRegistry, choose_alias
+from outlive.tooling.registry import MAX_ENTRIES, MAX_NAME, OpenedSource, ToolRegistry, choose_alias
 
 
 class StubTool:
@@ -108,13 +109,31 @@ def test_tools_of_the_same_name_get_their_label_as_a_prefix() -> None:
 
 
 def test_names_fit_the_limits_of_models_servers() -> None:
-    taken: set[str] = set()
-    for name in ("a.b/c", "a b c", "a-b_c", "x" * 100, "x" * 99, "", "a.b/c"):
+    taken: dict[str, int] = {}
+    seen: set[str] = set()
+    for name in ("a.b/c", "a b c", "a-b_c", "x" * 100, "x" * 99, "", *["a.b/c"] * 200):
         alias = choose_alias(ToolSpec("some.label", name), taken)
-        assert alias not in taken
+        assert alias not in seen
         assert 1 <= len(alias) <= MAX_NAME
         assert set(alias) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-")
-        taken.add(alias)
+        seen.add(alias)
+
+
+def test_names_for_many_tools_of_one_name_are_found_in_linear_time() -> None:
+    names = ["same"] * 20_000
+    started = time.thread_time()
+    session = open_session(ToolRegistry([StubSource("docs", *names)]), ask(entry("docs")))
+    assert time.thread_time() - started < 5.0  # a minute and more if each tries all numbers
+    assert len(session.tools) == len(names)
+
+
+def test_more_servers_of_tools_than_the_limit_are_refused() -> None:
+    labels = [f"server{number}" for number in range(MAX_ENTRIES + 1)]
+    registry = ToolRegistry([StubSource(label) for label in labels])
+    registry.check(ask(*map(entry, labels[:-1])))
+    with pytest.raises(InvalidRequest) as refused:
+        registry.check(ask(*map(entry, labels)))
+    assert refused.value.param == f"tools[{MAX_ENTRIES}]"
 
 
 def test_a_session_shows_the_lists_and_closes_its_sources() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import itertools
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -19,6 +18,7 @@ from outlive.core.toolcalls import SERVER_TOOL_TYPE, ToolSpec
 from outlive.ports.toolbox import SessionRequest, Tool, ToolSession
 
 MAX_NAME = 64  # the longest name of a function that every model's server accepts
+MAX_ENTRIES = 32  # servers of tools in one request: a connection is opened to each
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -63,7 +63,7 @@ class OpenToolSession:
         self.lists: list[Json] = []
         self._opened: list[OpenedSource] = []
 
-    def add(self, opened: OpenedSource, entry: Json, taken: set[str]) -> None:
+    def add(self, opened: OpenedSource, entry: Json, taken: dict[str, int]) -> None:
         self._opened.append(opened)
         if opened.listed is not None:
             self.lists.append(opened.listed)
@@ -73,9 +73,7 @@ class OpenToolSession:
                 offered = copy.copy(tool)
                 insists = opened.insists and opened.approval == "always"
                 offered.needs_approval = insists or needs_approval(entry, name, tool.read_only, opened.approval)
-                alias = choose_alias(tool.spec, taken)
-                taken.add(alias)
-                self.tools[alias] = offered
+                self.tools[choose_alias(tool.spec, taken)] = offered
 
     async def close(self) -> None:
         await _close(self._opened)
@@ -97,6 +95,8 @@ class ToolRegistry:
             if label in labels:
                 refuse(f"Two entries of 'tools' have the label '{label}'.", f"tools[{n}].server_label")
             labels.add(label)
+            if len(labels) > MAX_ENTRIES:
+                refuse(f"A request may name at most {MAX_ENTRIES} servers of tools.", f"tools[{n}]")
             source = self._find(entry)
             if source is None:
                 refuse(f"This server has no tools with the label '{label}'.", f"tools[{n}].server_label")
@@ -111,7 +111,7 @@ class ToolRegistry:
     async def open(self, session_request: SessionRequest) -> ToolSession:
         session = OpenToolSession()
         request = session_request.request
-        taken = {str(tool.get("name")) for tool in request.tools if tool["type"] != SERVER_TOOL_TYPE}
+        taken = {str(tool.get("name")): 1 for tool in request.tools if tool["type"] != SERVER_TOOL_TYPE}
         found = [(entry, source) for entry in self._entries(request) if (source := self._find(entry)) is not None]
         # All at once: a server that does not answer must not add its time to that of the next.
         opening = [asyncio.ensure_future(source.open(entry, session_request)) for entry, source in found]
@@ -142,9 +142,17 @@ async def _close(opened: Sequence[OpenedSource]) -> None:
     await asyncio.gather(*(each.close() for each in opened if each.close is not None), return_exceptions=True)
 
 
-def choose_alias(spec: ToolSpec, taken: set[str]) -> str:
-    """Return the name for the model: the tool's own, unless it is taken or has characters that some servers refuse."""
+def choose_alias(spec: ToolSpec, taken: dict[str, int]) -> str:
+    """Return the name for the model: the tool's own, unless it is taken or has characters that some servers refuse.
+
+    `taken` counts how often each name was wanted: a server may offer a thousand tools of one name.
+    """
     plain = _UNSAFE.sub("_", spec.name)[:MAX_NAME] or "tool"
     labelled = _UNSAFE.sub("_", f"{spec.label}_{spec.name}")[:MAX_NAME]
-    numbered = (f"{labelled[: MAX_NAME - 4]}_{number}" for number in itertools.count(2))
-    return next(alias for alias in itertools.chain([plain, labelled], numbered) if alias not in taken)
+    alias = plain if plain not in taken else labelled
+    while alias in taken:
+        taken[labelled] += 1
+        number = f"_{taken[labelled]}"
+        alias = labelled[: MAX_NAME - len(number)] + number
+    taken[alias] = 1
+    return alias

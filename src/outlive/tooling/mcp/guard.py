@@ -16,6 +16,8 @@ from outlive.tooling.mcp.addresses import is_private
 MAX_BYTES = 4 * 1024 * 1024
 # So many of a host's addresses are tried.
 MAX_ADDRESSES = 3
+# Shared by all connections: to read the certificates takes some 50 ms. This module is imported in a thread.
+TLS = httpx2.create_ssl_context(trust_env=False)
 
 
 class PrivateAddress(httpx2.TransportError):
@@ -33,7 +35,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         self._private = private
         self._max_bytes = max_bytes
         # Without the environment's proxy: it would reach what this server may not.
-        self._inner = httpx2.AsyncHTTPTransport(trust_env=False)
+        self._inner = httpx2.AsyncHTTPTransport(trust_env=False, verify=TLS)
         self.refused: int | None = None  # the status of the last answer that was a refusal
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
