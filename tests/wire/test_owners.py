@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from http.client import HTTPConnection
 
 import pytest
 from openai import AuthenticationError, BadRequestError, NotFoundError, OpenAI
@@ -10,6 +12,7 @@ from openai import AuthenticationError, BadRequestError, NotFoundError, OpenAI
 from tests.support.http_client import HttpClient
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Gate, say, text
+from tests.support.waiting import TIMEOUT_SECONDS
 from tests.wire import events
 from tests.wire.conftest import Servers
 
@@ -197,3 +200,24 @@ def test_the_callers_key_does_not_reach_the_upstream(anna: HttpClient, upstream:
 def test_a_keyless_server_ignores_authorization_headers(server: OutliveServer, upstream: FakeUpstream) -> None:
     with HttpClient(server.port, "whatever") as http:
         assert http.create(model=upstream.model(), input="Hi").status == 200
+
+
+def test_a_large_body_waits_for_others_of_its_owner_alone(guarded: OutliveServer, upstream: FakeUpstream) -> None:
+    body = {"model": upstream.model(), "input": "x" * 10_000_000}
+    stalled = HTTPConnection("127.0.0.1", guarded.port)
+    stalled.putrequest("POST", "/v1/responses")
+    for name, value in (("authorization", "Bearer anna-key-one"), ("content-length", str(60 << 20))):
+        stalled.putheader(name, value)
+    stalled.endheaders()
+    stalled.send(b'{"input": "')
+    answers: list[int] = []
+    with HttpClient(guarded.port, "anna-key-two") as anna, HttpClient(guarded.port, "bert-key") as bert:
+        assert bert.post("/v1/responses", body).status == 200
+        assert anna.post("/v1/responses", {**body, "input": "small"}).status == 200
+        waiting = threading.Thread(target=lambda: answers.append(anna.post("/v1/responses", body).status))
+        waiting.start()
+        assert bert.post("/v1/responses", body).status == 200
+        assert answers == []
+        stalled.close()
+        waiting.join(TIMEOUT_SECONDS)
+    assert answers == [200]

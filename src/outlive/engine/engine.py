@@ -165,12 +165,13 @@ class Engine:
 
         What happens to the connection never ends a stored response; one with `store: false` ends with the block.
         """
-        accepted, parts = await self.admit(submission), self.parts
+        accepted, parts, owner = await self.admit(submission), self.parts, submission.owner
+        del submission  # its body may be large, and a stream long
         stored, response_id = accepted.request.store, accepted.response_id
         if stored:
             parts.creates.add(response_id)
         try:
-            yield Created(self, submission.owner, accepted)
+            yield Created(self, owner, accepted)
         finally:
             (parts.creates if stored else parts.ephemeral).discard(response_id)
 
@@ -186,7 +187,8 @@ class Engine:
 
     async def follow(self, owner: str, response_id: str, after: int = -1) -> Cursor:
         """Return a cursor behind an event of a stored response. Raises NotFound."""
-        await self._catalog.response(owner, response_id)
+        if await self._catalog.status(owner, response_id) is None:
+            raise NotFound(f"Response with id '{response_id}' not found.")
         return self._reader.follow(response_id, after)
 
     async def show(self, owner: str, response_id: str, wait: float = 0.0) -> View:

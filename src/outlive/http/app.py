@@ -9,10 +9,11 @@ from typing import Literal
 import msgspec
 
 from outlive.core.errors import ClientDisconnected, Misdirected, OutliveError, StorageUnavailable
+from outlive.engine.budget import ByteBudget
 from outlive.engine.engine import Engine
 from outlive.http.access import Auth, answer_preflight
 from outlive.http.errors import error_reply
-from outlive.http.request import Receive, Reply, Request, Scope, Send
+from outlive.http.request import MAX_BODIES, Receive, Reply, Request, Scope, Send
 from outlive.http.routes import OPEN_PATHS, answer
 from outlive.http.websocket import RESTART, Socket, check_handshake, deny
 
@@ -39,9 +40,10 @@ class Application:
         self._only_health = access.role == "worker"
         self._auth = Auth(access.keys, access.cors_origins)
         self._sockets: set[Socket] = set()
+        self._bodies = ByteBudget(max(MAX_BODIES, access.max_body_bytes))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive, send, self._engine, self._access.max_body_bytes)
+        request = Request(scope, receive, send, self._engine, self._access.max_body_bytes, bodies=self._bodies)
         if scope["type"] == "websocket":
             await self._serve_socket(request)
             return
@@ -59,6 +61,8 @@ class Application:
             # A bug in one request must be answered like any other error.
             log.exception("%s %s failed request=%s", scope["method"], scope["path"], request.request_id)
             reply = error_reply(request.mistake())
+        finally:
+            request.let_go()
         if reply is not None and not request.started:
             await request.reply(reply)
 

@@ -11,8 +11,9 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from outlive import __version__
-from outlive.core.errors import ClientDisconnected, InvalidRequest, ServerFault, TooLarge, UnsupportedMedia
+from outlive.core.errors import ClientDisconnected, InvalidRequest, ServerFault, TooLarge, TooMany, UnsupportedMedia
 from outlive.core.requests.body import decode_body
+from outlive.engine.budget import ByteBudget
 from outlive.engine.engine import Engine
 from outlive.http.protocol import ClientConnection
 from outlive.ports.catalog import Page, Paging
@@ -27,6 +28,9 @@ Send = Callable[[Message], Awaitable[None]]
 
 # A larger body is decoded and checked in a thread, so that streams do not wait for it.
 LARGE_BYTES = 256 * 1024
+# Bytes of large bodies that each owner may have read, decoded and stored at once, and how long one more waits.
+MAX_BODIES = 64 * 1024 * 1024
+BODY_SECONDS = 20.0
 MAX_PAGE = 100
 MAX_KEY = 255
 # Clients that see it use more than OpenAI offers: GETs that wait, POSTs that may be repeated under their key.
@@ -55,8 +59,10 @@ class Request:
     params: dict[str, str] = field(default_factory=dict)
     extra_headers: dict[str, str] = field(default_factory=dict)
     large: bool = False
+    bodies: ByteBudget = field(default_factory=lambda: ByteBudget(MAX_BODIES))
     lenient_chat: bool = False
     started: bool = False
+    held: int = 0  # bytes of `bodies`
     headers: dict[bytes, bytes] = field(init=False)
     connection: ClientConnection = field(init=False)
     request_id: str = field(init=False)
@@ -117,6 +123,8 @@ class Request:
             raise self._too_large()
         pieces: list[bytes] = []
         size, more = 0, True
+        if declared is not None and declared.isdigit() and int(declared) > LARGE_BYTES:
+            await self._hold(int(declared))
         while more:
             message = await self.receive()
             if message["type"] == "http.disconnect":
@@ -125,8 +133,24 @@ class Request:
             size += len(pieces[-1])
             if size > self.max_body:  # its length need not have been declared
                 raise self._too_large()
+            if size > LARGE_BYTES and not self.held:
+                await self._hold(self.max_body)
             more = message.get("more_body", False)
         return b"".join(pieces)
+
+    async def _hold(self, size: int) -> None:
+        """Wait until the owner's other large bodies leave room for one of this size."""
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                self.held = await self.bodies.acquire(self.owner, size)
+        except TimeoutError:
+            raise TooMany("Your other large requests are still being read. Try again later.", retry_after=5) from None
+
+    def let_go(self) -> None:
+        """Give back the room that the body took: it was stored or refused."""
+        if self.held:
+            self.bodies.release(self.owner, self.held)
+            self.held = 0
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"The request body is larger than the {self.max_body} bytes that this server takes.")

@@ -58,17 +58,8 @@ _check_personality = make_check(Personality)
 
 async def create(request: Request) -> Reply | None:
     """Create a response; answer with a stream, the admitted object, or the final object."""
-    retries = request.header(b"x-stainless-retry-count")
-    key = request.idempotency_key()
-    submission = Submission(
-        owner=request.owner,
-        body=await request.json(),
-        large=request.large,
-        idempotency_key=key,
-        retry_count=int(retries) if retries is not None and retries.isdecimal() and len(retries) < 10 else None,
-        is_abandoned=request.is_abandoned,
-    )
-    async with request.engine.create(submission) as created:
+    async with request.engine.create(await _read_submission(request)) as created:
+        request.let_go()
         if created.request.stream:
             delivered = await stream(request, created.follow())
         elif created.request.background:
@@ -79,6 +70,18 @@ async def create(request: Request) -> Reply | None:
         if delivered and request.may_be_repeated:
             await created.mark_answered()
     return None
+
+
+async def _read_submission(request: Request) -> Submission:
+    key, retries = request.idempotency_key(), request.header(b"x-stainless-retry-count")
+    return Submission(
+        owner=request.owner,
+        body=await request.json(),
+        large=request.large,
+        idempotency_key=key,
+        retry_count=int(retries) if retries is not None and retries.isdecimal() and len(retries) < 10 else None,
+        is_abandoned=request.is_abandoned,
+    )
 
 
 async def retrieve(request: Request) -> Reply | None:

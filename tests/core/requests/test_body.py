@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.core.errors import InvalidRequest
-from outlive.core.requests.body import canonical, decode_body
+from outlive.core.requests import body
+from outlive.core.requests.body import MAX_VALUES, canonical, decode_body
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -109,3 +112,31 @@ def test_the_order_of_keys_does_not_matter_to_the_canonical_form(body: dict[str,
 
 def test_different_bodies_have_different_canonical_forms():
     assert canonical({"a": [1, 2]}) != canonical({"a": [2, 1]})
+
+
+@given(json_values, st.integers(1, 9))
+def test_values_are_counted_without_the_marks_in_texts(value: object, piece: int) -> None:
+    raw = json.dumps(value).encode()
+    outside = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", raw)
+    count = sum(outside.count(mark) for mark in (b",", b"[", b"{"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(body, "PIECE_BYTES", piece)
+        patch.setattr(body, "MAX_VALUES", count)
+        assert not body._has_too_many(raw)
+        patch.setattr(body, "MAX_VALUES", count - 1)
+        assert body._has_too_many(raw)
+
+
+def test_a_body_of_too_many_values_is_refused_before_it_is_decoded() -> None:
+    raw = b"[" + b"[]," * MAX_VALUES + b"[]]"
+    tracemalloc.start()
+    with pytest.raises(InvalidRequest, match="200,000 JSON values"):
+        decode_body(raw)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4_000_000  # 16 MB when decoded
+
+
+def test_a_long_text_with_many_commas_is_one_value() -> None:
+    text = ',[{"\\' * MAX_VALUES
+    assert decode_body(json.dumps([text]).encode()) == [text]

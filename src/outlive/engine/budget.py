@@ -1,0 +1,61 @@
+"""Budgets: bytes that each owner may hold in memory at once. What goes beyond waits for its turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+
+class _Account:
+    """The bytes of one owner, and the requests for more in the order in which they came."""
+
+    __slots__ = ("used", "waiting")
+
+    def __init__(self) -> None:
+        self.used = 0
+        self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+
+class ByteBudget:
+    """Counts bytes by owner. One that asks for more than all gets all."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._accounts: dict[str, _Account] = {}
+
+    async def acquire(self, owner: str, size: int) -> int:
+        """Wait until the owner may hold so many bytes more. Returns the number to give back to `release`.
+
+        To hold some and ask for more could wait for ever: ask once, for all.
+        """
+        size = min(size, self.most)
+        account = self._accounts.setdefault(owner, _Account())
+        if not account.waiting and account.used + size <= self.most:
+            account.used += size
+            return size
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        account.waiting.append((size, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.release(owner, size)
+            else:
+                turn.cancel()
+                self.release(owner, 0)  # those behind it may fit
+            raise
+        return size
+
+    def release(self, owner: str, size: int) -> None:
+        account = self._accounts[owner]
+        account.used -= size
+        while account.waiting:
+            wanted, turn = account.waiting[0]
+            if not turn.done():
+                if account.used + wanted > self.most:
+                    return
+                account.used += wanted
+                turn.set_result(None)
+            account.waiting.popleft()
+        if account.used == 0:
+            del self._accounts[owner]
