@@ -15,7 +15,7 @@ import pytest
 from tests.support.http_client import HttpClient
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, say
-from tests.support.waiting import wait_until
+from tests.support.waiting import Stopwatch, wait_until
 from tests.wire.conftest import Servers
 
 KEYS = ("--api-key", "alice=key-of-alice-0123456789", "--api-key", "bob=key-of-bob-0123456789")
@@ -106,3 +106,22 @@ def test_a_stream_that_is_not_read_is_cut_and_can_be_resumed(upstream: FakeUpstr
         (response,) = client.list_responses()
         client.wait_ended(response["id"])
         assert len(client.replay(response["id"])) > len(words)
+
+
+def test_wrong_keys_of_one_client_wait_and_valid_ones_and_other_clients_do_not(servers: Servers) -> None:
+    server = servers(*KEYS)
+    guesser, other = {"X-Forwarded-For": "192.0.2.1"}, {"X-Forwarded-For": "192.0.2.2"}
+    stranger, alice = HttpClient(server.port, "wrong"), HttpClient(server.port, "key-of-alice-0123456789")
+    watch = Stopwatch()
+    for _ in range(8):
+        assert stranger.get("/v1/models", **guesser).status == 401
+    assert watch.seconds >= 0.1 + 0.2 + 0.4
+    for _ in range(5):
+        stranger.send("/v1/responses", {}, **guesser).close()  # one that gives up is counted, too
+    with stranger.send("/v1/responses", {}, **guesser).sock as pending:
+        assert alice.get("/v1/models", **guesser).status == 200
+        assert stranger.get("/v1/models", **other).status == 401
+        assert HttpClient(server.port).get("/v1/models", **guesser).status == 401  # without a key there is no guess
+        pending.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            pending.recv(1)

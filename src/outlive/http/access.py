@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import re
+from collections import OrderedDict
 from hashlib import sha256
 
 from outlive.core.errors import Forbidden, InvalidRequest, Unauthenticated
-from outlive.http.request import Reply, Request
+from outlive.http.addresses import TrustedProxies, group
+from outlive.http.request import Reply, Request, while_connected
 
 LOCAL = "local"
 # Sent twice, they would mean one thing to a proxy and another to this server.
 _ONCE = ("authorization", "host", "origin")
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+# Wrong keys that an address may send before its answers are delayed, and the seconds of the first and longest delay.
+FREE_TRIES = 5
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+# Seconds without a wrong key after which an address is forgotten, and how many addresses are remembered.
+FORGET_SECONDS = 600.0
+MAX_ADDRESSES = 10_000
 
 EXPOSED_HEADERS = "x-request-id, retry-after, openai-poll-after-ms"
 METHODS = "GET, POST, DELETE, OPTIONS"
@@ -23,14 +33,46 @@ ALLOWED_HEADER = re.compile(
 )
 
 
+class WrongKeys:
+    """Counts wrong keys by address: each one more doubles the pause before the answer. Valid keys never wait."""
+
+    def __init__(self) -> None:
+        self._tries: OrderedDict[str, tuple[int, float]] = OrderedDict()  # how many, and the time of the last one
+
+    def add(self, address: str, now: float) -> float:
+        """Count a wrong key, and return the seconds to wait before it is refused."""
+        tries, last = self._tries.pop(address, (0, now))
+        tries = 1 if now - last > FORGET_SECONDS else tries + 1
+        self._tries[address] = (tries, now)
+        if len(self._tries) > MAX_ADDRESSES:
+            self._tries.popitem(last=False)
+        if tries <= FREE_TRIES:
+            return 0.0
+        return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(tries - FREE_TRIES - 1, 30))
+
+
 class Auth:
     """Checks keys, which are kept as digests only and compared in constant time, and the origins of web pages."""
 
-    def __init__(self, keys: dict[str, list[str]], origins: list[str]) -> None:
+    def __init__(self, keys: dict[str, list[str]], origins: list[str], proxies: TrustedProxies) -> None:
+        self._proxies = proxies
+        self._wrong_keys = WrongKeys()
         self._digests = [(sha256(key.encode()).digest(), owner) for owner, own in keys.items() for key in own]
         self._origins = frozenset(origins)
 
-    def admit(self, request: Request) -> str:
+    async def admit(self, request: Request) -> str:
+        """Return the owner of a request; one with a wrong key has to wait for its refusal."""
+        try:
+            return self._find_owner(request)
+        except Unauthenticated:
+            if b"authorization" in request.headers:
+                peer = request.scope["client"][0] if request.scope.get("client") else ""
+                client = self._proxies.find_client(peer, request.scope["headers"])
+                pause = self._wrong_keys.add(group(client), asyncio.get_running_loop().time())
+                await while_connected(request, asyncio.sleep(pause))
+            raise
+
+    def _find_owner(self, request: Request) -> str:
         """Return the owner of a request. Raises Unauthenticated, Forbidden or InvalidRequest."""
         if len(request.headers) != len(request.scope["headers"]):
             _refuse_repeated(request)

@@ -12,6 +12,7 @@ from outlive.core.errors import ClientDisconnected, Misdirected, OutliveError, S
 from outlive.engine.budget import ByteBudget
 from outlive.engine.engine import Engine
 from outlive.http.access import Auth, answer_preflight
+from outlive.http.addresses import TrustedProxies
 from outlive.http.errors import error_reply
 from outlive.http.request import MAX_BODIES, Receive, Reply, Request, Scope, Send
 from outlive.http.routes import OPEN_PATHS, answer
@@ -25,6 +26,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
     keys: dict[str, list[str]] = {}
     cors_origins: list[str] = []
+    trusted_proxies: list[str] = []
     max_body_bytes: int = 64 * 1024 * 1024
     lenient_chat: bool = False
     websocket_seconds: float = 3600.0
@@ -38,7 +40,7 @@ class Application:
         self._engine = engine
         self._access = access
         self._only_health = access.role == "worker"
-        self._auth = Auth(access.keys, access.cors_origins)
+        self._auth = Auth(access.keys, access.cors_origins, TrustedProxies(access.trusted_proxies))
         self._sockets: set[Socket] = set()
         self._bodies = ByteBudget(max(MAX_BODIES, access.max_body_bytes))
 
@@ -72,7 +74,7 @@ class Application:
         if request.scope["path"] not in OPEN_PATHS:
             if self._only_health:
                 raise Misdirected
-            request.owner = self._auth.admit(request)
+            request.owner = await self._auth.admit(request)
         return await answer(request)
 
     async def _serve_socket(self, request: Request) -> None:
@@ -80,8 +82,10 @@ class Application:
             await request.send({"type": "websocket.close"})
             return
         try:
-            request.owner = self._auth.admit(request)
+            request.owner = await self._auth.admit(request)
             check_handshake(request)
+        except ClientDisconnected:
+            return
         except OutliveError as error:
             await deny(request, error)
             return

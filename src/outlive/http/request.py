@@ -203,7 +203,7 @@ class Request:
 
     async def wait_disconnected(self) -> None:
         """Wait until the client is gone."""
-        while (await self.receive())["type"] != "http.disconnect":
+        while not (await self.receive())["type"].endswith(".disconnect"):
             pass
 
 
