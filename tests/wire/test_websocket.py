@@ -234,13 +234,16 @@ def test_an_incomplete_answer_can_be_continued(socket: WebSocketClient, upstream
     assert asked(upstream, model) == [("user", "Tell"), ("assistant", "Once upon"), ("user", "go on")]
 
 
-def test_outputs_of_incomplete_calls_are_left_out(socket: WebSocketClient, upstream: FakeUpstream) -> None:
+def test_an_incomplete_call_is_sent_once_its_output_is_given(socket: WebSocketClient, upstream: FakeUpstream) -> None:
     model = upstream.model([call(0, '{"a":', "call_1", "look"), CUT], say("Well."))
     cut = socket.turn(model=model, input="Look", store=False)[-1]["response"]
     assert cut["output"][0]["status"] == "incomplete"
     output = {"type": "function_call_output", "call_id": cut["output"][0]["call_id"], "output": "?"}
     socket.answer(model=model, input=[output], store=False, previous_response_id=cut["id"])
-    assert asked(upstream, model) == [("user", "Look")]
+    messages = upstream.calls(model)[-1].messages
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
+    assert messages[1]["tool_calls"][0]["function"]["arguments"] == '{"unparsed":"{\\"a\\":"}'
+    assert messages[2]["content"] == "?"
 
 
 # -- generate: false

@@ -172,7 +172,8 @@ class Backends(msgspec.Struct, frozen=True):
     route: Route
 
     def check_items(self, items: list[Json]) -> None:
-        """Raise InvalidRequest, naming `items[n]`, for an item that no upstream here can be sent."""
+        """Raise InvalidRequest, naming it, for content of an item that no upstream here can be sent. Items of types that
+        an upstream does not know are left out of its contexts, so they are kept."""
         for n, item in enumerate(items):
             request, refused = CreateResponse(model="", input=[item]), None
             for backend in self.by_name.values():
@@ -183,6 +184,6 @@ class Backends(msgspec.Struct, frozen=True):
                 else:
                     break
             else:
-                if refused is not None:
-                    param = (refused.param or "input[0]").replace("input[0]", f"items[{n}]", 1)
+                if refused is not None and refused.param not in (None, "input[0].type"):
+                    param = str(refused.param).replace("input[0]", f"items[{n}]", 1)
                     raise InvalidRequest(refused.message, param=param, code=refused.code)
