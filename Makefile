@@ -18,7 +18,7 @@ CLIENTS        := build/clients/venv
 CLIENTS_PYTHON := $(CLIENTS)/.installed
 CLIENTS_NODE   := clients/node/node_modules/.installed
 
-.PHONY: help install run demo test fuzz soak cluster check format bench clients engines clean
+.PHONY: help install run demo test fuzz siege soak cluster check format bench clients engines clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -40,6 +40,9 @@ test: $(DEV) ## all tests; make test ARGS="-k fence" for some of them
 
 fuzz: $(DEV) ## throw random requests at a server for ten minutes; ARGS="--minutes 60" for longer
 	$(PY) -m tests.fuzz $(ARGS)
+
+siege: $(DEV) ## attack a server in every known way while a victim streams, and write docs/reliability.md; ARGS="pipelining" for one
+	$(PY) -m tests.siege $(ARGS)
 
 soak: $(DEV) ## kill nodes, cut lines and restart Postgres under load for ten minutes; ARGS="--minutes 60" for longer
 	$(PY) -m tests.chaos $(ARGS)
