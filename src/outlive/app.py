@@ -164,9 +164,16 @@ def _read_capacity(settings: Settings) -> Capacity:
     return Capacity(
         running=settings.max_running,
         queued=settings.max_waiting,
-        running_per_owner=settings.max_running_per_owner,
-        queued_per_owner=settings.max_waiting_per_owner,
+        running_per_owner=_share(settings, settings.max_running_per_owner, settings.max_running),
+        queued_per_owner=_share(settings, settings.max_waiting_per_owner, settings.max_waiting),
     )
+
+
+def _share(settings: Settings, given: int | None, all_owners: int) -> int:
+    """Return an owner's part of a limit. Where there are several owners, none may take all of it."""
+    if given is not None:
+        return given
+    return (all_owners + 1) // 2 if len(settings.keys) > 1 else 0
 
 
 def _make_route(upstreams: list[Upstream], backends: dict[str, Backend], agents: Mapping[str, Backend]) -> Route:

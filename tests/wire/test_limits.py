@@ -12,7 +12,7 @@ from openai import OpenAI, RateLimitError
 
 from tests.support.http_client import Answer, HttpClient
 from tests.support.server import OutliveServer
-from tests.support.upstream import FakeUpstream, Gate, say
+from tests.support.upstream import FakeUpstream, Gate, ending, say, text
 from tests.wire import events
 from tests.wire.conftest import Servers
 
@@ -204,3 +204,33 @@ def test_a_large_request_within_the_limit_is_accepted(http: HttpClient, upstream
     answer = http.create(model=model, input=words)
     assert answer.status == 200
     assert upstream.calls(model)[0].messages[0]["content"] == words
+
+
+def test_one_owner_of_several_cannot_fill_the_queue(servers: Servers, upstream: FakeUpstream) -> None:
+    keys = ("--api-key", "anna=anna-key", "--api-key", "bert=bert-key")
+    server = servers("--max-running", "2", "--max-waiting", "4", *keys)
+    gate = Gate()
+    model = upstream.model([gate, *say("Hi.")])
+    with HttpClient(server.port, "anna-key") as anna, HttpClient(server.port, "bert-key") as bert:
+        statuses = [anna.create(model=model, input=str(n), background=True).status for n in range(4)]
+        assert statuses == [200, 200, 200, 429]
+        assert bert.create(model=upstream.model(), input="Hi").json()["status"] == "completed"
+        gate.open()
+
+
+def test_chat_completions_count_as_running(servers: Servers, upstream: FakeUpstream) -> None:
+    server = servers("--max-running", "2")
+    gate = Gate()
+    slow, quick = upstream.model([text("Hi"), gate, *ending()]), upstream.model()
+    body = {"model": slow, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    with HttpClient(server.port) as http, http.open_stream("POST", "/v1/chat/completions", body) as running:
+        running.response.read(10)
+        created = http.create(model=slow, input="Hi", background=True).json()["id"]
+        refused = http.post("/v1/chat/completions", {**body, "model": quick})
+        assert (refused.status, refused.error["code"]) == (429, "rate_limit_exceeded")
+        assert http.create(model=quick, input="Hi", background=True).json()["status"] == "queued"
+        gate.open()
+        assert b"[DONE]" in running.response.read()
+        assert http.get(f"/v1/responses/{created}?wait=10").json()["status"] == "completed"
+        assert http.post("/v1/chat/completions", {**body, "model": quick}).status == 200
+    assert len(upstream.calls(quick)) == 2

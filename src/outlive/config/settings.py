@@ -100,8 +100,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     grace_seconds: Annotated[float, Meta(ge=0), "Seconds that runs may continue after SIGTERM."] = 20.0
     max_running: Annotated[PositiveCount, "Responses running at once."] = 2000
     max_waiting: Annotated[Count, "Responses in the queue."] = 10_000
-    max_running_per_owner: Annotated[Count, "Running responses of one owner; 0: no limit per owner."] = 0
-    max_waiting_per_owner: Annotated[Count, "Queued responses of one owner; 0: no limit per owner."] = 0
+    max_running_per_owner: Annotated[
+        int | None, Meta(ge=0), "Running responses of one owner; 0: no limit. With several owners half of all."
+    ] = None
+    max_waiting_per_owner: Annotated[
+        int | None, Meta(ge=0), "Queued responses of one owner; 0: no limit. With several owners half of all."
+    ] = None
     max_connections: Annotated[PositiveCount, "Open connections of clients."] = 10_000
     max_connections_per_address: Annotated[PositiveCount, "Open connections from one address; proxies have none."] = (
         1_000

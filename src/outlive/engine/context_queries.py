@@ -9,7 +9,6 @@ import msgspec
 from outlive.core.context import compaction
 from outlive.core.context.assemble import assemble, finish_calls
 from outlive.core.context.window import estimate_request
-from outlive.core.errors import TooMany
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
 from outlive.core.requests.items import find_references, resolve
@@ -46,11 +45,8 @@ class ContextQueries:
         backend, model = self._route(request.model)
         items = await self._open(owner, request)
         summarised, kept, compacted = await asyncio.to_thread(compaction.split_beside, items)
-        self._reserve(owner)
-        try:
+        with self._worker.hold_slot(owner, "a compaction"):
             summary = await self._compactor.summarise(backend, model, without_server_tools(request), summarised)
-        finally:
-            self._worker.release_slot(owner, runs=True)
         item = await self._compactor.make(owner, msgspec.structs.replace(compacted, summary=summary.text))
         return [*kept, item], summary.usage
 
@@ -67,8 +63,3 @@ class ContextQueries:
             owner, conversation=request.conversation, parent=request.previous_response_id
         )
         return [*(await self._history.before(position) if position is not None else []), *finish_calls(given)]
-
-    def _reserve(self, owner: str) -> None:
-        if not self._worker.reserve(owner, stored=False):
-            self._worker.release_slot(owner, runs=False)
-            raise TooMany("The server is busy, and a compaction cannot wait in line.")

@@ -335,6 +335,10 @@ class Engine:
             for model in models
         ]
 
+    def hold_chat_slot(self, owner: str) -> contextlib.AbstractContextManager[None]:
+        """Hold a slot for a Chat Completions request, which counts like a response. Raises TooMany."""
+        return self._worker.hold_slot(owner, "a chat completion")
+
     async def pass_through(self, body: Json) -> PassedAnswer:
         """Send a Chat Completions request to its upstream as it is."""
         backend, model = self._backends.route(body["model"])

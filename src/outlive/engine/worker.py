@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from outlive.core.errors import NotFound, ShuttingDown, StaleFence, StorageUnavailable, UpstreamFault
+from outlive.core.errors import NotFound, ShuttingDown, StaleFence, StorageUnavailable, TooMany, UpstreamFault
 from outlive.engine.delivery.live import LiveResponse, LiveResponses, State
 from outlive.engine.delivery.reader import Shutdown, replay
 from outlive.engine.run.log import STORAGE_PAUSE
@@ -76,6 +78,17 @@ class Worker:
             self.fill_slots()
         else:
             self.slots.dequeue(owner)
+
+    @contextlib.contextmanager
+    def hold_slot(self, owner: str, what: str) -> Iterator[None]:
+        """Hold a slot for work that cannot be queued. Raises TooMany if there is none."""
+        if not self.reserve(owner, stored=False):
+            self.release_slot(owner, runs=False)
+            raise TooMany(f"The server is busy, and {what} cannot wait in line.")
+        try:
+            yield
+        finally:
+            self.release_slot(owner, runs=True)
 
     # -- running
 

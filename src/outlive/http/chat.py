@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 
 from outlive.core.errors import InvalidRequest, NotFound, UpstreamFault
+from outlive.core.events import Json
 from outlive.http.request import Reply, Request, json_reply, while_connected
+from outlive.ports.backend import PassedAnswer
 
 # Fields that ask for state, and what to do instead.
 STATEFUL = {
@@ -20,6 +22,15 @@ STATEFUL = {
 
 async def create(request: Request) -> None:
     """Pass a Chat Completions request through to its upstream."""
+    body = await _read(request)
+    with request.engine.hold_chat_slot(request.owner):
+        passed = await while_connected(request, request.engine.pass_through(body))
+        del body  # it may be large, and the answer may take long
+        request.let_go()
+        await _relay(request, passed)
+
+
+async def _read(request: Request) -> Json:
     body = await request.object()
     if not isinstance(body.get("model"), str) or not body["model"]:
         raise InvalidRequest("model is required.", param="model", code="missing_required_parameter")
@@ -33,7 +44,10 @@ async def create(request: Request) -> None:
             )
         if field in body and (field != "store" or request.lenient_chat):
             del body[field]
-    passed = await while_connected(request, request.engine.pass_through(body))
+    return body
+
+
+async def _relay(request: Request, passed: PassedAnswer) -> None:
     leaving = asyncio.create_task(request.wait_disconnected())
     leaving.add_done_callback(lambda _: passed.close())
     try:
