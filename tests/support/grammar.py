@@ -227,7 +227,9 @@ class _Item:
             _require(value.get(field) == self.value.get(field), f"the item's {field} changed")
         for field in PART_LISTS:
             _require(field in value or field not in self.value, f"the item has lost its {field}")
-        _require(value.get("status") != "in_progress", "a done item is still in progress")
+        # A patch that was cut off has no other status.
+        is_over = value.get("status") != "in_progress" or value["type"] == "apply_patch_call"
+        _require(is_over, "a done item is still in progress")
         if self.states is not None:
             for field, parts in self.parts.items():
                 _require((value.get(field) or []) == parts, f"the item's {field} is not the parts that were done")

@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from openai import BadRequestError, OpenAI
@@ -249,7 +249,7 @@ def test_fields_that_claude_cannot_honour_are_refused_by_name(client: OpenAI) ->
         client.responses.create(model="m", input="Hi", text={"format": {"type": "json_object"}})
     assert caught.value.param == "text.format.type"
     with pytest.raises(BadRequestError) as caught:
-        client.responses.create(model="m", input="Hi", tools=[{"type": "web_search"}])
+        client.responses.create(model="m", input="Hi", tools=cast(Any, [{"type": "fuction"}]))
     assert caught.value.param == "tools[0].type"
 
 

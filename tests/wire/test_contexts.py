@@ -86,7 +86,7 @@ def test_an_upstreams_own_count_is_used(servers: Servers, upstream: FakeUpstream
     ("body", "param"),
     [
         ({"input": 3}, "input"),
-        ({"input": "Hi", "tools": [{"type": "web_search"}], "model": "m"}, "tools[0].type"),
+        ({"input": "Hi", "tools": [{"type": "fuction"}], "model": "m"}, "tools[0].type"),
         ({"input": "Hi", "previous_response_id": "resp_none"}, "previous_response_id"),
         ({"input": "Hi", "personality": "x" * 65}, "personality"),
         ({"input": "Hi", "previous_response_id": "resp_1", "conversation": "conv_1"}, "previous_response_id"),

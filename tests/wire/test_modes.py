@@ -249,7 +249,7 @@ def test_fields_are_echoed_and_sent_to_the_upstream(client: OpenAI, upstream: Fa
         ("truncation", "some"),
         ("prompt", {"id": "pmpt_1"}),
         ("context_management", [{"type": "pruning"}]),
-        ("tools", [{"type": "web_search"}]),
+        ("tools", [{"type": "fuction"}]),
         ("temperature", 3),
         ("max_output_tokens", 1),
         ("metadata", {"k": "v" * 513}),

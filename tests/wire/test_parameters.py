@@ -107,26 +107,6 @@ def test_only_allowed_tools_are_sent_to_the_model(client: OpenAI, upstream: Fake
     assert made.tool_choice.model_dump() == choice  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    "tool",
-    [
-        {"type": "web_search"},
-        {"type": "file_search", "vector_store_ids": ["vs_1"]},
-        {"type": "code_interpreter", "container": {"type": "auto"}},
-        {"type": "image_generation"},
-        {"type": "computer_use_preview", "display_width": 1, "display_height": 1, "environment": "linux"},
-        {"type": "local_shell"},
-    ],
-)
-def test_unsupported_hosted_tools_are_refused_by_type(client: OpenAI, upstream: FakeUpstream, tool: Any) -> None:
-    model = upstream.model()
-    with pytest.raises(BadRequestError) as refused:
-        client.responses.create(model=model, input="Hi", tools=[function("f"), tool])
-    assert (refused.value.param, refused.value.code) == ("tools[1].type", "unsupported_parameter")
-    assert tool["type"] in refused.value.message
-    assert upstream.calls(model) == []
-
-
 def test_max_tool_calls_is_echoed_and_validated(client: OpenAI, upstream: FakeUpstream) -> None:
     made = client.responses.create(model=upstream.model(), input="Hi", max_tool_calls=3)
     assert made.max_tool_calls == 3
@@ -188,7 +168,7 @@ def test_every_item_type_is_kept_unchanged_and_blocks_no_turn(
     assert upstream.calls(model)[0].messages[0]["role"] == "user"
 
 
-@pytest.mark.parametrize("kind", ["additional_tools", "configuration_update", "a_kind_of_next_year", "compaction"])
+@pytest.mark.parametrize("kind", ["configuration_update", "a_kind_of_next_year", "compaction"])
 def test_item_types_that_no_model_takes_are_refused_in_a_request(
     http: HttpClient, upstream: FakeUpstream, kind: str
 ) -> None:

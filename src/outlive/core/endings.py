@@ -16,8 +16,8 @@ TerminalStatus = Literal["completed", "incomplete", "failed", "cancelled"]
 _OVER = ("completed", "failed")
 # Statuses of unfinished calls of tools that an upstream runs itself.
 _UNFINISHED = frozenset({"in_progress", "searching", "interpreting", "generating", "incomplete"})
-# The last status of an item that was cut off, for types that have no `incomplete`.
-_CUT_OFF = {"image_generation_call": "failed"}
+# The last status of an item that was cut off, for types that have no `incomplete`: a patch has only two.
+_CUT_OFF = {"image_generation_call": "failed", "apply_patch_call": "in_progress"}
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +54,8 @@ def end(header: Json, output: list[Json], outcome: Outcome) -> Json:
     if outcome.model:
         response["model"] = outcome.model
     if outcome.attempts > 1:
-        response["outlive"] = {"attempts": outcome.attempts, "resumed_at": outcome.resumed_at}
+        history = {"attempts": outcome.attempts, "resumed_at": outcome.resumed_at}
+        response["outlive"] = {**(header.get("outlive") or {}), **history}
     return response
 
 

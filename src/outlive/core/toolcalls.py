@@ -356,7 +356,8 @@ class ToolCallBuffer(msgspec.Struct, eq=False):
         if type(draft) is not Draft or draft.type != ITEM_ADDED:
             return False
         item = draft.fields["item"]
-        return item["type"] == "function_call" and item["name"] in self.names
+        # A member of a namespace is the client's, also if it has the name of a server's tool.
+        return item["type"] == "function_call" and item["name"] in self.names and item.get("namespace") is None
 
 
 def _index_of(draft: AnyDraft) -> int:

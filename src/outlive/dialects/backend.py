@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
+from outlive.core.requests.create import CreateResponse
+from outlive.dialects.offer import find_left_out
 from outlive.dialects.transport.endpoint import Endpoint
 from outlive.dialects.transport.http1 import HttpPool
 from outlive.ports.backend import BackgroundRuns, ContinuationMode, ModelCall, Upstream
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 _MANY_ITEMS = 500
+_MOST_LOGGED = 100  # callers name the types
 _KEPT_SECONDS = 300.0  # a server may be restarted with another window
 _UNKNOWN_SECONDS = 30.0
 
@@ -42,6 +48,9 @@ class HttpBackend(Endpoint):
         self._ids = ids
         self._url = self.url(self.path)
 
+    def find_left_out(self, request: CreateResponse) -> list[str]:
+        return []
+
     async def window(self, model: str) -> int | None:
         """Return the most tokens that a model can hold: as the settings say, else as the server lists it."""
         if self.upstream.context_window is not None:
@@ -62,6 +71,28 @@ class HttpBackend(Endpoint):
     async def _render(self, call: ModelCall, render: Callable[[], T]) -> T:
         """Render a request; a long context is rendered in a thread, so that streams do not wait for it."""
         return await asyncio.to_thread(render) if len(call.items) > _MANY_ITEMS else render()
+
+
+class FunctionsBackend(HttpBackend):
+    """An upstream that knows no tools but functions."""
+
+    def __init__(self, upstream: Upstream, pool: HttpPool, ids: IdSource) -> None:
+        super().__init__(upstream, pool, ids)
+        self._logged: set[str] = set()  # types of tools
+
+    def find_left_out(self, request: CreateResponse) -> list[str]:
+        """Return the types of the tools in a checked request that the model is not given; log each once."""
+        left_out = find_left_out(request)
+        for kind in left_out:
+            if kind not in self._logged and len(self._logged) < _MOST_LOGGED:
+                self._logged.add(kind)
+                log.warning(
+                    "leaving out a tool that no server here runs upstream=%s type=%s (this is logged once; "
+                    'unrunnable_tools = "refuse" refuses such requests)',
+                    self.name,
+                    kind,
+                )
+        return left_out
 
 
 def _read_number(answer: Any, name: str) -> int | None:

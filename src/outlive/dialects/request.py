@@ -1,4 +1,4 @@
-"""Parts of requests that dialects share: what the caller asked for, tools, and content, calls and outputs of items."""
+"""Parts of requests that dialects share: what the caller asked for, and content, calls and outputs of items."""
 
 from __future__ import annotations
 
@@ -9,25 +9,22 @@ import msgspec
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
+from outlive.dialects.client_tools import client_tool_of
+from outlive.dialects.offer import Names, describe_found, name_of_call
 
-# Items that are not sent: the outcome of hosted tools is in the assistant's own words anyway, and of calls by this
-# server `assemble` has made function calls.
+# Items that are not sent: the outcome of hosted tools is in the assistant's own words anyway, of calls by this server
+# `assemble` has made function calls, and the tools of `additional_tools` are sent with the others. (A search
+# of the client's has a `call_id`, and is sent as a call.)
 LEFT_OUT = frozenset(
     {
         "code_interpreter_call", "file_search_call", "image_generation_call", "web_search_call",
-        "mcp_approval_request", "mcp_approval_response", "mcp_call", "mcp_list_tools", "reasoning",
+        "mcp_approval_request", "mcp_approval_response", "mcp_call", "mcp_list_tools", "reasoning", "additional_tools",
+        "tool_search_call",
     }
 )  # fmt: skip
 
 # Fields that describe an item itself and are not for the model.
 _ENVELOPE = frozenset({"id", "type", "status", "call_id", "caller", "created_by", "is_error"})
-
-_INPUT: Json = {
-    "type": "object",
-    "properties": {"input": {"type": "string", "description": "The whole input of the tool, as plain text."}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
 
 
 def wants_logprobs(request: CreateResponse) -> bool:
@@ -38,28 +35,6 @@ def wants_summary(request: CreateResponse) -> bool:
     """Return True if reasoning is to be a summary: most clients look for it nowhere else, and ask for one."""
     reasoning = request.reasoning or {}
     return bool(reasoning.get("summary") or reasoning.get("generate_summary"))
-
-
-# -- tools, for servers that know functions only
-
-
-def select_tools(request: CreateResponse) -> tuple[list[Json], str | Json]:
-    """Return the tools to send, and the choice among them. A tool that is not allowed is not sent, so that it cannot
-    be called."""
-    tools, choice = request.tools, request.tool_choice
-    if not isinstance(choice, dict) or choice.get("type") != "allowed_tools":
-        return tools, choice
-    allowed = {(tool.get("type"), tool.get("name")) for tool in choice["tools"]}
-    return [tool for tool in tools if (tool["type"], tool.get("name")) in allowed], choice.get("mode") or "auto"
-
-
-def describe_custom(tool: Json) -> tuple[str, Json]:
-    """Return the description and parameters of a function that stands for a custom tool."""
-    form, description = tool.get("format") or {}, tool.get("description") or ""
-    if form.get("type") == "grammar":  # such servers cannot enforce it, but the model can read it
-        grammar = f"The input must follow this {form.get('syntax')} grammar:\n{form.get('definition')}"
-        description = f"{description}\n\n{grammar}" if description else grammar
-    return description, _INPUT
 
 
 # -- content, calls and outputs of the context
@@ -146,20 +121,26 @@ def read_image_url(part: Json) -> str:
     return url
 
 
-def read_call(item: Json) -> tuple[str, object]:
+def read_call(item: Json, names: Names) -> tuple[str, object]:
     """Return the name and the arguments of any item with a `call_id`, as a function's."""
     kind = str(item.get("type"))
     if kind == "function_call":
-        return str(item.get("name")), item.get("arguments")
+        return name_of_call(item, names), item.get("arguments")
     if kind == "custom_tool_call":
-        return str(item.get("name")), {"input": item.get("input")}
+        return name_of_call(item, names), {"input": item.get("input")}
+    if (tool := client_tool_of(kind)) is not None:
+        return name_of_call(item, names), tool.read(item)
     return kind.removesuffix("_call"), _strip(item)
 
 
-def read_output(item: Json, parts: Iterable[str]) -> str | list[Json]:
+def read_output(item: Json, parts: Iterable[str], names: Names) -> str | list[Json]:
     """Return a call's output as text, or as a list of parts if all are of the types in `parts`."""
     output, types = item.get("output"), tuple(parts)  # a tuple: the type of an old part may have no hash
-    if output is None and "output" not in item:
+    if output is None and item.get("type") == "tool_search_output":
+        output = describe_found(item, names)
+    elif output is None and item.get("type") == "apply_patch_call_output":
+        output = str(item.get("status"))
+    elif output is None and "output" not in item:
         output = _strip(item)
     if isinstance(output, dict) and output.get("type") == "computer_screenshot":
         output = [output]

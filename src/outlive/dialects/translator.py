@@ -13,7 +13,9 @@ from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json, add_item,
 from outlive.core.grammar import CUSTOM_INPUT, FUNCTION_ARGUMENTS, OUTPUT_TEXT, Text
 from outlive.core.ids import IdSource, item_prefix
 from outlive.core.requests.body import decode_body
+from outlive.dialects.client_tools import ClientTool
 from outlive.dialects.faults import ReadFault, read_fault
+from outlive.dialects.offer import CalledTool, make_offer
 from outlive.ports.backend import ModelCall
 
 T = TypeVar("T")
@@ -92,10 +94,14 @@ class GrowingText(msgspec.Struct, eq=False):
 
 
 class GrowingCall(msgspec.Struct, eq=False):
-    """A call of a function, or of a custom tool. It may gather arguments before it is opened."""
+    """A call of a function, or of another tool that a function stands for. It may gather arguments before it is opened.
+
+    Only the arguments of functions are shown as they grow: other tools have them in another form, once they are whole.
+    """
 
     call_id: str = ""
-    name: str = ""
+    name: str = ""  # of the function
+    tool: CalledTool | None = None  # None: a plain function
     channel: Channel | None = None  # None: it was not opened yet
     _pieces: list[str] = []
     _sent: int = 0
@@ -104,15 +110,24 @@ class GrowingCall(msgspec.Struct, eq=False):
     def arguments(self) -> str:
         return "".join(self._pieces)
 
-    def open(self, text: Text, item_id: str, output_index: int) -> list[AnyDraft]:
+    @property
+    def item_type(self) -> str:
+        if self.tool is not None and self.tool.client_tool is not None:
+            return self.tool.client_tool.item
+        return CUSTOM_INPUT.item if self.tool is not None and self.tool.is_custom else FUNCTION_ARGUMENTS.item
+
+    def open(self, item_id: str, output_index: int) -> list[AnyDraft]:
+        text = FUNCTION_ARGUMENTS if self.item_type == FUNCTION_ARGUMENTS.item else CUSTOM_INPUT
         self.channel = Channel(text, item_id, output_index)
-        return [add_item(output_index, self._item("in_progress", "")), *self.flush()]
+        fixed = self.tool.client_tool if self.tool is not None else None
+        fields = {text.field: ""} if fixed is None else fixed.blank
+        return [add_item(output_index, self._item("in_progress", fields)), *self.flush()]
 
     def grow(self, piece: str) -> None:
         self._pieces.append(piece)
 
     def flush(self) -> list[AnyDraft]:
-        """Return the deltas not sent yet: none before the call is open, none ever for a custom tool's arguments."""
+        """Return the deltas not sent yet: none before the call is open, none ever but for a function's arguments."""
         if self.channel is None or self.channel.text is not FUNCTION_ARGUMENTS:
             return []
         fresh, self._sent = self._pieces[self._sent :], len(self._pieces)
@@ -124,6 +139,8 @@ class GrowingCall(msgspec.Struct, eq=False):
         whole = self.arguments
         if status == "incomplete" and is_json(whole):
             status = "completed"
+        if self.tool is not None and self.tool.client_tool is not None:
+            return self._close_fixed(self.tool.client_tool, status)
         drafts: list[AnyDraft] = []
         if self.channel.text is CUSTOM_INPUT:
             whole = _read_input(whole) if status == "completed" else ""
@@ -131,21 +148,43 @@ class GrowingCall(msgspec.Struct, eq=False):
         elif status == "completed" and not whole.strip():
             self.grow("{}")  # a function without parameters; clients parse what they get
             drafts, whole = self.flush(), self.arguments
-        drafts.append(self.channel.end(whole, self.name))
-        return [*drafts, end_item(self.channel.output_index, self._item(status, whole))]
+        drafts.append(self.channel.end(whole, self._name()["name"]))
+        fields = {self.channel.text.field: whole}
+        return [*drafts, end_item(self.channel.output_index, self._item(status, fields))]
 
-    def _item(self, status: str, whole: str) -> Json:
+    def _close_fixed(self, tool: ClientTool, status: ItemStatus) -> list[AnyDraft]:
         assert self.channel is not None
-        text = self.channel.text
-        item: Json = {"id": self.channel.place["item_id"], "type": text.item, "status": status}
-        return item | {"call_id": self.call_id, "name": self.name, text.field: whole}
+        index = self.channel.output_index
+        fields = tool.fit(self.arguments) if status == "completed" else tool.blank
+        drafts: list[AnyDraft] = []
+        for n, command in enumerate(fields["action"]["commands"] if tool.item == "shell_call" else ()):
+            place = {"output_index": index, "command_index": n}
+            drafts.append(Draft("response.shell_call_command.added", {**place, "command": ""}))
+            drafts.append(Draft("response.shell_call_command.delta", {**place, "delta": command}))
+            drafts.append(Draft("response.shell_call_command.done", {**place, "command": command}))
+        ended = status if status == "completed" else tool.cut_off
+        return [*drafts, end_item(index, self._item(ended, fields))]
+
+    def _item(self, status: str, fields: Json) -> Json:
+        assert self.channel is not None
+        item: Json = {"id": self.channel.place["item_id"], "type": self.item_type, "status": status}
+        return item | {"call_id": self.call_id} | self._name() | fields
+
+    def _name(self) -> Json:
+        """Return the fields by which a client knows the tool: none, if the item's type says it all."""
+        tool = self.tool
+        if tool is None:
+            return {"name": self.name}
+        if tool.client_tool is not None:
+            return {}
+        return {"name": tool.name} | ({"namespace": tool.namespace} if tool.namespace is not None else {})
 
 
 def is_json(arguments: str) -> bool:
     """Return True if the arguments are JSON to their end."""
     try:
         _decode(arguments)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False
     return True
 
@@ -159,7 +198,7 @@ def _read_input(arguments: str) -> str:
     """Return the free text of a custom tool's call from the function arguments that carry it."""
     try:
         value: Any = _decode(arguments)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return arguments  # the model wrote its text without the JSON around it
     if isinstance(value, dict) and isinstance(value.get("input"), str):
         return str(value["input"])
@@ -181,7 +220,6 @@ class AnswerTranslator:
 
     __slots__ = (
         "_channel",
-        "_custom",
         "_first",
         "_ids",
         "_next_index",
@@ -190,12 +228,13 @@ class AnswerTranslator:
         "_resume",
         "_sealed",
         "_text",
+        "_tools",
     )
 
     def __init__(self, call: ModelCall, ids: IdSource, read_fault: ReadFault = read_fault) -> None:
         self._ids = ids
         self._read_fault = read_fault
-        self._custom = {tool["name"] for tool in call.request.tools if tool["type"] == "custom"}
+        self._tools = make_offer(call.request, call.items).called
         self._sealed = False  # reasoning is to end with `encrypted_content`
         self._text: GrowingText | None = None
         self._channel: Channel | None = None
@@ -257,8 +296,8 @@ class AnswerTranslator:
     def _open_call(self, call: GrowingCall) -> list[AnyDraft]:
         drafts = self._close_text("completed")
         call.call_id = call.call_id or self._ids.new("call")
-        text = CUSTOM_INPUT if call.name in self._custom else FUNCTION_ARGUMENTS
-        return drafts + call.open(text, self._ids.new(item_prefix(text.item)), self._count())
+        call.tool = self._tools.get(call.name)
+        return drafts + call.open(self._ids.new(item_prefix(call.item_type)), self._count())
 
     def _count(self) -> int:
         index = self._next_index

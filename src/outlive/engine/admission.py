@@ -288,6 +288,8 @@ class Admitter:
         """Render the first events: created, then queued or in_progress. A queued foreground response has one."""
         status = "queued" if request.background or queued else "in_progress"
         response = header(request, self._ids.new("resp"), int(now), model, status)
+        if left_out := self._services.route(request.model)[0].find_left_out(request):
+            response["outlive"] = {"left_out_tools": left_out}
         fields = {"response": msgspec.Raw(msgspec.json.encode(response))}
         drafts: list[AnyDraft] = [Draft("response.created", fields)]
         if request.background:

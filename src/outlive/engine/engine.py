@@ -247,7 +247,7 @@ class Engine:
         # A young run may end soon; one that has been going for minutes will hardly end in the next second.
         poll_after = min(max((self._clock.now() - record.created_at) / 10, 0.25), 5.0)
         if fold.status == "queued" and (queue := (await self._find_queue_positions([record])).get(record.response_id)):
-            return View(msgspec.json.encode({**fold.response(), "outlive": queue}), poll_after)
+            return View(msgspec.json.encode(_add_details(fold.response(), queue)), poll_after)
         return View(fold.snapshot(), poll_after)
 
     async def _find_queue_positions(self, records: list[Record]) -> dict[str, Json]:
@@ -391,7 +391,11 @@ def _summarise(record: Record, header: Json | None, queue: Json | None) -> Json:
     summary = {name: value for name, value in body.items() if name not in LONG_FIELDS}
     if summary.get("status") == "queued":
         summary["status"] = record.status  # it may have begun since the event that this header is from
-    return summary if queue is None else {**summary, "outlive": queue}
+    return summary if queue is None else _add_details(summary, queue)
+
+
+def _add_details(response: Json, details: Json) -> Json:
+    return {**response, "outlive": {**(response.get("outlive") or {}), **details}}
 
 
 async def _keep_running(job: Callable[[], Awaitable[None]]) -> None:

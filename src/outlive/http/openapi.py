@@ -104,9 +104,11 @@ class QueuePlace(Struct):
 
 
 class OutliveDetails(Struct):
-    """Fields of this server alone: the place of a queued response; of one that was resumed, how often and where."""
+    """Fields of this server alone: the place of a queued response; the tools that its model was not given; of one that
+    was resumed, how often and where."""
 
     queue: Given[QueuePlace] = UNSET
+    left_out_tools: Given[Annotated[list[str], note("The types of the tools that no server here runs.")]] = UNSET
     attempts: Given[int] = UNSET
     resumed_at: Given[Annotated[list[int], note("The numbers of the events before which it was resumed.")]] = UNSET
     joints: Given[Annotated[list[int], Meta(extra_json_schema={"deprecated": True})]] = UNSET  # its older name

@@ -20,6 +20,7 @@ Tokenizer = Literal["none", "llamacpp", "vllm"]
 OnChunks = Callable[[list[bytes]], bool]  # takes chunks as they are read; False: its caller must yield
 ReasoningInput = Literal["any", "encrypted", "plain"]
 Thinking = Literal["auto", "adaptive", "budget"]
+UnrunnableTools = Literal["refuse", "leave_out"]
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +48,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     silence_seconds: Annotated[float, Meta(gt=0)] = 1800.0
     context_window: Annotated[int | None, Meta(ge=1)] = None  # tokens; None: ask the server
     tokenizer: Tokenizer = "none"
+    unrunnable_tools: UnrunnableTools = "leave_out"  # hosted tools, where the upstream takes functions only
 
 
 class ModelCall(msgspec.Struct, frozen=True):
@@ -132,6 +134,10 @@ class Backend(Protocol):
     def check(self, request: CreateResponse) -> None:
         """Raise InvalidRequest, naming the parameter, for a request that this upstream cannot be sent."""
         return
+
+    def find_left_out(self, request: CreateResponse) -> list[str]:
+        """Return the types of the tools in a checked request that the model is not given."""
+        return []
 
     def translator(self, call: ModelCall) -> Translator: ...
 

@@ -140,6 +140,17 @@ class OtherToolParam(Struct):
 
 Tool = Annotated[Json, one_of(FunctionToolParam, CustomToolParam, McpToolParam, other=OtherToolParam)]
 Tools = Annotated[list[Tool], some("tools", "max_tools")]
+check_tools = make_check(Tools)
+
+
+class Namespace(NamedTool, kw_only=True):
+    """Tools of the client's, under a name that tells them from others."""
+
+    tools: Annotated[list[Annotated[Json, one_of(FunctionToolParam, CustomToolParam)]], some("tools", "max_tools")]
+
+
+# For upstreams that know no namespaces; others get them as they were given, and check them themselves.
+check_namespace = make_check(Namespace)
 ToolChoice = Literal["none", "auto", "required"] | Json
 
 
@@ -180,7 +191,7 @@ def _check_named(choice: Json, param: str, tools: list[Json]) -> None:
     field = _NAMED_BY.get(kind)
     if field is None:
         # Hosted tools are chosen by their type alone, which may be an older spelling (`web_search_preview`).
-        if not any(_is_kin(kind, tool["type"]) for tool in tools):
+        if not any(is_kin(kind, tool["type"]) for tool in tools):
             raise WrongField(f"names the tool '{shorten(kind)}', which is not among 'tools'.", f"{param}.type")
         return
     param, name = f"{param}.{field}", choice.get(field)
@@ -188,11 +199,24 @@ def _check_named(choice: Json, param: str, tools: list[Json]) -> None:
         refuse_missing(param, hint_at_chat(choice))
     if type(name) is not str:
         refuse_type(name, param, "a string")
+    if (space := choice.get("namespace")) is not None:
+        tools = [
+            member
+            for tool in tools
+            if tool["type"] == "namespace" and tool.get("name") == space
+            for member in _members(tool)
+        ]
     if not any(tool.get(field) == name and tool["type"] == kind for tool in tools):
         raise WrongField(f"names the {kind} tool '{shorten(name)}', which is not among 'tools'.", param)
 
 
-def _is_kin(kind: str, other: str) -> bool:
+def _members(namespace: Json) -> list[Json]:
+    members = namespace.get("tools")
+    return [one for one in members if isinstance(one, dict) and "type" in one] if isinstance(members, list) else []
+
+
+def is_kin(kind: str, other: str) -> bool:
+    """Return True if a choice of the one type means a tool of the other: there are older and newer spellings."""
     return kind == other or kind.startswith(f"{other}_") or other.startswith(f"{kind}_")
 
 

@@ -12,9 +12,10 @@ import msgspec
 
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
+from outlive.core.requests.create import CreateResponse
 from outlive.dialects.anthropic.request import check, count_body, render
 from outlive.dialects.anthropic.translator import AnthropicTranslator, to_events
-from outlive.dialects.backend import HttpBackend
+from outlive.dialects.backend import FunctionsBackend
 from outlive.dialects.transport.http1 import Connection
 from outlive.dialects.transport.stream import read_stream
 from outlive.ports.backend import ModelCall, OnChunks
@@ -30,11 +31,13 @@ _LAST = re.compile(rb'"type"\s*:\s*"message_stop"')
 _THOUGHT = re.compile(r"thinking.{0,20}\bblock|block.{0,20}thinking|signature", re.I)
 
 
-class AnthropicBackend(HttpBackend):
+class AnthropicBackend(FunctionsBackend):
     path = "messages"
-    check = staticmethod(check)
     headers = VERSION
     list_query = {"limit": "1000"}  # the list would come in pages
+
+    def check(self, request: CreateResponse) -> None:
+        check(request, self.upstream)
 
     def translator(self, call: ModelCall) -> AnthropicTranslator:
         return AnthropicTranslator(call, self._ids, self.read_fault)

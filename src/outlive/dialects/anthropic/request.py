@@ -8,6 +8,7 @@ no other call of the context has. Nothing in it is empty.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -15,18 +16,17 @@ import msgspec
 from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, is_call
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
-from outlive.core.requests.checks import refuse, refuse_unsupported, shorten
+from outlive.core.requests.checks import refuse, refuse_unsupported
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.anthropic.blocks import PARTS, open_seal, read_blocks, render_cache
+from outlive.dialects.offer import Names, Offer, check_tools_of, make_offer
 from outlive.dialects.request import (
     LEFT_OUT,
     check_items,
-    describe_custom,
     name_unsendable,
     read_call,
     read_output,
     read_role,
-    select_tools,
     text_part,
     wants_logprobs,
     wants_summary,
@@ -48,7 +48,7 @@ _MOST_TEMPERATURE = 1.0
 _MOST_USER = 256  # characters
 
 
-def check(request: CreateResponse) -> None:
+def check(request: CreateResponse, upstream: Upstream) -> None:
     """Raise InvalidRequest, naming the parameter, for what this API cannot be sent."""
     form = request.text.get("format") or {}
     if form.get("type") == "json_object":
@@ -62,10 +62,7 @@ def check(request: CreateResponse) -> None:
             refuse_unsupported(name, "this model's server has no such penalty.")
     if request.temperature is not None and request.temperature > _MOST_TEMPERATURE:
         refuse("'temperature' must be at most 1 for this model's server.", "temperature", "decimal_above_max_value")
-    for n, tool in enumerate(request.tools):
-        if tool["type"] not in ("function", "custom"):
-            why = f"'{shorten(str(tool['type']))}' is not a tool that this model's server can be given."
-            refuse_unsupported(f"tools[{n}].type", why)
+    check_tools_of(request, upstream)
     check_items(request.input, MessagesContext(strict=True).take)
 
 
@@ -73,7 +70,8 @@ def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -
     """Render the body to send, and a flag that thoughts are in it. Raises InvalidRequest naming what cannot be sent."""
     request, resume = call.request, call.resume
     # No API takes a text to be continued together with thoughts.
-    context = MessagesContext(inline=upstream.developer_role, with_thoughts=with_thoughts and resume is None)
+    may_think, offer = with_thoughts and resume is None, make_offer(request, call.items)
+    context = MessagesContext(inline=upstream.developer_role, with_thoughts=may_think, offered=offer.names)
     if request.instructions and request.instructions.strip():
         context.system.append(request.instructions)
     for item in call.items:
@@ -89,7 +87,7 @@ def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -
     }
     if context.system:
         body["system"] = "\n\n".join(context.system)
-    body |= _render_hints(request) | _render_tools(request, list(context.names))
+    body |= _render_hints(request) | _render_tools(offer, request.parallel_tool_calls, context.names)
     if resume is None:
         # In the middle of a turn whose thoughts are left out, a budget would be refused.
         body |= _render_thinking(request, upstream, body, may_think=with_thoughts)
@@ -138,30 +136,27 @@ def _render_thinking(request: CreateResponse, upstream: Upstream, body: Json, *,
     return fields
 
 
-def _render_tools(request: CreateResponse, called: list[str]) -> Json:
-    tools, choice = select_tools(request)
-    if not tools:
+def _render_tools(offer: Offer, parallel: bool | None, called: Iterable[str]) -> Json:
+    choice = offer.choice
+    if not offer.functions:
         # With calls in the context the API wants tools to be declared, though none may be called.
         declared = [{"name": name, "input_schema": {"type": "object"}} for name in called]
         return {"tools": declared, "tool_choice": {"type": "none"}} if declared else {}
-    fields: Json = {"tools": [_render_tool(tool) for tool in tools]}
+    fields: Json = {"tools": [_render_tool(tool) for tool in offer.functions]}
     if isinstance(choice, dict):
         fields["tool_choice"] = {"type": "tool", "name": choice["name"]}
     elif choice != "auto":
         fields["tool_choice"] = {"type": _CHOICES[choice]}
-    if request.parallel_tool_calls is False and choice != "none":
+    if parallel is False and choice != "none":
         fields["tool_choice"] = {**fields.get("tool_choice", {"type": "auto"}), "disable_parallel_tool_use": True}
     return fields
 
 
 def _render_tool(tool: Json) -> Json:
-    if tool["type"] == "custom":
-        description, schema = describe_custom(tool)
-    else:
-        description, schema = tool.get("description") or "", {"type": "object", **(tool.get("parameters") or {})}
+    schema: Json = {"type": "object", **(tool.get("parameters") or {})}
     rendered: Json = {"name": tool["name"], "input_schema": fit(schema) if tool.get("strict") else schema}
-    if description:
-        rendered["description"] = description
+    if tool.get("description"):
+        rendered["description"] = tool["description"]
     if tool.get("strict"):
         rendered["strict"] = True
     return rendered
@@ -240,6 +235,7 @@ class MessagesContext(msgspec.Struct, eq=False):
     inline: bool = False
     with_thoughts: bool = True
     strict: bool = False
+    offered: Names = {}  # of functions that are called otherwise than their tool
     system: list[str] = []
     messages: list[Json] = []
     names: dict[str, None] = {}  # of the tools that were called, in order
@@ -258,7 +254,7 @@ class MessagesContext(msgspec.Struct, eq=False):
         elif kind.endswith("_output"):
             self._answer(item)
         elif is_call(item):
-            name, arguments = read_call(item)
+            name, arguments = read_call(item, self.offered)
             self._call(str(item["call_id"]), name, _read_arguments(arguments))
         elif self.strict and kind not in LEFT_OUT and ":" not in kind:  # a vendor's own kinds are named `vendor:kind`
             message = f"Items of type '{kind}' cannot be sent to this model's server."
@@ -317,7 +313,7 @@ class MessagesContext(msgspec.Struct, eq=False):
     def _answer(self, item: Json) -> None:
         call_id = str(item.get("call_id"))
         result: Json = {"type": "tool_result", "tool_use_id": self._ids.get(call_id, call_id)}
-        if content := read_blocks(read_output(item, PARTS), "output", strict=self.strict):
+        if content := read_blocks(read_output(item, PARTS, self.offered), "output", strict=self.strict):
             result["content"] = content
         if _is_error(item):
             result["is_error"] = True

@@ -9,7 +9,8 @@ from functools import partial
 
 import msgspec
 
-from outlive.dialects.backend import HttpBackend
+from outlive.core.requests.create import CreateResponse
+from outlive.dialects.backend import FunctionsBackend
 from outlive.dialects.chat.request import check, render
 from outlive.dialects.chat.translator import ChatTranslator, to_chunk
 from outlive.dialects.transport.endpoint import CHAT_PATH
@@ -23,9 +24,11 @@ _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
 _TOKENIZED = ("model", "messages", "tools", "chat_template_kwargs", "chat_template")
 
 
-class ChatBackend(HttpBackend):
+class ChatBackend(FunctionsBackend):
     path = CHAT_PATH
-    check = staticmethod(check)
+
+    def check(self, request: CreateResponse) -> None:
+        check(request, self.upstream)
 
     def translator(self, call: ModelCall) -> ChatTranslator:
         return ChatTranslator(call, self._ids, self.read_fault)

@@ -15,13 +15,12 @@ import msgspec
 from outlive.core.context.assemble import is_call
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
-from outlive.core.requests.checks import shorten
 from outlive.core.requests.create import CreateResponse
+from outlive.dialects.offer import Names, Offer, check_tools_of, make_offer
 from outlive.dialects.request import (
     LEFT_OUT,
     TEXT_PARTS,
     check_items,
-    describe_custom,
     name_unsendable,
     read_call,
     read_image_url,
@@ -29,7 +28,6 @@ from outlive.dialects.request import (
     read_parts,
     read_role,
     refuse_file_id,
-    select_tools,
     text_part,
     wants_logprobs,
 )
@@ -47,38 +45,28 @@ _CONTINUE_FIELDS: dict[str, Json] = {
     "continue_final_message": {"continue_final_message": True, "add_generation_prompt": False}
 }
 
-# Types of tools that can be sent; a custom tool is sent as a function.
-_SENDABLE = frozenset({"function", "custom"})
-
 _NO_PARAMETERS: Json = {"type": "object", "properties": {}, "additionalProperties": False}
 
 OUTPUT_ELSEWHERE = "The output of this call is in the next message."
 
 # What to do instead of sending an item that a chat has no place for.
 _HINTS = {
-    "additional_tools": ": give the tools in 'tools'",
     "configuration_update": ": give the settings with each request",
     "compaction": ", and this one was not made by this server",
 }
 
 
-def check(request: CreateResponse) -> None:
+def check(request: CreateResponse, upstream: Upstream) -> None:
     """Raise InvalidRequest, naming the parameter, for what a Chat Completions server cannot be sent."""
-    check_items(request.input, _Chat("system", strict=True).take)
-    for n, tool in enumerate(request.tools):
-        if tool["type"] not in _SENDABLE:
-            message = (
-                f"'{shorten(tool['type'])}' tools cannot be used with this model: neither this server nor the model's, "
-                "which speaks Chat Completions, runs them. 'function' and 'custom' tools can be used; others need an "
-                "upstream that speaks Responses and has them."
-            )
-            raise InvalidRequest(message, param=f"tools[{n}].type", code="unsupported_parameter")
+    check_items(request.input, _Chat("system", {}, strict=True).take)
+    check_tools_of(request, upstream)
 
 
 def render(call: ModelCall, upstream: Upstream) -> Json:
     """Render the body to send. Raises InvalidRequest naming what cannot be sent."""
     request = call.request
-    chat = _Chat("developer" if upstream.developer_role else "system")
+    offer = make_offer(request, call.items)
+    chat = _Chat("developer" if upstream.developer_role else "system", offer.names)
     if request.instructions:
         chat.say("system", [text_part(request.instructions)])
     for item in call.items:
@@ -98,7 +86,7 @@ def render(call: ModelCall, upstream: Upstream) -> Json:
             body[field] = value
     if (most := request.max_output_tokens) is not None:
         body[upstream.max_tokens_field] = max(1, most - (call.resume.deltas if call.resume is not None else 0))
-    body |= _render_form(request) | _render_tools(request)
+    body |= _render_form(request) | _render_tools(offer, request.parallel_tool_calls)
     if call.resume is not None:
         last: Json = {"role": "assistant", "content": call.resume.text}
         body["messages"].append(last | ({"prefix": True} if upstream.continuation == "prefix" else {}))
@@ -128,31 +116,26 @@ def _render_form(request: CreateResponse) -> Json:
     return fields
 
 
-def _render_tools(request: CreateResponse) -> Json:
-    tools, choice = select_tools(request)
-    if not tools:
+def _render_tools(offer: Offer, parallel: bool | None) -> Json:
+    if not offer.functions:
         return {}  # servers refuse a choice, or parallel_tool_calls, where there are no tools
-    fields: Json = {"tools": [_render_tool(tool) for tool in tools]}
+    choice = offer.choice
+    fields: Json = {"tools": [_render_tool(tool) for tool in offer.functions]}
     if isinstance(choice, dict):
         fields["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
     elif choice != "auto":
         fields["tool_choice"] = choice
-    if request.parallel_tool_calls is not None:
-        fields["parallel_tool_calls"] = request.parallel_tool_calls
+    if parallel is not None:
+        fields["parallel_tool_calls"] = parallel
     return fields
 
 
 def _render_tool(tool: Json) -> Json:
-    function: Json = {"name": tool.get("name")}
-    description = tool.get("description") or ""
-    if tool["type"] == "custom":
-        description, function["parameters"] = describe_custom(tool)
-    else:
-        function["parameters"] = tool.get("parameters") or _NO_PARAMETERS
-        if tool.get("strict"):
-            function["strict"] = True
-    if description:
-        function["description"] = description
+    function: Json = {"name": tool.get("name"), "parameters": tool.get("parameters") or _NO_PARAMETERS}
+    if tool.get("strict"):
+        function["strict"] = True
+    if tool.get("description"):
+        function["description"] = tool["description"]
     return {"type": "function", "function": function}
 
 
@@ -179,8 +162,9 @@ class _Chat:
     """The messages so far. `strict`: an item that a chat has no place for is refused; otherwise it is left out, so that
     one in a history already, from another upstream or an older version, cannot block the conversation."""
 
-    def __init__(self, developer: str, *, strict: bool = False) -> None:
+    def __init__(self, developer: str, names: Names, *, strict: bool = False) -> None:
         self._developer = developer
+        self._names = names
         self._strict = strict
         self._messages: list[_Message | Json] = []
         self._shown: list[Json] = []  # images and files of outputs, until their group is over
@@ -194,7 +178,7 @@ class _Chat:
         if kind == "message":
             self._take_message(item)
         elif is_call(item):
-            name, arguments = read_call(item)
+            name, arguments = read_call(item, self._names)
             self._call(item["call_id"], name, _read_arguments(arguments))
         elif self._strict and kind not in LEFT_OUT and ":" not in kind:  # a vendor's own kinds are named `vendor:kind`
             message = f"Items of type '{kind}' cannot be sent to this model's server, which speaks Chat Completions"
@@ -232,7 +216,7 @@ class _Chat:
         self._last("assistant").calls.append({"id": call_id, "type": "function", "function": function})
 
     def _answer(self, call_id: str, item: Json) -> None:
-        parts = self._read_parts(read_output(item, _PARTS), "output")
+        parts = self._read_parts(read_output(item, _PARTS, self._names), "output")
         texts = [part["text"] for part in parts if part["type"] == "text"]
         shown = [part for part in parts if part["type"] != "text"]
         if shown:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from outlive.core import toolcalls
+from outlive.core.context.assemble import is_call, is_output
 from outlive.core.events import AnyDraft, Json, move
 from outlive.core.fold import Fold
 from outlive.core.ids import IdSource
@@ -25,7 +26,11 @@ OVER_LIMIT = "This call was not made: the response may make no more calls of too
 
 # Items of a response that its model has not written.
 _NOT_THE_MODELS = frozenset({"mcp_list_tools", "compaction"})
-_CLIENT_CALLS = frozenset({"function_call", "custom_tool_call"})
+# An upstream may run some of these itself: then their output is there, too.
+_CLIENT_CALLS = frozenset(
+    {"apply_patch_call", "computer_call", "custom_tool_call", "function_call", "local_shell_call", "shell_call",
+     "tool_search_call"}
+)  # fmt: skip
 
 ScheduledCall: TypeAlias = tuple[ToolCall, Tool | None]
 MakeCall: TypeAlias = Callable[[OpenText | None], Awaitable[ModelCall]]
@@ -130,8 +135,12 @@ class ToolPlan:
 
     def is_clients_turn(self, fold: Fold) -> bool:
         """Return True if the model called a tool of the client's, or a person must approve a call."""
-        types = {item["type"] for item in fold.output}
-        return not types.isdisjoint(_CLIENT_CALLS) or "mcp_approval_request" in types
+        answered = {item.get("call_id") for item in fold.output if is_output(item)}
+        return any(
+            item["type"] == "mcp_approval_request"
+            or (item["type"] in _CLIENT_CALLS and is_call(item) and item["call_id"] not in answered)
+            for item in fold.output
+        )
 
     def _schedule(
         self, step: Sequence[AnyDraft | RequestedCall], ending: Ending, spent: bool, left: int | None

@@ -1,0 +1,268 @@
+"""Tools of a fixed form that the client runs (`shell`, `apply_patch`, `computer`, ...), as functions: the schema that
+the model is given, and the way from the arguments of a call to the item that the client expects, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import msgspec
+
+from outlive.core.errors import InvalidRequest
+from outlive.core.events import Json
+from outlive.core.requests.checks import check_depth
+
+_decode = msgspec.json.Decoder().decode
+
+_MOST_DEPTH = 50  # of arguments that an item carries as an object
+
+_TEXT: Json = {"type": "string"}
+_COUNT: Json = {"type": "integer"}
+_TEXTS: Json = {"type": "array", "items": _TEXT}
+
+
+def _object(required: tuple[str, ...], **properties: Json) -> Json:
+    closed = {"required": list(required), "additionalProperties": False}
+    return {"type": "object", "properties": properties, **closed}
+
+
+def _say(schema: Json, description: str) -> Json:
+    return {**schema, "description": description}
+
+
+class ClientTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool of a fixed form."""
+
+    name: str  # of the function
+    item: str  # the type of item that a call becomes
+    description: str
+    parameters: Json
+    blank: Json  # the item's own fields while the arguments are not known, and where they do not fit
+    fill: Callable[[Json], Json]  # makes the item's own fields of arguments that fit
+    read: Callable[[Json], object]  # returns the arguments that the item was made of
+    cut_off: str = "incomplete"  # the status of a call whose arguments never ended
+    free: bool = False  # any object will do as arguments: the client that gives the schema checks them
+
+    def fit(self, arguments: str) -> Json:
+        """Return the item's own fields. Arguments that do not fit give a call that asks for nothing."""
+        try:
+            value = _decode(arguments)
+            check_depth([value], _MOST_DEPTH)
+            if not isinstance(value, dict):
+                raise ValueError
+            return self.fill(value if self.free else _fit(_unwrap(value, self.parameters), self.parameters))
+        except (ValueError, LookupError, InvalidRequest, RecursionError):
+            return self.blank
+
+
+def _unwrap(value: Json, schema: Json) -> Json:
+    """Return what a model put into an object of its own, as the items have it: `{"action": {...}}`."""
+    if len(value) == 1:
+        ((name, inner),) = value.items()
+        if name not in schema["properties"] and isinstance(inner, dict):
+            return inner
+    return value
+
+
+_TYPES: dict[str, type[Any]] = {"string": str, "integer": int, "array": list, "object": dict}
+
+
+def _fit(given: Any, schema: Json) -> Any:
+    """Return the value as the schema has it, without nulls and unknown fields. Raises ValueError."""
+    value: Any = given
+    kind: str = schema["type"]
+    if kind == "integer" and type(value) is float and isfinite(value):
+        value = round(value)
+    if kind == "array" and schema["items"] is _TEXT and type(value) is str:
+        value = [value]
+    if not isinstance(value, _TYPES[kind]) or isinstance(value, bool) or value not in schema.get("enum", (value,)):
+        raise ValueError
+    if kind == "array":
+        return [_fit(element, schema["items"]) for element in value]
+    if kind != "object":
+        return value
+    if (inner := schema["additionalProperties"]) is not False:
+        return {name: _fit(each, inner) for name, each in value.items()}
+    fields = {name: each for name, each in value.items() if each is not None}
+    if not fields.keys() >= set(schema["required"]):
+        raise ValueError
+    return {name: _fit(fields[name], each) for name, each in schema["properties"].items() if name in fields}
+
+
+def _read_field(field: str, *left_out: str) -> Callable[[Json], object]:
+    """Make the reader of the field that holds a call's arguments."""
+
+    def read(item: Json) -> object:
+        value = item.get(field)
+        if not isinstance(value, dict):
+            return value
+        return {name: each for name, each in value.items() if each is not None and name not in left_out}
+
+    return read
+
+
+# -- apply_patch
+
+
+def _fill_operation(given: Json) -> Json:
+    """Return the operation; only a deletion has no diff."""
+    if given["type"] == "delete_file":
+        return {"operation": {"type": "delete_file", "path": given["path"]}}
+    return {"operation": {"type": given["type"], "path": given["path"], "diff": given.get("diff", "")}}
+
+
+_DIFF = (
+    "The new lines, each with '+' before it, to create a file; a V4A diff to update one: '@@' and a line that marks "
+    "the place, then lines with ' ' (kept), '-' (removed) or '+' (added) before them. Not for a deletion."
+)
+
+# -- computer
+
+_POINT = ("x", "y")
+# The fields that an action must have, and those that are filled in.
+_ACTIONS: dict[str, tuple[tuple[str, ...], Json]] = {
+    "click": (_POINT, {"button": "left"}),
+    "double_click": (_POINT, {}),
+    "drag": (("path",), {}),
+    "keypress": (("keys",), {}),
+    "move": (_POINT, {}),
+    "screenshot": ((), {}),
+    "scroll": (_POINT, {"scroll_x": 0, "scroll_y": 0}),
+    "type": (("text",), {}),
+    "wait": ((), {}),
+}
+_BUTTONS = ["left", "right", "wheel", "back", "forward"]
+_ACTION = _object(
+    ("type",),
+    type={"type": "string", "enum": list(_ACTIONS)},
+    x=_say(_COUNT, "Of click, double_click, move and scroll, in pixels from the left."),
+    y=_say(_COUNT, "Likewise, from the top."),
+    button={"type": "string", "enum": _BUTTONS, "description": "Of click; the left one if it is not given."},
+    path={"type": "array", "items": _object(_POINT, x=_COUNT, y=_COUNT), "description": "Of drag."},
+    keys=_say(_TEXTS, "Of keypress."),
+    text=_say(_TEXT, "Of type."),
+    scroll_x=_say(_COUNT, "Of scroll, in pixels."),
+    scroll_y=_say(_COUNT, "Of scroll, in pixels."),
+)
+
+
+def _fill_action(given: Json) -> Json:
+    """Return an action with the fields of its type only. Raises ValueError."""
+    required, filled = _ACTIONS[given["type"]]
+    if any(name not in given for name in required):
+        raise ValueError
+    fields = {name: given[name] for name in required} | {name: given.get(name, filled[name]) for name in filled}
+    return {"type": given["type"], **fields}
+
+
+def _read_actions(item: Json) -> object:
+    actions = item.get("actions")
+    return {"actions": actions if actions is not None else [item.get("action") or {"type": "screenshot"}]}
+
+
+_SHELL = ClientTool(
+    name="shell",
+    item="shell_call",
+    description="Runs shell commands on the user's machine, and returns the output and exit code of each.",
+    parameters=_object(
+        ("commands",),
+        commands=_say(_TEXTS, "The commands, each a whole line for the shell."),
+        timeout_ms=_say(_COUNT, "The most milliseconds that they may take."),
+        max_output_length=_say(_COUNT, "The most characters of output to return."),
+    ),
+    blank={"action": {"commands": [], "timeout_ms": None, "max_output_length": None}},
+    fill=lambda given: {"action": {"timeout_ms": None, "max_output_length": None, **given}},
+    read=_read_field("action"),
+)
+
+_LOCAL_SHELL = ClientTool(
+    name="local_shell",
+    item="local_shell_call",
+    description="Runs one command on the user's machine, without a shell around it, and returns its output.",
+    parameters=_object(
+        ("command",),
+        command=_say(_TEXTS, "The program and its arguments, e.g. ['bash', '-lc', 'ls | wc -l']."),
+        env={"type": "object", "additionalProperties": _TEXT, "description": "Variables of the environment to set."},
+        timeout_ms=_say(_COUNT, "The most milliseconds that it may take."),
+        user=_say(_TEXT, "The user to run it as."),
+        working_directory=_say(_TEXT, "The folder to run it in."),
+    ),
+    blank={"action": {"type": "exec", "command": [], "env": {}}},
+    fill=lambda given: {"action": {"type": "exec", "env": {}, **given}},
+    read=_read_field("action", "type"),
+)
+
+_APPLY_PATCH = ClientTool(
+    name="apply_patch",
+    item="apply_patch_call",
+    description="Creates, updates or deletes one file on the user's machine.",
+    parameters=_object(
+        ("type", "path"),
+        type={"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
+        path=_say(_TEXT, "The file, from the root of the workspace."),
+        diff=_say(_TEXT, _DIFF),
+    ),
+    # An empty update changes nothing, whichever file it names.
+    blank={"operation": {"type": "update_file", "path": "", "diff": ""}},
+    fill=_fill_operation,
+    read=_read_field("operation"),
+    cut_off="in_progress",  # the only other status that such an item can have
+)
+
+_COMPUTER = ClientTool(
+    name="computer",
+    item="computer_call",
+    description="Acts on the user's screen with mouse and keyboard, and returns a screenshot.",
+    parameters=_object(("actions",), actions={"type": "array", "items": _ACTION, "description": "In their order."}),
+    blank={"actions": [], "pending_safety_checks": []},
+    fill=lambda given: {"actions": [_fill_action(each) for each in given["actions"]], "pending_safety_checks": []},
+    read=_read_actions,
+)
+
+_COMPUTER_PREVIEW = msgspec.structs.replace(
+    _COMPUTER,
+    parameters=_object(("actions",), actions={"type": "array", "items": _ACTION, "description": "One action."}),
+    blank={"action": {"type": "screenshot"}, "pending_safety_checks": []},
+    fill=lambda given: {"action": _fill_action(given["actions"][0]), "pending_safety_checks": []},
+)
+
+_TOOL_SEARCH = ClientTool(
+    name="tool_search",
+    item="tool_search_call",
+    description="Searches for more tools, which can be called once they are found.",
+    parameters=_object(("query",), query=_say(_TEXT, "What the tool should do.")),
+    blank={"arguments": {}, "execution": "client"},
+    fill=lambda given: {"arguments": given, "execution": "client"},
+    read=_read_field("arguments"),
+    free=True,
+)
+
+# By the type of the tool.
+CLIENT_TOOLS = {
+    "shell": _SHELL,
+    "local_shell": _LOCAL_SHELL,
+    "apply_patch": _APPLY_PATCH,
+    "computer": _COMPUTER,
+    "computer_use_preview": _COMPUTER_PREVIEW,
+    "tool_search": _TOOL_SEARCH,
+}
+
+_BY_ITEM = {tool.item: tool for tool in CLIENT_TOOLS.values()} | {"computer_call": _COMPUTER}
+
+
+def client_tool_of(item_type: str) -> ClientTool | None:
+    """Return the tool whose calls are items of this type."""
+    return _BY_ITEM.get(item_type)
+
+
+def adapt(tool: ClientTool, given: Json) -> ClientTool:
+    """Return the tool with the description and the parameters of a request, where that may give its own."""
+    if not tool.free:
+        return tool
+    parameters, description = given.get("parameters"), given.get("description")
+    return msgspec.structs.replace(
+        tool,
+        description=description if isinstance(description, str) and description else tool.description,
+        parameters=parameters if isinstance(parameters, dict) and parameters else tool.parameters,
+    )
