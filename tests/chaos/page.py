@@ -16,7 +16,7 @@ def write_page(runs: dict[str, Counts], seed: int) -> None:
     """Replace the page's table by one of these runs."""
     text = PAGE.read_text()
     table = "\n".join([BEGIN, f"Last run: {time.strftime('%Y-%m-%d')}, seed {seed}.", "", *_table(runs), END])
-    PAGE.write_text(re.sub(f"{BEGIN}.*{END}", lambda _: table, text, flags=re.DOTALL))
+    PAGE.write_text(re.sub(f"{BEGIN}.*?{END}", lambda _: table, text, flags=re.DOTALL))
 
 
 def _table(runs: dict[str, Counts]) -> list[str]:
