@@ -24,6 +24,7 @@ from outlive.engine.engine import Engine
 from outlive.http.app import Access, Application
 from outlive.http.connections import ConnectionLimits, Connections
 from outlive.http.protocol import Protocol, WebSocketProtocol
+from outlive.watchdog import Watchdog
 
 log = logging.getLogger("outlive")
 
@@ -91,11 +92,15 @@ async def run_until_signal(settings: Settings, engine: Engine, listening: socket
     server = EngineServer(settings, engine)
     background = [asyncio.create_task(engine.run()), asyncio.create_task(_collect_garbage())]
     stopping = _stop_on_signal(server, settings.grace_seconds)
+    watchdog = Watchdog(settings.slow_step_ms / 1000)
+    if settings.slow_step_ms:
+        watchdog.start()
     # What was built by now lives as long as the process: no collection need look at it.
     gc.freeze()
     gc.disable()
     log.info("listening on http://%s:%d", *listening.getsockname()[:2])
     await server.serve(sockets=[listening])
+    watchdog.stop()
     for task in background:
         task.cancel()
     await asyncio.gather(*background, *stopping, return_exceptions=True)

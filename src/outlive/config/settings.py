@@ -128,6 +128,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     lenient_chat: Annotated[bool, "Ignore state fields on /v1/chat/completions instead of refusing them."] = False
     event_names: Annotated[EventNames, "The event names to use where OpenAI and Open Responses differ."] = "openai"
     sweep_seconds: Annotated[Seconds, "Seconds between two searches for expired data."] = 60.0
+    slow_step_ms: Annotated[
+        float, Meta(ge=0), "Milliseconds that a step of the event loop may take without a warning; 0: no watchdog."
+    ] = 50.0
     log_level: Annotated[Literal["debug", "info", "warning", "error"], "The least severe level to log."] = "info"
 
     def __repr__(self) -> str:
