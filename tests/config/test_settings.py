@@ -105,15 +105,15 @@ def test_all_tables_of_the_file_are_read(tmp_path: Path) -> None:
         max_running = 6
         [keys]
         alice = "alice-key"
-        bob = ["bob-old", { env = "BOB_NEW" }]
+        bob = ["bob-key-old", { env = "BOB_NEW" }]
         carol = "env:CAROL"
         [upstreams.here]
         url = "http://localhost:8000/v1/"
         """,
-        {"BOB_NEW": "bob-new", "CAROL": "carol-key"},
+        {"BOB_NEW": "bob-key-new", "CAROL": "carol-key"},
     )
     assert settings.cors_origins == ["https://app.example.com", "http://localhost:3000"]
-    assert settings.keys == {"alice": ["alice-key"], "bob": ["bob-old", "bob-new"], "carol": ["carol-key"]}
+    assert settings.keys == {"alice": ["alice-key"], "bob": ["bob-key-old", "bob-key-new"], "carol": ["carol-key"]}
     assert (settings.limits.max_items, settings.max_running, settings.lenient_chat) == (5, 6, True)
     assert [upstream.url for upstream in settings.upstreams] == ["http://localhost:8000/v1"]
 
@@ -124,8 +124,27 @@ def test_keys_can_be_given_in_the_environment() -> None:
 
 
 def test_keys_from_flags_replace_those_of_the_file(tmp_path: Path) -> None:
-    settings = load_toml(tmp_path, '[keys]\nold = "x"', keys=["new=y", "new=y"], host="0.0.0.0")
-    assert settings.keys == {"new": ["y"]}
+    settings = load_toml(tmp_path, '[keys]\nold = "x"', keys=["new=long-key", "new=long-key"], host="0.0.0.0")
+    assert settings.keys == {"new": ["long-key"]}
+
+
+def test_a_short_key_is_refused_where_others_can_try_it_and_warned_of_elsewhere(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert "others can guess it" in error_of({"keys": ["alice=1"], "host": "0.0.0.0"})
+    assert load({"keys": ["alice=12345"]}, {}).keys == {"alice": ["12345"]}
+    assert caplog.messages == ["A key of alice has only 5 characters: draw 32 at random."]
+    load({"keys": ["alice=" + "a" * 16], "host": "0.0.0.0"}, {})
+    assert len(caplog.messages) == 1
+
+
+def test_a_key_file_that_others_can_read_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "key"
+    path.write_text("k" * 40)
+    for mode, warnings in ((0o600, 0), (0o644, 1)):
+        path.chmod(mode)
+        load({"seal_key_file": str(path)}, {})
+        assert len(caplog.messages) == warnings
 
 
 def test_cors_origins_can_be_given_in_the_environment() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -19,7 +20,12 @@ from outlive.config.tables import read_tool_servers, read_upstreams
 from outlive.core.errors import SettingsError
 from outlive.core.requests.checks import Limits
 
+log = logging.getLogger("outlive")
+
 MIN_SEAL_KEY = 32
+# Characters of an owner's key: fewer are refused where other machines can try; fewer than the second are warned of.
+LEAST_KEY = 8
+SAFE_KEY = 16
 
 _OWNER = re.compile(r"[A-Za-z0-9_.@-]{1,64}\Z")
 
@@ -139,9 +145,24 @@ def _check_database(settings: Settings) -> None:
         )
 
 
+def _check_lengths(settings: Settings) -> None:
+    """Refuse keys that can be guessed where other machines can try, and warn of them elsewhere."""
+    for owner, keys in settings.keys.items():
+        shortest = min(map(len, keys))
+        if shortest < LEAST_KEY and not is_loopback(settings.host):
+            raise SettingsError(
+                f"A key of {owner} has {shortest} characters, and others can guess it; draw 32 at random."
+            )
+        if shortest < SAFE_KEY:
+            log.warning("A key of %s has only %d characters: draw 32 at random.", owner, shortest)
+
+
 def _check_exposure(settings: Settings) -> None:
     """Without keys, refuse an address that other machines can reach, and access from every web page."""
-    if settings.keys or settings.role == "worker":  # a worker serves health checks only
+    if settings.role == "worker":
+        return  # it serves health checks only
+    if settings.keys:
+        _check_lengths(settings)
         return
     if not is_loopback(settings.host):
         raise SettingsError(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import logging
+import stat
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +13,8 @@ from typing import Any, NamedTuple
 from outlive.config.options import LIMITS, Given
 from outlive.config.settings import OPTIONS
 from outlive.core.errors import SettingsError
+
+log = logging.getLogger("outlive")
 
 # Variables of the command line client, which are no settings of the server.
 _CLIENT_VARIABLES = {"OUTLIVE_SERVER", "OUTLIVE_KEY"}
@@ -111,9 +115,18 @@ def read_key_lines(path: str, where: str) -> list[str]:
     return lines
 
 
+def warn_if_shared(path: Path, what: str) -> None:
+    """Warn if other users of this machine can read or write a file."""
+    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        log.warning("Other users of this machine have access to the %s %s: chmod 600 it.", what, path)
+
+
 def _read_secret(path: str, where: str) -> str:
     try:
-        return Path(path).expanduser().read_text("utf-8")
+        file = Path(path).expanduser()
+        text = file.read_text("utf-8")
+        warn_if_shared(file, "key file")
+        return text
     except (OSError, RuntimeError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "its path or its text is malformed"
         raise SettingsError(f"The key file {path} ({where}) cannot be read: {reason}.") from error

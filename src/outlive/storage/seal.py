@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outlive.config.database_url import is_shared, path_of
+from outlive.config.sources import warn_if_shared
 from outlive.core.errors import BrokenSeal, StorageUnavailable
 from outlive.ports.seal import Seal
 
@@ -75,6 +76,7 @@ def read_or_make(path: Path) -> bytes:
     try:
         key = path.read_bytes().strip()
         if key:
+            warn_if_shared(path, "key file")
             return key
     except FileNotFoundError:
         pass

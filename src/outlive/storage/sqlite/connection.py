@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from outlive.core.errors import SettingsError, StorageUnavailable
 from outlive.core.events import Json
 from outlive.storage.queries import SCHEMA_VERSION, find_migrations
 from outlive.storage.rows import encode
 from outlive.storage.sqlite import SQL, staging
+from outlive.storage.sqlite.files import DatabaseFile
 from outlive.storage.sqlite.writer import BUSY_MS, Checkpointer, SqliteWriter, T, Work
 
 StagedWork = Callable[[sqlite3.Connection, staging.StagedItems], T]
@@ -34,17 +34,19 @@ class SqliteDatabase:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._lock = _lock_file(path)
+        self._file = DatabaseFile(path)
         try:
-            _create(path)
             connection = _open(path)
+            _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self._file.warn_about_log(frames)
             self.version_before = _migrate(connection, path)  # of the schema
             beside = _open(path)
         except sqlite3.Error as error:
             raise SettingsError(f"The database {path} cannot be opened: {error}.") from error
         connection.execute("PRAGMA busy_timeout = 0")  # see writer.py
-        self._checkpointer = Checkpointer(path, beside)
-        self._writer = SqliteWriter(connection, self._checkpointer)
+        self._file.mark_open()
+        self._checkpointer = Checkpointer(path, beside, self._file)
+        self._writer = SqliteWriter(connection, self._checkpointer, self._file)
         self.write = self._writer.write
         self._loop = asyncio.get_running_loop()
         self._local = threading.local()
@@ -75,11 +77,12 @@ class SqliteDatabase:
 
     async def probe(self) -> bool:
         """Return True if the database can be written. Tries it only if the last write failed."""
-        if not self._writer.healthy:
+        self._file.look()
+        if not self._writer.healthy or self._file.lost:
             with contextlib.suppress(StorageUnavailable):
                 # Sets what is set already, but a page is written for it: only that shows whether the disk has room.
                 await self.write("probe", lambda db: db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}"))
-        return self._writer.healthy
+        return self._writer.healthy and not self._file.lost
 
     async def find_secret(self, name: str) -> bytes:
         """Return the server's own secret of that name; draws it the first time."""
@@ -114,7 +117,7 @@ class SqliteDatabase:
         self._readers.shutdown(wait=True)
         for connection in self._opened:
             connection.close()
-        os.close(self._lock)
+        self._file.close()
 
     def _read(self, name: str, work: Work[T]) -> T:
         try:
@@ -138,14 +141,10 @@ def _to_sql(values: tuple[Any, ...]) -> list[Any]:
     return [encode(value).decode() if isinstance(value, list) else value for value in values]
 
 
-def _create(path: str) -> None:
-    """Create the file for this user alone, since it holds conversations. The log's files get the same rights."""
-    with contextlib.suppress(OSError):  # it exists already; or it cannot be made, and opening it says why
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-
-
 def _open(path: str, read_only: bool = False) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
+    # Never made anew: a file that was removed would be replaced by an empty one.
+    uri = f"file:{quote(path)}?mode=rw"
+    connection = sqlite3.connect(uri, isolation_level=None, check_same_thread=False, cached_statements=256, uri=True)
     connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
     if read_only:
         connection.execute("PRAGMA query_only = ON")
@@ -167,25 +166,3 @@ def _migrate(connection: sqlite3.Connection, path: str) -> int:
     for number, text in find_migrations(__package__, version, f"database {path}"):
         connection.executescript(f"BEGIN IMMEDIATE; {text}; PRAGMA user_version = {number}; COMMIT;")
     return version
-
-
-def _lock_file(path: str) -> int:
-    """Hold a lock beside the file for as long as this process lives; the database's own locks do not last as long.
-
-    The descriptor is not inherited, so a child that outlives the server does not keep the lock.
-    """
-    try:
-        # The same file by another name must have the same lock.
-        real = Path(path).resolve()
-        real.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(f"{real}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise SettingsError(f"The database {path} cannot be opened: {error.strerror}.") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise SettingsError(
-            f"Another Outlive server is already running on {path}; stop it first, or give this one another --database."
-        ) from error
-    return descriptor

@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 from outlive import failpoints
 from outlive.core.errors import OutliveError, StorageUnavailable
 from outlive.storage.batching import Batching, hit_failpoints, settle
+from outlive.storage.sqlite.files import DatabaseFile
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -58,8 +59,9 @@ class Job(Generic[T]):
 class SqliteWriter(Batching[Job[Any]]):
     """Commits one batch while the next one gathers, so loop and thread never use the connection at once."""
 
-    def __init__(self, connection: sqlite3.Connection, checkpointer: Checkpointer) -> None:
+    def __init__(self, connection: sqlite3.Connection, checkpointer: Checkpointer, file: DatabaseFile) -> None:
         super().__init__()
+        self._file = file
         self.healthy = True
         self._began = False  # the transaction of the last batch
         self._connection = connection
@@ -72,6 +74,9 @@ class SqliteWriter(Batching[Job[Any]]):
     def write(self, name: str, work: Work[T], heavy: bool = False) -> asyncio.Future[T]:
         """Run `work` in the next transaction. It must check before it writes: an OutliveError undoes nothing."""
         future: asyncio.Future[T] = self._loop.create_future()
+        if self._file.lost:
+            future.set_exception(StorageUnavailable(name, "the database file was removed or replaced"))
+            return future
         self._add(Job(name, work, future, heavy))
         return future
 
@@ -167,7 +172,8 @@ class Checkpointer:
     to copy the last part itself, which is little by then.
     """
 
-    def __init__(self, path: str, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: str, connection: sqlite3.Connection, file: DatabaseFile) -> None:
+        self._file = file
         self.wanted = False  # by the writer: see `finish`
         self._log = Path(path + "-wal")
         self._connection = connection
@@ -187,6 +193,7 @@ class Checkpointer:
 
     def _run(self) -> None:
         while not self._stop.wait(CHECKPOINT_SECONDS):
+            self._file.look()
             if self._size() >= MIN_LOG_BYTES:
                 self.wanted = _checkpoint(self._connection) >= MAX_LOG_BYTES
 
