@@ -71,6 +71,60 @@ def test_a_finished_stream_resumes_at_every_cursor(http: HttpClient, upstream: F
             assert stream.read_rest() == b"".join(frames[after + 1 :]) + events.DONE
 
 
+def test_a_stream_with_sse_ids_has_each_events_number_as_its_id(http: HttpClient, upstream: FakeUpstream) -> None:
+    gate = Gate()
+    model = upstream.model([text("Once "), gate, text("upon "), text("a "), text("time."), *ending()])
+    first = http.stream(model=model, input="Hi")
+    response_id = events.read(first.read_through("response.output_text.delta")[0])["response"]["id"]
+    with http.open_stream("GET", f"/v1/responses/{response_id}?stream=true&sse_ids=true") as numbered:
+        numbered.read_through("response.output_text.delta")
+        gate.open()
+        raw = b"".join(numbered.frames) + numbered.read_rest()
+    frames = http.replay(response_id)
+    assert raw == b"".join(b"id: %d\n%b" % (n, frame) for n, frame in enumerate(frames)) + events.DONE
+
+
+def test_last_event_id_resumes_a_stream_and_wins_over_starting_after(http: HttpClient, upstream: FakeUpstream) -> None:
+    response_id = http.create(model=upstream.model(say(*PIECES)), input="Hi").json()["id"]
+    frames = http.replay(response_id)
+    path = f"/v1/responses/{response_id}?stream=true&sse_ids=true&starting_after=1"
+    for last in range(len(frames) - 1):
+        with http.open_stream("GET", path, last_event_id=str(last)) as stream:
+            numbered = [b"id: %d\n%b" % (n, frame) for n, frame in enumerate(frames)]
+            assert stream.read_rest() == b"".join(numbered[last + 1 :]) + events.DONE
+
+
+def test_the_answer_after_the_terminal_event_is_204_for_an_event_source_alone(
+    http: HttpClient, upstream: FakeUpstream
+) -> None:
+    response_id = http.create(model=upstream.model(say(*PIECES)), input="Hi").json()["id"]
+    last = len(http.replay(response_id)) - 1
+    path = f"/v1/responses/{response_id}?stream=true"
+    for number in (last, last + 1, 2**63):
+        answer = http.get(f"{path}&sse_ids=true", last_event_id=str(number))
+        assert (answer.status, answer.body) == (204, b"")
+    # Without sse_ids the header means nothing, and the stream is the whole one.
+    with http.open_stream("GET", path, last_event_id=str(last)) as stream:
+        assert events.read_all(stream.read_rest())[0]["sequence_number"] == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "last", "param"),
+    [
+        ("?sse_ids=true", "1", "sse_ids"),
+        ("?stream=true&sse_ids=maybe", "1", "sse_ids"),
+        ("?stream=true&sse_ids=true", "-1", "Last-Event-ID"),
+        ("?stream=true&sse_ids=true", "one", "Last-Event-ID"),
+    ],
+)
+def test_wrong_values_for_a_stream_with_ids_are_refused_by_name(
+    http: HttpClient, upstream: FakeUpstream, query: str, last: str, param: str
+) -> None:
+    response_id = http.create(model=upstream.model(), input="Hi").json()["id"]
+    answer = http.get(f"/v1/responses/{response_id}{query}", last_event_id=last)
+    assert (answer.status, answer.error["param"]) == (400, param)
+
+
 @pytest.mark.parametrize("after", [10_000, 2**63, 10**30])
 def test_a_cursor_past_the_end_returns_only_done(http: HttpClient, upstream: FakeUpstream, after: int) -> None:
     made = http.create(model=upstream.model(), input="Hi").json()

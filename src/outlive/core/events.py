@@ -144,6 +144,13 @@ def split_frames(frames: bytes) -> list[bytes]:
     return [frame + b"\n\n" for frame in frames.split(b"\n\n")[:-1]]
 
 
+def add_ids(frames: bytes, after: int) -> bytes:
+    """Put each event's number before it as an SSE `id:` line, from `after + 1` on; a comment stays as it is."""
+    if frames.startswith(b":"):
+        return frames
+    return b"".join(b"id: %d\n%b" % (n, frame) for n, frame in enumerate(split_frames(frames), after + 1))
+
+
 def payloads(frames: bytes) -> list[bytes]:
     """Return the JSON of each frame without its SSE framing; comments are left out."""
     return [frame[frame.index(b"\ndata: ") + 7 :] for frame in frames.split(b"\n\n")[:-1] if not frame.startswith(b":")]

@@ -187,9 +187,18 @@ class Engine:
 
     async def follow(self, owner: str, response_id: str, after: int = -1) -> Cursor:
         """Return a cursor behind an event of a stored response. Raises NotFound."""
+        await self._check_exists(owner, response_id)
+        return self._reader.follow(response_id, after)
+
+    async def has_ended_by(self, owner: str, response_id: str, after: int) -> bool:
+        """Return True if a response has ended with that event or before it. Raises NotFound."""
+        await self._check_exists(owner, response_id)
+        batch = await self._storage.journal.read(response_id, after, 1)
+        return batch is not None and not batch.frames
+
+    async def _check_exists(self, owner: str, response_id: str) -> None:
         if await self._catalog.status(owner, response_id) is None:
             raise NotFound(f"Response with id '{response_id}' not found.")
-        return self._reader.follow(response_id, after)
 
     async def show(self, owner: str, response_id: str, wait: float = 0.0) -> View:
         """Return a response as it stands, after waiting that long at most for its end."""

@@ -300,6 +300,7 @@ class RetrieveQuery(Struct):
 
     stream: Annotated[bool, note("Its events, from the first, and then as they come.")] = False
     starting_after: Given[Annotated[int, Meta(ge=0, le=MAX_NUMBER, description="With `stream`.")]] = UNSET
+    sse_ids: Annotated[bool, note("With `stream`: `id:` lines, `Last-Event-ID`, and 204 after the end.")] = False
     wait: Given[Annotated[float, Meta(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for its end.")]] = UNSET
     include: Ignored = UNSET
     include_obfuscation: Ignored = UNSET
@@ -404,6 +405,8 @@ def _describe_answers(route: Route) -> Json:
     if route.streams is not None:
         content["text/event-stream"] = {"schema": _streamed(route.streams)}
     found: Json = {"200": {"description": "Done.", "content": content}}
+    if route.query is RetrieveQuery:
+        found["204"] = {"description": "With `sse_ids`: no event follows the one that was named."}
     if route.leads_to:
         found["200"]["links"] = {
             name: {"operationId": name, "parameters": {"id": "$response.body#/id"}} for name in route.leads_to

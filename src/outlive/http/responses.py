@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from outlive.core.errors import InvalidRequest, ShuttingDown, UpstreamFault
-from outlive.core.events import DONE_FRAME, Json
+from outlive.core.events import DONE_FRAME, Json, add_ids
 from outlive.core.requests.checks import (
     check_conversation_id,
     check_response_id,
@@ -21,7 +21,7 @@ from outlive.core.requests.checks import (
 from outlive.core.requests.create import CreateResponse, Personality, parse_create
 from outlive.core.usage import NOTHING_USED
 from outlive.engine.admission import Submission
-from outlive.engine.delivery.reader import Cursor, StreamInterrupted
+from outlive.engine.delivery.reader import Cursor, StreamInterrupted, WriteNow
 from outlive.engine.engine import Created, View
 from outlive.http.errors import STATUS_OF_CODE, describe_fault, envelope, retry_after, type_of_status
 from outlive.http.request import (
@@ -88,10 +88,15 @@ async def retrieve(request: Request) -> Reply | None:
     """Return a response as it stands, or stream it."""
     response_id, query = request.params["id"], dict(request.query())
     follow = read_bool(query.get("stream"), "stream")
+    ids = _read_ids(query, follow)
     after = _read_after(query, follow)
+    if ids and (last := request.header(b"last-event-id")):
+        after = _check_number(last, "Last-Event-ID")
     wait = _read_wait(query)
     if follow:
-        await stream(request, await request.engine.follow(request.owner, response_id, after))
+        if ids and await request.engine.has_ended_by(request.owner, response_id, after):
+            return Reply(b"", 204)  # ends the reconnecting of an EventSource (D11)
+        await stream(request, await request.engine.follow(request.owner, response_id, after), ids)
         return None
     return _show(await request.engine.show(request.owner, response_id, wait))
 
@@ -138,12 +143,14 @@ def _watching(request: Request, cursor: Cursor) -> Iterator[None]:
         cursor.close()
 
 
-async def stream(request: Request, cursor: Cursor) -> bool:
-    """Send what the cursor reads until the response ends. Returns True if the client has had all of it."""
-    send, write_now = request.send, request.connection.write_now
+async def stream(request: Request, cursor: Cursor, ids: bool = False) -> bool:
+    """Send what the cursor reads until the response ends, with `id:` lines if `ids`. Returns True if the client has had
+    all of it."""
+    send = request.send
+    write_now, read = (request.connection.write_now, cursor.read) if not ids else _add_ids(request, cursor)
     with _watching(request, cursor), contextlib.suppress(OSError, StreamInterrupted):
         await request.start(200, STREAM_TYPE, STREAM_HEADERS)
-        while (frames := await cursor.read()) and not cursor.ended:
+        while (frames := await read()) and not cursor.ended:
             await send({"type": "http.response.body", "body": frames, "more_body": True})
             await cursor.forward_to(write_now)
         if cursor.ended:
@@ -152,6 +159,18 @@ async def stream(request: Request, cursor: Cursor) -> bool:
             return here
     # Without a last chunk: a client that still reads must see that this was no clean end (D11).
     return False
+
+
+def _add_ids(request: Request, cursor: Cursor) -> tuple[WriteNow, Callable[[], Awaitable[bytes]]]:
+    """Wrap both ways in which frames leave a cursor, so that each frame has its number as `id:`."""
+    write_now = request.connection.write_now
+
+    async def read() -> bytes:
+        after = cursor.after
+        return add_ids(await cursor.read(), after)
+
+    # The cursor moves on once the frames are written.
+    return lambda frames: write_now(add_ids(frames, cursor.after)), read
 
 
 # -- answering a create
@@ -225,12 +244,22 @@ def _read_after(query: dict[str, str], follow: bool) -> int:
         return -1
     if not follow:
         raise InvalidRequest("starting_after needs stream=true.", param="starting_after")
-    after = read_int(query["starting_after"], "starting_after")
-    if after < 0:
-        raise InvalidRequest(
-            "starting_after must not be negative.", param="starting_after", code="integer_below_min_value"
-        )
-    return min(after, MAX_NUMBER)
+    return _check_number(query["starting_after"], "starting_after")
+
+
+def _read_ids(query: dict[str, str], follow: bool) -> bool:
+    ids = read_bool(query.get("sse_ids"), "sse_ids")
+    if ids and not follow:
+        raise InvalidRequest("sse_ids needs stream=true.", param="sse_ids")
+    return ids
+
+
+def _check_number(text: str, param: str) -> int:
+    """Return the number of an event."""
+    number = read_int(text, param)
+    if number < 0:
+        raise InvalidRequest(f"{param} must not be negative.", param=param, code="integer_below_min_value")
+    return min(number, MAX_NUMBER)
 
 
 def _read_wait(query: dict[str, str]) -> float:
