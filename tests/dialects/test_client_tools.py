@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -223,6 +224,35 @@ def test_an_item_of_additional_tools_brings_tools_and_no_message() -> None:
     assert [tool["function"]["name"] for tool in body["tools"]] == ["crm__look", "crm__exec"]
     (called,) = output(play_chat(call, "crm__look", "{}"))
     assert called["namespace"] == "crm"
+
+
+@pytest.mark.parametrize("kind", CLIENT_TOOLS)
+def test_the_arguments_of_every_function_are_documented(kind: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "tools.md").read_text()
+    (row,) = (line for line in page.splitlines() if line.startswith(f"| `{CLIENT_TOOLS[kind].name}` | `") or (
+        line.startswith(f"| `{kind}` | the") and kind == "tool_search"))  # fmt: skip
+    properties = CLIENT_TOOLS[kind].parameters["properties"]
+    for each in (properties, properties.get("actions", {}).get("items", {}).get("properties", {})):
+        assert all(f"`{name}`" in row for name in each)
+
+
+def test_an_output_of_a_local_shell_may_name_its_call_by_its_own_id() -> None:
+    made = {
+        "type": "local_shell_call",
+        "id": "x",
+        "call_id": "c1",
+        "action": {"command": ["ls"]},
+        "status": "completed",
+    }
+    call = make_call(items=assemble([HELLO, made, {"type": "local_shell_call_output", "id": "c1", "output": "a"}], []))
+    assert chat_request.render(call, UPSTREAM)["messages"][-1]["tool_call_id"] == "c1"
+    assert anthropic_request.render(call, UPSTREAM)[0]["messages"][-1]["content"][0]["tool_use_id"] == "c1"
+
+
+def test_fields_that_only_clients_of_the_responses_api_send_are_not_passed_on() -> None:
+    call = make_call(items=[HELLO], extra={"client_metadata": {"turn_id": "t"}, "top_k": 3})
+    for body in (chat_request.render(call, UPSTREAM), anthropic_request.render(call, UPSTREAM)[0]):
+        assert ("client_metadata" in body, body["top_k"]) == (False, 3)
 
 
 # -- arguments that do not fit

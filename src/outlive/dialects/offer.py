@@ -20,16 +20,13 @@ from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.requests.checks import WrongField, check_value, refuse_missing, refuse_unsupported, shorten
 from outlive.core.requests.create import CreateResponse
-from outlive.core.requests.tools import check_namespace, check_tools, is_kin
+from outlive.core.requests.tools import brings_tools, check_namespace, check_tools, is_kin
 from outlive.dialects.client_tools import CLIENT_TOOLS, ClientTool, adapt, client_tool_of
 from outlive.ports.backend import Upstream
 
 SEPARATOR = "__"  # between a namespace and the name of its member
 MOST_NAME = 64  # characters
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
-
-# Items that bring tools with them.
-_BRINGING = frozenset({"additional_tools", "tool_search_output"})
 
 # Hosted tools, by the beginning of their type; dates and `_preview` follow it. `shell` and `tool_search` are hosted in
 # some forms.
@@ -133,7 +130,7 @@ def _find_all(request: CreateResponse, items: Iterable[Json]) -> Iterator[_Found
             if not (searches and found.tool.get("defer_loading") is True):
                 yield found
     for item in items:
-        if item.get("type") in _BRINGING:
+        if brings_tools(item):
             yield from _find_brought(item)
 
 
@@ -279,7 +276,7 @@ def _given(request: CreateResponse) -> Iterator[tuple[str, list[Json]]]:
     """Yield the lists of tools in a request, with their paths."""
     yield "tools", request.tools
     for n, item in enumerate(request.input):
-        if item.get("type") in _BRINGING:
+        if brings_tools(item):
             yield f"input[{n}].tools", item["tools"] if "tools" in item else refuse_missing(f"input[{n}].tools")
 
 

@@ -37,6 +37,16 @@ def wants_summary(request: CreateResponse) -> bool:
     return bool(reasoning.get("summary") or reasoning.get("generate_summary"))
 
 
+# Extras that clients of the Responses API send beside what it documents (Codex, about itself); strict servers of other
+# APIs would refuse the whole request for them.
+_RESPONSES_ONLY = frozenset({"client_metadata"})
+
+
+def read_extra(request: CreateResponse) -> Json:
+    """Return the fields that are unknown here, for the upstream."""
+    return {name: value for name, value in request.extra.items() if name not in _RESPONSES_ONLY}
+
+
 # -- content, calls and outputs of the context
 
 

@@ -198,12 +198,17 @@ def test_the_summary_request_equals_the_answers_without_tools_and_format() -> No
         "context_management": 1000,
         "extra": {"top_k": 3},
     }
-    asked = compaction.ask_summary(CreateResponse(model="m", input=TALK, **fields))
+    asked = compaction.ask_summary(CreateResponse(model="m", input=TALK, **fields), TALK)
     assert (asked.instructions, asked.extra, len(asked.tools)) == ("Be kind.", {"top_k": 3}, 1)
     assert (asked.tool_choice, asked.text, asked.top_logprobs, asked.store) == ("none", {}, None, False)
     assert asked.max_output_tokens == compaction.SUMMARY_TOKENS
     assert (asked.conversation, asked.context_management, asked.input) == (None, None, [])
-    assert compaction.ask_summary(CreateResponse(model="m", input=[])).tool_choice == "auto"
+    assert compaction.ask_summary(CreateResponse(model="m", input=[]), TALK).tool_choice == "auto"
+
+
+def test_a_summary_calls_no_tool_that_an_item_brings() -> None:
+    brought = {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", "name": "look"}]}
+    assert compaction.ask_summary(CreateResponse(model="m", input=[]), [brought, *TALK]).tool_choice == "none"
 
 
 def test_an_items_events_are_official() -> None:

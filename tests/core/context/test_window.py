@@ -125,6 +125,11 @@ def test_instructions_and_the_newest_question_stay() -> None:
     assert truncate(items, 1 << 30) == [say("system", "system"), rules, say("user", "three")]
 
 
+def test_tools_that_came_as_an_item_stay() -> None:
+    brought = {"type": "additional_tools", "role": "developer", "tools": []}
+    assert truncate([brought, *FIRST, say("user", "three")], 1 << 30) == [brought, say("user", "three")]
+
+
 def test_the_newest_turns_oldest_calls_are_dropped_with_their_outputs() -> None:
     steps = [call("a"), output("a"), THOUGHT, call("b"), output("b"), say("assistant", "so far")]
     items = [say("user", "work"), *steps, call("c"), output("c")]

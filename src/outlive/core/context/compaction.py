@@ -18,6 +18,7 @@ from outlive.core.context.window import estimate_item, is_given, is_instruction,
 from outlive.core.errors import BrokenSeal, UpstreamFault
 from outlive.core.events import AnyDraft, Draft, Json, add_item, end_item
 from outlive.core.requests.create import CreateResponse
+from outlive.core.requests.tools import brings_tools
 
 # The beginning of this server's `encrypted_content`, by which it is known without being opened.
 PREFIX = "outlive.1."
@@ -129,14 +130,14 @@ def split_beside(items: list[Json]) -> tuple[list[Json], list[Json], Compacted]:
     return summarised, messages, msgspec.structs.replace(compacted, beside=True)
 
 
-def ask_summary(request: CreateResponse) -> CreateResponse:
+def ask_summary(request: CreateResponse, items: list[Json]) -> CreateResponse:
     """Make the request for a summary: as similar as possible to the one that it is for, so that the prompt cache of
     the model's server can be used."""
     most = SUMMARY_TOKENS if request.max_output_tokens is None else max(SUMMARY_TOKENS, request.max_output_tokens)
     return msgspec.structs.replace(
         request,
         input=[],
-        tool_choice="none" if request.tools else "auto",
+        tool_choice="none" if request.tools or any(map(brings_tools, items)) else "auto",
         max_output_tokens=most,
         max_tool_calls=None,
         text={},

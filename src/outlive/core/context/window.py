@@ -156,4 +156,6 @@ def _steps(items: list[Json], positions: list[int]) -> list[list[int]]:
 
 
 def is_instruction(item: Json) -> bool:
-    return item.get("type") == "message" and item.get("role") in ("system", "developer")
+    """Return True for what always stays: instructions, and the tools that come as an item."""
+    kind = item.get("type")
+    return kind == "additional_tools" or (kind == "message" and item.get("role") in ("system", "developer"))

@@ -149,6 +149,11 @@ class Namespace(NamedTool, kw_only=True):
     tools: Annotated[list[Annotated[Json, one_of(FunctionToolParam, CustomToolParam)]], some("tools", "max_tools")]
 
 
+def brings_tools(item: Json) -> bool:
+    """Return True for an item whose tools can be called from there on."""
+    return item.get("type") in ("additional_tools", "tool_search_output")
+
+
 # For upstreams that know no namespaces; others get them as they were given, and check them themselves.
 check_namespace = make_check(Namespace)
 ToolChoice = Literal["none", "auto", "required"] | Json

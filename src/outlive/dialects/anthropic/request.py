@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, is_call
+from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, call_of, is_call
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.requests.checks import refuse, refuse_unsupported
@@ -25,6 +25,7 @@ from outlive.dialects.request import (
     check_items,
     name_unsendable,
     read_call,
+    read_extra,
     read_output,
     read_role,
     text_part,
@@ -79,7 +80,7 @@ def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -
     context.end(resume.text if resume is not None else None)
     limit = request.max_output_tokens or upstream.default_max_tokens
     body: Json = {
-        **request.extra,  # first, because extras never override what is set here (D13)
+        **read_extra(request),  # first, because extras never override what is set here (D13)
         "model": call.model,
         "max_tokens": max(1, limit - (resume.deltas if resume is not None else 0)),
         "messages": context.messages,
@@ -311,7 +312,7 @@ class MessagesContext(msgspec.Struct, eq=False):
         return sent
 
     def _answer(self, item: Json) -> None:
-        call_id = str(item.get("call_id"))
+        call_id = str(call_of(item))
         result: Json = {"type": "tool_result", "tool_use_id": self._ids.get(call_id, call_id)}
         if content := read_blocks(read_output(item, PARTS, self.offered), "output", strict=self.strict):
             result["content"] = content

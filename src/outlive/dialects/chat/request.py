@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from outlive.core.context.assemble import is_call
+from outlive.core.context.assemble import call_of, is_call
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
@@ -23,6 +23,7 @@ from outlive.dialects.request import (
     check_items,
     name_unsendable,
     read_call,
+    read_extra,
     read_image_url,
     read_output,
     read_parts,
@@ -72,7 +73,7 @@ def render(call: ModelCall, upstream: Upstream) -> Json:
     for item in call.items:
         chat.take(item)
     body: Json = {
-        **request.extra,  # first, because extras never override what is set here (D13)
+        **read_extra(request),  # first, because extras never override what is set here (D13)
         "model": call.model,
         "messages": chat.render(),
         "stream": True,
@@ -172,7 +173,7 @@ class _Chat:
     def take(self, item: Json) -> None:
         kind = str(item.get("type"))
         if kind.endswith("_output"):
-            self._answer(str(item.get("call_id")), item)
+            self._answer(str(call_of(item)), item)
             return
         self._show()
         if kind == "message":

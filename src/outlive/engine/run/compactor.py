@@ -100,7 +100,7 @@ class Compactor:
 
     async def summarise(self, backend: Backend, model: str, request: CreateResponse, items: list[Json]) -> Summary:
         """Ask the model for a summary of the items. Raises UpstreamFault if it gives none."""
-        asked = compaction.ask_summary(request)
+        asked = compaction.ask_summary(request, items)
         items = assemble(items, [])
         if (window := await backend.window(model)) is not None:
             asked = _limit(asked, window // 4)
