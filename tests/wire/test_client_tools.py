@@ -221,8 +221,9 @@ def test_a_turn_of_a_coding_agent_is_answered_without_its_web_search(
 ) -> None:
     asked, own = model.script(model.say("Hi"), model.say("Hi"))
     tools: Any = [LOOK, CRM, {"type": "web_search", "external_web_access": False}]
-    client.responses.create(model=asked, input="Hi", tools=tools)
-    made = client.responses.create(model=asked, input="Hi", tools=tools)
+    about: Json = {"client_metadata": {"turn_id": "t_1"}}
+    client.responses.create(model=asked, input="Hi", tools=tools, extra_body=about)
+    made = client.responses.create(model=asked, input="Hi", tools=tools, extra_body=about)
     assert (made.status, len(made.tools)) == ("completed", 3)
     assert made.model_extra is not None
     assert made.model_extra["outlive"] == {"left_out_tools": ["web_search"]}

@@ -178,8 +178,8 @@ class Backends(msgspec.Struct, frozen=True):
     route: Route
 
     def check_items(self, items: list[Json]) -> None:
-        """Raise InvalidRequest, naming it, for content of an item that no upstream here can be sent. Items of types that
-        an upstream does not know are left out of its contexts, so they are kept."""
+        """Raise InvalidRequest, naming it, for content of an item that no upstream here can be sent. Items of types
+        that an upstream does not know are left out of its contexts, so they are kept."""
         for n, item in enumerate(items):
             request, refused = CreateResponse(model="", input=[item]), None
             for backend in self.by_name.values():
