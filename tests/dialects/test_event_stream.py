@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import pytest
@@ -57,10 +58,30 @@ def test_an_error_field_becomes_an_error_payload() -> None:
 
 
 def test_an_event_without_end_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_stream, "_MOST_BYTES", 100)
+    monkeypatch.setattr(event_stream, "MOST_EVENT", 100_000)
     stream = EventStream()
-    with pytest.raises(UpstreamFault, match="without end"):
-        stream.feed(b"data: " + b"x" * 100)
+    assert [stream.feed(b"x" * 20_000) for _ in range(9)] == [[]] * 9
+    with pytest.raises(UpstreamFault, match="more than is taken") as caught:
+        stream.feed(b"x" * 20_000)
+    assert not caught.value.retryable
+
+
+def test_an_answer_without_end_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "MOST_ANSWER", 1000)
+    stream = EventStream()
+    assert [stream.feed(b"data: xx\n\n") for _ in range(100)] == [[b"xx"]] * 100
+    with pytest.raises(UpstreamFault, match="more than is taken"):
+        stream.feed(b"data: xx\n\n")
+
+
+def test_a_long_event_is_read_in_linear_time() -> None:
+    stream = EventStream()
+    started = time.thread_time()
+    for _ in range(2_000):
+        assert stream.feed(b"x" * 10_000) == []
+    assert stream.feed(b"\ndata: 1\n\ndata: 2\n") == [b"1"]
+    assert time.thread_time() - started < 1.0  # some 20 s if each piece is joined with all before it
+    assert stream.end() == [b"2"]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlive.dialects.transport.http1 import Connection, ConnectionBroken, HttpPool, OnPiece
+from outlive.dialects.transport.http1 import MOST_HEAD, AnswerTooLong, Connection, ConnectionBroken, HttpPool, OnPiece
 from tests.engine.virtual_clock import turn
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -31,14 +31,14 @@ def take_into(taken: list[bytes], most: int = 99) -> OnPiece:
 
 
 @asynccontextmanager
-async def asked() -> AsyncGenerator[tuple[Connection, asyncio.StreamWriter], None]:
+async def asked(head: bytes = HEAD) -> AsyncGenerator[tuple[Connection, asyncio.StreamWriter], None]:
     """An answer whose head has arrived, and the server's end of its connection."""
     loop = asyncio.get_running_loop()
     writers: asyncio.Future[asyncio.StreamWriter] = loop.create_future()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(HEAD)
+        writer.write(head)
         writers.set_result(writer)
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
@@ -209,5 +209,41 @@ def test_cancelled_forwarding_leaves_the_rest_to_be_read() -> None:
                 await passing
             connection.data_received(chunk(b"two"))
             assert (taken, await connection.read()) == ([b"one"], b"two")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("line", [b"X-More: 1\r\n", b"x" * 1000], ids=["many headers", "one long header"])
+def test_a_head_without_end_is_broken_off(line: bytes) -> None:
+    async def main() -> None:
+        many = line * (2 * MOST_HEAD // len(line))
+        with pytest.raises(AnswerTooLong):
+            async with asked(b"HTTP/1.1 200 OK\r\nX-Long: 1\r\n" + many):
+                pass
+
+    asyncio.run(main())
+
+
+def test_trailers_without_end_are_broken_off() -> None:
+    async def main() -> None:
+        async with asked() as (connection, writer):
+            writer.write(chunk(b"one") + b"0\r\n" + b"X-More: 1\r\n" * MOST_HEAD)
+            assert await connection.read() == b"one"
+            with pytest.raises(AnswerTooLong):
+                await connection.read()
+
+    asyncio.run(main())
+
+
+def test_a_whole_answer_over_the_limit_is_refused() -> None:
+    async def main() -> None:
+        for length in (1000, 1001):
+            async with asked() as (connection, writer):
+                writer.write(chunk(b"x" * length) + LAST)
+                if length == 1000:
+                    assert await connection.read_whole(1000) == b"x" * 1000
+                else:
+                    with pytest.raises(AnswerTooLong):
+                        await connection.read_whole(1000)
 
     asyncio.run(main())

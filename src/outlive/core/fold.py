@@ -31,7 +31,19 @@ OpenPart = tuple[str, int]  # the item's list that an open part lies in, and its
 class Fold:
     """Applies events one after the other. Applying event 10,000 costs what event 10 cost."""
 
-    __slots__ = ("_done", "_growing", "_items", "_open", "deltas", "ended", "header", "last", "status", "visible")
+    __slots__ = (
+        "_done",
+        "_growing",
+        "_items",
+        "_open",
+        "deltas",
+        "ended",
+        "header",
+        "last",
+        "size",
+        "status",
+        "visible",
+    )
 
     def __init__(self, header: Json | None = None, last: int = -1) -> None:
         """Begin empty, or with the header that a response was accepted with and the number of its last event."""
@@ -46,6 +58,7 @@ class Fold:
         self.status: str = self.header.get("status", "queued")
         self.last = last
         self.deltas = 0
+        self.size = 0  # characters of all deltas
         self.visible = False
         self.ended = False
 
@@ -123,6 +136,7 @@ class Fold:
             self._items[fields["output_index"]] = {**self._items[fields["output_index"]], "status": CALLING}
 
     def _grow(self, key: tuple[str, int, int], piece: str) -> None:
+        self.size += len(piece)
         pieces = self._growing.get(key)
         if pieces is None:
             self._growing[key] = [piece]

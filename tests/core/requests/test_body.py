@@ -122,9 +122,9 @@ def test_values_are_counted_without_the_marks_in_texts(value: object, piece: int
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(body, "PIECE_BYTES", piece)
         patch.setattr(body, "MAX_VALUES", count)
-        assert not body._has_too_many(raw)
+        assert not body.has_too_many_values(raw)
         patch.setattr(body, "MAX_VALUES", count - 1)
-        assert body._has_too_many(raw)
+        assert body.has_too_many_values(raw)
 
 
 def test_a_body_of_too_many_values_is_refused_before_it_is_decoded() -> None:

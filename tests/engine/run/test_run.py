@@ -14,7 +14,8 @@ from aiohttp import web
 from outlive.core.endings import TerminalStatus
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.engine.delivery import live
-from outlive.engine.run.run import MISTAKE, RETRIES, TOO_LONG, Run
+from outlive.engine.run import run as run_module
+from outlive.engine.run.run import MISTAKE, RETRIES, TOO_LONG, TOO_MUCH, Run
 from outlive.ports.backend import ModelCall
 from outlive.testing import Script, answer, finish_chunk, text_chunk, usage_chunk
 from tests.dialects.upstream import serve
@@ -201,6 +202,19 @@ def test_a_bug_in_a_run_ends_the_response(tmp_path: Path, caplog: pytest.LogCapt
 
 
 # -- limits and losses
+
+
+def test_an_answer_without_end_is_incomplete_and_not_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "MAX_TEXT", 1000)
+
+    async def body(harness: Harness) -> None:
+        final = await harness.answer("Hi")
+        assert (final["status"], final["incomplete_details"]["reason"]) == ("incomplete", "interrupted")
+        assert TOO_MUCH in str(final["incomplete_details"])
+        assert 1000 < len(answer_of(final)) < 1_000_000  # a megabyte may be under way to the journal
+        assert len(harness.backend.calls) == 1
+
+    run_with_harness(tmp_path, body, [text_chunk("x" * 100)] * 10_000)
 
 
 @pytest.mark.parametrize(("shown", "status"), [([], "failed"), (["Hel"], "incomplete")])

@@ -22,7 +22,7 @@ from outlive.core.redactor import Redactor
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.anthropic.backend import VERSION
 from outlive.dialects.build import make_backend
-from outlive.dialects.transport.endpoint import Endpoint, read_error
+from outlive.dialects.transport.endpoint import MOST_LISTED, Endpoint, read_error
 from outlive.dialects.transport.http1 import HttpPool
 from outlive.ports.backend import Backend, ContinuationMode, ModelCall, Upstream
 
@@ -177,7 +177,7 @@ async def _list_models(prober: Prober, upstream: Upstream) -> list[str] | Upstre
         if answer.status != 200:
             secrets = (upstream.key, *upstream.headers.values(), *upstream.query.values())
             return await read_error(answer, Redactor(secrets))
-        value: Any = msgspec.json.decode(await answer.read_whole())
+        value: Any = msgspec.json.decode(await answer.read_whole(MOST_LISTED))
     except msgspec.DecodeError:
         value = None
     except OSError as error:

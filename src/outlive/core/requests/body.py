@@ -28,7 +28,7 @@ _ESCAPE = re.compile(
 
 def decode_body(raw: bytes) -> object:
     """Decode JSON; half surrogate pairs become U+FFFD, because UTF-8 cannot encode them."""
-    if len(raw) > MAX_VALUES and _has_too_many(raw):
+    if len(raw) > MAX_VALUES and has_too_many_values(raw):
         raise InvalidRequest(f"The request body has more than {MAX_VALUES:,} JSON values.")
     try:
         return _decode(raw)
@@ -44,8 +44,8 @@ def decode_body(raw: bytes) -> object:
         raise InvalidRequest(f"The request body is not valid JSON: {error}", code="invalid_json") from error
 
 
-def _has_too_many(raw: bytes) -> bool:
-    """Return True if a body has too many values: there is at most one for each comma and each opening bracket."""
+def has_too_many_values(raw: bytes) -> bool:
+    """Return True if JSON has too many values: there is at most one for each comma and each opening bracket."""
     pieces = range(0, len(raw), PIECE_BYTES)
     # Most bodies have few, even with those in their texts.
     if sum(raw.count(mark, at, at + PIECE_BYTES) for at in pieces for mark in _MARKS) <= MAX_VALUES:

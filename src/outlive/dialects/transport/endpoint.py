@@ -22,7 +22,7 @@ from outlive.core.events import Json
 from outlive.core.redactor import MIN_LENGTH, MIN_LENGTH_IN_ANSWERS, Redactor
 from outlive.core.requests.body import decode_body
 from outlive.dialects.faults import read_fault
-from outlive.dialects.transport.http1 import BadUrl, ConnectFailed, Connection, HttpPool
+from outlive.dialects.transport.http1 import AnswerTooLong, BadUrl, ConnectFailed, Connection, HttpPool
 from outlive.ports.backend import Upstream
 
 CHAT_PATH = "chat/completions"
@@ -30,6 +30,7 @@ CHAT_PATH = "chat/completions"
 _FETCH_SECONDS = 10.0
 _DRAIN_SECONDS = 1.0
 _MOST_BYTES = 64 * 1024  # of an error's body
+MOST_LISTED = 8 * 1024 * 1024  # bytes of a list of models
 _MOST_PAUSE_SECONDS = 86_400.0
 
 _HEADERS = {
@@ -126,10 +127,12 @@ class Endpoint:
             async with asyncio.timeout(_FETCH_SECONDS):
                 answer = await self._pool.request(method, url, self._headers, data)
                 try:
-                    return msgspec.json.decode(await answer.read_whole()) if answer.status == 200 else None
+                    if answer.status != 200:
+                        return None
+                    return await asyncio.to_thread(decode_body, await answer.read_whole(MOST_LISTED))
                 finally:
                     answer.leave()
-        except (OSError, ValueError):
+        except (OSError, ValueError, InvalidRequest):
             return None
 
     async def refusal(self, answer: Connection) -> UpstreamFault:
@@ -199,6 +202,8 @@ class Endpoint:
         if isinstance(error, TimeoutError):
             seconds = self.upstream.silence_seconds
             return UpstreamFault(f"The model's server ({self.name}) was silent for {seconds:g} s.", timed_out=True)
+        if isinstance(error, AnswerTooLong):
+            return UpstreamFault(f"The model's server ({self.name}) sent more than is taken of it.", retryable=False)
         if isinstance(error, BadUrl):
             return UpstreamFault(f"The URL of the model's server ({self.name}) is wrong.", retryable=False)
         return UpstreamFault(f"The connection to the model's server ({self.name}) broke.")
@@ -215,7 +220,7 @@ class Endpoint:
 async def _drain(answer: Connection) -> None:
     with contextlib.suppress(OSError):
         async with asyncio.timeout(_DRAIN_SECONDS):
-            await answer.read_whole()
+            await answer.read_start(_MOST_BYTES)
 
 
 def _reason(error: OSError) -> str:
@@ -263,7 +268,7 @@ async def read_error(response: Connection, redactor: Redactor) -> UpstreamFault:
     raw = b""  # the status is enough
     with contextlib.suppress(OSError):
         async with asyncio.timeout(_FETCH_SECONDS):
-            raw = b"" if response.is_encoded else await response.read_whole(_MOST_BYTES)
+            raw = b"" if response.is_encoded else await response.read_start(_MOST_BYTES)
     return read_fault(
         redactor.redact(_open_envelope(raw, response)), response.status, read_retry_after(response.headers)
     )

@@ -8,7 +8,10 @@ from outlive.core.errors import UpstreamFault
 
 DONE = b"[DONE]"
 
-_MOST_BYTES = 64 * 1024 * 1024  # of one event; a server that sends more is not sending events
+# Bytes of one event; a server that sends more is not sending events. And of all events of one answer.
+MOST_EVENT = 32 * 1024 * 1024
+MOST_ANSWER = 128 * 1024 * 1024
+_LONG = 64 * 1024
 
 
 class EventStream(msgspec.Struct, eq=False):
@@ -16,15 +19,26 @@ class EventStream(msgspec.Struct, eq=False):
 
     done: bool = False  # `[DONE]` came: nothing follows
     _rest: bytes = b""
+    _more: list[bytes] = []  # what follows a long rest, in pieces: to join them with each read would be quadratic
+    _waiting: int = 0  # bytes of those
+    _size: int = 0  # of the whole answer
 
     def feed(self, piece: bytes) -> list[bytes]:
         """Return the payloads that this piece completes."""
+        self._size += len(piece)
+        if len(self._rest) > _LONG:
+            self._more.append(piece)
+            self._waiting += len(piece)
+            if b"\n" not in piece and self._waiting <= MOST_EVENT:
+                return []
+            piece = b"".join(self._more)
+            self._more, self._waiting = [], 0
         read = self._rest + piece
         if b"\r" in read:  # JSON has no raw one; a pair that is cut in half waits in the rest
             read = read.replace(b"\r\n", b"\n")
         *events, self._rest = read.split(b"\n\n")
-        if len(self._rest) > _MOST_BYTES:
-            raise UpstreamFault("The model's server sent an event without end.")
+        if len(self._rest) > MOST_EVENT or self._size > MOST_ANSWER:
+            raise UpstreamFault("The model's server sent more than is taken of it.", retryable=False)
         payloads: list[bytes] = []
         for event in events:
             payload = event[6:] if event.startswith(b"data: ") and b"\n" not in event else _join_data(event)

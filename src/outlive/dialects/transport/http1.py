@@ -21,6 +21,8 @@ IDLE_SECONDS = 60.0  # until an unused connection is closed
 MOST_BUFFERED = 256 * 1024
 # Bytes that one read of a compressed answer may become.
 MOST_INFLATED = 16 * 1024 * 1024
+# Bytes of a head, or of anything else that is no part of a body, in one go.
+MOST_HEAD = 256 * 1024
 
 Origin = tuple[str, int, bool]  # host, port, TLS
 OnPiece = Callable[[bytes], bool]  # False: pass no more
@@ -36,6 +38,10 @@ class ConnectFailed(ConnectionError):
 
 class ConnectionBroken(ConnectionError):
     """The connection ended before the answer did, or what came is not HTTP."""
+
+
+class AnswerTooLong(ConnectionBroken):
+    """The answer, or a part of it, is longer than this server takes. Asking again would not help."""
 
 
 class Unanswered(ConnectionBroken):
@@ -141,6 +147,7 @@ class Connection(asyncio.Protocol):
         self._waiter: asyncio.Future[None] | None = None
         self._pieces: list[bytes] = []
         self._buffered = 0
+        self._bodiless = 0  # bytes since the last that were part of a body
         self._paused = False
         self.is_complete = False
         self._reusable = False
@@ -160,6 +167,7 @@ class Connection(asyncio.Protocol):
         self._lent = True
         self.status, self.headers = 0, {}
         self.is_complete = self._head_done = self._reusable = False
+        self._bodiless = 0
         self._transport.write(request)
         # A plain timer: asyncio.timeout costs several times as much, and this is once per response.
         timer = None if patience is None else self._loop.call_later(patience, self.fail, TimeoutError())
@@ -181,13 +189,19 @@ class Connection(asyncio.Protocol):
         """True if the body is compressed in a way that is not undone here."""
         return self.headers.get("content-encoding", "identity") != "identity"
 
-    async def read_whole(self, most: int | None = None) -> bytes:
+    async def read_start(self, most: int) -> bytes:
         """Return the rest of the answer, or about `most` bytes of it."""
-        whole = b""
-        while piece := await self.read():
-            whole += piece
-            if most is not None and len(whole) >= most:
-                break
+        pieces: list[bytes] = []
+        while most > 0 and (piece := await self.read()):
+            pieces.append(piece)
+            most -= len(piece)
+        return b"".join(pieces)
+
+    async def read_whole(self, most: int) -> bytes:
+        """Return the rest of the answer. Raises AnswerTooLong for more than `most` bytes."""
+        whole = await self.read_start(most + 1)
+        if len(whole) > most:
+            raise AnswerTooLong(f"The answer has more than {most} bytes.")
         return whole
 
     async def read(self) -> bytes:
@@ -270,6 +284,10 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._error = ConnectionBroken("What came is not HTTP.")
             self.close()
+        if self._pieces:
+            self._bodiless = 0
+        elif not self.is_complete:
+            self._count_bodiless(len(data))
         if self._on_piece is not None and not self.is_complete and self._error is None:
             self._forward(self._on_piece)
             return
@@ -277,6 +295,13 @@ class Connection(asyncio.Protocol):
             self._paused = True
             self._transport.pause_reading()
         self._wake()
+
+    def _count_bodiless(self, size: int) -> None:
+        """Break off an answer whose head, trailers or chunk sizes do not end."""
+        self._bodiless += size
+        if self._bodiless > MOST_HEAD:
+            self._error = AnswerTooLong("The head of the answer does not end.")
+            self.close()
 
     def _forward(self, on_piece: OnPiece) -> None:
         try:

@@ -6,11 +6,15 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
+from outlive.core.requests.body import has_too_many_values
 from outlive.dialects.transport.endpoint import Endpoint
 from outlive.dialects.transport.event_stream import EventStream
-from outlive.dialects.transport.http1 import Connection
+from outlive.dialects.transport.http1 import AnswerTooLong, Connection
 from outlive.ports.backend import OnChunks
 
+# Bytes of an answer that comes as a whole, which is decoded in a thread if it is longer than the second.
+MOST_WHOLE = 32 * 1024 * 1024
+_INLINE_BYTES = 256 * 1024
 # Content types of servers that answer as a whole, though they were asked for a stream.
 _WHOLE = ("application/json", "text/html")
 
@@ -77,7 +81,7 @@ async def read_stream(
 
     try:
         if answer.content_type in _WHOLE:
-            yield whole(await answer.read_whole())
+            yield await _decode(await answer.read_whole(MOST_WHOLE), whole)
             return
         while piece := await answer.read():
             if payloads := read(piece):
@@ -95,3 +99,12 @@ async def read_stream(
     finally:
         idle.stop()
         endpoint.leave(answer, events.done)
+
+
+async def _decode(body: bytes, whole: Callable[[bytes], list[bytes]]) -> list[bytes]:
+    """Make payloads of an answer that is no stream; in a thread if it is long."""
+    if len(body) <= _INLINE_BYTES:
+        return whole(body)
+    if await asyncio.to_thread(has_too_many_values, body):
+        raise AnswerTooLong("The answer has too many JSON values.")
+    return await asyncio.to_thread(whole, body)

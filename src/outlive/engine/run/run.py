@@ -39,10 +39,13 @@ log = logging.getLogger(__name__)
 # D10: times that an upstream is asked again while nothing is visible, and for how many seconds in all.
 RETRIES = 3
 RETRY_SECONDS = 60.0
+# Characters of one response's text: its last events and its final object hold it several times.
+MAX_TEXT = 16 * 1024 * 1024
 
 RESTARTED = "The server was interrupted, and this upstream cannot continue an answer in place."
 TOO_OFTEN = "The server was interrupted before anything was answered, too often to try again."
 MISTAKE = "The server made a mistake while running this response."
+TOO_MUCH = "The model's answer is longer than this server takes."
 TOO_LONG = "The response ran longer than this server allows."
 
 # What a run does next that goes on; the other two actions end it.
@@ -285,6 +288,8 @@ class Run:
 
         def on_chunks(chunks: list[bytes]) -> bool:
             drafts: list[AnyDraft] = []
+            if self._live.fold.size > MAX_TEXT:
+                raise UpstreamFault(TOO_MUCH, retryable=False)
             try:
                 for chunk in chunks:
                     drafts += feed(chunk)
