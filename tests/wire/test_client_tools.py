@@ -290,3 +290,9 @@ def test_a_call_of_the_clients_ends_the_turn_beside_a_call_of_the_server(
     made = http.create(model=f"chat/{name}", input="Hi", tools=tools).json()
     assert [item["type"] for item in made["output"]] == ["mcp_call", "shell_call"]
     assert len(upstream.bodies(name)) == 1
+
+
+def test_codex_is_given_an_empty_list_of_models_in_its_own_form(http: HttpClient) -> None:
+    asked = http.get("/v1/models?client_version=0.166.0").json()
+    assert (asked["object"], asked["models"]) == ("list", [])
+    assert "models" not in http.get("/v1/models").json()

@@ -217,7 +217,11 @@ DeletedConversation = _deleted("DeletedConversation", Literal["conversation.dele
 ResponseList = _list("ResponseList", ResponseSummary)
 ConversationList = _list("ConversationList", Conversation)
 ItemList = _list("ItemList", Item)
-ModelList = defstruct("ModelList", {"object": Literal["list"], "data": list[Model]}.items())
+_FOR_CODEX = Given[Annotated[list[Any], note("Only with `client_version`, for Codex: always empty.")]]
+ModelList = defstruct(
+    "ModelList",
+    [("object", Literal["list"]), ("data", list[Model]), ("models", _FOR_CODEX, UNSET)],
+)
 
 
 # -- bodies
@@ -263,7 +267,8 @@ class Repeatable(Struct):
     )
 
 
-# Query parameters that clients add to any request, and that change nothing here: Azure's, Codex's and the beta SDK's.
+# Query parameters that clients add to any request, and that change nothing here: Azure's, Codex's (but for the list of
+# models) and the beta SDK's.
 IGNORED_QUERY = frozenset({"api-version", "client_version", "beta"})
 Ignored = Given[Annotated[Any, note("Accepted for OpenAI's clients; changes nothing.")]]
 
