@@ -162,7 +162,8 @@ def _fit_limits(limits: ConnectionLimits) -> ConnectionLimits:
     most = max(1, (files - _OTHER_FILES) // _FILES_PER_CONNECTION)
     if files == resource.RLIM_INFINITY or limits.max_connections <= most:
         return limits
-    log.warning("max_connections is %d, because the process may open %d files only", most, files)
+    if most < limits.max_connections // 2:
+        log.warning("max_connections is %d, because the process may open %d files only", most, files)
     return msgspec.structs.replace(limits, max_connections=most)
 
 

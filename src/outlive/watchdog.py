@@ -72,7 +72,8 @@ class Watchdog:
             sleep(self._seconds)
             place = place or ("" if self._answered_at else self._find_place())
         if self._answered_at - since >= self._seconds:
-            self._report(LongStep(self._answered_at - since, clock_gettime(self._clock) - cpu, place))
+            seconds = self._answered_at - since
+            self._report(LongStep(seconds, min(seconds, clock_gettime(self._clock) - cpu), place))
 
     def _answer(self) -> None:
         self._answered_at = monotonic()

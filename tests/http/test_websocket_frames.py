@@ -9,8 +9,10 @@ import struct
 from typing import Any
 
 import pytest
+from websockets.frames import Frame
 
 from outlive.http import intake
+from outlive.http.frames import MAX_FRAGMENT_BYTES
 from outlive.http.protocol import WebSocketProtocol
 from tests.http.serving import Served, connect, serve
 from tests.http.test_intake import read_answer
@@ -79,7 +81,7 @@ def test_frames_are_parsed_in_many_steps_and_empty_fragments_are_not_kept(monkey
             writer.write(frame(CONTINUATION, b"c"))
             while not app.messages:
                 await asyncio.sleep(0)
-            assert app.messages == ["abc"]
+            assert app.messages == [b"abc"]
             counting.cancel()
             writer.close()
 
@@ -102,6 +104,58 @@ def test_messages_that_are_not_received_stay_on_the_connection_and_are_delivered
             while len(app.messages) < 10_000:
                 await asyncio.sleep(0.001)
             assert app.messages == [str(number) for number in range(10_000)]
+            writer.close()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("size", [70_000, 1_000_001])
+def test_a_large_frame_is_parsed_in_fragments_and_arrives_whole(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    parsed: list[int] = []
+    handle = WebSocketProtocol.handle_cont
+
+    def record(self: WebSocketProtocol, each: Frame) -> None:
+        parsed.append(len(each.data))
+        handle(self, each)
+
+    monkeypatch.setattr(WebSocketProtocol, "handle_cont", record)
+    text = ("\u4e2d" * (size // 3)).encode()
+    mask = b"\1\2\3\4"
+    masked = bytes(byte ^ mask[n % 4] for n, byte in enumerate(text))
+
+    async def check() -> None:
+        app = Listener()
+        async with serve(app) as served:
+            _, writer, _ = await open_socket(served)
+            writer.write(struct.pack("!BBQ", 0x81, 0xFF, len(text)) + mask + masked + frame(TEXT, b"next"))
+            while len(app.messages) < 2:
+                await asyncio.sleep(0.001)
+            assert app.messages == [text, "next"]
+            writer.close()
+
+    asyncio.run(check())
+    assert sum(parsed) + MAX_FRAGMENT_BYTES == len(text)
+    assert max(parsed) <= MAX_FRAGMENT_BYTES
+
+
+def test_a_text_in_fragments_that_is_not_utf_8_closes_the_connection() -> None:
+    async def check() -> None:
+        async with serve(Listener()) as served:
+            reader, writer, _ = await open_socket(served)
+            writer.write(frame(TEXT, b"\xe4\xb8", final=False) + frame(CONTINUATION, b"\xad."))
+            writer.write(frame(TEXT, b"\xe4\xb8", final=False) + frame(CONTINUATION, b"."))
+            assert await reader.readexactly(4) == b"\x88\x02" + struct.pack("!H", 1007)
+            writer.close()
+
+    asyncio.run(check())
+
+
+def test_a_frame_over_the_limit_is_refused_by_its_head() -> None:
+    async def check() -> None:
+        async with serve(Listener()) as served:
+            reader, writer, opened = await open_socket(served)
+            writer.write(struct.pack("!BBQ", 0x81, 0xFF, opened.config.ws_max_size + 1) + b"\0\0\0\0")
+            assert (await reader.readexactly(4))[2:] == struct.pack("!H", 1009)
             writer.close()
 
     asyncio.run(check())

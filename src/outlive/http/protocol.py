@@ -4,6 +4,7 @@ task for most events. Everything private of uvicorn that Outlive uses is used he
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 import fcntl
 import math
@@ -20,6 +21,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 
 from outlive.http.connections import ConnectionLimits, Connections
+from outlive.http.frames import FrameSplitter
 from outlive.http.intake import Intake
 
 # Bytes of a request line with its headers, and of what stands between two pieces of a body or behind it.
@@ -32,8 +34,9 @@ FRAME_PIECE_BYTES = 512
 MIN_BYTES_PER_SECOND = 4 * 1024
 # Requests that wait on one connection for the answers to those before them. What follows is not parsed yet.
 MAX_PIPELINED = 4
-# Seconds for which a refused client may go on sending: closed at once, it would lose the answer to a reset.
+# Seconds and bytes for which a refused client may go on sending: closed at once, it would lose the answer to a reset.
 LINGER_SECONDS = 2.0
+LINGER_BYTES = 1024 * 1024
 
 # Seconds after which a client that sends nothing counts as having read its answer. Its retry waits for longer than that
 # (RETRY_PATIENCE_SECONDS in engine/retries), or it would not learn of it.
@@ -397,7 +400,14 @@ class Protocol(HttpToolsProtocol):
             self._connection.cut()
         self._answer(status, message, code=code)
         self.transport.write_eof()
+        self.transport.intake.feed = self._linger
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+
+    def _linger(self, data: bytes, start: int) -> int:
+        self._overhead += len(data) - start
+        if self._overhead > LINGER_BYTES:
+            self.transport.abort()
+        return len(data) - start
 
     def _answer(self, status: int, message: str, *, code: str) -> None:
         type_ = "server_error" if status >= 500 else "invalid_request_error"
@@ -415,6 +425,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().__init__(*args, **kwargs)
         self._open = connections
         self._backlog = Backlog()
+        self._splitter = FrameSplitter(self.config.ws_max_size)
+        self._utf8 = codecs.getincrementaldecoder("utf-8")()  # checks a message in fragments
         self._pong = b""  # the answer to the last ping, held until the client reads
 
     def connection_made(self, transport: Any) -> None:
@@ -442,18 +454,36 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.transport.close()
 
     def _feed(self, data: bytes, start: int) -> int:
-        piece = data[start : start + FRAME_PIECE_BYTES]
-        super().data_received(piece)
+        # The payload of a frame is no work for the parser.
+        size = max(FRAME_PIECE_BYTES, min(self._splitter.left, PIECE_BYTES))
+        piece = data[start : start + size]
+        super().data_received(self._splitter.split(piece))
         return len(piece)
 
     def handle_cont(self, event: Frame) -> None:
         # Joined at once: a list of tiny fragments takes far more memory than the message.
         message: Any = self.frames[0]
-        message = bytearray(message) if type(message) is bytes else message
+        if type(message) is bytes:
+            self._utf8.reset()
+            self._check_text(message, final=False)
+            message = bytearray(message)
         message += event.data
         self.frames = [message]
-        if event.fin:
+        if self._check_text(bytes(event.data), final=event.fin) and event.fin:
+            # As bytes, even if it is text: decoding all of a large message would be a long step.
+            self.curr_msg_data_type = "bytes"
             self.send_receive_event_to_app()
+
+    def _check_text(self, fragment: bytes, *, final: bool) -> bool:
+        """Close the connection and return False if a fragment of a text is not UTF-8."""
+        try:
+            if self.curr_msg_data_type == "text":
+                self._utf8.decode(fragment, final)
+        except UnicodeDecodeError:
+            self.conn.send_close(1007)
+            self.handle_parser_exception()
+            return False
+        return True
 
     def handle_ping(self) -> None:
         if pongs := self.conn.data_to_send():
