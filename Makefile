@@ -38,7 +38,7 @@ demo: $(RUN) ## a minute in the terminal: tab closed, kill -9, restart, resume, 
 test: $(DEV) ## all tests; make test ARGS="-k fence" for some of them
 	$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
 
-fuzz: $(DEV) ## throw random requests at a server for ten minutes; ARGS="--minutes 60" for longer
+fuzz: $(DEV) ## try 100,000 random requests, items and frames on both databases; ARGS="--cases 1000000" for more
 	$(PY) -m tests.fuzz $(ARGS)
 
 siege: $(DEV) ## attack a server in every known way while a victim streams, and write docs/reliability.md; ARGS="pipelining" for one

@@ -1,4 +1,4 @@
-"""`make fuzz`: a long campaign, different every time, until the time is over or something is found."""
+"""`make fuzz`: a long campaign on both databases, different every time, until enough was tried or something is found."""
 
 from __future__ import annotations
 
@@ -11,32 +11,46 @@ from pathlib import Path
 
 from tests.fuzz import campaign
 from tests.fuzz.campaign import Tally
+from tests.support.postgres import DATABASES
 from tests.support.server import OutliveServer
+
+PART_SECONDS = 30
+
+Run = Callable[[OutliveServer, int], Tally]
+PARTS: dict[str, Run] = {
+    "schemathesis, coverage": lambda server, number: campaign.run_document(
+        server, PART_SECONDS, "coverage", number=number
+    ),
+    "schemathesis, fuzzing": lambda server, number: campaign.run_document(
+        server, PART_SECONDS, "fuzzing", "stateful", number=number
+    ),
+    "bodies and items": lambda server, number: campaign.run_bodies(server, PART_SECONDS, number=number),
+    "items of any content": lambda server, number: campaign.run_items(server, PART_SECONDS, number=number),
+    "frames on a WebSocket": lambda server, number: campaign.run_frames(server, PART_SECONDS, number=number),
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make fuzz", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=None, help="what a run before this one printed")
     given = parser.parse_args()
     seed = given.seed if given.seed is not None else random.randrange(1 << 32)
-    share = max(int(given.minutes * 60 / 4), 1)
-    print(f"seed {seed}, {share} s for each part")
-    parts: dict[str, Callable[[OutliveServer], Tally]] = {
-        "schemathesis, coverage": lambda server: campaign.run_document(server, share, "coverage", number=seed),
-        "schemathesis, fuzzing": lambda server: campaign.run_document(
-            server, share, "fuzzing", "stateful", number=seed
-        ),
-        "bodies and items": lambda server: campaign.run_bodies(server, share, number=seed),
-        "frames on a WebSocket": lambda server: campaign.run_frames(server, share, number=seed),
-    }
+    print(f"seed {seed}, {given.cases} cases")
     tried = found = 0
-    with tempfile.TemporaryDirectory() as folder, campaign.start_server(Path(folder)) as server:
-        for name, run in parts.items():
-            tally = run(server)
-            print(f"{name}: {tally}", flush=True)
-            print("\n".join(tally.found), flush=True)
-            tried, found = tried + tally.tried, found + len(tally.found)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with (
+            campaign.start_server(folder / "sqlite") as on_sqlite,
+            campaign.start_server(folder / "postgres", DATABASES.create()) as on_postgres,
+        ):
+            while tried < given.cases and not found:
+                for database, server in (("SQLite", on_sqlite), ("Postgres", on_postgres)):
+                    for part, run in PARTS.items():
+                        tally = run(server, seed)
+                        print(f"{part} on {database}: {tally}", *tally.found, sep="\n", flush=True)
+                        tried, found = tried + tally.tried, found + len(tally.found)
+                seed += 1
     print(f"{tried} cases tried, {found} found wrong")
     return 1 if found else 0
 

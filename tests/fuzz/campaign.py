@@ -57,9 +57,9 @@ class Tally:
 
 
 @contextmanager
-def start_server(folder: Path) -> Iterator[OutliveServer]:
+def start_server(folder: Path, database_url: str | None = None) -> Iterator[OutliveServer]:
     """Start a server whose every model answers at once."""
-    with FakeUpstream() as upstream, OutliveServer(folder, upstream.url) as server:
+    with FakeUpstream() as upstream, OutliveServer(folder, upstream.url, database_url=database_url) as server:
         yield server
     assert "Traceback" not in server.log, server.log
 
@@ -155,6 +155,27 @@ def run_bodies(server: OutliveServer, seconds: float, *, number: int = 1) -> Tal
     )
     _try(asked, lambda case: send(*case), tally, seconds, number)
     connection.close()
+    return tally
+
+
+def run_items(server: OutliveServer, seconds: float, *, number: int = 1) -> Tally:
+    """Put items of any kind and content into new conversations: every one of them answers its next turn."""
+    tally = Tally()
+    with HttpClient(server.port) as http:
+
+        def send(items: list[Any]) -> None:
+            # Python's json writes half surrogates as escapes, which is how they come over the wire.
+            made = http.post("/v1/conversations", {"items": items})
+            tally.statuses[made.status] += 1
+            assert made.status in (200, 400), (items, made.status)
+            if made.status == 200:
+                turn = {"model": "fuzz", "conversation": made.json()["id"], "input": "Hi"}
+                for path in ("/v1/responses/input_tokens", "/v1/responses"):
+                    answer = http.post(path, turn)
+                    tally.statuses[answer.status] += 1
+                    assert answer.status == 200, (path, items, answer.text)
+
+        _try(st.lists(strategies.any_items, min_size=1, max_size=4), send, tally, seconds, number)
     return tally
 
 

@@ -44,5 +44,9 @@ def test_random_bodies_and_items_neither_fail_nor_hang(server: OutliveServer, ca
     conclude(capsys, "bodies and items", campaign.run_bodies(server, 4), 20)
 
 
+def test_any_items_that_are_taken_in_leave_a_conversation_that_answers(server: OutliveServer, capsys: Any) -> None:
+    conclude(capsys, "items of any content", campaign.run_items(server, 4), 20)
+
+
 def test_random_websocket_frames_neither_fail_nor_hang(server: OutliveServer, capsys: Any) -> None:
     conclude(capsys, "frames on a WebSocket", campaign.run_frames(server, 2), 20)
