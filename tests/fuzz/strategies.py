@@ -89,12 +89,13 @@ KINDS = (
     "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "computer_call",
     "computer_call_output", "shell_call", "shell_call_output", "local_shell_call", "local_shell_call_output",
     "apply_patch_call", "apply_patch_call_output", "tool_search_call", "tool_search_output", "program",
-    "program_output", "mcp_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "message", "reasoning",
-    "web_search_call", "additional_tools", "compaction", "x:y",
+    "program_output", "mcp_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "message",
+    "reasoning", "web_search_call", "additional_tools", "compaction", "x:y",
 )  # fmt: skip
 FIELDS = (
     "call_id", "output", "content", "action", "operation", "tools", "approval_request_id", "approve", "name",
-    "namespace", "arguments", "input", "status", "role", "summary", "encrypted_content", "server_label", "error", "code", "result",
+    "namespace", "arguments", "input", "status", "role", "summary", "encrypted_content", "server_label", "error",
+    "code", "result",
 )  # fmt: skip
 fitting = st.sampled_from(["call_1", "user", "completed", "in_progress", "{}", True, [], {}, [{"type": "input_text"}]])
 any_items = st.builds(
