@@ -1,4 +1,4 @@
-"""`make fuzz`: a long campaign on both databases, different every time, until enough was tried or something is found."""
+"""`make fuzz`: a long campaign on both databases, another every time, until enough was tried or an error is found."""
 
 from __future__ import annotations
 
