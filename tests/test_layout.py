@@ -24,6 +24,7 @@ LAYERS: dict[str, set[str]] = {
     "tooling": {"core", "ports", "config"},
     "served_agents": {"core", "ports", "config", "dialects"},
     "http": {"core", "ports", "engine"},
+    "telemetry": {"core", "ports", "engine"},
 }
 # Modules that every package with side effects may import.
 SHARED = {"failpoints"}

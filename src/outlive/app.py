@@ -59,7 +59,7 @@ def serve(settings: Settings) -> None:
 
 async def _serve(settings: Settings) -> None:
     asyncio.get_running_loop().set_exception_handler(log_stray)
-    with listen(settings) as listening:
+    with listen(settings.host, settings.port) as listening:
         async with open_engine(settings) as engine:
             await run_until_signal(settings, engine, listening)
     await end_stubborn_tasks()
@@ -93,7 +93,8 @@ async def _open_backends(settings: Settings, stack: contextlib.AsyncExitStack) -
     backends: dict[str, Backend] = {upstream.name: make_backend(upstream, pool, ids) for upstream in upstreams}
     agents = load_agents(settings, ids)
     backends |= agents
-    return Backends(backends, _make_route(upstreams, backends, agents))
+    models = frozenset(agents).union(*(upstream.models for upstream in upstreams))
+    return Backends(backends, _make_route(upstreams, backends, agents), models)
 
 
 def _build_engine(settings: Settings, storage: Storage, name: str, backends: Backends) -> Engine:

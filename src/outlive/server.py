@@ -23,7 +23,9 @@ from outlive.core.errors import SettingsError
 from outlive.engine.engine import Engine
 from outlive.http.app import Access, Application
 from outlive.http.connections import ConnectionLimits, Connections
+from outlive.http.metrics import MetricsApplication, Scrape
 from outlive.http.protocol import Protocol, WebSocketProtocol
+from outlive.telemetry.metrics import Metrics
 from outlive.watchdog import Watchdog
 
 log = logging.getLogger("outlive")
@@ -53,9 +55,9 @@ class Server(uvicorn.Server):
 class EngineServer(Server):
     """Serves an engine over HTTP."""
 
-    def __init__(self, settings: Settings, engine: Engine) -> None:
+    def __init__(self, settings: Settings, engine: Engine, scrape: Scrape | None = None) -> None:
         self._engine = engine
-        self._application = Application(engine, msgspec.convert(settings, Access, from_attributes=True))
+        self._application = Application(engine, msgspec.convert(settings, Access, from_attributes=True), scrape)
         connections = Connections(_fit_limits(msgspec.convert(settings, ConnectionLimits, from_attributes=True)))
         config = uvicorn.Config(
             self._application,
@@ -89,8 +91,11 @@ class EngineServer(Server):
 
 async def run_until_signal(settings: Settings, engine: Engine, listening: socket.socket) -> None:
     """Serve until a signal has drained the engine."""
-    server = EngineServer(settings, engine)
-    background = [asyncio.create_task(engine.run()), asyncio.create_task(_collect_garbage())]
+    metrics = Metrics(engine, lease_seconds=settings.lease_seconds, owners=settings.metrics_owners)
+    server = EngineServer(settings, engine, metrics.render)
+    background = [asyncio.create_task(job) for job in (engine.run(), metrics.run(), _collect_garbage())]
+    if settings.metrics_port:
+        background.append(asyncio.create_task(_serve_metrics(metrics, listen(settings.host, settings.metrics_port))))
     stopping = _stop_on_signal(server, settings.grace_seconds)
     watchdog = Watchdog(settings.slow_step_ms / 1000)
     if settings.slow_step_ms:
@@ -104,6 +109,20 @@ async def run_until_signal(settings: Settings, engine: Engine, listening: socket
     for task in background:
         task.cancel()
     await asyncio.gather(*background, *stopping, return_exceptions=True)
+
+
+async def _serve_metrics(metrics: Metrics, listening: socket.socket) -> None:
+    """Serve /metrics on a port of its own until cancelled, also while the engine drains."""
+    config = uvicorn.Config(
+        MetricsApplication(metrics.render),
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        log_level="critical",
+    )
+    with listening:
+        await Server(config).serve(sockets=[listening])
 
 
 async def end_stubborn_tasks() -> None:
@@ -167,17 +186,17 @@ def _fit_limits(limits: ConnectionLimits) -> ConnectionLimits:
     return msgspec.structs.replace(limits, max_connections=most)
 
 
-def listen(settings: Settings) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """Bind the socket. Called before anything else is opened, so that a port in use is the first error."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((settings.host, settings.port))
+        listening.bind((host, port))
         listening.listen(2048)
     except OSError as error:
         listening.close()
-        raise SettingsError(f"Cannot listen on {settings.host}:{settings.port}: {error.strerror}.") from error
+        raise SettingsError(f"Cannot listen on {host}:{port}: {error.strerror}.") from error
     return listening
 
 

@@ -70,7 +70,7 @@ async def _serve(
         return by_name[name], name
 
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-    with listen(settings) as listening:
+    with listen(settings.host, settings.port) as listening:
         async with open_engine(settings, Backends({**by_name}, route)) as engine:
             server = EngineServer(settings, engine)
             tasks = [asyncio.create_task(engine.run()), asyncio.create_task(server.serve(sockets=[listening]))]

@@ -47,6 +47,9 @@ class Described:
         if kind == "application/json":
             self.validate(schema, answer.json())
             return
+        if kind == "text/plain":
+            self.validate(schema, answer.body.decode())
+            return
         content = schema["properties"]["data"]["anyOf"][1]["contentSchema"]
         for frame in answer.body.decode().split("\n\n")[:-1]:
             fields = dict(line.split(": ", 1) for line in frame.splitlines())
@@ -104,7 +107,7 @@ def test_every_route_answers_as_described(client: Described, upstream: FakeUpstr
     messages = [{"role": "user", "content": "Hi"}]
     client.ask("POST", "/v1/chat/completions", {"model": model, "messages": messages})
     client.ask("POST", "/v1/chat/completions", {"model": model, "messages": messages, "stream": True})
-    for path in ("/healthz", "/readyz", "/openapi.json"):
+    for path in ("/healthz", "/readyz", "/metrics", "/openapi.json"):
         client.ask("GET", path)
     assert client.seen == {(route.method, route.path.replace(":path", "")) for route in ROUTES}
 

@@ -48,6 +48,11 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
     )
     _check_database(settings)
     _check_exposure(settings)
+    for name in settings.admins:
+        if name not in settings.keys:
+            raise SettingsError(
+                f"{sources.given['admins'].where} names {name!r}, which has no key; give --api-key too."
+            )
     if (settings.mcp_requests == "allow-list") != bool(settings.mcp_hosts):
         raise SettingsError("--mcp-requests allow-list and --mcp-host HOST need each other.")
     return msgspec.structs.replace(

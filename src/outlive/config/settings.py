@@ -55,6 +55,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "An owner and its key; NAME=env:VARIABLE hides the key.",
         {"flag": "--api-key", "variable": "OUTLIVE_API_KEYS", "metavar": "NAME=KEY"},
     ] = {}
+    admins: Annotated[
+        list[str],
+        "Owner whose keys may read /metrics from other machines.",
+        {"flag": "--admin", "metavar": "NAME", "wanted": 'a list of owners, such as ["ops"]'},
+    ] = []
     cors_origins: Annotated[
         list[str],
         "Origin of web pages that may call the server.",
@@ -131,6 +136,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     slow_step_ms: Annotated[
         float, Meta(ge=0), "Milliseconds that a step of the event loop may take without a warning; 0: no watchdog."
     ] = 50.0
+    metrics_port: Annotated[
+        int, Meta(ge=0, le=65535), "Port of a second listener with /metrics only, without a key; 0: none."
+    ] = 0
+    metrics_owners: Annotated[bool, "Add metrics by owner."] = False
     log_level: Annotated[Literal["debug", "info", "warning", "error"], "The least severe level to log."] = "info"
 
     def __repr__(self) -> str:

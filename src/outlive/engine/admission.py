@@ -71,6 +71,7 @@ class Examined(msgspec.Struct, frozen=True):
     request: CreateResponse
     model: str
     digest: bytes | None  # of the body, if the request may be repeated
+    received_at: float  # on the monotonic clock
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +98,7 @@ class Admitter:
                 raise _not_found(request, why)
             # Before lock and limits (D17).
             if (earlier := await self._find_earlier(submission, examined.digest)) is not None:
+                self._services.counts.attached += 1
                 return Accepted(earlier, request)
         if request.refers:
             examined = msgspec.structs.replace(examined, request=await self._resolve(submission, request))
@@ -115,6 +117,7 @@ class Admitter:
 
     def _examine(self, submission: Submission) -> Examined:
         """Check everything that needs no database."""
+        received_at = self._services.clock.monotonic()
         request = parse_create(submission.body, self._ids, self._limits)
         if self._event_names != "openai":
             request = msgspec.structs.replace(request, event_names=self._event_names)
@@ -122,7 +125,8 @@ class Admitter:
         if not request.refers:
             self._check(backend, request)
         may_repeat = request.store and (submission.idempotency_key is not None or submission.retry_count is not None)
-        return Examined(request, model, sha256(canonical(submission.body)).digest() if may_repeat else None)
+        digest = sha256(canonical(submission.body)).digest() if may_repeat else None
+        return Examined(request, model, digest, received_at)
 
     def _check(self, backend: Backend, request: CreateResponse) -> None:
         """Refuse tools that this server does not have, and what the upstream cannot be sent."""
@@ -170,7 +174,7 @@ class Admitter:
         finally:
             if made is None:
                 self._worker.release_slot(submission.owner, runs)  # otherwise `_on_admitted` owns the slot
-        attached = await self._write(admission, fold)
+        attached = await self._write(admission, fold, examined.received_at)
         if attached is not None:
             return Accepted(attached, examined.request)
         return Accepted(admission.response_id, examined.request, fold)
@@ -200,19 +204,20 @@ class Admitter:
         seal = self._services.tools.seal if self._services.tools is not None else None
         return None if seal is None else seal.close(pack_secrets(request.secrets), purpose_of(response_id))
 
-    async def _write(self, admission: Admission, fold: Fold) -> str | None:
+    async def _write(self, admission: Admission, fold: Fold, received_at: float) -> str | None:
         """Write the admission, and start the run. Returns the id of the earlier response if there was one already."""
         admitting = self._storage.ledger.admit(admission)
         self._retries.register(admission, admitting)
         # A future of its own: a transaction that was sent counts, also if the connection is gone by then.
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        admitting.add_done_callback(partial(self._on_admitted, admission, fold, answer))
+        admitting.add_done_callback(partial(self._on_admitted, admission, fold, received_at, answer))
         return await answer
 
     def _on_admitted(
         self,
         admission: Admission,
         fold: Fold,
+        received_at: float,
         answer: asyncio.Future[str | None],
         admitting: asyncio.Future[Admitted],
     ) -> None:
@@ -228,13 +233,18 @@ class Admitter:
         admitted = admitting.result()
         if not answer.done():
             answer.set_result(admitted.attached)
+        counts = self._services.counts
         if admitted.attached is not None:
+            counts.attached += 1
             self._worker.release_slot(admission.owner, runs)
-        elif admitted.lease is not None and admitted.position is not None:
+            return
+        counts.admitted[counts.name_model(admission.request.model)] += 1
+        if admitted.lease is not None and admitted.position is not None:
             request, position = admission.request, admitted.position
             claim = Claim(admitted.lease, admission.owner, request, position, 1, NO_CHECKPOINT, request.background)
             ledger, read_at = self._storage.ledger, self._services.clock.monotonic()
-            self._worker.start(LiveResponse(claim, fold, ledger, read_at=read_at, frames=admission.frames))
+            live = LiveResponse(claim, fold, ledger, read_at, admission.frames, received_at)
+            self._worker.start(live)
         else:
             self._worker.announce_queued()  # a slot may have come free while the transaction was under way
 
@@ -261,7 +271,9 @@ class Admitter:
         ledger = self._ephemeral.ledger
         lease = ledger.admit(str(fold.header["id"]), frames, fold.last + 1)
         claim = Claim(lease, owner, request, position or NO_POSITION, 1, NO_CHECKPOINT, False, memory=submission.memory)
-        task = self._ephemeral.start(LiveResponse(claim, fold, ledger, frames=frames))
+        self._services.counts.admitted[self._services.counts.name_model(request.model)] += 1
+        live = LiveResponse(claim, fold, ledger, frames=frames, received_at=examined.received_at)
+        task = self._ephemeral.start(live)
         task.add_done_callback(lambda _: self._worker.release_slot(owner, runs=True))
         return Accepted(lease.response_id, request, fold)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from outlive.core.counts import Counts
 from outlive.core.ids import IdSource
 from outlive.engine.admission import Admitter
 from outlive.engine.cluster.mirrors import Mirrors, ProgressNotifier
@@ -42,7 +43,8 @@ def build(
     journal = Journals(memory, storage.journal)
     mirrors = Mirrors(storage.journal, live, storage.bell) if storage.shared else None
     reader = Reader(live, journal, clock, shutdown, options.keep_alive_seconds, mirrors)
-    committer = Committer(storage.ledger, clock, options.commit_seconds)
+    counts = Counts(backends.models)
+    committer = Committer(storage.ledger, clock, options.commit_seconds, counts)
     services = RunServices(
         route=backends.route,
         history=storage.history,
@@ -51,7 +53,8 @@ def build(
         closer=Closer(committer, backends.route, clock),
         run_seconds=options.run_seconds,
         tools=tools,
-        compactor=Compactor(seal, ids, clock),
+        counts=counts,
+        compactor=Compactor(seal, ids, clock, counts),
     )
     slots = Slots(options.capacity, shared=storage.shared)
     worker = Worker(options.name, storage, services, live, slots, shutdown, options.claims)

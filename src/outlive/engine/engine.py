@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from outlive.core.errors import ClientDisconnected, NotFound, OutliveError, StorageUnavailable
+from outlive.core.errors import ClientDisconnected, NotFound, OutliveError, StorageUnavailable, UpstreamFault
 from outlive.core.events import EventNames, Json
 from outlive.core.ids import IdSource
 from outlive.core.requests.checks import Limits
@@ -188,6 +188,7 @@ class Engine:
     async def follow(self, owner: str, response_id: str, after: int = -1) -> Cursor:
         """Return a cursor behind an event of a stored response. Raises NotFound."""
         await self._check_exists(owner, response_id)
+        self.parts.services.counts.resumes += 1
         return self._reader.follow(response_id, after)
 
     async def has_ended_by(self, owner: str, response_id: str, after: int) -> bool:
@@ -351,7 +352,14 @@ class Engine:
     async def pass_through(self, body: Json) -> PassedAnswer:
         """Send a Chat Completions request to its upstream as it is."""
         backend, model = self._backends.route(body["model"])
-        return await backend.pass_through({**body, "model": model})
+        counts = self.parts.services.counts
+        try:
+            answer = await backend.pass_through({**body, "model": model})
+        except UpstreamFault as fault:
+            counts.count_request(backend.name, fault)
+            raise
+        counts.count_request(backend.name, status=answer.status)
+        return answer
 
 
 @dataclass(frozen=True, eq=False)

@@ -66,6 +66,10 @@ class Slots:
         """Number of slots taken."""
         return self._taken.total()
 
+    def running_by_owner(self) -> dict[str, int]:
+        """Count the slots taken by owner."""
+        return dict(self._taken)
+
     # -- queued
 
     def enqueue(self, owner: str) -> None:

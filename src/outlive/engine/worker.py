@@ -158,6 +158,8 @@ class Worker:
         revived = await asyncio.gather(*map(self._revive, claims), return_exceptions=True)
         for claim, live in zip(claims, revived, strict=True):
             if isinstance(live, LiveResponse) and not live.fold.ended:
+                if claim.attempts > 1 or live.fold.status != "queued":
+                    self._services.counts.takeovers += 1
                 self.start(live)
                 self._announce_taken(claim.lease)
                 continue

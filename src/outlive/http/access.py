@@ -9,7 +9,7 @@ from collections import OrderedDict
 from hashlib import sha256
 
 from outlive.core.errors import Forbidden, InvalidRequest, Unauthenticated
-from outlive.http.addresses import TrustedProxies, group
+from outlive.http.addresses import TrustedProxies, group, is_loopback
 from outlive.http.request import Reply, Request, while_connected
 
 LOCAL = "local"
@@ -54,11 +54,34 @@ class WrongKeys:
 class Auth:
     """Checks keys, which are kept as digests only and compared in constant time, and the origins of web pages."""
 
-    def __init__(self, keys: dict[str, list[str]], origins: list[str], proxies: TrustedProxies) -> None:
+    def __init__(
+        self, keys: dict[str, list[str]], origins: list[str], proxies: TrustedProxies, admins: list[str]
+    ) -> None:
         self._proxies = proxies
+        self._admins = frozenset(admins)
         self._wrong_keys = WrongKeys()
         self._digests = [(sha256(key.encode()).digest(), owner) for owner, own in keys.items() for key in own]
         self._origins = frozenset(origins)
+
+    async def admit_admin(self, request: Request) -> None:
+        """Admit a program of this machine, or an admin's key. Raises Unauthenticated or Forbidden."""
+        if is_loopback(self._find_client(request)):
+            try:
+                self._check_local(request)
+            except Forbidden:
+                pass  # by another name, or from a web page: it needs a key
+            else:
+                return
+        if await self.admit(request) not in self._admins:
+            raise Forbidden(
+                "The metrics are for this machine and for admins. Start the server with --admin NAME to let an owner's "
+                "keys read them, or with --metrics-port.",
+                code="admin_required",
+            )
+
+    def _find_client(self, request: Request) -> str:
+        peer = request.scope["client"][0] if request.scope.get("client") else ""
+        return self._proxies.find_client(peer, request.scope["headers"])
 
     async def admit(self, request: Request) -> str:
         """Return the owner of a request; one with a wrong key has to wait for its refusal."""
@@ -66,9 +89,7 @@ class Auth:
             return self._find_owner(request)
         except Unauthenticated:
             if b"authorization" in request.headers:
-                peer = request.scope["client"][0] if request.scope.get("client") else ""
-                client = self._proxies.find_client(peer, request.scope["headers"])
-                pause = self._wrong_keys.add(group(client), asyncio.get_running_loop().time())
+                pause = self._wrong_keys.add(group(self._find_client(request)), asyncio.get_running_loop().time())
                 await while_connected(request, asyncio.sleep(pause))
             raise
 

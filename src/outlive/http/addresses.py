@@ -46,6 +46,12 @@ def group(address: str) -> str:
     return str(ipaddress.ip_network((parsed, _IPV6_PREFIX), strict=False))
 
 
+def is_loopback(address: str) -> bool:
+    """Return True if the address is one of this machine's own."""
+    parsed = _parse(address)
+    return parsed is not None and parsed.is_loopback
+
+
 def _read_forwarded(headers: list[tuple[bytes, bytes]]) -> list[str]:
     """Return the addresses that the headers name, the one that the nearest proxy saw last."""
     listed = _join(headers, b"x-forwarded-for")

@@ -14,6 +14,8 @@ from outlive.engine.engine import Engine
 from outlive.http.access import Auth, answer_preflight
 from outlive.http.addresses import TrustedProxies
 from outlive.http.errors import error_reply
+from outlive.http.metrics import PATH as METRICS_PATH
+from outlive.http.metrics import Scrape
 from outlive.http.request import MAX_BODIES, Receive, Reply, Request, Scope, Send
 from outlive.http.routes import OPEN_PATHS, answer
 from outlive.http.websocket import RESTART, Socket, check_handshake, deny
@@ -25,6 +27,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that concern requests: who may ask, from where, and how much."""
 
     keys: dict[str, list[str]] = {}
+    admins: list[str] = []  # owners whose keys may read the metrics
     cors_origins: list[str] = []
     trusted_proxies: list[str] = []
     max_body_bytes: int = 64 * 1024 * 1024
@@ -36,11 +39,12 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 class Application:
     """Plain ASGI, so that a stream costs nothing but its own sends."""
 
-    def __init__(self, engine: Engine, access: Access) -> None:
+    def __init__(self, engine: Engine, access: Access, scrape: Scrape | None = None) -> None:
         self._engine = engine
+        self._scrape = scrape
         self._access = access
         self._only_health = access.role == "worker"
-        self._auth = Auth(access.keys, access.cors_origins, TrustedProxies(access.trusted_proxies))
+        self._auth = Auth(access.keys, access.cors_origins, TrustedProxies(access.trusted_proxies), access.admins)
         self._sockets: set[Socket] = set()
         self._bodies = ByteBudget(max(MAX_BODIES, access.max_body_bytes))
 
@@ -71,7 +75,10 @@ class Application:
     async def _serve(self, request: Request) -> Reply | None:
         if (preflight := answer_preflight(request)) is not None:
             return preflight
-        if request.scope["path"] not in OPEN_PATHS:
+        if request.scope["path"] == METRICS_PATH:
+            await self._auth.admit_admin(request)
+            request.scrape = self._scrape
+        elif request.scope["path"] not in OPEN_PATHS:
             if self._only_health:
                 raise Misdirected
             request.owner = await self._auth.admit(request)

@@ -328,7 +328,7 @@ class Route(Struct, frozen=True):
     path: str
     handler: Handler
     id: str
-    answer: type[Struct] | Literal["Item"]
+    answer: type[Struct] | Literal["Item", "Text"]
     summary: str
     body: type[Struct] | None = None
     query: type[Struct] | None = None
@@ -406,7 +406,7 @@ def _describe(route: Route) -> Json:
 
 
 def _describe_answers(route: Route) -> Json:
-    content = _json(route.answer)
+    content = {"text/plain": {"schema": {"type": "string"}}} if route.answer == "Text" else _json(route.answer)
     if route.streams is not None:
         content["text/event-stream"] = {"schema": _streamed(route.streams)}
     found: Json = {"200": {"description": "Done.", "content": content}}

@@ -61,6 +61,7 @@ class Request:
     large: bool = False
     bodies: ByteBudget = field(default_factory=lambda: ByteBudget(MAX_BODIES))
     lenient_chat: bool = False
+    scrape: Callable[[], Awaitable[bytes]] | None = None  # renders the metrics
     started: bool = False
     held: int = 0  # bytes of `bodies`
     headers: dict[bytes, bytes] = field(init=False)

@@ -13,6 +13,8 @@ from outlive.core.errors import NotFound
 from outlive.core.requests.create import CompactBody, CountBody, CreateBody
 from outlive.http import chat, conversations, openapi, responses
 from outlive.http.errors import envelope
+from outlive.http.metrics import CONTENT_TYPE
+from outlive.http.metrics import PATH as METRICS_PATH
 from outlive.http.openapi import Route, make_document
 from outlive.http.request import Reply, Request, json_reply
 
@@ -28,6 +30,13 @@ async def readyz(request: Request) -> Reply:
     if reason is None:
         return json_reply({"status": "ready"})
     return json_reply({"status": "not ready", "reason": reason}, {"retry-after": "1"}, 503)
+
+
+async def metrics(request: Request) -> Reply:
+    """Answer with the metrics of this process."""
+    if request.scrape is None:
+        raise NotFound("This server has no metrics.", code="unknown_url")
+    return Reply(await request.scrape(), content_type=CONTENT_TYPE)
 
 
 async def describe(request: Request) -> Reply:
@@ -93,6 +102,8 @@ ROUTES = [
     Route("GET", "/healthz", healthz, "isAlive", openapi.Health, "200 while the process lives.", open=True),
     Route("GET", "/readyz", readyz, "isReady", openapi.Health,
           "200 when it should be sent requests, else 503.", open=True),
+    Route("GET", METRICS_PATH, metrics, "getMetrics", "Text",
+          "The metrics of this process in the Prometheus text format, for this machine or with an admin's key."),
     Route("GET", "/openapi.json", describe, "describe", openapi.Anything, "This document.", open=True),
 ]
 # fmt: on

@@ -176,6 +176,7 @@ class Backends(msgspec.Struct, frozen=True):
 
     by_name: dict[str, Backend]
     route: Route
+    models: frozenset[str] = frozenset()  # the names that the settings list: aliases and agents
 
     def check_items(self, items: list[Json]) -> None:
         """Raise InvalidRequest, naming it, for content of an item that no upstream here can be sent. Items of types

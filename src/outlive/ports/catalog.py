@@ -31,6 +31,24 @@ class Paging(msgspec.Struct, frozen=True):
     order: str = "desc"
 
 
+class NodeState(msgspec.Struct, frozen=True):
+    """One node of a database: its leases, and the seconds until its last heartbeat expires (negative: it is dead)."""
+
+    name: str
+    leases: int
+    expires_in: float | None  # None: a single server has no heartbeat
+
+
+class DatabaseState(msgspec.Struct, frozen=True):
+    """The size of a database and its queue, its nodes, and this node's connections to it."""
+
+    size: int  # bytes
+    queued: int
+    oldest_queued_at: float | None  # unix seconds
+    nodes: list[NodeState]
+    connections: dict[str, tuple[int, int]]  # by pool: in use, and at most
+
+
 class Catalog(Protocol):
     """Every method answers for one owner alone: things of another owner are NotFound."""
 
@@ -45,6 +63,9 @@ class Catalog(Protocol):
 
     async def queue(self, response_ids: list[str]) -> dict[str, int]:
         """Return the places in the queue (1: the next to be taken) of those of these responses that are queued."""
+
+    async def measure(self) -> DatabaseState:
+        """Return the size of the database and of the queue, and the nodes that use it."""
 
     async def input_items(self, owner: str, response_id: str, paging: Paging) -> Page: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from outlive.core.events import Json
-from outlive.ports.catalog import Page, Paging, Record
+from outlive.ports.catalog import DatabaseState, NodeState, Page, Paging, Record
 from outlive.storage.refusals import bad_cursor, item_not_found, response_not_found
 from outlive.storage.rows import RUNNING, ConversationRow, to_conversation
 
@@ -19,6 +19,10 @@ class Reader(Protocol):
     queries: dict[str, str]
 
     async def fetch(self, statement: str, *values: Any) -> list[Any]: ...
+
+    def count_connections(self) -> dict[str, tuple[int, int]]:
+        """Return by pool how many connections are in use, and how many there may be."""
+        ...
 
     async def load(self, statement: str, *values: Any) -> list[Json]:
         """Decode the items that the statement's only column holds."""
@@ -55,6 +59,12 @@ class SqlCatalog:
 
     async def queue(self, response_ids: list[str]) -> dict[str, int]:
         return {row[0]: row[1] for row in await self._fetch("find_queue_places", response_ids)}
+
+    async def measure(self) -> DatabaseState:
+        ((queued, oldest_at),) = await self._fetch("measure_queue")
+        ((size,),) = await self._fetch("measure_bytes")
+        nodes = [NodeState(*row) for row in await self._fetch("measure_nodes")]
+        return DatabaseState(size, queued, oldest_at, nodes, self._database.count_connections())
 
     async def input_items(self, owner: str, response_id: str, paging: Paging) -> Page:
         rows = await self._fetch("find_input", response_id, owner)

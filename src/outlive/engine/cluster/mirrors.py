@@ -46,6 +46,10 @@ class Mirrors:
     def __len__(self) -> int:
         return len(self._tails)
 
+    def count_readers(self) -> int:
+        """Count the readers of all mirrored responses."""
+        return sum(tail.readers for tail in self._tails.values())
+
     def join(self, response_id: str, after: int) -> Tail:
         """Return the tail to read on from, for a reader that has read the journal up to that number."""
         tail = self._tails.get(response_id)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
+from outlive.core.counts import Counts
 from outlive.core.endings import TerminalStatus
 from outlive.core.errors import Behind, StaleFence, StorageUnavailable
 from outlive.core.events import AnyDraft, Json
@@ -34,8 +35,9 @@ class Committer:
     Events of a response that is not stored go to the ledger in memory in the call that submits them.
     """
 
-    def __init__(self, ledger: RunLedger, clock: Clock, linger: float) -> None:
+    def __init__(self, ledger: RunLedger, clock: Clock, linger: float, counts: Counts | None = None) -> None:
         self._ledger = ledger
+        self._counts = counts or Counts()
         self._clock = clock
         self._linger = linger
         self._loop = asyncio.get_running_loop()
@@ -43,6 +45,7 @@ class Committer:
         self._timer: asyncio.Handle | None = None
         self._flight: asyncio.Future[AppendResults] | None = None
         self._next_at = 0.0
+        self._sent_at = 0.0  # time at which the commit under way was sent
         self._failures = 0
         self._urgent = False  # a first output waits for the commit under way to be over
         self._retries: set[asyncio.Task[None]] = set()  # closings that wait for the storage to come back
@@ -53,6 +56,8 @@ class Committer:
         """Emit drafts and see that they are committed soon. Raises StaleFence if the response is lost."""
         first_output = not live.fold.visible
         live.emit(drafts)
+        if first_output and live.added is not None and live.output_at is None:
+            live.output_at = self._clock.monotonic()
         pending = live.pending
         if live.ledger is not self._ledger:
             self._commit_now(live)
@@ -76,8 +81,15 @@ class Committer:
         entry, drafts = live.pending.take(live.lease, self._clock.now())
         if live.ledger.append([entry]).result() == [AppendResult.WRITTEN]:
             live.advance(entry, drafts)
+            self._count_shown(live, entry.count)
         else:
             live.lose()
+
+    def _count_shown(self, live: LiveResponse, events: int) -> None:
+        self._counts.events += events
+        if live.output_at is not None and live.added is not None:
+            self._counts.first_output.add(live.added + self._clock.monotonic() - live.output_at)
+            live.output_at = live.added = None
 
     # -- the last commit of a response
 
@@ -138,6 +150,9 @@ class Committer:
         error = sent.exception()
         if error is None:
             live.finish(closing.entry, closing.snapshot)
+            self._count_shown(live, closing.entry.count)
+            if live.outcome is not None:
+                self._counts.count_end(live.claim.owner, live.claim.request.model, live.outcome)
         elif isinstance(error, Behind):
             self._repair(live, error.last, partial(self._try_close, live, closing, failed, failures))
         elif isinstance(error, StorageUnavailable) and live.state is not State.LOST:
@@ -181,6 +196,7 @@ class Committer:
                 taken.append((live, *pending.take(live.lease, now)))
         self._queue = []
         if taken:
+            self._sent_at = self._loop.time()
             self._flight = self._ledger.append([entry for _, entry, _ in taken])
             self._flight.add_done_callback(partial(self._on_commit, taken))
 
@@ -200,6 +216,7 @@ class Committer:
     def _advance(self, taken: Taken, results: AppendResults) -> None:
         self._failures = 0
         count = 0
+        self._counts.commit_seconds.add(self._loop.time() - self._sent_at)
         for (live, entry, drafts), result in zip(taken, results, strict=True):
             live.pending.in_flight = False
             count += entry.count
@@ -208,11 +225,13 @@ class Committer:
             except Exception:
                 # A bug in one response must not hold up the others of its commit.
                 log.exception("showing events failed response=%s", entry.lease.response_id)
+        self._counts.commit_events.add(count)
         self._next_at = self._loop.time() + min((count - 1) * PER_EVENT, self._linger)
 
     def _apply(self, live: LiveResponse, entry: Entry, drafts: list[AnyDraft], result: AppendResult | Behind) -> None:
         if result is AppendResult.WRITTEN:
             live.advance(entry, drafts)
+            self._count_shown(live, entry.count)
         elif isinstance(result, Behind):
             self._repair(live, result.last, partial(self._return, live, entry, drafts))
         else:
@@ -221,6 +240,7 @@ class Committer:
     def _put_back(self, taken: Taken, error: BaseException) -> None:
         if not isinstance(error, StorageUnavailable):
             log.error("committing events failed", exc_info=error)
+        self._counts.commits_failed += 1
         self._next_at = self._loop.time() + _pause(self._failures)
         self._failures += 1
         for live, entry, drafts in taken:

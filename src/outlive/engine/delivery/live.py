@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from enum import Enum
 
+from outlive.core.endings import Outcome
 from outlive.core.errors import StaleFence
 from outlive.core.events import AnyDraft, Draft, Json, number, split_frames
 from outlive.core.fold import Fold
@@ -105,6 +106,7 @@ class LiveResponse:
     ledger: RunLedger  # the database's, or the one in memory for `store: false`
     read_at: InitVar[float] = 0.0
     frames: InitVar[bytes] = b""
+    received_at: float | None = None  # time of its request; None: it was queued, or taken over
     lease: Lease = field(init=False)
     checkpoint: Checkpoint = field(init=False)  # as last saved
     state: State = State.OPEN
@@ -115,6 +117,9 @@ class LiveResponse:
     on_lost: Callable[[], object] | None = None  # stops the run, which may wait for a silent upstream
     # Returns what the upstream has reported of the step under way, which the checkpoint does not count yet.
     step_usage: Callable[[], Json | None] | None = None
+    added: float | None = None  # seconds from its request until the model was asked
+    output_at: float | None = None  # time at which its first output was read, until that is shown
+    outcome: Outcome | None = None  # set when its end is sent
     is_behind: bool = False  # lost because the journal lacks committed events that are gone here, too
 
     def __post_init__(self, read_at: float, frames: bytes) -> None:
@@ -234,6 +239,10 @@ class LiveResponses:
             waiters.remove(waiter)
             if not waiters:
                 del self._waiters[response_id]
+
+    def count_readers(self) -> int:
+        """Count the readers of all live responses."""
+        return sum(live.tail.readers for live in self._live.values())
 
     def wake_all(self) -> None:
         """Wake every reader: a keep-alive may be due, or the server may be shutting down."""

@@ -287,6 +287,11 @@ class Reader:
         """Return a cursor behind that event."""
         return Cursor(self, response_id, after)
 
+    def count_readers(self) -> int:
+        """Count the readers of responses that run here, and on other nodes."""
+        mirrored = self.mirrors.count_readers() if self.mirrors is not None else 0
+        return self.live.count_readers() + mirrored
+
     async def fold(self, response_id: str) -> Fold:
         """Return the fold of the durable events: from memory where the response runs here, else from its journal."""
         live = self.live.get(response_id)

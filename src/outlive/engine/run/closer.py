@@ -92,6 +92,7 @@ class Closer:
             raise StaleFence
         if live.claim.request.event_names != "openai":
             drafts = Renaming().rename(drafts)
+        live.outcome = outcome
         live.collect(drafts)
         output = [item for _, item in sorted(live.output.items())]
         terminal = endings.terminal(endings.end(live.fold.header, output, outcome))

@@ -12,6 +12,7 @@ from outlive.core.context import compaction
 from outlive.core.context.assemble import assemble
 from outlive.core.context.compaction import Compacted
 from outlive.core.context.window import estimate_item, truncate
+from outlive.core.counts import Counts
 from outlive.core.errors import BrokenSeal, InvalidRequest, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.fold import Fold
@@ -45,8 +46,9 @@ class Summary(msgspec.Struct, frozen=True):
 class Compactor:
     """Makes and opens compaction items."""
 
-    def __init__(self, seal: Seal, ids: IdSource, clock: Clock) -> None:
+    def __init__(self, seal: Seal, ids: IdSource, clock: Clock, counts: Counts | None = None) -> None:
         self._seal = seal
+        self._counts = counts or Counts()
         self._ids = ids
         self._clock = clock
 
@@ -108,8 +110,9 @@ class Compactor:
         failures = halvings = 0
         while True:
             try:
-                return await self._ask(backend, ModelCall(model, asked, [*items, compaction.prompt()]))
+                summary = await self._ask(backend, ModelCall(model, asked, [*items, compaction.prompt()]))
             except UpstreamFault as fault:
+                self._counts.count_request(backend.name, fault)
                 halved = truncate(items, sum(map(estimate_item, items)) // 2)
                 if fault.too_long and halvings < HALVINGS and len(halved) < len(items):
                     # What is too long to be answered may be too long to be summarised: leave out its oldest part.
@@ -120,6 +123,9 @@ class Compactor:
                 if not fault.retryable or failures > RETRIES:
                     raise
                 await self._clock.sleep(fault.retry_after or 0.5 * 2.0 ** (failures - 1))
+            else:
+                self._counts.count_request(backend.name)
+                return summary
 
     async def _ask(self, backend: Backend, call: ModelCall) -> Summary:
         translator = backend.translator(call)

@@ -14,6 +14,7 @@ import msgspec
 
 from outlive import failpoints
 from outlive.core import endings, recovery, toolcalls
+from outlive.core.counts import Counts
 from outlive.core.errors import InvalidRequest, StaleFence, StorageUnavailable, UpstreamFault
 from outlive.core.events import AnyDraft, Draft, Json
 from outlive.core.recovery import Action, Decision, OpenText
@@ -76,6 +77,7 @@ class RunServices(msgspec.Struct, frozen=True, kw_only=True):
     compactor: Compactor
     run_seconds: float | None = None  # None: no limit
     tools: Tools | None = None
+    counts: Counts = msgspec.field(default_factory=Counts)
 
 
 class Run:
@@ -166,7 +168,7 @@ class Run:
         return Finish([draft for draft in step.drafts if not isinstance(draft, RequestedCall)], step.ending)
 
     async def _run_tools(self, backend: Backend, tools: Tools) -> Finish:
-        loop = ToolLoop(self._log, self._context, tools, self._model)
+        loop = ToolLoop(self._log, self._context, tools, self._model, self._services.counts)
         await loop.open()
         self._tool_loop = loop
         revived = self._live.fold.visible
@@ -243,13 +245,17 @@ class Run:
         while decision.action in _GOES_ON:
             await self._resume(decision)
             try:
-                return await self._ask_once(backend, await make_call(decision.open_text), decision, wrap)
+                step = await self._ask_once(backend, await make_call(decision.open_text), decision, wrap)
             except UpstreamFault as fault:
+                self._services.counts.count_request(backend.name, fault)
                 cause = fault
                 await self._log.flush()
                 shorter = self._fitting is not None and self._fitting.can_shrink(fault)
                 if not shorter and not await self._wait_to_retry(fault):
                     raise
+            else:
+                self._services.counts.count_request(backend.name)
+                return step
             decision = self._decide()
         if self._asked == 0:
             self._attempts -= 1  # claimed only to be ended: that was no attempt
@@ -266,6 +272,7 @@ class Run:
                     await self._log.flush()
         fold = self._live.fold
         if fold.visible and fold.last != self._step_from:
+            self._services.counts.continuations[decision.action.name.lower()] += 1
             await self._log.save_checkpoint(resumed_at=[*self._log.checkpoint.resumed_at, fold.last + 1])
 
     async def _ask_once(self, backend: Backend, call: ModelCall, decision: Decision, wrap: Wrap | None) -> StepResult:
@@ -282,6 +289,8 @@ class Run:
         emit, feed = log.emit, translator.feed
         self._asked_again += self._asked > 0
         self._asked += 1
+        if self._live.received_at is not None and self._live.added is None and not self._live.fold.visible:
+            self._live.added = self._clock.monotonic() - self._live.received_at
         # A try that reports nothing leaves what the one before it had reported.
         earlier = self._live.step_usage() if self._live.step_usage is not None else None
         self._live.step_usage = lambda: translator.usage() or earlier

@@ -11,6 +11,7 @@ import msgspec
 
 from outlive import failpoints
 from outlive.core import toolcalls
+from outlive.core.counts import Counts
 from outlive.core.errors import BrokenSeal, StaleFence, UpstreamFault
 from outlive.core.events import AnyDraft, Json
 from outlive.core.recovery import OpenText
@@ -68,7 +69,7 @@ class BufferingTranslator:
 class ToolLoop:
     """The part of a run that makes the calls of the server's own tools."""
 
-    def __init__(self, log: RunLog, context: ContextLoader, tools: Tools, model: str) -> None:
+    def __init__(self, log: RunLog, context: ContextLoader, tools: Tools, model: str, counts: Counts) -> None:
         self._log = log
         self._context = context
         self._tools = tools
@@ -77,7 +78,7 @@ class ToolLoop:
         self._ignored: list[tuple[int, Json]] = []  # as in the checkpoint
         self._session: ToolSession
         self._plan: ToolPlan
-        self._runner = ToolRunner(log, tools.max_output)
+        self._runner = ToolRunner(log, tools.max_output, counts)
 
     async def open(self) -> None:
         """Open the tools. Raises UpstreamFault if they cannot be opened."""
@@ -176,8 +177,9 @@ def _open_secrets(claim: Claim, tools: Tools) -> dict[str, Json]:
 class ToolRunner:
     """Makes the calls of one run."""
 
-    def __init__(self, log: RunLog, max_output: int) -> None:
+    def __init__(self, log: RunLog, max_output: int, counts: Counts) -> None:
         self._log = log
+        self._counts = counts
         self._max_output = max_output
 
     async def run(self, drafts: list[AnyDraft], scheduled: list[ScheduledCall], *, parallel: bool) -> None:
@@ -196,6 +198,7 @@ class ToolRunner:
         """Make one call, then those that wait, one after the other."""
         while not self._log.is_lost:
             outcome = await self._make(call, tool)
+            self._counts.tool_calls["ok" if outcome.error is None else "failed"] += 1
             failpoints.hit("before-output-journaled")
             drafts = toolcalls.finish(call, outcome)
             if not waiting:

@@ -87,6 +87,8 @@ class ConnectionPool:
     def __init__(self, open_one: Callable[[], Awaitable[PooledConnection]], size: int) -> None:
         self._open = open_one
         self._slots = asyncio.Semaphore(size)
+        self.size = size
+        self.used = 0
         self._idle: list[PooledConnection] = []
 
     @contextlib.asynccontextmanager
@@ -94,6 +96,7 @@ class ConnectionPool:
         async with self._slots:
             pooled = await self._find()
             sound = False
+            self.used += 1
             try:
                 yield pooled
                 sound = True
@@ -101,6 +104,7 @@ class ConnectionPool:
                 sound = not isinstance(error, LOST)
                 raise
             finally:
+                self.used -= 1
                 if sound and not pooled.connection.is_closed():
                     self._idle.append(pooled)
                 else:
@@ -220,6 +224,10 @@ class PostgresDatabase:
                 return await self.write(doubt.operation, work)
             except StorageUnavailable:
                 await asyncio.sleep(RESOLVE_SECONDS)
+
+    def count_connections(self) -> dict[str, tuple[int, int]]:
+        pools = {"hot": self._hot, "write": self._writers, "read": self._readers}
+        return {name: (pool.used, pool.size) for name, pool in pools.items()}
 
     async def probe(self) -> bool:
         """Return True if the database can be written. Tries it only if the last write failed."""

@@ -413,3 +413,16 @@ INSERT INTO secrets (name, value) VALUES ($1, $2) ON CONFLICT DO NOTHING;
 -- find_secret --
 -- The one that was drawn first.
 SELECT value FROM secrets WHERE name = $1;
+
+-- measure_queue --
+-- The number of queued responses, and the time at which the oldest was created.
+SELECT count(*), min(r.created_at) FROM leases l JOIN responses r ON r.key = l.response WHERE l.worker IS NULL;
+
+-- measure_bytes --
+-- The size of the database.
+SELECT pg_database_size(current_database());
+
+-- measure_nodes --
+-- The nodes, their leases, and the seconds until their heartbeats expire.
+SELECT w.name, count(l.response), extract(epoch FROM w.expires_at - clock_timestamp())::float8
+  FROM workers w LEFT JOIN leases l ON l.worker = w.name GROUP BY w.name;

@@ -75,6 +75,9 @@ class SqliteDatabase:
     async def load(self, statement: str, *values: Any) -> list[Json]:
         return await self.read("find", lambda db: staging.load_all(db, db.execute(statement, _to_sql(values))))
 
+    def count_connections(self) -> dict[str, tuple[int, int]]:
+        return {}  # threads, not a pool
+
     async def probe(self) -> bool:
         """Return True if the database can be written. Tries it only if the last write failed."""
         self._file.look()

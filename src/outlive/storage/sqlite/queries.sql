@@ -417,3 +417,15 @@ INSERT OR IGNORE INTO secrets (name, value) VALUES (?, ?);
 -- find_secret --
 -- The one that was drawn first.
 SELECT value FROM secrets WHERE name = ?;
+
+-- measure_queue --
+-- The number of queued responses, and the time at which the oldest was created.
+SELECT count(*), min(r.created_at) FROM leases l JOIN responses r ON r.key = l.response WHERE l.worker IS NULL;
+
+-- measure_bytes --
+-- The size of the database.
+SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size();
+
+-- measure_nodes --
+-- The server and its leases.
+SELECT worker, count(*), NULL FROM leases WHERE worker IS NOT NULL GROUP BY worker;

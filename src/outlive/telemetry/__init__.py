@@ -1,0 +1,1 @@
+"""Telemetry: what operators see of a running server."""

@@ -1,0 +1,163 @@
+"""GET /metrics of a real server: what it counts, and who may read it."""
+
+from __future__ import annotations
+
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from outlive.telemetry.names import METRICS, PREFIX, PROCESS
+from tests.support.http_client import HttpClient
+from tests.support.server import OutliveServer, free_port
+from tests.support.upstream import CUT, HANG, FakeUpstream, Gate, Refuse, ending, say, text
+from tests.support.waiting import wait_until
+from tests.telemetry.conftest import Serve
+from tests.telemetry.scrapes import Scrape, scrape
+
+
+def test_responses_are_counted_by_status_and_upstreams_by_outcome(serve: Serve, upstream: FakeUpstream) -> None:
+    good, refused, cut = (upstream.model(script) for script in (say("a", "b"), [Refuse(400)], [text("a"), CUT]))
+    server = serve()
+    assert server.client.create(good).status == 200
+    assert server.client.create(good, store=False).status == 200
+    for model in (refused, cut):
+        server.client.create(model)
+    found = scrape(server)
+    assert found["responses_admitted_total"] == 4
+    assert found.get("responses_ended_total", status="completed", code="") == 2
+    assert found.get("responses_ended_total", status="failed", code="invalid_prompt") == 1
+    assert found.get("responses_ended_total", status="incomplete", code="interrupted") == 1
+    (name,) = {labels["upstream"] for labels in found.labels("upstream_requests_total")}
+    assert found.get("upstream_requests_total", upstream=name, outcome="ok") == 2
+    assert found.get("upstream_requests_total", upstream=name, outcome="4xx") == 1
+    assert found.get("upstream_requests_total", upstream=name, outcome="broken") == 1
+    assert found.get("tokens_total", model="other", direction="input") == 10
+    assert found["first_token_added_seconds_count"] == 3
+    assert found["responses_running"] == 0
+
+
+def test_events_and_commits_are_counted(serve: Serve, upstream: FakeUpstream) -> None:
+    server, gate = serve(), Gate()
+    with server.client.stream(upstream.model([text("a"), gate, *ending()])) as stream:
+        stream.read_delta("a")  # committed before the end, which is a transaction of its own
+        gate.open()
+        stream.read_all()
+    found = scrape(server)
+    admitted = 2  # response.created and response.in_progress are part of the admission
+    assert found["events_total"] == len(stream.frames) - admitted
+    assert 0 < found["commit_events_sum"] < found["events_total"]
+    assert 0 < found["commit_seconds_sum"] < 10 * found["commit_seconds_count"]
+    assert found["commits_failed_total"] == 0
+
+
+def test_a_queued_response_shows_with_its_age_and_a_resume_is_counted(serve: Serve, upstream: FakeUpstream) -> None:
+    server, gate = serve("--max-running", "1"), Gate()
+    model = upstream.model([text("a"), gate, *ending()])
+    first, second = server.client.submit(model), server.client.submit(model)
+    gate.wait_reached()
+    with server.client.follow(first) as stream:
+        stream.read_delta("a")
+        found = scrape(server)
+        assert (found["responses_running"], found["responses_queued"], found["readers"]) == (1, 1, 1)
+        assert found["queue_oldest_seconds"] > 0
+        assert found["node_leases"] == 1
+        assert found["resumes_total"] == 1
+        gate.open()
+        stream.read_all()
+    server.client.follow(second).read_all()
+    after = scrape(server)
+    assert (after["responses_queued"], after["queue_oldest_seconds"], after["takeovers_total"]) == (0, 0, 0)
+
+
+def test_a_repeated_create_is_counted_as_attached(serve: Serve, upstream: FakeUpstream) -> None:
+    server, model = serve(), upstream.model(say("a"))
+    for _ in range(2):
+        server.client.request("POST", "/v1/responses", {"model": model, "input": "x"}, **{"idempotency-key": "k"})
+    found = scrape(server)
+    assert (found["responses_admitted_total"], found["retries_attached_total"]) == (1, 1)
+
+
+def test_a_run_that_is_recovered_after_a_kill_counts_as_a_takeover(serve: Serve, upstream: FakeUpstream) -> None:
+    server, model = serve(), upstream.model([HANG], say("a"))
+    response_id = server.client.submit(model)
+    upstream.wait_call(model)
+    server.kill()
+    server.start()
+    server.client.follow(response_id).read_all()
+    assert scrape(server)["takeovers_total"] == 1
+
+
+def test_labels_never_hold_what_a_client_sends(serve: Serve, upstream: FakeUpstream) -> None:
+    server = serve("--api-key", "alice=secret-of-alice")
+    client = HttpClient(server.port, "secret-of-alice")
+    model = upstream.model(say("a"))
+    response = client.create(model).json()
+    body = server.client.get("/metrics").body.decode()
+    for word in (model, response["id"], "alice", "secret-of-alice"):
+        assert word not in body
+
+
+def test_owners_show_only_with_the_setting(serve: Serve, upstream: FakeUpstream) -> None:
+    server = serve("--api-key", "alice=secret-of-alice", "--metrics-owners")
+    HttpClient(server.port, "secret-of-alice").create(upstream.model(say("a")))
+    assert scrape(server).get("owner_responses_ended_total", owner="alice", status="completed") == 1
+
+
+def test_every_metric_that_is_rendered_is_described(serve: Serve, upstream: FakeUpstream) -> None:
+    server = serve("--metrics-owners")
+    server.client.create(upstream.model(say("a")))
+    for name, kind in scrape(server).types.items():
+        own = name.removeprefix(PREFIX)
+        assert name.startswith(PREFIX)
+        if not own.startswith(PROCESS):
+            assert METRICS[own if own in METRICS else f"{own}_total"].type == kind
+
+
+# -- access
+
+
+def ask(server: OutliveServer, key: str | None = None, **headers: str) -> int:
+    client = HttpClient(server.port, key)
+    return client.get("/metrics", **headers).status
+
+
+def test_metrics_are_for_this_machine_and_for_admins(serve: Serve) -> None:
+    server = serve("--api-key", "alice=key-of-alice", "--api-key", "ops=key-of-ops", "--admin", "ops")
+    assert ask(server) == 200
+    elsewhere = {"x-forwarded-for": "203.0.113.7"}  # as a proxy on this machine passes a client's address on
+    assert ask(server, **elsewhere) == 401
+    assert ask(server, "key-of-alice", **elsewhere) == 403
+    assert ask(server, "key-of-ops", **elsewhere) == 200
+
+
+def test_a_web_page_cannot_read_the_metrics_by_a_name_that_resolves_here(serve: Serve) -> None:
+    assert ask(serve(), host="evil.example") == 403
+
+
+def test_an_admin_without_a_key_is_refused_at_start(tmp_path: Path) -> None:
+    server = OutliveServer(tmp_path, "http://127.0.0.1:9/v1", "--admin", "ops").launch()
+    assert server.process is not None and server.process.wait(30) == 2
+    assert "--admin names 'ops', which has no key" in " ".join(server.log.split())
+
+
+@pytest.mark.parametrize(("path", "status"), [("/metrics", 200), ("/v1/responses", 404)])
+def test_the_metrics_port_serves_the_metrics_alone_and_needs_no_key(serve: Serve, path: str, status: int) -> None:
+    port = free_port()
+    serve("--api-key", "alice=key-of-alice", "--metrics-port", str(port))
+    connection = HTTPConnection("127.0.0.1", port)
+
+    def is_open() -> bool:
+        try:
+            connection.connect()
+        except ConnectionRefusedError:
+            return False
+        return True
+
+    wait_until(is_open, "the port is open")
+    connection.request("GET", path, headers={"host": "prometheus.example"})
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    assert answer.status == status
+    assert status != 200 or Scrape(body.decode())["info"] == 1
