@@ -17,7 +17,8 @@ from tests.telemetry.scrapes import Scrape, scrape
 
 
 def test_responses_are_counted_by_status_and_upstreams_by_outcome(serve: Serve, upstream: FakeUpstream) -> None:
-    good, refused, cut = (upstream.model(script) for script in (say("a", "b"), [Refuse(400)], [text("a"), CUT]))
+    good, refused = upstream.model(say("a", "b")), upstream.model([Refuse(400)])
+    cut = upstream.model([text("a"), CUT])
     server = serve()
     assert server.client.create(good).status == 200
     assert server.client.create(good, store=False).status == 200
