@@ -89,7 +89,7 @@ _namespaces = st.builds(lambda name, tools: {**CRM, "name": name, "tools": tools
 
 @given(st.lists(st.one_of(_namespaces, _members.map(lambda tools: (tools or [LOOK])[0])), max_size=6))
 def test_names_are_unique_short_and_lead_back_to_their_tools(tools: list[Json]) -> None:
-    made = offer(*tools)
+    made = offer(CRM, *tools)
     assert len(set(names(made))) == len(names(made))
     for name, tool in made.called.items():
         assert len(name) <= MOST_NAME

@@ -85,8 +85,11 @@ class _Found(NamedTuple):
 def make_offer(request: CreateResponse, items: Iterable[Json]) -> Offer:
     """Make the offer for a context. What cannot be offered is left out: `check_tools_of` has refused it by now, or it
     is in a history, which must not block a conversation."""
+    brought = [item for item in items if brings_tools(item)]
+    if not brought and _are_plain(request):
+        return Offer(request.tools, request.tool_choice, {}, {})  # nearly all requests
     found: dict[Identity, _Found] = {}
-    for each in _find_all(request, items):
+    for each in _find_all(request, brought):
         found.setdefault(each.identity, each)
     tools, choice = _select(list(found.values()), request.tool_choice)
     names = _name(tools)
@@ -123,15 +126,22 @@ def describe_found(item: Json, names: Names) -> str:
 # -- finding
 
 
-def _find_all(request: CreateResponse, items: Iterable[Json]) -> Iterator[_Found]:
+def _are_plain(request: CreateResponse) -> bool:
+    """Return True if the tools are functions that can be sent as they are, with the choice as it is."""
+    choice = request.tool_choice
+    if isinstance(choice, dict) and choice.get("type") != "function":
+        return False
+    return all(tool["type"] == "function" and not tool.get("defer_loading") for tool in request.tools)
+
+
+def _find_all(request: CreateResponse, brought: list[Json]) -> Iterator[_Found]:
     searches = any(_kind_of(tool) == "tool_search" for tool in request.tools)
     for tool in request.tools:
         for found in _expand(tool):
             if not (searches and found.tool.get("defer_loading") is True):
                 yield found
-    for item in items:
-        if brings_tools(item):
-            yield from _find_brought(item)
+    for item in brought:
+        yield from _find_brought(item)
 
 
 def _find_brought(item: Json) -> Iterator[_Found]:
@@ -170,6 +180,8 @@ def _is_local(environment: object) -> bool:
 def is_hosted(tool: Json) -> bool:
     """Return True for a tool that a provider of models runs for its own."""
     kind = str(tool["type"])
+    if kind == "function":
+        return False
     return kind.startswith(_HOSTED) or (kind in ("shell", "tool_search") and _kind_of(tool) is None)
 
 
@@ -264,7 +276,8 @@ def _as_called(found: _Found) -> CalledTool:
 
 def check_tools_of(request: CreateResponse, upstream: Upstream) -> None:
     """Raise InvalidRequest, naming the parameter, for a tool that this upstream's model cannot be given."""
-    _Check(request, upstream).run()
+    if given := _given(request):
+        _Check(request, upstream).run(given)
 
 
 def find_left_out(request: CreateResponse) -> list[str]:
@@ -272,12 +285,14 @@ def find_left_out(request: CreateResponse) -> list[str]:
     return list(dict.fromkeys(str(tool["type"]) for _, tools in _given(request) for tool in tools if is_hosted(tool)))
 
 
-def _given(request: CreateResponse) -> Iterator[tuple[str, list[Json]]]:
-    """Yield the lists of tools in a request, with their paths."""
-    yield "tools", request.tools
+def _given(request: CreateResponse) -> list[tuple[str, list[Json]]]:
+    """Return the lists of tools in a request, with their paths."""
+    given = [("tools", request.tools)] if request.tools else []
     for n, item in enumerate(request.input):
         if brings_tools(item):
-            yield f"input[{n}].tools", item["tools"] if "tools" in item else refuse_missing(f"input[{n}].tools")
+            path = f"input[{n}].tools"
+            given.append((path, item["tools"] if "tools" in item else refuse_missing(path)))
+    return given
 
 
 class _Check:
@@ -287,10 +302,10 @@ class _Check:
         # A search of the client's loads deferred tools; without one that is left out they are given from the start.
         self._loads = any(tool["type"] == "tool_search" for tool in request.tools)
 
-    def run(self) -> None:
-        for path, given in _given(self._request):
+    def run(self, given: list[tuple[str, list[Json]]]) -> None:
+        for path, listed in given:
             found = path != "tools"
-            tools = check_value(check_tools, given, path) if found else given
+            tools = check_value(check_tools, listed, path) if found else listed
             for n, tool in enumerate(tools):
                 self._check(tool, f"{path}[{n}]", found=found)
         self._check_choice()
