@@ -471,6 +471,7 @@ def test_every_quirk_can_be_set(tmp_path: Path) -> None:
         silence_seconds = 5
         context_window = 4096
         tokenizer = "llamacpp"
+        unrunnable_tools = "refuse"
         """,
         {"TEAM": "red"},
     ).upstreams
@@ -497,6 +498,7 @@ def test_every_quirk_can_be_set(tmp_path: Path) -> None:
         "silence_seconds": 5.0,
         "context_window": 4096,
         "tokenizer": "llamacpp",
+        "unrunnable_tools": "refuse",
     }
 
 

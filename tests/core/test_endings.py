@@ -172,9 +172,11 @@ def test_the_snapshot_has_the_bytes_of_the_terminal_event() -> None:
         ({"type": "image_generation_call", "result": None}, "failed", True),
         ({"type": "mcp_list_tools", "server_label": "s", "tools": []}, "incomplete", True),
         ({"type": "acme:dream_call"}, "incomplete", False),
+        ({"type": "shell_call", "call_id": "c"}, "incomplete", False),
+        ({"type": "apply_patch_call", "call_id": "c"}, "in_progress", False),
     ],
 )
-def test_unfinished_hosted_calls_are_closed_and_not_kept(item: Json, status: str, kept: bool) -> None:
+def test_unfinished_calls_of_other_types_are_closed_and_not_kept(item: Json, status: str, kept: bool) -> None:
     fold = Fold({"status": "in_progress"})
     begun = {"id": "x_1", "status": "in_progress", **item}
     fold.apply([Draft("response.output_item.added", {"output_index": 0, "item": begun})])

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
-from outlive.core.requests.checks import Limits
+from outlive.core.requests.checks import Limits, check_value
 from outlive.core.requests.create import CreateResponse
-from outlive.core.requests.tools import match_tool_choice
+from outlive.core.requests.tools import check_tools, match_tool_choice
+from outlive.dialects.chat.request import render
 from outlive.dialects.offer import MOST_NAME, Offer, check_tools_of, find_left_out, make_offer, name_of_call
-from outlive.ports.backend import Upstream
+from outlive.ports.backend import ModelCall, Upstream
 
 LOOK = {"type": "function", "name": "look", "description": None, "parameters": {"type": "object"}, "strict": False}
 LATER = {**LOOK, "name": "later", "defer_loading": True}
@@ -143,6 +144,28 @@ def test_tools_that_an_item_brings_are_offered_from_then_on(kind: str) -> None:
 def test_odd_tools_in_a_history_are_left_out(odd: Any) -> None:
     made = offer(LOOK, items=[brought(odd), {"type": "additional_tools", "tools": odd}, {"type": "tool_search_output"}])
     assert names(made)[0] == "look"
+
+
+_odd = st.recursive(
+    st.none() | st.booleans() | st.text(max_size=3) | st.sampled_from([LOOK, CRM, SEARCH]),
+    lambda inner: st.lists(inner, max_size=3),
+)
+_odd_tools = st.fixed_dictionaries(
+    {"type": st.sampled_from([*FIXED, "function", "custom", "namespace", "tool_search", "web_search"])},
+    optional=dict.fromkeys(["name", "tools", "environment", "execution", "parameters", "description", "format"], _odd),
+)
+
+
+@given(st.lists(_odd_tools, max_size=3), st.sampled_from(["auto", "required", {"type": "shell"}]))
+def test_odd_tools_in_a_request_are_offered_or_refused(tools: list[Json], choice: Any) -> None:
+    try:
+        checked = check_value(check_tools, tools, "tools")
+        request = CreateResponse(model="m", input=[], tools=checked, tool_choice=choice)
+        check_tools_of(request, upstream())
+    except InvalidRequest:
+        return
+    body = render(ModelCall("m", request, []), upstream())
+    assert all(isinstance(tool["function"]["name"], str) for tool in body.get("tools", ()))
 
 
 @pytest.mark.parametrize(

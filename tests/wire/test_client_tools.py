@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from openai import BadRequestError, OpenAI
+from agents import (
+    Agent,
+    ApplyPatchTool,
+    LocalShellTool,
+    OpenAIResponsesModel,
+    RunConfig,
+    Runner,
+    ShellTool,
+    WebSearchTool,
+    apply_diff,
+)
+from openai import AsyncOpenAI, BadRequestError, OpenAI
 
 from tests.support import anthropic_upstream as anthropic
 from tests.support import upstream as chat
@@ -41,7 +53,7 @@ class Model(NamedTuple):
 
     upstream: FakeUpstream
     prefix: str
-    call: Callable[[str, str], Script]
+    call: Callable[..., Script]
     say: Callable[[str], Script]
 
     def script(self, *answers: Script) -> tuple[str, str]:
@@ -69,14 +81,14 @@ def _calls(body: Json) -> list[tuple[str, Json]]:
     return calls
 
 
-def call_chat(name: str, arguments: str) -> Script:
+def call_chat(name: str, arguments: str, call_id: str = "call_1") -> Script:
     pieces = [chat.call(0, arguments[:7]), chat.call(0, arguments[7:])]
-    return [chat.call(0, "", "call_1", name), *pieces, *chat.ending("tool_calls")]
+    return [chat.call(0, "", call_id, name), *pieces, *chat.ending("tool_calls")]
 
 
-def call_claude(name: str, arguments: str) -> Script:
+def call_claude(name: str, arguments: str, call_id: str = "call_1") -> Script:
     pieces = (arguments[:7], arguments[7:])
-    return [anthropic.start(), *anthropic.use(0, "call_1", name, *pieces), *anthropic.end("tool_use")]
+    return [anthropic.start(), *anthropic.use(0, call_id, name, *pieces), *anthropic.end("tool_use")]
 
 
 @pytest.fixture(scope="module")
@@ -296,3 +308,74 @@ def test_codex_is_given_an_empty_list_of_models_in_its_own_form(http: HttpClient
     asked = http.get("/v1/models?client_version=0.166.0").json()
     assert (asked["object"], asked["models"]) == ("list", [])
     assert "models" not in http.get("/v1/models").json()
+
+
+# -- the openai-agents SDK, which runs such tools
+
+
+class Editor:
+    """An editor of files in memory."""
+
+    def __init__(self) -> None:
+        self.files = {"a.py": "one\ntwo\n"}
+
+    def create_file(self, operation: Any) -> None:
+        self.files[operation.path] = apply_diff("", operation.diff, mode="create")
+
+    def update_file(self, operation: Any) -> None:
+        self.files[operation.path] = apply_diff(self.files[operation.path], operation.diff)
+
+    def delete_file(self, operation: Any) -> None:
+        del self.files[operation.path]
+
+
+def run_agent(server: OutliveServer, model: str, tool: Any, **fields: Any) -> str:
+    async def run() -> str:
+        async with AsyncOpenAI(base_url=server.base_url, api_key="any", max_retries=0) as opened:
+            runs = OpenAIResponsesModel(model=model, openai_client=opened)
+            agent: Agent[Any] = Agent(name="Coder", tools=[tool, WebSearchTool()], model=runs)
+            made = await Runner.run(agent, "Work.", run_config=RunConfig(tracing_disabled=True), **fields)
+            return str(made.final_output)
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("state", [{}, {"auto_previous_response_id": True}], ids=["resent", "stored"])
+def test_an_agent_runs_the_commands_of_its_shell(server: OutliveServer, model: Model, state: Json) -> None:
+    ran: list[list[str]] = []
+
+    def execute(request: Any) -> str:
+        ran.append(request.data.action.commands)
+        return "a.py"
+
+    asked, own = model.script(model.call("shell", '{"commands":["ls"]}'), model.say("Done."))
+    assert run_agent(server, asked, ShellTool(executor=execute), **state) == "Done."
+    assert ran == [["ls"]]
+    assert model.sent(own)[1] == (["shell"], [("shell", {"commands": ["ls"]})])
+    assert "a.py" in json.dumps(model.upstream.bodies(own)[1]["messages"])
+
+
+def test_an_agent_runs_the_command_of_its_local_shell(server: OutliveServer, model: Model) -> None:
+    ran: list[list[str]] = []
+
+    def execute(request: Any) -> str:
+        ran.append(request.data.action.command)
+        return "a.py"
+
+    asked, own = model.script(model.call("local_shell", '{"command":["ls","-l"]}'), model.say("Done."))
+    assert run_agent(server, asked, LocalShellTool(executor=execute)) == "Done."
+    assert ran == [["ls", "-l"]]
+    assert "a.py" in json.dumps(model.upstream.bodies(own)[1]["messages"])
+
+
+def test_an_agent_applies_a_patch(server: OutliveServer, model: Model) -> None:
+    editor = Editor()
+    patches = [
+        {"type": "update_file", "path": "a.py", "diff": "@@\n one\n-two\n+2\n"},
+        {"type": "create_file", "path": "b.py", "diff": "+new\n"},
+    ]
+    calls = [model.call("apply_patch", json.dumps(patch), f"call_{n}") for n, patch in enumerate(patches)]
+    asked, _ = model.script(*calls, model.say("Done."))
+    assert run_agent(server, asked, ApplyPatchTool(editor=editor)) == "Done."
+    assert editor.files["a.py"] == "one\n2\n"
+    assert editor.files["b.py"].strip() == "new"
