@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
-
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from outlive import __version__
 from outlive.core.counts import SECONDS, Counts, Histogram
 from outlive.core.errors import StorageUnavailable
 from outlive.engine.engine import Engine
 from outlive.ports.catalog import DatabaseState
-from outlive.telemetry.names import METRICS, PREFIX
+from outlive.telemetry.names import Sample, Values
+
+if TYPE_CHECKING:
+    from outlive.telemetry.exposition import Exposition
 
 # A database that takes longer to answer counts as down: the scrape itself must not time out.
 DATABASE_SECONDS = 3.0
 LAG_EVERY = 0.25
-
-# Values by their labels. (Any: a Mapping's keys are invariant.)
-Values = Mapping[Any, float]
-Sample = tuple[str, "Values | float | Histogram"]
 
 
 class Metrics:
@@ -35,9 +31,7 @@ class Metrics:
         self._owners = owners
         self._lag = Histogram(SECONDS)
         self._state: DatabaseState | None = None
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
-        ProcessCollector(namespace=PREFIX.rstrip("_"), registry=self._registry)
+        self._exposition: Exposition | None = None
 
     async def run(self) -> None:
         """Measure the lag of the event loop until cancelled."""
@@ -54,13 +48,19 @@ class Metrics:
                 self._state = await self._engine.parts.storage.catalog.measure()
         except (StorageUnavailable, TimeoutError):
             self._state = None
-        return generate_latest(self._registry)
+        if self._exposition is None:
+            # In a thread, so that no stream waits for the import.
+            self._exposition = await asyncio.to_thread(self._make_exposition)
+        return self._exposition.render()
 
-    def collect(self) -> Iterator[Metric]:
-        """Yield the families, for prometheus-client."""
+    def _make_exposition(self) -> Exposition:
+        from outlive.telemetry.exposition import Exposition
+
+        return Exposition(self._collect)
+
+    def _collect(self) -> Iterator[Sample]:
         for samples in (self._load(), _journal(self._counts), _responses(self._counts), self._database()):
-            for name, values in samples:
-                yield _make_family(name, values)
+            yield from samples
 
     @property
     def _counts(self) -> Counts:
@@ -122,25 +122,3 @@ def _journal(counts: Counts) -> Iterator[Sample]:
 
 def _by(values: Mapping[str, float]) -> Values:
     return {(label,): value for label, value in values.items()}
-
-
-def _make_family(name: str, values: Values | float | Histogram) -> Metric:
-    described = METRICS[name]
-    if isinstance(values, Histogram):
-        histogram = HistogramMetricFamily(PREFIX + name, described.help)
-        histogram.add_metric([], list(_accumulate(values)), values.total)
-        return histogram
-    kind = CounterMetricFamily if described.type == "counter" else GaugeMetricFamily
-    family = kind(PREFIX + name, described.help, labels=described.labels)
-    samples: Iterable[tuple[tuple[str, ...], float]] = values.items() if isinstance(values, Mapping) else [((), values)]
-    for labels, value in samples:
-        family.add_metric(labels, value)
-    return family
-
-
-def _accumulate(histogram: Histogram) -> Iterator[tuple[str, float]]:
-    """Yield bounds and counts as Prometheus has them: each bucket counts all values up to its bound."""
-    total = 0
-    for bound, count in zip([*map(str, histogram.bounds), "+Inf"], histogram.counts, strict=True):
-        total += count
-        yield bound, total

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from outlive.core.counts import Histogram
 
 PREFIX = "outlive_"
 
 # Name, without the prefix, of the metrics that prometheus-client adds about the process.
 PROCESS = "process_"
+
+
+# Values by their labels. (Any: the keys of a Mapping are invariant.)
+Values: TypeAlias = Mapping[Any, float]
+# A metric's name, and its value, its values by labels, or its histogram.
+Sample: TypeAlias = tuple[str, Values | float | Histogram]
 
 
 class Metric(NamedTuple):
