@@ -61,11 +61,11 @@ class Watchdog:
 
     def _measure(self, due: float, cpu: float) -> None:
         """Wait until the loop begins its next step, and report the one that it is in if that is long."""
-        since, place = monotonic(), ""
-        if clock_gettime(self._clock) - cpu > self._seconds < since - due:
+        since, used, place = monotonic(), clock_gettime(self._clock), ""
+        if used - cpu > self._seconds < since - due:
             # A call into C held the interpreter's lock, and kept this thread from looking. The line that made it has
             # hardly been left.
-            since, place = due, self._find_place()
+            since, used, place = due, cpu, self._find_place()
         self._answered_at = 0.0
         self._loop.call_soon_threadsafe(self._answer)
         while not self._answered_at and not self._is_stopped:
@@ -73,7 +73,7 @@ class Watchdog:
             place = place or ("" if self._answered_at else self._find_place())
         if self._answered_at - since >= self._seconds:
             seconds = self._answered_at - since
-            self._report(LongStep(seconds, min(seconds, clock_gettime(self._clock) - cpu), place))
+            self._report(LongStep(seconds, min(seconds, clock_gettime(self._clock) - used), place))
 
     def _answer(self) -> None:
         self._answered_at = monotonic()

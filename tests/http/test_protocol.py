@@ -15,7 +15,7 @@ import pytest
 
 from outlive.http import protocol
 from outlive.http.app import Access, Application
-from outlive.http.protocol import HeaderCoalescingTransport
+from outlive.http.transport import HeaderCoalescingTransport
 from tests.engine.harness import open_harness
 from tests.http.serving import ASKING, serving
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.http_client import HttpClient
+from tests.support.long_steps import read_long_steps
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, say
 from tests.support.waiting import Stopwatch, wait_until
@@ -106,6 +107,24 @@ def test_a_stream_that_is_not_read_is_cut_and_can_be_resumed(upstream: FakeUpstr
         (response,) = client.list_responses()
         client.wait_ended(response["id"])
         assert len(client.replay(response["id"])) > len(words)
+
+
+BLOCKING = """
+import time
+
+async def blocking(request, context):
+    time.sleep(0.5)
+    return "done"
+"""
+
+
+def test_code_that_blocks_the_event_loop_is_named_in_the_log(tmp_path: Path) -> None:
+    (tmp_path / "blocks.py").write_text(BLOCKING)
+    with OutliveServer(tmp_path, None, "--agent", "blocks:blocking") as server:
+        assert server.client.create("blocking").status == 200
+        wait_until(
+            lambda: any("blocks.py:5 blocking" in step.place for step in read_long_steps(server.log)), server.log
+        )
 
 
 def test_wrong_keys_of_one_client_wait_and_valid_ones_and_other_clients_do_not(servers: Servers) -> None:

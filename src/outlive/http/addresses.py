@@ -10,6 +10,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 # `for=` in the header Forwarded (RFC 7239): an address, in quotes if it has a port or is one of IPv6.
 _FORWARDED_FOR = re.compile(r"""for\s*=\s*"?([^";,]*)""", re.IGNORECASE)
+_MAX_LENGTH = 45  # of an address, in characters
 _IPV6_PREFIX = 64  # bits that one subscriber's network has in common
 
 
@@ -37,7 +38,6 @@ class TrustedProxies:
         return client
 
 
-@lru_cache(maxsize=4096)
 def group(address: str) -> str:
     """Return the address by which a client is counted: a whole /64 of IPv6 is one client's."""
     parsed = _parse(address)
@@ -70,8 +70,12 @@ def _strip_port(text: str) -> str:
     return text.partition(":")[0] if text.count(":") == 1 else text
 
 
-@lru_cache(maxsize=4096)
 def _parse(text: str) -> Address | None:
+    return _parse_short(text) if len(text) <= _MAX_LENGTH else None
+
+
+@lru_cache(maxsize=4096)
+def _parse_short(text: str) -> Address | None:
     try:
         parsed = ipaddress.ip_address(text)
     except ValueError:
