@@ -14,8 +14,7 @@ RUN  := $(VENV)/.installed-run
 DEV  := $(VENV)/.installed-dev
 # The clients that `make clients` tries have environments of their own.
 ENGINES        := build/engines/.installed
-CLIENTS        := build/clients/venv
-CLIENTS_PYTHON := $(CLIENTS)/.installed
+CLIENTS_PYTHON := $(patsubst clients/environments/%.txt,build/clients/%/.installed,$(wildcard clients/environments/*.txt))
 CLIENTS_NODE   := clients/node/node_modules/.installed
 
 .PHONY: help install run demo test fuzz siege soak cluster check format bench clients engines clean
@@ -90,10 +89,10 @@ $(DEV): $(RUN)
 	@$(PIP) install --no-build-isolation -c constraints.txt -e '.[local,test,dev]'
 	@touch $@
 
-$(CLIENTS_PYTHON): clients/constraints.txt tools/make-venv
-	@tools/make-venv $(CLIENTS)
-	@echo "Installing the Python clients ..."
-	@$(CLIENTS)/bin/python -m pip --disable-pip-version-check --no-input install --quiet -r clients/constraints.txt
+build/clients/%/.installed: clients/environments/%.txt tools/make-venv
+	@tools/make-venv build/clients/$*
+	@echo "Installing the Python clients of $< ..."
+	@build/clients/$*/bin/python -m pip --disable-pip-version-check --no-input install --quiet -r $<
 	@touch $@
 
 $(ENGINES): bench/engines/constraints.txt tools/make-venv

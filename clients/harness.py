@@ -20,15 +20,17 @@ from tests.support.upstream import FakeUpstream
 
 
 class ControlServer:
-    """Answers three GETs: `/requests?model=` with all requests that the model received, `/release?model=` after it has
+    """Answers GETs: `/requests?model=` with all requests that the model received, `/release?model=` after it has
     released a held model, `/cut?frames=&how=` with an address of the server whose first answer is cut after so many
-    events."""
+    events, `/start` with the address of another server, `/crash?base_url=&model=` after it has killed that server while
+    the model was held, started it again and released the model."""
 
     def __init__(self, upstream: FakeUpstream, model: Model, server: OutliveServer) -> None:
         self._upstream = upstream
         self._model = model
         self._server = server
-        self._proxies = ExitStack()
+        self._opened = ExitStack()
+        self._others: dict[str, OutliveServer] = {}
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _make_handler(self))
 
     def __enter__(self) -> Self:
@@ -40,7 +42,7 @@ class ControlServer:
     ) -> None:
         self._http.shutdown()
         self._http.server_close()
-        self._proxies.close()
+        self._opened.close()
 
     @property
     def url(self) -> str:
@@ -54,10 +56,24 @@ class ControlServer:
             gate.wait_reached()
             gate.open()
             return True
+        if path == "start":
+            return self._start_another()
+        if path == "crash":
+            gate = self._model.gate(query["model"])
+            gate.wait_reached()
+            self._others[query["base_url"]].restart()
+            gate.open()
+            return True
         assert path == "cut", path
         how: Any = query["how"]
         proxy = Proxy(self._server.port, Cut(frames=int(query["frames"]), how=how))
-        return self._proxies.enter_context(proxy).base_url
+        return self._opened.enter_context(proxy).base_url
+
+    def _start_another(self) -> str:
+        folder = self._server.folder / f"another-{len(self._others)}"
+        server = self._opened.enter_context(OutliveServer(folder, self._server.upstream, *self._server.flags))
+        self._others[server.base_url] = server
+        return server.base_url
 
 
 def _make_handler(control: ControlServer) -> type[BaseHTTPRequestHandler]:

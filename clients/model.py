@@ -32,20 +32,37 @@ class Model:
 
 
 def _choose_steps(body: Json) -> list[Step]:
-    """Call the first tool where the question is about the weather; otherwise answer with text."""
+    """Call the first tool where the question is about the weather, or the shell where it names a command; otherwise
+    answer with text."""
     messages: list[Json] = body["messages"]
     # Several messages may have been joined into one; the question is the last of them.
     question = _text_of(messages[-1]).rpartition("\n\n")[2]
-    cities = re.findall(r"[Ww]eather in (\w+)", question)
-    if messages[-1]["role"] == "user" and cities and body.get("tools"):
-        tool: str = body["tools"][0]["function"]["name"]
-        calls = [call(n, json.dumps({"city": city}), f"call_{city}", tool) for n, city in enumerate(cities)]
-        return [*calls, *ending("tool_calls")]
+    if messages[-1]["role"] == "user" and body.get("tools"):
+        if cities := re.findall(r"[Ww]eather in (\w+)", question):
+            tool: str = body["tools"][0]["function"]["name"]
+            calls = [call(n, json.dumps({"city": city}), f"call_{city}", tool) for n, city in enumerate(cities)]
+            return [*calls, *ending("tool_calls")]
+        if command := re.search(r"Run this command: (.+)", question):
+            return [_call_shell(body["tools"], command[1]), *ending("tool_calls")]
     return say(*_pieces(_compose(body, messages, question)))
 
 
+def _call_shell(tools: list[Json], command: str) -> Step:
+    """Call the tool that takes a command, which every coding agent names differently."""
+    for function in (tool["function"] for tool in tools):
+        schema = function["parameters"]
+        for argument in ("cmd", "command"):
+            if argument in schema["properties"]:
+                arguments = dict.fromkeys(schema.get("required", ()), "As requested.") | {argument: command}
+                return call(0, json.dumps(arguments), "call_shell", function["name"])
+    raise AssertionError("no tool takes a command")
+
+
 def _compose(body: Json, messages: list[Json], question: str) -> str:
-    if body.get("response_format", {}).get("type") == "json_schema":
+    # DSPy asks for the format in its prompt.
+    if body.get("response_format", {}).get("type") == "json_schema" or question.startswith(
+        "Respond with a JSON object"
+    ):
         return '{"city": "Rome", "degrees": 21}'
     if messages[-1]["role"] == "tool":
         outputs = [_text_of(message) for message in messages if message["role"] == "tool"]

@@ -17,25 +17,47 @@ from clients.page import Result, Row, rewrite
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "clients.md"
-PYTHON = ROOT / "build" / "clients" / "venv" / "bin" / "python"
+ENVIRONMENTS = ROOT / "build" / "clients"
 NODE = ROOT / "clients" / "node" / "node_modules" / ".bin" / "node"
 # The limit for all checks of one client together.
-SECONDS = 150
+SECONDS = 600
 CONCURRENCY = 2
 
-# Every client by the name of its program, in the order of the page. Those with this interpreter are in the tests'
-# environment.
+
+def _python(environment: str) -> str:
+    """Return the interpreter of an environment of `clients/environments`."""
+    return str(ENVIRONMENTS / environment / "bin" / "python")
+
+
+def _in_python(name: str, environment: str | None = None) -> list[str]:
+    """Return the command for a program in Python; without an environment, in the one of its name."""
+    return [_python(environment or name), "-m", f"clients.python.{name}"]
+
+
+def _in_node(name: str) -> list[str]:
+    return [str(NODE), f"clients/node/{name}.mjs"]
+
+
+# Every client by its name here, in the order of the page. Those with this interpreter are in the tests' environment.
 PROGRAMS: dict[str, list[str]] = {
     "openai_sdk": [sys.executable, "-m", "clients.python.openai_lasting"],
-    "openai": [str(NODE), "clients/node/openai.mjs"],
+    "openai": _in_node("openai"),
     "openai_agents": [sys.executable, "-m", "clients.python.openai_agents"],
-    "agents": [str(NODE), "clients/node/agents.mjs"],
+    "agents": _in_node("agents"),
+    **{name: _in_node(name) for name in ("codex", "opencode", "pi")},
+    "llm": _in_python("llm"),
+    **{name: _in_python(name, "frameworks") for name in ("langchain", "pydantic_ai", "agent_framework", "agno")},
     **{
-        name: [str(PYTHON), "-m", f"clients.python.{name}"]
-        for name in ("langchain", "pydantic_ai", "agent_framework", "agno")
+        name: _in_python(name)
+        for name in (
+            "ag2", "crewai", "dspy", "haystack", "instructor", "litellm", "llama_index", "semantic_kernel", "strands",
+        )
     },
-    "ai": [str(NODE), "clients/node/ai.mjs"],
-}
+    "ai": _in_node("ai"),
+    "open_responses": _in_node("open_responses"),
+    "langchain_js": _in_node("langchain"),
+    "mastra": _in_node("mastra"),
+}  # fmt: skip
 
 
 def try_client(name: str, harness: Harness) -> Row:
@@ -74,7 +96,7 @@ def try_snippets(harness: Harness) -> list[str]:
     found = list(snippets.read_snippets(snippets.PAGE.read_text()))
 
     def one(snippet: snippets.Snippet) -> str:
-        interpreter = str(NODE if snippet.language == "js" else PYTHON)
+        interpreter = str(NODE) if snippet.language == "js" else _python(snippet.environment)
         return snippets.run_snippet(snippet, interpreter, harness.server.base_url)
 
     with ThreadPoolExecutor(CONCURRENCY) as pool:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "how-to" / "use-your-client.md"
+ENVIRONMENTS = ROOT / "clients" / "environments"
 ADDRESS = "http://127.0.0.1:7878/v1"
 SECONDS = 60
 
@@ -22,11 +23,25 @@ class Snippet(NamedTuple):
     language: str
     code: str
 
+    @property
+    def environment(self) -> str:
+        """The environment of `clients/environments` that has the section's name, or the shared one."""
+        title = re.sub(r"\W", "", self.title).lower()
+        names = (file.stem for file in ENVIRONMENTS.glob("*.txt"))
+        return next((name for name in names if name.replace("_", "") == title), "frameworks")
+
 
 def read_snippets(page: str) -> Iterator[Snippet]:
     for section in re.split(r"^## ", page, flags=re.M)[1:]:
         for language, code in re.findall(r"^```(js|python)\n(.*?)^```$", section, re.M | re.S):
             yield Snippet(section.partition("\n")[0], language, code)
+
+
+def read_configuration(title: str, model: str, base_url: str) -> str:
+    """Return the first block of a section that configures a client, for this model and server."""
+    found = re.search(rf"^###? {title}\n.*?^```\w+\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    assert found is not None, title
+    return found[1].replace(ADDRESS, base_url).replace("demo", model)
 
 
 def run_snippet(snippet: Snippet, interpreter: str, base_url: str) -> str:

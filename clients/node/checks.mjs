@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { randomBytes } from "node:crypto";
 import { readFileSync } from "node:fs";
 
-const SECONDS = 60;
+const SECONDS = 120;
 const PROCESS = randomBytes(4).toString("hex");
 let numbers = 0;
 
@@ -46,6 +46,16 @@ export class Target {
     return this.#get("cut", { frames, how });
   }
 
+  /** Start another server, which may be crashed, and return its base URL. */
+  startAnother() {
+    return this.#get("start", {});
+  }
+
+  /** Kill that server while the held model is held, start it again, and let the model go on. */
+  crash(baseURL, model) {
+    return this.#get("crash", { base_url: baseURL, model });
+  }
+
   async #get(path, query) {
     const answer = await fetch(`${this.controlURL}/${path}?${new URLSearchParams(query)}`);
     return answer.json();
@@ -68,6 +78,11 @@ export class Client {
 
   lack(feature, why) {
     this.#lacks[feature] = why;
+  }
+
+  /** The same reason for several features. */
+  lackEach(features, why) {
+    for (const feature of features) this.lack(feature, why);
   }
 
   /** Perform every check against the server and the control server named on the command line. */

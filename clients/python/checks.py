@@ -10,7 +10,7 @@ import secrets
 import signal
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
-SECONDS = 60
+SECONDS = 120
 # One pixel, as an image for models that can see.
 PIXEL = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
@@ -115,6 +115,11 @@ class Client:
 
     def lack(self, feature: str, why: str) -> None:
         self.lacks[feature] = why
+
+    def lack_each(self, features: Iterable[str], why: str) -> None:
+        """Give the same reason for several features."""
+        for feature in features:
+            self.lack(feature, why)
 
     def main(self) -> None:
         """Perform every check against the server and the control server named on the command line."""
