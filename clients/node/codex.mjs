@@ -108,7 +108,7 @@ client.check("stateless", "`kill -9` of the server in mid-turn: Codex asks again
 
 client.check("websocket", "the built-in provider with `openai_base_url`, through a tool call", async (target) => {
   const user = new User(target);
-  user.configure(`model = "${user.name}"\nopenai_base_url = "${target.baseURL}"\nweb_search = "disabled"\n[features]\nmulti_agent = false\n`);
+  user.configure(`model = "${user.name}"\nopenai_base_url = "${target.baseURL}"\n`);
   const items = await user.complete("Run this command: echo marmot");
   // It says so where it has to use HTTP instead.
   assert.deepEqual(items.filter((item) => /WebSocket/.test(item.message)), []);

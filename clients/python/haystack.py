@@ -73,7 +73,9 @@ def tools(target: Target) -> None:
 
         agent = Agent(chat_generator=generator(target, **fields), tools=[weather])
         answer = agent.run(ask("Weather in Rome and weather in Oslo?"))
-        assert answer["last_message"].text == "The tool says: sunny in Rome and sunny in Oslo."
+        # Haystack sorts streamed calls by their ids, which are in no order.
+        outputs = answer["last_message"].text.removeprefix("The tool says: ").removesuffix(".").split(" and ")
+        assert sorted(outputs) == ["sunny in Oslo", "sunny in Rome"]
         assert sorted(cities) == ["Oslo", "Rome"]
 
 
