@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "how-to" / "use-your-client.md"
 ENVIRONMENTS = ROOT / "clients" / "environments"
 ADDRESS = "http://127.0.0.1:7878/v1"
-SECONDS = 60
+SECONDS = 300
 
 
 class Snippet(NamedTuple):

@@ -62,7 +62,8 @@ def structured(target: Target) -> None:
 
 @client.check("tools", "an `Agent`, plain and streamed")
 def tools(target: Target) -> None:
-    for fields in ({}, {"streaming_callback": lambda _: None}):
+    ways: list[dict[str, Any]] = [{}, {"streaming_callback": lambda _: None}]
+    for fields in ways:
         cities: list[str] = []
 
         @tool
