@@ -298,7 +298,7 @@ def test_a_conversation_changes_only_at_admission_at_the_end_or_by_its_own_endpo
         assert (await harness.answer("two", conversation=conversation))["status"] == "failed"
         assert await items() == ["one", "Hello"]
         # And by its own endpoints.
-        (first, *_) = (await harness.history.before(await place(harness, conversation)))[:1]
+        (first, *_) = (await harness.history.before(await place(harness, conversation))).items[:1]
         await harness.conversations.delete_item("ann", conversation, first["id"])
         assert await items() == ["Hello"]
 

@@ -192,7 +192,7 @@ class StorageHarness:
 
     async def history_of(self, position: Position | None) -> list[str]:
         assert position is not None
-        return texts(await self.storage.history.before(position))
+        return texts((await self.storage.history.before(position)).items)
 
 
 def texts(items: list[Json]) -> list[str]:

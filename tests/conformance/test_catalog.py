@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from outlive.core.errors import InvalidRequest, NotFound
 from outlive.core.events import Json
 from outlive.ports.catalog import Page, Paging
+from outlive.storage import catalog
 from tests.conformance.harness import StorageHarness, entry, message, storage_test, texts
+from tests.conformance.storages import Opener
 
 
 async def leaf(fetch: Callable[[Paging], Awaitable[Page]], limit: int, order: str) -> list[list[Json]]:
@@ -266,3 +269,48 @@ async def test_queued_responses_have_a_place_in_the_queue_and_foreground_comes_f
     assert await queue([]) == {}
     assert [claim.lease.response_id for claim in await harness.claim(1)] == [front]
     assert await queue([first, second, front]) == {first: 1, second: 2}
+
+
+# -- budgets
+
+
+def test_a_page_of_long_items_is_short_and_says_that_there_are_more(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "PAGE_BYTES", 2500)
+
+    async def body() -> None:
+        async with opener() as storage:
+            harness = StorageHarness(storage)
+            conversation = await harness.converse(*(str(n) * 1000 for n in range(7)))
+            for order in ("asc", "desc"):
+                pages = await leaf(lambda paging: storage.catalog.items("ann", conversation, paging), 100, order)
+                assert [len(page) for page in pages] == [3, 3, 1]
+
+    asyncio.run(body())
+
+
+def test_references_to_long_items_are_refused(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "MAX_REFERENCED", 2500)
+
+    async def body() -> None:
+        async with opener() as storage:
+            harness = StorageHarness(storage)
+            await harness.answer(items=[message(f"msg_{n}", str(n) * 1000) for n in "abcd"])
+            assert len(await storage.catalog.stored_items("ann", ["msg_a", "msg_b"])) == 2
+            with pytest.raises(InvalidRequest) as caught:
+                await storage.catalog.stored_items("ann", ["msg_a", "msg_b", "msg_c"])
+            assert caught.value.param == "input"
+
+    asyncio.run(body())
+
+
+@storage_test
+async def test_a_list_leaves_out_long_final_objects(harness: StorageHarness) -> None:
+    await harness.answer(answer="x" * 70_000)
+    await harness.answer()
+    records, _ = await harness.storage.catalog.responses("ann", Paging(), statuses=[], conversation=None)
+    assert [(record.status, record.snapshot is None) for record in records] == [
+        ("completed", False),
+        ("completed", True),
+    ]

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from outlive.core.errors import InvalidRequest, NotFound
-from tests.conformance.harness import StorageHarness, storage_test
+from tests.conformance.harness import StorageHarness, storage_test, texts
 
 TURNS = 1000
 
@@ -138,6 +138,23 @@ async def test_locating_refuses_what_an_admission_refuses(harness: StorageHarnes
         assert caught.value.code == code
 
 
+# -- budgets
+
+
+@storage_test
+async def test_of_a_long_history_only_the_newest_items_are_read(harness: StorageHarness) -> None:
+    one = await harness.answer("1" * 1000)
+    await harness.answer(parent=one)
+    fork = await harness.answer("2" * 1000, parent=one)
+    _, admitted = await harness.admit("Hi", parent=await harness.answer("3" * 1000, parent=fork))
+    assert admitted.position is not None
+    for most, first, whole in ((500, "3", False), (1500, "2", False), (2900, "1", False), (9000, "1", True)):
+        loaded = await harness.storage.history.before(admitted.position, most)
+        found = texts(loaded.items)
+        assert (found[0][0], loaded.whole) == (first, whole)
+        assert found == alternate(*("123"[n] * 1000 for n in range("123".index(first), 3)))
+
+
 # -- cost
 
 
@@ -190,7 +207,7 @@ async def test_only_output_of_the_owners_responses_is_found_as_output(harness: S
     first = await harness.answer("one", conversation=conversation)
     _, admitted = await harness.admit("two", parent=first)
     assert admitted.position is not None
-    past = await harness.storage.history.before(admitted.position)
+    past = (await harness.storage.history.before(admitted.position)).items
     ids = [item["id"] for item in past]
     assert len(ids) == 3
     assert await harness.storage.history.find_outputs("ann", ids) == past[2:]

@@ -656,7 +656,7 @@ async def test_a_large_admission_stores_what_a_small_one_stores(harness: Storage
     await harness.close(claim.lease)
     _, after = await harness.admit("next", conversation=conversation)
     assert after.position is not None
-    assert (await harness.storage.history.before(after.position))[1:5] == items
+    assert (await harness.storage.history.before(after.position)).items[1:5] == items
 
 
 @storage_test

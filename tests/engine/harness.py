@@ -22,7 +22,7 @@ from outlive.ports.backend import Backend, Backends, ContinuationMode
 from outlive.ports.bell import NoBell
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Admission, Admitted, AppendResults, Checkpoint, Claim, Closing, Entry, Lease
-from outlive.ports.storage import Storage
+from outlive.ports.storage import UNBOUNDED, LoadedItems, Storage
 from outlive.ports.toolbox import Tools
 from outlive.storage.catalog import SqlCatalog
 from outlive.storage.memory import MemoryJournal, MemoryLedger
@@ -163,11 +163,11 @@ class FaultyHistory(SqliteHistory):
 
     failing = 0
 
-    async def before(self, position: Any) -> list[Json]:
+    async def before(self, position: Any, most: int = UNBOUNDED) -> LoadedItems:
         if self.failing > 0:
             self.failing -= 1
             raise StorageUnavailable("history", "a test says so")
-        return await super().before(position)
+        return await super().before(position, most)
 
 
 class Harness:

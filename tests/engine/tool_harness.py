@@ -20,6 +20,7 @@ from outlive.engine.run.log import RunLog
 from outlive.engine.run.run import Run, RunServices
 from outlive.ports.backend import Backend, ContinuationMode
 from outlive.ports.ledger import NO_CHECKPOINT, AppendResults, Checkpoint, Claim, Closing, Entry, Lease, Position
+from outlive.ports.storage import UNBOUNDED, LoadedItems
 from outlive.ports.toolbox import Invocation, SessionRequest, Tool, Tools, ToolSession
 from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.seal import SecretSeal
@@ -152,8 +153,8 @@ class FixedHistory:
     async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
         return None
 
-    async def before(self, position: Position) -> list[Json]:
-        return self.items
+    async def before(self, position: Position, most: int = UNBOUNDED) -> LoadedItems:
+        return LoadedItems(self.items, True)
 
     async def find_outputs(self, owner: str, item_ids: list[str]) -> list[Json]:
         return [item for item in self.items if item["id"] in item_ids]

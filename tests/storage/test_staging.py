@@ -85,7 +85,8 @@ def test_a_large_input_is_read_back_whole(tmp_path: Path) -> None:
         assert admitted.position is not None
         page = await SqlCatalog(database).input_items("local", "resp_1", Paging(order="asc"))
         assert page.data == given
-        assert await SqliteHistory(database).before(type(admitted.position)(admitted.position.thread, 99)) == given
+        loaded = await SqliteHistory(database).before(type(admitted.position)(admitted.position.thread, 99))
+        assert loaded.items == given
         assert (await SqliteLedger(database).take_over("resp_1", "other")).request.input == given  # type: ignore[union-attr]
 
     run(tmp_path, test)

@@ -179,3 +179,10 @@ def test_the_models_are_those_of_the_upstream(client: OpenAI, upstream: FakeUpst
     assert client.models.retrieve("first-model").object == "model"
     with pytest.raises(NotFoundError):
         client.models.retrieve("nobody/knows")
+
+
+def test_a_response_with_long_fields_is_listed_without_them(http: HttpClient, upstream: FakeUpstream) -> None:
+    created = http.create(model=upstream.model(), input="Hi", instructions="x" * 100_000, metadata={"k": "long"}).json()
+    (listed,) = http.get("/v1/responses?limit=1").json()["data"]
+    assert (listed["id"], listed["status"], listed["metadata"]) == (created["id"], "completed", {"k": "long"})
+    assert "instructions" not in listed

@@ -231,14 +231,18 @@ class Engine:
     ) -> Page:
         """List an owner's responses, without their long fields."""
         records, more = await self._catalog.responses(owner, paging, statuses=statuses, conversation=conversation)
-        headers = await self._reader.headers([record.response_id for record in records if record.snapshot is None])
+        headers = await self._reader.headers([record.response_id for record in records if _is_running(record)])
         queue = await self._find_queue_positions(records)
-
-        def summarise() -> list[Json]:
-            return [_summarise(each, headers.get(each.response_id), queue.get(each.response_id)) for each in records]
-
-        # Final objects may be long, and a page may hold a hundred of them.
-        return Page(await asyncio.to_thread(summarise), more)
+        data: list[Json] = []
+        for record in records:
+            if record.snapshot is None and record.response_id not in headers:
+                # The final object is long: one at a time, and decoded in a thread.
+                with contextlib.suppress(NotFound):  # deleted since
+                    whole = await self._catalog.response(owner, record.response_id)
+                    data.append(await asyncio.to_thread(_summarise, whole, None, None))
+            else:
+                data.append(_summarise(record, headers.get(record.response_id), queue.get(record.response_id)))
+        return Page(data, more)
 
     async def list_input_items(self, owner: str, response_id: str, paging: Paging) -> Page:
         return await self._catalog.input_items(owner, response_id, paging)
@@ -401,6 +405,10 @@ class Created:
     def remember(self) -> Memory | None:
         """Return what it takes to continue a response that is not stored; None if it failed or is stored."""
         return None if self.request.store else self.engine.parts.ephemeral.remember(self.id)
+
+
+def _is_running(record: Record) -> bool:
+    return record.status in ("queued", "in_progress")
 
 
 def _summarise(record: Record, header: Json | None, queue: Json | None) -> Json:

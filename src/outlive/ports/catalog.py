@@ -15,7 +15,7 @@ class Record(msgspec.Struct, frozen=True):
     response_id: str
     status: str
     created_at: float
-    snapshot: bytes | None  # the final object; None while it runs
+    snapshot: bytes | None  # the final object; None while it runs, and in lists where it is long
 
 
 class Page(msgspec.Struct, frozen=True):

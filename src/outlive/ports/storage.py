@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -15,13 +15,22 @@ from outlive.ports.ledger import Idempotency, Ledger, Position
 
 # A loop that has not ticked for so long hangs: another worker should take over what it runs.
 HUNG_SECONDS = 30.0
+UNBOUNDED = 1 << 40
+
+
+class LoadedItems(NamedTuple):
+    """Items that were read up to a number of bytes."""
+
+    items: list[Json]
+    whole: bool  # False: there are more bytes than were asked for
 
 
 class History(Protocol):
     """Reads the items of a thread before a position, for a model's context."""
 
-    async def before(self, position: Position) -> list[Json]:
-        """Read the items of all ended turns before a position, oldest first; one indexed range per fork."""
+    async def before(self, position: Position, most: int = UNBOUNDED) -> LoadedItems:
+        """Read the items of all ended turns before a position, oldest first; one indexed range per fork. If they have
+        more bytes than `most`, only the newest are read, up to the one with which they have."""
 
     async def find_outputs(self, owner: str, item_ids: list[str]) -> list[Json]:
         """Find those of these items that are output of an owner's response, oldest first."""

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.ports.catalog import DatabaseState, NodeState, Page, Paging, Record
+from outlive.ports.storage import LoadedItems
 from outlive.storage.refusals import bad_cursor, item_not_found, response_not_found
 from outlive.storage.rows import RUNNING, ConversationRow, to_conversation
 
 MOST_ITEMS = (1 << 31) - 1
+# Bytes of a page of items: a page of long items is shorter than was asked for, and says that there are more.
+PAGE_BYTES = 16 * 1024 * 1024
+# Bytes of the items that one request refers to.
+MAX_REFERENCED = 64 * 1024 * 1024
 
 
 class Reader(Protocol):
@@ -26,6 +32,10 @@ class Reader(Protocol):
 
     async def load(self, statement: str, *values: Any) -> list[Json]:
         """Decode the items that the statement's only column holds."""
+        ...
+
+    async def load_some(self, statement: str, *values: Any, most: int) -> LoadedItems:
+        """Decode items likewise, in order, up to the one with which they have more bytes than `most`."""
         ...
 
 
@@ -100,8 +110,14 @@ class SqlCatalog:
         return items[0]
 
     async def stored_items(self, owner: str, item_ids: list[str]) -> dict[str, Json]:
-        items = await self._database.load(self._database.queries["find_items"], item_ids, owner)
-        return {item["id"]: item for item in items}  # of several with one id the last, which is the newest
+        loaded = await self._database.load_some(
+            self._database.queries["find_items"], item_ids, owner, most=MAX_REFERENCED
+        )
+        if not loaded.whole:
+            raise InvalidRequest(
+                f"The items that are referred to have more than {MAX_REFERENCED:,} bytes.", param="input"
+            )
+        return {item["id"]: item for item in loaded.items}  # of several with one id the last, which is the newest
 
     async def _fetch(self, name: str, *values: Any) -> list[Any]:
         return await self._database.fetch(self._database.queries[name], *values)
@@ -131,12 +147,13 @@ class SqlCatalog:
             position = rows[0][0]
             first, end = (first, min(end, position)) if paging.order == "desc" else (max(first, position + 1), end)
         sign = self._database.sign
-        items = await self._database.load(
+        items, whole = await self._database.load_some(
             f"SELECT body FROM items WHERE thread = {sign}1 AND position >= {sign}2 AND position < {sign}3 "
             f"ORDER BY position {paging.order} LIMIT {sign}4",
             *(thread, first, end, paging.limit + 1),
+            most=PAGE_BYTES,
         )
-        return Page(items[: paging.limit], len(items) > paging.limit)
+        return Page(items[: paging.limit], len(items) > paging.limit or not whole)
 
 
 class ListQuery:

@@ -15,6 +15,7 @@ from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.context import STORAGE_TRIES, ContextLoader
 from outlive.engine.run.log import STORAGE_PAUSE
 from outlive.ports.ledger import NO_CHECKPOINT, Claim, Lease, Memory, Position
+from outlive.ports.storage import UNBOUNDED, LoadedItems
 from outlive.storage.seal import SecretSeal
 from tests.engine.harness import FixedClock
 from tests.support.scripting import CountingIds
@@ -40,11 +41,11 @@ class CountingHistory:
         self.failing = failing
         self.reads: list[Position] = []
 
-    async def before(self, position: Position) -> list[Json]:
+    async def before(self, position: Position, most: int = UNBOUNDED) -> LoadedItems:
         self.reads.append(position)
         if len(self.reads) <= self.failing:
             raise StorageUnavailable("history")
-        return self.items
+        return LoadedItems(self.items, True)
 
     async def find_outputs(self, owner: str, item_ids: list[str]) -> list[Json]:
         raise NotImplementedError

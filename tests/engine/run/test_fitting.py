@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import pytest
 from outlive.core.context.window import estimate_request
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
+from outlive.core.requests.create import CreateResponse
+from outlive.engine.budget import ByteBudget
+from outlive.engine.run import context
 from outlive.engine.run.fitting import ANSWER_TOKENS
 from outlive.ports.backend import ModelCall
 from outlive.ports.catalog import Paging
@@ -382,3 +386,61 @@ def test_disabled_truncation_leaves_out_nothing(tmp_path: Path) -> None:
         assert len(harness.backend.calls[-1].items) == 13
 
     run_with_harness(tmp_path, body, *[ANSWER] * 6, [TOO_LONG])
+
+
+# -- histories over the budget
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Histories of at most 5,000 bytes, which two of the long turns have."""
+    monkeypatch.setattr(context, "STEPS", (500, 1000, 5000))
+
+
+@pytest.mark.usefixtures("short")
+def test_a_history_over_the_budget_fails_unless_it_may_be_shortened(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        parent = await make_chain(harness, 4, truncation="auto")
+        asked = len(harness.backend.calls)
+        final = await harness.answer("next", previous_response_id=parent["id"])
+        assert (final["status"], final["error"]["code"]) == ("failed", "invalid_prompt")
+        assert "truncation" in final["error"]["message"]
+        assert len(harness.backend.calls) == asked
+        final = await harness.answer("next", previous_response_id=parent["id"], truncation="auto")
+        assert final["status"] == "completed"
+        sent = context_texts(harness.backend.calls[-1])
+        assert (sent[-1], sent[0][0]) == ("next", "1")  # the first turn is left out
+
+    run_with_harness(tmp_path, body, ANSWER)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_history_over_the_budget_can_be_compacted_and_then_continued(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        parent = await make_chain(harness, 4, truncation="auto")
+        compacted = await harness.answer("next", previous_response_id=parent["id"], **MANAGED)
+        assert [item["type"] for item in compacted["output"]] == ["compaction", "message"]
+        final = await harness.answer("last", previous_response_id=compacted["id"])
+        assert final["status"] == "completed"
+        assert any("Hello" in text for text in context_texts(harness.backend.calls[-1]))
+
+    run_with_harness(tmp_path, body, ANSWER)
+
+
+@pytest.mark.usefixtures("short")
+def test_long_histories_of_one_owner_are_held_one_after_the_other(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        parent = await make_chain(harness, 2)
+        position = await harness.history.locate("ann", conversation=None, parent=parent["id"])
+        assert position is not None
+        budget, request = ByteBudget(5000), CreateResponse(model="m", input=[])
+        items, room = await context.read_history(harness.history, position, budget, "ann", request)
+        assert len(items) == 4
+        other = asyncio.create_task(context.read_history(harness.history, position, budget, "ann", request))
+        _, theirs = await context.read_history(harness.history, position, budget, "bob", request)
+        theirs.close()
+        assert not other.done()
+        room.close()
+        assert len((await other)[0]) == 4
+
+    run_with_harness(tmp_path, body, ANSWER)

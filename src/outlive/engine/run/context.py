@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
 from outlive.core.context.assemble import Names, finish_calls
 from outlive.core.context.assemble import assemble as assemble_context
-from outlive.core.errors import StorageUnavailable
+from outlive.core.context.compaction import is_own
+from outlive.core.errors import StorageUnavailable, UpstreamFault
 from outlive.core.events import Json
+from outlive.core.requests.create import CreateResponse
+from outlive.engine.budget import ByteBudget
 from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.log import STORAGE_PAUSE
 from outlive.ports.clock import Clock
-from outlive.ports.ledger import Claim
-from outlive.ports.storage import History
+from outlive.ports.ledger import Claim, Position
+from outlive.ports.storage import History, LoadedItems
 
+# Bytes of histories that each owner's runs may hold at once; a run that needs more waits. Short ones are not counted.
+OWNER_BYTES = 128 * 1024 * 1024
+# Bytes of a history that are read at first, if it is longer, and at most.
+STEPS = (1024 * 1024, 8 * 1024 * 1024, 64 * 1024 * 1024)
+TOO_LONG = (
+    f'The history has more than {STEPS[-1]:,} bytes. Send `truncation: "auto"` or `context_management`, compact it, '
+    "or begin a new conversation."
+)
 # A longer context is assembled in a thread, so that streams do not wait for it.
 MANY_ITEMS = 500
 # Tries while the storage is down. A database that restarts must not fail a response; one that stays down may.
@@ -24,14 +36,23 @@ STORAGE_TRIES = 300
 class ContextLoader:
     """Loads the context of one claim."""
 
-    __slots__ = ("_claim", "_clock", "_compactor", "_history", "_items")
+    __slots__ = ("_budget", "_claim", "_clock", "_compactor", "_history", "_items", "_room")
 
-    def __init__(self, claim: Claim, history: History, compactor: Compactor, clock: Clock) -> None:
+    def __init__(
+        self, claim: Claim, history: History, compactor: Compactor, clock: Clock, budget: ByteBudget | None = None
+    ) -> None:
+        self._budget = budget or ByteBudget(OWNER_BYTES)
+        self._room = contextlib.ExitStack()
         self._claim = claim
         self._clock = clock
         self._history = history
         self._compactor = compactor
         self._items: list[Json] | None = None
+
+    def close(self) -> None:
+        """Give back the room that a long history took."""
+        self._items = None
+        self._room.close()
 
     async def history(self) -> list[Json]:
         """Return the items of ended turns: from the storage, and from the memory of the connection that asks."""
@@ -73,12 +94,40 @@ class ContextLoader:
     async def _read(self) -> list[Json]:
         request, position, memory = self._claim.request, self._claim.position, self._claim.memory
         if memory is not None:
-            stored = await self._history.before(memory.position) if memory.position is not None else []
+            stored = await self._read_before(memory.position) if memory.position is not None else []
             return stored + memory.items
         has_history = request.previous_response_id is not None or (
             request.conversation is not None and position.first > 0
         )
-        return await self._history.before(position) if has_history else []
+        return await self._read_before(position) if has_history else []
+
+    async def _read_before(self, position: Position) -> list[Json]:
+        claim = self._claim
+        items, room = await read_history(self._history, position, self._budget, claim.owner, claim.request)
+        self._room.push(room)
+        return items
+
+
+async def read_history(
+    history: History, position: Position, budget: ByteBudget, owner: str, request: CreateResponse
+) -> tuple[list[Json], contextlib.ExitStack]:
+    """Read the items before a position, and hold room for them if they are long, until the stack that is returned is
+    closed. Of a history that is too long, only the newest part is read if the request allows that, or if a compaction
+    item in it stands for the rest. Raises UpstreamFault otherwise."""
+    loaded = await history.before(position, STEPS[0])
+    with contextlib.ExitStack() as room:
+        for most in STEPS[1:]:
+            if loaded.whole:
+                break
+            room.close()  # to hold some and wait for more could wait for ever
+            loaded = LoadedItems([], False)
+            room.callback(budget.release, owner, await budget.acquire(owner, most))
+            loaded = await history.before(position, most)
+        shortens = request.truncation == "auto" or request.context_management is not None or request.compacts
+        if not loaded.whole and not shortens and not any(map(is_own, loaded.items)):
+            raise UpstreamFault(TOO_LONG, code="invalid_prompt", retryable=False, too_long=True)
+        held = room.pop_all()
+    return loaded.items, held
 
 
 def _is_whole(item: Json) -> bool:

@@ -20,11 +20,12 @@ from outlive.core.events import AnyDraft, Draft, Json
 from outlive.core.recovery import Action, Decision, OpenText
 from outlive.core.toolcalls import RequestedCall
 from outlive.core.usage import NOTHING_USED, add_usage
+from outlive.engine.budget import ByteBudget
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse, State
 from outlive.engine.run.closer import Closer
 from outlive.engine.run.compactor import Compactor
-from outlive.engine.run.context import ContextLoader
+from outlive.engine.run.context import OWNER_BYTES, ContextLoader
 from outlive.engine.run.fitting import Fitting
 from outlive.engine.run.log import RunLog
 from outlive.engine.run.plans import Finish, MakeCall, OpenStream, StepResult
@@ -78,6 +79,7 @@ class RunServices(msgspec.Struct, frozen=True, kw_only=True):
     run_seconds: float | None = None  # None: no limit
     tools: Tools | None = None
     counts: Counts = msgspec.field(default_factory=Counts)
+    contexts: ByteBudget = msgspec.field(default_factory=lambda: ByteBudget(OWNER_BYTES))
 
 
 class Run:
@@ -89,7 +91,9 @@ class Run:
         self._request = live.claim.request
         self._clock = services.clock
         self._log = RunLog(live, services.committer, services.clock)
-        self._context = ContextLoader(live.claim, services.history, services.compactor, services.clock)
+        self._context = ContextLoader(
+            live.claim, services.history, services.compactor, services.clock, services.contexts
+        )
         self._attempts = max(live.claim.attempts, 1)
         self._asked = 0  # times the model was asked in this step
         self._asked_again = 0  # times it was asked again, in all steps
@@ -156,6 +160,7 @@ class Run:
         else:
             await self._finish(finish)
         finally:
+            self._context.close()
             await self._close_tools()
 
     async def _answer(self, backend: Backend) -> Finish:

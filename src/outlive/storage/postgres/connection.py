@@ -16,6 +16,7 @@ import asyncpg
 from outlive import failpoints
 from outlive.core.errors import OutliveError, SettingsError, StorageUnavailable
 from outlive.core.events import Json
+from outlive.ports.storage import LoadedItems
 from outlive.storage.batching import hit_failpoints
 from outlive.storage.postgres.durability import Risk, find_risks
 from outlive.storage.postgres.schema import PACKAGE, SEARCH_PATH, migrate
@@ -163,6 +164,10 @@ class PostgresDatabase:
     async def load(self, statement: str, *values: Any) -> list[Json]:
         return await decode_items(await self.fetch(statement, *values))
 
+    async def load_some(self, statement: str, *values: Any, most: int) -> LoadedItems:
+        rows = await self.fetch(_SOME.format(statement=statement.removesuffix(";"), most=most), *values)
+        return LoadedItems(await decode_items(rows), sum(len(row[0]) for row in rows) <= most)
+
     async def write(self, name: str, work: Work[T], *, hot: bool = False) -> T:
         """Run one statement, and so one transaction. Raises InDoubt when it is unknown whether it was committed."""
         token = None
@@ -296,6 +301,14 @@ async def migrate_database(dsn: str) -> tuple[int, int]:
     finally:
         await connection.close()
 
+
+# The rows of a statement up to the one with which their bodies have more bytes. Lengths are known without the bodies.
+_SOME = """
+SELECT u.body FROM (
+    SELECT s.body, s.n, sum(octet_length(s.body)) OVER (ORDER BY s.n) - octet_length(s.body) AS earlier
+      FROM (SELECT q.body, row_number() OVER () AS n FROM ({statement}) q) s) u
+ WHERE u.earlier <= {most} ORDER BY u.n
+"""
 
 # Ends the session that holds this lock, if it still lives on the server's side.
 _END_SESSION = """

@@ -9,6 +9,7 @@ from typing import Any
 from outlive.core.events import Json
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Position
+from outlive.ports.storage import UNBOUNDED, LoadedItems
 from outlive.storage.postgres.connection import SQL, Connection, PostgresPort, as_text
 from outlive.storage.refusals import refuse
 from outlive.storage.rows import gather, read_each
@@ -32,8 +33,9 @@ class PostgresJournal(PostgresPort):
 
 
 class PostgresHistory(PostgresPort):
-    async def before(self, position: Position) -> list[Json]:
-        return await self._database.load(SQL["read_history"], position.thread, position.first)
+    async def before(self, position: Position, most: int = UNBOUNDED) -> LoadedItems:
+        loaded = await self._database.load_some(SQL["read_history"], position.thread, position.first, most=most)
+        return LoadedItems(loaded.items[::-1], loaded.whole)
 
     async def find_outputs(self, owner: str, item_ids: list[str]) -> list[Json]:
         return await self._database.load(SQL["find_outputs"], item_ids, owner)

@@ -154,10 +154,10 @@ SELECT j.ended, j.first, j.count, j.frames, g.number::int - 1
   LEFT JOIN LATERAL read_journal(g.id, g.wanted, $3) j ON true ORDER BY g.number, j.first;
 
 -- read_history --
--- One indexed range per thread: the items before a position, oldest first.
+-- One indexed range per thread: the items before a position, newest first.
 SELECT i.body FROM segments($1, $2) s CROSS JOIN LATERAL (
-    SELECT body, position FROM items WHERE thread = s.thread AND position < s.upto ORDER BY position OFFSET 0) i
- ORDER BY s.number DESC, i.position;
+    SELECT body, position FROM items WHERE thread = s.thread AND position < s.upto ORDER BY position DESC OFFSET 0) i
+ ORDER BY s.number, i.position DESC;
 
 -- read_input --
 -- A response's own input.
@@ -270,8 +270,9 @@ UPDATE conversations SET hidden = true WHERE key = ANY ($1::bigint[]);
 SELECT position FROM items WHERE id = $2 AND thread IS NOT DISTINCT FROM $1;
 
 -- list_responses --
--- The head of a statement that the catalog completes.
-SELECT t.id, t.status, t.created_at, s.body FROM responses t LEFT JOIN snapshots s ON s.response = t.key
+-- The head of a statement that the catalog completes. Long final objects are left out: a page may have a hundred.
+SELECT t.id, t.status, t.created_at, CASE WHEN octet_length(s.body) <= 65536 THEN s.body END
+  FROM responses t LEFT JOIN snapshots s ON s.response = t.key
 
 -- list_conversations --
 -- The head of a statement that the catalog completes.

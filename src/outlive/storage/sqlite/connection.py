@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from outlive.core.errors import SettingsError, StorageUnavailable
 from outlive.core.events import Json
+from outlive.ports.storage import LoadedItems
 from outlive.storage.queries import SCHEMA_VERSION, find_migrations
 from outlive.storage.rows import encode
 from outlive.storage.sqlite import SQL, staging
@@ -77,6 +78,13 @@ class SqliteDatabase:
 
     def count_connections(self) -> dict[str, tuple[int, int]]:
         return {}  # threads, not a pool
+
+    async def load_some(self, statement: str, *values: Any, most: int) -> LoadedItems:
+        def work(db: sqlite3.Connection) -> LoadedItems:
+            items, left = staging.load_some(db, db.execute(statement, _to_sql(values)), most)
+            return LoadedItems(items, left >= 0)
+
+        return await self.read("find", work)
 
     async def probe(self) -> bool:
         """Return True if the database can be written. Tries it only if the last write failed."""

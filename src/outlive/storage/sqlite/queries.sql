@@ -200,8 +200,8 @@ SELECT key, ended_at IS NOT NULL, era, coalesce(last_era, (SELECT max(key) FROM 
   FROM responses WHERE id = ?;
 
 -- read_items --
--- One indexed range: the items of a thread below a position.
-SELECT body FROM items WHERE thread = ? AND position < ? ORDER BY position;
+-- One indexed range: the items of a thread below a position, newest first.
+SELECT body FROM items WHERE thread = ? AND position < ? ORDER BY position DESC;
 
 -- read_input --
 -- A response's own input.
@@ -286,8 +286,8 @@ SELECT i.body FROM json_each(?1) g CROSS JOIN items i
  ORDER BY i.thread, i.position;
 
 -- list_responses --
--- The head of a statement that the catalog completes.
-SELECT t.id, t.status, t.created_at, t.snapshot FROM responses t
+-- The head of a statement that the catalog completes. Long final objects are left out: a page may have a hundred.
+SELECT t.id, t.status, t.created_at, CASE WHEN length(t.snapshot) <= 65536 THEN t.snapshot END FROM responses t
 
 -- list_conversations --
 -- The head of a statement that the catalog completes.

@@ -54,6 +54,19 @@ def load_raw(db: sqlite3.Connection, body: bytes) -> bytes:
     return pieces[start : start + length]
 
 
+def load_some(db: sqlite3.Connection, rows: Iterable[tuple[bytes]], most: int) -> tuple[list[Json], int]:
+    """Decode items until they have more than `most` bytes. Returns them, and how many bytes are left: below zero there
+    may be more."""
+    items: list[Json] = []
+    for (body,) in rows:
+        raw = load_raw(db, body)
+        items.append(decode(raw))
+        most -= len(raw)
+        if most < 0:
+            break
+    return items, most
+
+
 def load_all(db: sqlite3.Connection, rows: Iterable[tuple[bytes]]) -> list[Json]:
     """Decode the items that these bodies hold or refer to."""
     return [decode(load_raw(db, body)) for (body,) in rows]

@@ -9,6 +9,7 @@ import msgspec
 
 from outlive.core.events import Json
 from outlive.ports.ledger import Position
+from outlive.ports.storage import UNBOUNDED, LoadedItems
 from outlive.storage.refusals import refuse
 from outlive.storage.rows import RUNNING, ConversationRow, encode
 from outlive.storage.sqlite import SQL, staging
@@ -20,8 +21,8 @@ MAX_LOOKUPS = 10_000
 
 
 class SqliteHistory(SqlitePort):
-    async def before(self, position: Position) -> list[Json]:
-        return await self._database.read("history", lambda db: read_before(db, position))
+    async def before(self, position: Position, most: int = UNBOUNDED) -> LoadedItems:
+        return await self._database.read("history", lambda db: read_before(db, position, most))
 
     async def find_outputs(self, owner: str, item_ids: list[str]) -> list[Json]:
         return await self._database.load(SQL["find_outputs"], item_ids, owner)
@@ -71,12 +72,14 @@ def segments(db: sqlite3.Connection, thread: int, upto: int) -> list[tuple[int, 
     return db.execute(SQL["find_lineage"], (thread, upto)).fetchall()
 
 
-def read_before(db: sqlite3.Connection, position: Position) -> list[Json]:
-    parts = [
-        staging.load_all(db, db.execute(SQL["read_items"], (thread, upto)))
-        for thread, upto, _ in segments(db, position.thread, position.first)
-    ]
-    return [item for part in reversed(parts) for item in part]
+def read_before(db: sqlite3.Connection, position: Position, most: int = UNBOUNDED) -> LoadedItems:
+    newest_first: list[Json] = []
+    for thread, upto, _ in segments(db, position.thread, position.first):
+        items, most = staging.load_some(db, db.execute(SQL["read_items"], (thread, upto)), most)
+        newest_first += items
+        if most < 0:
+            break
+    return LoadedItems(newest_first[::-1], most >= 0)
 
 
 def add_items(
