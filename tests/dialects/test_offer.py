@@ -226,7 +226,9 @@ def test_a_hosted_tool_is_left_out_or_refused_as_the_upstream_is_set(tool: Json)
     assert tool["type"] in refused.message
 
 
-@pytest.mark.parametrize("kind", ["fuction", "acme:dream", "mcp", "a_kind_of_next_year"])
+@pytest.mark.parametrize(
+    "kind", ["fuction", "acme:dream", "mcp", "a_kind_of_next_year", "web_search\nx", "web_searches"]
+)
 def test_an_unknown_tool_is_always_refused(kind: str) -> None:
     refused = refuse(LOOK, {"type": kind})
     assert (refused.param, refused.code) == ("tools[1].type", "unsupported_parameter")

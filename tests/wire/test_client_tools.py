@@ -268,9 +268,11 @@ def test_tools_that_come_as_an_item_are_offered_in_later_turns(http: HttpClient,
         {"type": "additional_tools", "role": "developer", "tools": [CRM]},
         {"role": "user", "content": "Hi"},
     ]
-    first = http.create(model=asked, input=given).json()
+    choice = {"type": "function", "name": "look", "namespace": "crm"}
+    first = http.create(model=asked, input=given, tool_choice=choice).json()
     (item,) = first["output"]
     assert (item["namespace"], item["name"]) == ("crm", "look")
+    assert "crm__look" in json.dumps(model.upstream.bodies(own)[0]["tool_choice"])
     output = {"type": "function_call_output", "call_id": "call_1", "output": "seen"}
     http.create(model=asked, previous_response_id=first["id"], input=[output])
     assert model.sent(own) == [(["crm__look"], []), (["crm__look"], [("crm__look", {})])]

@@ -28,9 +28,10 @@ SEPARATOR = "__"  # between a namespace and the name of its member
 MOST_NAME = 64  # characters
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
-# Hosted tools, by the beginning of their type; dates and `_preview` follow it. `shell` and `tool_search` are hosted in
-# some forms.
-_HOSTED = ("web_search", "file_search", "code_interpreter", "image_generation", "programmatic_tool_calling")
+# Types of hosted tools; `_preview` and a date may follow. `shell` and `tool_search` are hosted in some forms.
+_is_hosted_type = re.compile(
+    r"(?:web_search|file_search|code_interpreter|image_generation|programmatic_tool_calling)(?:_[a-z0-9_]+)?"
+).fullmatch
 
 _INPUT: Json = {
     "type": "object",
@@ -182,7 +183,7 @@ def is_hosted(tool: Json) -> bool:
     kind = str(tool["type"])
     if kind == "function":
         return False
-    return kind.startswith(_HOSTED) or (kind in ("shell", "tool_search") and _kind_of(tool) is None)
+    return _is_hosted_type(kind) is not None or (kind in ("shell", "tool_search") and _kind_of(tool) is None)
 
 
 # -- choosing

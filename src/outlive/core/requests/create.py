@@ -34,7 +34,7 @@ from outlive.core.requests.checks import (
     shaped,
 )
 from outlive.core.requests.items import STANDING_IN, TRIGGER, InputItem, parse_items, user_message
-from outlive.core.requests.tools import ToolChoice, Tools, match_tool_choice, split_secrets
+from outlive.core.requests.tools import ToolChoice, Tools, list_brought, match_tool_choice, split_secrets
 
 Includable = Literal[
     "file_search_call.results",
@@ -238,8 +238,6 @@ def parse_create(body: object, ids: IdSource, limits: Limits) -> CreateResponse:
         refuse_missing("model")
     if "tools" in fields:
         fields["tools"], fields["secrets"] = split_secrets(fields["tools"])
-    if "tool_choice" in fields:
-        fields["tool_choice"] = match_tool_choice(fields["tool_choice"], fields.get("tools", []), limits)
     _check_state(fields)
     if (fields.get("prompt_cache_options") or {}).get("prewarm"):
         fields["generate"] = False
@@ -252,6 +250,9 @@ def parse_create(body: object, ids: IdSource, limits: Limits) -> CreateResponse:
         if fields["input"] and fields["input"][-1]["type"] == TRIGGER:
             _take_trigger(fields)
         fields["refers"] = any(item["type"] in STANDING_IN for item in fields["input"])
+    if "tool_choice" in fields:
+        tools = [*fields.get("tools", ()), *list_brought(fields["input"])]
+        fields["tool_choice"] = match_tool_choice(fields["tool_choice"], tools, limits)
     return CreateResponse(**fields)
 
 

@@ -215,9 +215,19 @@ def _check_named(choice: Json, param: str, tools: list[Json]) -> None:
         raise WrongField(f"names the {kind} tool '{shorten(name)}', which is not among 'tools'.", param)
 
 
-def _members(namespace: Json) -> list[Json]:
-    members = namespace.get("tools")
-    return [one for one in members if isinstance(one, dict) and "type" in one] if isinstance(members, list) else []
+def _members(holder: Json) -> list[Json]:
+    """Return the tools of a namespace, or of an item that brings some, as far as they are well-formed."""
+    members = holder.get("tools")
+    return [
+        one
+        for one in (members if isinstance(members, list) else ())
+        if isinstance(one, dict) and isinstance(one.get("type"), str)
+    ]
+
+
+def list_brought(items: list[Json]) -> list[Json]:
+    """Return the tools that items bring."""
+    return [tool for item in items if brings_tools(item) for tool in _members(item)]
 
 
 def is_kin(kind: str, other: str) -> bool:
