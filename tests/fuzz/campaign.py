@@ -173,7 +173,7 @@ def run_items(server: OutliveServer, seconds: float, *, number: int = 1) -> Tall
                 for path in ("/v1/responses/input_tokens", "/v1/responses"):
                     answer = http.post(path, turn)
                     tally.statuses[answer.status] += 1
-                    assert answer.status == 200, (path, items, answer.text)
+                    assert answer.status == 200, (path, items, answer)
 
         _try(st.lists(strategies.any_items, min_size=1, max_size=4), send, tally, seconds, number)
     return tally
