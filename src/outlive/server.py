@@ -12,8 +12,7 @@ import signal
 import socket
 import traceback
 from collections.abc import Iterator
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import uvicorn
@@ -22,9 +21,9 @@ from outlive.config.settings import Settings
 from outlive.core.errors import SettingsError
 from outlive.engine.engine import Engine
 from outlive.http.app import Access, Application
-from outlive.http.connections import ConnectionLimits, Connections
+from outlive.http.compatibility import LOST, choose_protocols, find_fault
+from outlive.http.connections import ConnectionLimits
 from outlive.http.metrics import MetricsApplication, Scrape
-from outlive.http.protocol import Protocol, WebSocketProtocol
 from outlive.telemetry.metrics import Metrics
 from outlive.watchdog import Watchdog
 
@@ -55,15 +54,15 @@ class Server(uvicorn.Server):
 class EngineServer(Server):
     """Serves an engine over HTTP."""
 
-    def __init__(self, settings: Settings, engine: Engine, scrape: Scrape | None = None) -> None:
+    def __init__(self, settings: Settings, engine: Engine, scrape: Scrape | None = None, *, own: bool = True) -> None:
+        """Use Outlive's `own` protocols, or else those of uvicorn."""
         self._engine = engine
         self._application = Application(engine, msgspec.convert(settings, Access, from_attributes=True), scrape)
-        connections = Connections(_fit_limits(msgspec.convert(settings, ConnectionLimits, from_attributes=True)))
+        limits = _fit_limits(msgspec.convert(settings, ConnectionLimits, from_attributes=True))
         config = uvicorn.Config(
             self._application,
-            http=cast(Any, partial(Protocol, connections=connections)),
+            **choose_protocols(limits, own=own),
             # Neither compressed, which would cost more than it saves on small frames, nor larger than a body may be.
-            ws=cast(Any, partial(WebSocketProtocol, connections=connections)),
             ws_max_size=settings.max_body_bytes,
             ws_per_message_deflate=False,
             ws_ping_interval=settings.keep_alive_seconds,
@@ -92,7 +91,9 @@ class EngineServer(Server):
 async def run_until_signal(settings: Settings, engine: Engine, listening: socket.socket) -> None:
     """Serve until a signal has drained the engine."""
     metrics = Metrics(engine, lease_seconds=settings.lease_seconds, owners=settings.metrics_owners)
-    server = EngineServer(settings, engine, metrics.render)
+    if (fault := await find_fault()) is not None:
+        log.warning("this version of uvicorn is not known here (%s): %s", fault, LOST)
+    server = EngineServer(settings, engine, metrics.render, own=fault is None)
     background = [asyncio.create_task(job) for job in (engine.run(), metrics.run(), _collect_garbage())]
     if settings.metrics_port:
         background.append(asyncio.create_task(_serve_metrics(metrics, listen(settings.host, settings.metrics_port))))

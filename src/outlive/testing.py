@@ -24,6 +24,7 @@ from outlive.core.errors import UpstreamFault as UpstreamFault  # noqa: PLC0414 
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.dialects.chat.translator import ChatTranslator
+from outlive.http.compatibility import find_fault
 from outlive.ports.backend import Backend, Backends, ContinuationMode, ModelCall, OnChunks
 from outlive.server import EngineServer, listen
 
@@ -72,7 +73,7 @@ async def _serve(
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     with listen(settings.host, settings.port) as listening:
         async with open_engine(settings, Backends({**by_name}, route)) as engine:
-            server = EngineServer(settings, engine)
+            server = EngineServer(settings, engine, own=await find_fault() is None)
             tasks = [asyncio.create_task(engine.run()), asyncio.create_task(server.serve(sockets=[listening]))]
             url = f"http://{settings.host}:{listening.getsockname()[1]}/v1"
             ready.set_result((url, lambda: loop.call_soon_threadsafe(stopped.set)))

@@ -157,6 +157,7 @@ def test_the_doctor_checks_settings_database_server_and_upstream(
     assert [section["title"].split()[0] for section in report["sections"]] == [
         "Settings",
         "Database",
+        "Libraries",
         "Server",
         "Upstream",
     ]

@@ -13,10 +13,8 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from agents import ModelBehaviorError
-from agents.exceptions import _mark_error_to_drain_stream_events
+from agents import ModelBehaviorError, exceptions
 from agents.models.openai_client_utils import is_official_openai_client
-from agents.models.openai_responses import _mark_transport_request_without_usage
 from agents.tracing import custom_span
 from openai import AsyncAzureOpenAI, AsyncOpenAI, ConflictError, OpenAI, OpenAIError
 from openai.types.responses import Response, ResponseStreamEvent
@@ -43,6 +41,13 @@ RESPONSE_ID = re.compile(r"\bresp_\w+")
 SUBMITTED = "_outlive_submitted"
 # The longest time for which the thread that cancels a run may outlive the event loop, and so delay the process's end.
 GRACE_SECONDS = 2.0
+# Private to the SDK: with this mark, events that a caller has not read yet are delivered before the error. Where a
+# version lacks it, the error waits for so long instead.
+mark_to_drain: Callable[[BaseException], None] | None = getattr(exceptions, "_mark_error_to_drain_stream_events", None)
+DRAIN_SECONDS = 0.2
+LACKING = "" if mark_to_drain is not None else f"a failed stream of outlive.agents ends {DRAIN_SECONDS:g} s later"
+if LACKING:
+    log.warning("this version of openai-agents is not known here: %s", LACKING)
 
 
 # -- errors of model turns: each is an error of outlive.client and a ModelBehaviorError of the agents SDK
@@ -72,8 +77,8 @@ def check_completed(response: Response) -> None:
     kind = ERRORS.get(response.status or "completed")
     if kind is not None:
         error = kind(response)
-        # Streamed events that the caller has not read yet are still delivered before the error.
-        _mark_error_to_drain_stream_events(error)
+        if mark_to_drain is not None:
+            mark_to_drain(error)
         raise error
 
 
@@ -222,7 +227,6 @@ class BackgroundCall:
         """Count the completed turn, or raise for any other terminal status."""
         if response is not None:
             check_completed(response)
-            _mark_transport_request_without_usage(response)
             if self.turn is not None:
                 self.turn.complete()
 
@@ -319,6 +323,8 @@ async def stream(call: BackgroundCall) -> AsyncIterator[ResponseStreamEvent]:
     finally:
         if opening.done() and not opening.cancelled() and opening.exception() is None:
             await opening.result()[1].aclose()
+    if mark_to_drain is None and event.type != "response.completed":
+        await asyncio.sleep(DRAIN_SECONDS)
     call.finish(response_of(event))
     yield event
 

@@ -6,16 +6,19 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
-from agents import Model, ModelSettings, UserError
+from agents import Model, ModelResponse, ModelSettings, UserError
 from agents.models.default_models import get_default_model
 from agents.models.openai_provider import OpenAIProvider
-from agents.models.openai_responses import OpenAIResponsesModel
+from agents.models.openai_responses import OpenAIResponsesModel, OpenAIResponsesWSModel
 from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest, ModelRetryNormalizedError
 from openai import AsyncOpenAI, NotGiven, Omit, OpenAIError
-from openai.types.responses import Response
+from openai.types.responses import Response, ResponseStreamEvent
 from typing_extensions import Unpack
 
 from outlive.agents import background
@@ -38,6 +41,23 @@ from outlive.client import ClientError, RetryPolicy
 MOST_UNANSWERED = 100
 
 
+Create = Callable[[AsyncOpenAI, dict[str, Any]], Awaitable[Any]]
+
+
+class RedirectingClient:
+    """A client whose `responses.create` is another function: the public way to change how a model of the SDK sends."""
+
+    def __init__(self, client: AsyncOpenAI, create: Create) -> None:
+        self._client, self._create = client, create
+        self.responses = SimpleNamespace(create=lambda **arguments: create(client, arguments))
+
+    def with_options(self, **options: Any) -> RedirectingClient:
+        return RedirectingClient(self._client.with_options(**options), self._create)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
 class DurableResponsesModel(OpenAIResponsesModel):
     """A model that submits each call with `background: true` and waits for it: calls survive broken connections.
 
@@ -57,6 +77,7 @@ class DurableResponsesModel(OpenAIResponsesModel):
         **fixed: Unpack[DurabilityOptions],
     ) -> None:
         super().__init__(model=model, openai_client=openai_client, model_is_explicit=model_is_explicit)
+        self._openai_client, self._is_explicit = openai_client, model_is_explicit
         self._fixed = Durability(**fixed)
         self._defaults = defaults or Durability()
         self._auto_models = tuple(auto_models)
@@ -75,42 +96,54 @@ class DurableResponsesModel(OpenAIResponsesModel):
             normalized=ModelRetryNormalizedError(is_abort=True),
         )
 
-    # The only place where the SDK's model sends requests; its websocket model overrides the same method.
-    async def _fetch_response(
-        self,
-        system_instructions: Any,
-        input: Any,
-        model_settings: ModelSettings,
-        *rest: Any,
-        stream: bool = False,
-        **named: Any,
-    ) -> Any:
+    async def get_response(
+        self, system_instructions: Any, input: Any, model_settings: ModelSettings, *rest: Any, **named: Any
+    ) -> ModelResponse:
+        model, settings = self._choose_model(model_settings)
+        return await model.get_response(system_instructions, input, settings, *rest, **named)
+
+    async def stream_response(
+        self, system_instructions: Any, input: Any, model_settings: ModelSettings, *rest: Any, **named: Any
+    ) -> AsyncGenerator[ResponseStreamEvent, None]:
+        model, settings = self._choose_model(model_settings)
+        stream: Any = model.stream_response(system_instructions, input, settings, *rest, **named)
+        async with aclosing(stream):
+            async for event in stream:
+                yield event
+
+    def _choose_model(self, model_settings: ModelSettings) -> tuple[OpenAIResponsesModel, ModelSettings]:
+        """Return a model of the SDK that sends one call, in the background or not, and its settings."""
         given, settings = split(model_settings)
         durability = combine(self._fixed, given, self._defaults)
-        turn = self._next_turn()
-        if not wants_background(durability.background, settings, str(self.model), self._auto_models):
-            if turn is not None:
-                raise UserError("The turns of a durable run are in the background: leave out `background`.")
-            fetch: Any = super()._fetch_response
-            return await fetch(system_instructions, input, settings, *rest, stream=stream, **named)
-        if is_unstored(settings):
-            raise UserError("A background response must be stored: leave out `store=False`, or set `background=False`.")
-        built = self._build_response_create_kwargs(system_instructions, input, settings, *rest, **named)
-        call = self._make_call(_strip(built), durability, turn)
-        return background.stream(call) if stream else await self._fetch(call)
+        client = self._openai_client
+        if wants_background(durability.background, settings, str(self.model), self._auto_models):
+            if is_unstored(settings):
+                raise UserError(
+                    "A background response must be stored: leave out `store=False`, or set `background=False`."
+                )
 
-    def _next_turn(self) -> RunTurn | None:
+            async def create(client: AsyncOpenAI, arguments: dict[str, Any]) -> Any:
+                call = self._make_call(client, _strip(arguments), durability)
+                return background.stream(call) if arguments.get("stream") is True else await self._fetch(call)
+
+            client = cast(AsyncOpenAI, RedirectingClient(client, create))
+        elif self._next_turn(client) is not None:
+            raise UserError("The turns of a durable run are in the background: leave out `background`.")
+        return OpenAIResponsesModel(self.model, client, model_is_explicit=self._is_explicit), settings
+
+    def _next_turn(self, client: AsyncOpenAI) -> RunTurn | None:
         """Return the turn of the durable run that the model belongs to; None outside of one."""
         return None
 
-    def _make_call(self, create: dict[str, Any], durability: Durability, turn: RunTurn | None) -> BackgroundCall:
+    def _make_call(self, client: AsyncOpenAI, create: dict[str, Any], durability: Durability) -> BackgroundCall:
+        turn = self._next_turn(client)
         headers = dict(create.get("extra_headers") or {})
         given = [headers.pop(name) for name in list(headers) if name.lower() == KEY_HEADER.lower()]
         if given and turn is not None:
             raise UserError("A durable run makes its own Idempotency-Key: leave out the header.")
         create = {**create, "extra_headers": headers}
         return BackgroundCall(
-            client=self._get_client(),
+            client=client,
             create=create,
             key=turn.key if turn is not None else given[0] if given else self._choose_key(create),
             settings=durability,
@@ -173,17 +206,20 @@ class DurableProvider(OpenAIProvider):
         self._defaults = Durability(**{name: sdk.pop(name, None) for name in NAMES})
         super().__init__(openai_client=openai_client, **sdk)
         self._auto_models, self._retry_policy, self._strict = tuple(auto_models), retry_policy, strict
-        self._chat, self._websocket = not sdk["use_responses"], sdk["use_responses_websocket"]
-        if self._defaults.background is True and (self._chat or self._websocket):
+        self._options, self._openai_client = sdk, openai_client
+        if self._defaults.background is True and (not sdk["use_responses"] or sdk["use_responses_websocket"]):
             raise UserError("Only Responses models over HTTP run in the background.")
 
     def get_model(self, model_name: str | None) -> Model:
-        client, name = self._get_client(), model_name if model_name is not None else get_default_model()
-        if self._chat:
-            buffered = self._buffer_streamed_tool_calls
+        if self._options["use_responses"] and self._options["use_responses_websocket"]:
+            model = super().get_model(model_name)  # from the cache whose connections the SDK's provider closes
+            if type(model) is OpenAIResponsesWSModel:
+                model.__class__ = RefusingWebSocketModel  # adds no state
+            return model
+        client, name = self._find_client(), model_name if model_name is not None else get_default_model()
+        if not self._options["use_responses"]:
+            buffered = self._options.get("buffer_streamed_tool_calls", False)
             return StrictChatCompletionsModel(name, client, strict=self._strict, buffer_streamed_tool_calls=buffered)
-        if self._websocket:
-            return self._open_websocket(name, client, model_name is not None)
         return DurableResponsesModel(
             name,
             client,
@@ -193,17 +229,14 @@ class DurableProvider(OpenAIProvider):
             retry_policy=self._retry_policy,
         )
 
-    def _open_websocket(self, name: str, client: AsyncOpenAI, is_explicit: bool) -> Model:
-        """Return the model of this loop and name, from the cache whose connections the SDK's provider closes."""
-        self._prune_closed_ws_loop_caches()
-        loop = self._get_running_loop()
-        kept: dict[tuple[str, bool], Model] = {} if loop is None else self._ws_model_cache_by_loop.setdefault(loop, {})
-        if (name, is_explicit) not in kept:
-            options = self._responses_websocket_options
-            kept[name, is_explicit] = RefusingWebSocketModel(
-                name, client, model_is_explicit=is_explicit, websocket_options=options
-            )
-        return kept[name, is_explicit]
+    def _find_client(self) -> AsyncOpenAI:
+        """Return the given client, or the one that the SDK's provider makes; the SDK has no public way to get that."""
+        if self._openai_client is None:
+            names = ("api_key", "base_url", "organization", "project")
+            given: dict[str, Any] = {name: self._options.get(name) for name in names}
+            make: Callable[[], AsyncOpenAI] = getattr(self, "_get_client", partial(AsyncOpenAI, **given))
+            self._openai_client = make()
+        return self._openai_client
 
 
 def _strip(built: dict[str, Any]) -> dict[str, Any]:

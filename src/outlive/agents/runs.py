@@ -149,9 +149,9 @@ class RunProvider(ModelProvider):
 class RunModel(DurableResponsesModel):
     """A durable model whose calls are the turns of a run."""
 
-    def _next_turn(self) -> RunTurn | None:
+    def _next_turn(self, client: AsyncOpenAI) -> RunTurn | None:
         scope = current.get()
-        return None if scope is None else RunTurn(scope, self._get_client(), self._retry_policy)
+        return None if scope is None else RunTurn(scope, client, self._retry_policy)
 
 
 def bind_model(model: object) -> RunModel:

@@ -55,7 +55,27 @@ def _find_orphans(input: str | Sequence[TResponseInputItem]) -> list[str]:
     return [str(call_id) for call_id in answered if call_id not in made]
 
 
-class StrictChatCompletionsModel(OpenAIChatCompletionsModel):
+class CheckedModel(Model):
+    """Mixin that checks a call, and the settings it is made with, before the model sends it."""
+
+    async def get_response(
+        self, system_instructions: Any, input: Any, model_settings: ModelSettings, *rest: Any, **named: Any
+    ) -> ModelResponse:
+        settings = self._check(input, model_settings, rest, named)
+        return await super().get_response(system_instructions, input, settings, *rest, **named)  # type: ignore[safe-super]
+
+    async def stream_response(
+        self, system_instructions: Any, input: Any, model_settings: ModelSettings, *rest: Any, **named: Any
+    ) -> AsyncIterator[ResponseStreamEvent]:
+        settings = self._check(input, model_settings, rest, named)
+        async for event in super().stream_response(system_instructions, input, settings, *rest, **named):  # type: ignore[safe-super]
+            yield event
+
+    def _check(self, input: Any, settings: ModelSettings, rest: Any, named: Any) -> ModelSettings:
+        return refuse_background(settings, "The websocket model")
+
+
+class StrictChatCompletionsModel(CheckedModel, OpenAIChatCompletionsModel):
     """A Chat Completions model that refuses arguments it would have to ignore.
 
     `strict=False` refuses only `background`; the SDK then warns once about the rest and ignores it.
@@ -66,19 +86,6 @@ class StrictChatCompletionsModel(OpenAIChatCompletionsModel):
         super().__init__(*args, **named)
         self._strict = strict
 
-    async def get_response(
-        self, system_instructions: Any, input: Any, model_settings: ModelSettings, *rest: Any, **named: Any
-    ) -> ModelResponse:
-        settings = self._check(input, model_settings, rest, named)
-        return await super().get_response(system_instructions, input, settings, *rest, **named)
-
-    async def stream_response(
-        self, system_instructions: Any, input: Any, model_settings: ModelSettings, *rest: Any, **named: Any
-    ) -> AsyncIterator[ResponseStreamEvent]:
-        settings = self._check(input, model_settings, rest, named)
-        async for event in super().stream_response(system_instructions, input, settings, *rest, **named):
-            yield event
-
     def _check(self, input: Any, settings: ModelSettings, rest: Any, named: Any) -> ModelSettings:
         settings = refuse_background(settings, "A Chat Completions model")
         if self._strict:
@@ -86,15 +93,8 @@ class StrictChatCompletionsModel(OpenAIChatCompletionsModel):
         return settings
 
 
-class RefusingWebSocketModel(OpenAIResponsesWSModel):
+class RefusingWebSocketModel(CheckedModel, OpenAIResponsesWSModel):
     """The SDK's websocket model, which streams over one connection and cannot resume."""
-
-    async def _fetch_response(
-        self, system_instructions: Any, input: Any, model_settings: ModelSettings, *rest: Any, **named: Any
-    ) -> Any:
-        settings = refuse_background(model_settings, "The websocket model")
-        fetch: Any = super()._fetch_response
-        return await fetch(system_instructions, input, settings, *rest, **named)
 
 
 class StrictModel(Model):

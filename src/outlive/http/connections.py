@@ -1,4 +1,5 @@
-"""Open connections: how many there may be, in all and from one address, and the times that they must keep."""
+"""Open connections: one as a request knows it; how many there may be, in all and from one address; the times that they
+must keep."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 import msgspec
 
@@ -18,6 +20,51 @@ log = logging.getLogger(__name__)
 CHECK_SECONDS = 1.0
 # Seconds between two warnings of the same kind.
 QUIET_SECONDS = 60.0
+
+
+class ClientConnection:
+    """A connection to a client, with no more than ASGI offers."""
+
+    __slots__ = ("_on_cut", "_receive", "_waiting", "is_cut")
+
+    def __init__(self, receive: Callable[[], Awaitable[Any]] | None = None) -> None:
+        self.is_cut = False  # the client is gone
+        self._on_cut: Callable[[], None] | None = None
+        self._receive = receive  # returns a message when the client is gone; None: `cut` is called then
+        self._waiting: asyncio.Task[None] | None = None
+
+    def write_now(self, body: bytes) -> bool:
+        """Write a piece of a streamed body at once, or write nothing and return False: the client is slow or gone."""
+        return False
+
+    def is_hung_up(self) -> bool:
+        """Return True if the client is gone, also if only the operating system knows that by now."""
+        return self.is_cut
+
+    def watch(self, on_cut: Callable[[], None] | None) -> None:
+        """Call `on_cut` once the client is gone, which `send` does not report; at once if it is. None stops that."""
+        self._on_cut = on_cut
+        if self._waiting is not None:
+            self._waiting.cancel()
+        if on_cut is not None and self.is_cut:
+            on_cut()
+        elif on_cut is not None and self._receive is not None:
+            self._waiting = asyncio.create_task(self._wait_cut(self._receive))
+
+    async def _wait_cut(self, receive: Callable[[], Awaitable[Any]]) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.cut()
+
+    async def was_read(self) -> bool:
+        """Return True if the client has read the whole answer, as far as can be known. Call after the last send."""
+        return False  # ASGI does not show it: a retry is given this answer again, instead of a second one
+
+    def cut(self) -> None:
+        """Note that the client is gone."""
+        self.is_cut = True
+        if self._on_cut is not None:
+            self._on_cut()
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import Frame
 
-from outlive.http.connections import ConnectionLimits, Connections
+from outlive.http.connections import ClientConnection, ConnectionLimits, Connections
 from outlive.http.frames import FrameSplitter
 from outlive.http.intake import Intake
 from outlive.http.transport import Backlog, HeaderCoalescingTransport, count_unconfirmed, reset
@@ -37,40 +37,6 @@ LINGER_BYTES = 1024 * 1024
 # Seconds after which a client that sends nothing counts as having read its answer. Its retry waits for longer than that
 # (RETRY_PATIENCE_SECONDS in engine/retries), or it would not learn of it.
 READING_SECONDS = 0.5
-
-
-class ClientConnection:
-    """A connection to a client. By itself it offers nothing beyond ASGI, and never breaks."""
-
-    __slots__ = ("_on_cut", "is_cut")
-
-    def __init__(self) -> None:
-        self.is_cut = False  # the client is gone
-        self._on_cut: Callable[[], None] | None = None
-
-    def write_now(self, body: bytes) -> bool:
-        """Write a piece of a streamed body at once, or write nothing and return False: the client is slow or gone."""
-        return False
-
-    def is_hung_up(self) -> bool:
-        """Return True if the client is gone, also if only the operating system knows that by now."""
-        return self.is_cut
-
-    def watch(self, on_cut: Callable[[], None] | None) -> None:
-        """Call `on_cut` once the client is gone, which `send` does not report; at once if it is. None stops that."""
-        self._on_cut = on_cut
-        if self.is_cut and on_cut is not None:
-            on_cut()
-
-    async def was_read(self) -> bool:
-        """Return True if the client has read the whole answer, as far as can be known. Call after the last send."""
-        return True
-
-    def cut(self) -> None:
-        """Note that the client is gone."""
-        self.is_cut = True
-        if self._on_cut is not None:
-            self._on_cut()
 
 
 class RequestConnection(ClientConnection):
@@ -403,3 +369,6 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self._pong:
             pong, self._pong = self._pong, b""
             self.transport.write(pong)
+
+
+PROTOCOLS = {"http": Protocol, "ws": WebSocketProtocol}  # by the options of uvicorn.Config

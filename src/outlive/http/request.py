@@ -15,7 +15,7 @@ from outlive.core.errors import ClientDisconnected, InvalidRequest, ServerFault,
 from outlive.core.requests.body import decode_body
 from outlive.engine.budget import ByteBudget
 from outlive.engine.engine import Engine
-from outlive.http.protocol import ClientConnection
+from outlive.http.connections import ClientConnection
 from outlive.ports.catalog import Page, Paging
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class Request:
     def __post_init__(self) -> None:
         self.headers = dict(self.scope["headers"])
         # Removed from the scope, which it refers to: a cycle would be left to the garbage collector.
-        self.connection = self.scope.get("state", {}).pop("outlive.connection", None) or ClientConnection()
+        self.connection = self.scope.get("state", {}).pop("outlive.connection", None) or ClientConnection(self.receive)
         self.request_id = self.engine.new_id("req")
 
     def header(self, name: bytes) -> str | None:

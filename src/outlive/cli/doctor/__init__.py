@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import shutil
 import sqlite3
@@ -10,6 +11,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,7 @@ def _examine(flags: dict[str, Any]) -> Iterator[Section]:
     section.add("ok", "settings", f"{len(settings.upstreams)} upstreams, {len(settings.keys)} owners with keys")
     yield section
     yield _check_database(settings.database)
+    yield _check_libraries()
     yield _check_server(settings)
     if not settings.upstreams:
         yield _check_embedded()
@@ -81,6 +84,21 @@ def _examine(flags: dict[str, Any]) -> Iterator[Section]:
         chosen = dict([route(model, settings.upstreams)]) if model else {}
         for upstream in settings.upstreams:
             yield probe(upstream, chosen.get(upstream.name), timeout)
+
+
+def _check_libraries() -> Section:
+    """Check the libraries of which more is used than their public parts."""
+    # Every other command starts faster without these imports.
+    from outlive.http.compatibility import LOST, find_fault
+
+    section, fault = Section("Libraries"), asyncio.run(find_fault())
+    found = {"uvicorn": f"{fault}; {LOST}" if fault else ""}
+    if importlib.util.find_spec("agents") is not None:
+        found["openai-agents"] = importlib.import_module("outlive.agents.background").LACKING
+    for name, lost in found.items():
+        detail = f" is not known here: {lost}." if lost else ""
+        section.add("warn" if lost else "ok", name, metadata.version(name) + detail)
+    return section
 
 
 def _check_server(settings: Settings) -> Section:
