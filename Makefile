@@ -13,13 +13,13 @@ BASE := $(VENV)/.installed-base
 RUN  := $(VENV)/.installed-run
 DEV  := $(VENV)/.installed-dev
 # Programs that tests run, as PROGRAM=PACKAGE of Debian.
-PROGRAMS := chromium=chromium nginx=nginx-light caddy=caddy prometheus=prometheus
+PROGRAMS := chromium=chromium nginx=nginx-light caddy=caddy prometheus=prometheus tinyproxy=tinyproxy-bin
 # The clients that `make clients` tries have environments of their own.
 ENGINES        := build/engines/.installed
 CLIENTS_PYTHON := $(patsubst clients/environments/%.txt,build/clients/%/.installed,$(wildcard clients/environments/*.txt))
 CLIENTS_NODE   := clients/node/node_modules/.installed
 
-.PHONY: help install run demo test fuzz siege soak cluster check format bench clients engines clean
+.PHONY: help install run demo test pythons fuzz siege soak cluster check format bench clients engines clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -38,6 +38,9 @@ demo: $(RUN) ## a minute in the terminal: tab closed, kill -9, restart, resume, 
 
 test: $(DEV) ## all tests; make test ARGS="-k fence" for some of them
 	$(PY) -m pytest -n 2 --dist loadfile $(ARGS)
+
+pythons: ## all tests on every Python from 3.11 to 3.14 that is installed, each with an environment in build/pythons
+	@tools/test-pythons "$(ARGS)"
 
 fuzz: $(DEV) ## try 100,000 random requests, items and frames on both databases; ARGS="--cases 1000000" for more
 	$(PY) -m tests.fuzz $(ARGS)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +173,7 @@ def test_migrate_prints_the_old_and_the_new_schema(run: Run, tmp_path: Path, emp
 
 
 def test_an_older_program_refuses_to_migrate_a_newer_schema(run: Run, tmp_path: Path, empty: str) -> None:
-    with sqlite3.connect(tmp_path / "outlive.db") as db:
+    with closing(sqlite3.connect(tmp_path / "outlive.db")) as db:
         db.execute("PRAGMA user_version = 99")
     run("migrate", "--database", empty)
     DATABASES.server.sql("UPDATE outlive.schema SET version = 99", "bare_cli")

@@ -37,11 +37,13 @@ class SqliteDatabase:
         self.path = path
         self._file = DatabaseFile(path)
         try:
-            connection = _open(path)
-            _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            self._file.warn_about_log(frames)
-            self.version_before = _migrate(connection, path)  # of the schema
-            beside = _open(path)
+            with contextlib.ExitStack() as opened:  # closes the connection if the next step fails
+                connection = opened.enter_context(contextlib.closing(_open(path)))
+                _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+                self._file.warn_about_log(frames)
+                self.version_before = _migrate(connection, path)  # of the schema
+                beside = _open(path)
+                opened.pop_all()
         except sqlite3.Error as error:
             raise SettingsError(f"The database {path} cannot be opened: {error}.") from error
         connection.execute("PRAGMA busy_timeout = 0")  # see writer.py
@@ -156,17 +158,21 @@ def _open(path: str, read_only: bool = False) -> sqlite3.Connection:
     # Never made anew: a file that was removed would be replaced by an empty one.
     uri = f"file:{quote(path)}?mode=rw"
     connection = sqlite3.connect(uri, isolation_level=None, check_same_thread=False, cached_statements=256, uri=True)
-    connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
-    if read_only:
-        connection.execute("PRAGMA query_only = ON")
-        return connection
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA fullfsync = ON")  # on a Mac a plain fsync stops at the drive's cache
-    connection.execute("PRAGMA wal_autocheckpoint = 0")  # see `Checkpointer`
-    # Deleted content is overwritten with zeros, so that it is not in the file any more (D18).
-    connection.execute("PRAGMA secure_delete = ON")
-    connection.execute("PRAGMA temp_store = MEMORY")
+    try:
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
+        if read_only:
+            connection.execute("PRAGMA query_only = ON")
+            return connection
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA fullfsync = ON")  # on a Mac a plain fsync stops at the drive's cache
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # see `Checkpointer`
+        # Deleted content is overwritten with zeros, so that it is not in the file any more (D18).
+        connection.execute("PRAGMA secure_delete = ON")
+        connection.execute("PRAGMA temp_store = MEMORY")
+    except sqlite3.Error:
+        connection.close()
+        raise
     return connection
 
 
