@@ -137,6 +137,7 @@ def _read_rules(settings: Settings) -> McpRules:
         requests=settings.mcp_requests,
         hosts=settings.mcp_hosts,
         private=settings.mcp_private,
+        proxy=settings.mcp_proxy,
         seconds=settings.tool_seconds,
         max_connections=settings.max_mcp_connections,
     )

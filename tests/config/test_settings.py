@@ -9,10 +9,12 @@ import msgspec
 import pytest
 
 from outlive.config import database_url
-from outlive.config.load import is_loopback, load
+from outlive.config.load import load
+from outlive.config.network import is_loopback
 from outlive.config.settings import FIELDS, OPTIONS, Settings
 from outlive.core.errors import SettingsError
 from outlive.core.requests.checks import Limits
+from tests.support.certificates import Authority
 
 
 def load_toml(tmp_path: Path, text: str, environ: dict[str, str] | None = None, **flags: Any) -> Settings:
@@ -71,7 +73,9 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "lenient_chat": ("yes", True),
     "offer_tools": ("yes", True),
     "mcp_private": ("yes", True),
+    "mcp_proxy": ("yes", True),
     "mcp_requests": ("off", "off"),
+    "metrics_owners": ("yes", True),
     "log_level": ("debug", "debug"),
     "event_names": ("open-responses", "open-responses"),
     "role": ("all", "all"),
@@ -447,6 +451,7 @@ def test_the_default_upstream_comes_first(tmp_path: Path) -> None:
 
 def test_every_quirk_can_be_set(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("the-key")
+    authority, cert, key = (signer := Authority(tmp_path)).file, *signer.sign("client")
     (upstream,) = load_toml(
         tmp_path,
         f"""
@@ -472,8 +477,11 @@ def test_every_quirk_can_be_set(tmp_path: Path) -> None:
         context_window = 4096
         tokenizer = "llamacpp"
         unrunnable_tools = "refuse"
+        ca_file = "{authority}"
+        client_cert = "{cert}"
+        client_key = "{key}"
         """,
-        {"TEAM": "red"},
+        {"TEAM": "red", "HTTPS_PROXY": "proxy:3128"},
     ).upstreams
     assert msgspec.structs.asdict(upstream) == {
         "name": "x",
@@ -499,6 +507,10 @@ def test_every_quirk_can_be_set(tmp_path: Path) -> None:
         "context_window": 4096,
         "tokenizer": "llamacpp",
         "unrunnable_tools": "refuse",
+        "proxy": "http://proxy:3128",
+        "ca_file": str(authority),
+        "client_cert": str(cert),
+        "client_key": str(key),
     }
 
 

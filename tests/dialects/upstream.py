@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -41,18 +42,21 @@ class Server:
 
 
 @asynccontextmanager
-async def serve(answer: Answer, **fields: Any) -> AsyncGenerator[tuple[ChatBackend, Server], None]:
+async def serve(
+    answer: Answer, *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None, **fields: Any
+) -> AsyncGenerator[tuple[ChatBackend, Server], None]:
     """A backend and the server that it talks to."""
     server = Server(answer)
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", server.take)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
+    site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()
     port = runner.addresses[0][1]
     pool = HttpPool()
-    upstream = Upstream(**{"name": "test", "url": f"http://127.0.0.1:{port}/v1", **fields})
+    url = f"{'http' if tls is None else 'https'}://{host}:{port}/v1"
+    upstream = Upstream(**{"name": "test", "url": url, **fields})
     backend = ChatBackend(upstream, pool, CountingIds())
     try:
         yield backend, server

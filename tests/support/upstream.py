@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import ssl
 import threading
 import time
 import zlib
@@ -184,7 +185,9 @@ class UpstreamCall:
 class FakeUpstream:
     """Plays scripts by model name, queued ones first, and records every request."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> None:
+        """`host` is a name of this machine."""
+        self._host, self._tls = host, tls
         self._by_model: dict[str, Choice] = {}
         self._queued: dict[str | None, deque[Choice]] = {}
         self._calls: list[UpstreamCall] = []
@@ -209,7 +212,7 @@ class FakeUpstream:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1"
+        return f"{'http' if self._tls is None else 'https'}://{self._host}:{self.port}/v1"
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -272,7 +275,7 @@ class FakeUpstream:
         app.router.add_post("/{path:.*}", self._take)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", self.port, backlog=2048)
+        site = web.TCPSite(runner, "127.0.0.1", self.port, backlog=2048, ssl_context=self._tls)
         await site.start()
         self.port = runner.addresses[0][1]
         return runner

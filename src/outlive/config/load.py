@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from outlive.config import database_url
+from outlive.config.network import find_proxy, is_loopback
 from outlive.config.options import Given, convert
 from outlive.config.settings import FIELDS, Settings
 from outlive.config.sources import Sources, gather, read_key_lines, resolve
@@ -55,19 +56,13 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
             )
     if (settings.mcp_requests == "allow-list") != bool(settings.mcp_hosts):
         raise SettingsError("--mcp-requests allow-list and --mcp-host HOST need each other.")
+    for scheme in ("http", "https") if settings.mcp_proxy else ():
+        find_proxy(f"{scheme}://outlive.invalid", sources.environ)  # raises now what would fail later
     return msgspec.structs.replace(
         settings,
         upstreams=read_upstreams(sources, settings.silence_seconds),
         mcp=read_tool_servers(sources, settings.tool_seconds),
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if only this machine can reach the address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _read_keys(sources: Sources) -> dict[str, list[str]]:

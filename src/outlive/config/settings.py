@@ -92,6 +92,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "A host of MCP servers that requests may name, with --mcp-requests allow-list.",
         {"flag": "--mcp-host", "metavar": "HOST", "wanted": 'a list of hosts, such as ["mcp.example.com"]'},
     ] = []
+    mcp_proxy: Annotated[bool, "Send requests to MCP servers through HTTPS_PROXY or HTTP_PROXY too."] = False
     max_mcp_connections: Annotated[PositiveCount, "Connections to MCP servers at once."] = 200
     max_tool_output: Annotated[PositiveCount, "Characters in the output of one tool call."] = 256 * 1024
     max_steps: Annotated[PositiveCount, "Steps of one response that may call the server's tools."] = 100
@@ -148,7 +149,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         shown["keys"] = dict.fromkeys(self.keys, "***")
         shown["seal_keys"] = ["***" for _ in self.seal_keys]
         shown["mcp"] = [_mask(server, "authorization", "headers") for server in self.mcp]
-        shown["upstreams"] = [_mask(upstream, "key", "headers", "query") for upstream in self.upstreams]
+        shown["upstreams"] = [_mask(upstream, "key", "headers", "query", "proxy") for upstream in self.upstreams]
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
+from outlive.config.network import find_proxy
 from outlive.config.options import Given, convert, read_options
 from outlive.config.presets import PRESETS, recognise
 from outlive.config.sources import Sources, read_key_file, resolve, resolve_all, unknown
@@ -19,11 +22,12 @@ _OPTIONS = read_options(Upstream) | read_options(ToolServer)
 _QUIRKS = [
     name
     for name, option in read_options(Upstream).items()
-    if option.is_plain and name not in ("name", "url", "key", "any_model")
+    if option.is_plain and name not in ("name", "url", "key", "any_model", "proxy")
 ]
 _MCP_FIELDS = ("url", "transport", "require_approval", "seconds", "allowed_tools", "idempotent_tools")
 KEYS = ("preset", "url", "key", "key_file", "headers", "query", "models", "default", *_QUIRKS)
 _KEYS_OF = {"upstreams": KEYS, "mcp": (*_MCP_FIELDS, "headers", "authorization")}
+_TLS_FILES = ("ca_file", "client_cert", "client_key")
 _OWN_LABEL = "outlive"  # the label of the server's own tools
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}\Z")
@@ -133,6 +137,7 @@ class _UpstreamTable(_Table):
         preset_name, url, query = self.address()
         fields = {"silence_seconds": silence_seconds} | PRESETS[preset_name].quirks | self.read(_QUIRKS)
         self.adjust_to_dialect(fields)
+        self.check_tls(url, fields)
         headers = self.headers()
         return Upstream(
             name=self.name,
@@ -141,8 +146,28 @@ class _UpstreamTable(_Table):
             headers=headers,
             query=query | self.secrets("query"),
             models=self.models(),
+            proxy=find_proxy(url, self.environ),
             **fields,
         )
+
+    def check_tls(self, url: str, fields: dict[str, Any]) -> None:
+        """Raise SettingsError for files of certificates and keys that cannot be used."""
+        files = {key: str(Path(fields[key]).expanduser()) for key in _TLS_FILES if key in fields}
+        fields |= files
+        context, place = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), f"The TLS files of [upstreams.{self.name}]"
+        if files and not url.startswith("https:"):
+            raise SettingsError(f"{place} need a url that begins with https.")
+        if "client_key" in files and "client_cert" not in files:
+            raise SettingsError(f"{self.place('client_key')} needs client_cert too.")
+        try:
+            if "ca_file" in files:
+                context.load_verify_locations(files["ca_file"])
+            if "client_cert" in files:
+                context.load_cert_chain(files["client_cert"], files.get("client_key"), password="")
+        except OSError as error:
+            wrong = "one is not PEM, or the key does not belong to the certificate"
+            reason = wrong if isinstance(error, ssl.SSLError) else error.strerror
+            raise SettingsError(f"{place} ({', '.join(files)}) cannot be used: {reason}.") from error
 
     def adjust_to_dialect(self, fields: dict[str, Any]) -> None:
         """Adjust the settings that a dialect does not have, or has another default for."""

@@ -49,6 +49,10 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     context_window: Annotated[int | None, Meta(ge=1)] = None  # tokens; None: ask the server
     tokenizer: Tokenizer = "none"
     unrunnable_tools: UnrunnableTools = "leave_out"  # hosted tools, where the upstream takes functions only
+    proxy: str | None = None  # URL of the proxy on the way there, perhaps with a password; None: direct
+    ca_file: str | None = None  # certificate authorities to trust besides those of the system
+    client_cert: str | None = None  # this server's own certificate, if the upstream asks for one
+    client_key: str | None = None  # None: it is in the file of the certificate
 
 
 class ModelCall(msgspec.Struct, frozen=True):

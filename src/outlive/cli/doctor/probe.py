@@ -14,11 +14,10 @@ from msgspec.structs import replace
 
 from outlive.cli.terminal import Section
 from outlive.clock import RandomIds
-from outlive.config.load import is_loopback
+from outlive.config.network import hide_password, is_loopback
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import AnyDraft, Delta, Draft, Json
 from outlive.core.recovery import OpenText
-from outlive.core.redactor import Redactor
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.anthropic.backend import VERSION
 from outlive.dialects.build import make_backend
@@ -50,6 +49,8 @@ def probe(upstream: Upstream, model: str | None, timeout: float) -> Section:
     parts = urlsplit(upstream.url)
     if upstream.key and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         section.add("warn", "transport", "The key is sent unencrypted; use https unless the network is your own.")
+    if upstream.proxy is not None:
+        section.add("ok", "proxy", f"{hide_password(upstream.proxy)}, as the environment says")
     asyncio.run(_probe(Prober(replace(upstream, silence_seconds=timeout), section), model))
     return section
 
@@ -175,8 +176,7 @@ async def _list_models(prober: Prober, upstream: Upstream) -> list[str] | Upstre
     answer = await endpoint.ask("GET", endpoint.url("models", **prober.expected.page))
     try:
         if answer.status != 200:
-            secrets = (upstream.key, *upstream.headers.values(), *upstream.query.values())
-            return await read_error(answer, Redactor(secrets))
+            return await read_error(answer, endpoint.redactor)
         value: Any = msgspec.json.decode(await answer.read_whole(MOST_LISTED))
     except msgspec.DecodeError:
         value = None

@@ -22,7 +22,8 @@ from outlive.core.events import Json
 from outlive.core.redactor import MIN_LENGTH, MIN_LENGTH_IN_ANSWERS, Redactor
 from outlive.core.requests.body import decode_body
 from outlive.dialects.faults import read_fault
-from outlive.dialects.transport.http1 import AnswerTooLong, BadUrl, ConnectFailed, Connection, HttpPool
+from outlive.dialects.transport.http1 import AnswerTooLong, BadUrl, ConnectFailed, Connection, HttpPool, ProxyFailed
+from outlive.dialects.transport.route import Route
 from outlive.ports.backend import Upstream
 
 CHAT_PATH = "chat/completions"
@@ -90,8 +91,11 @@ class Endpoint:
         """`headers` are those of the dialect; those of the settings win."""
         self.name = upstream.name
         self.upstream = upstream
-        self.redactor = Redactor([upstream.key, *upstream.headers.values(), *upstream.query.values()])
-        self._pool = pool
+        route = Route(upstream)
+        credentials = route.proxy.authorization.strip() if route.proxy is not None else None
+        secrets = [upstream.key, credentials, *upstream.headers.values(), *upstream.query.values()]
+        self.redactor = Redactor(secrets)
+        self._pool = pool.via(route)
         self._headers = _make_headers(upstream, headers or {})
         self._draining: set[asyncio.Task[None]] = set()
 
@@ -141,6 +145,8 @@ class Endpoint:
         if status in (401, 403):
             # No status: to the caller a 401 would mean that his own key is wrong.
             message = f"The model's server refused this server's key (it answered {status})."
+        elif status == 407:
+            return self._refused_by_proxy(status)
         elif status < 400:
             message = f"The model's server answered {status} instead of a stream; is its URL right?"
         else:
@@ -197,8 +203,11 @@ class Endpoint:
 
     def broken(self, error: Exception) -> UpstreamFault:
         """Return the fault for a network error; neither the URL nor a header is in its message."""
+        if isinstance(error, ProxyFailed) and error.status is not None:
+            return self._refused_by_proxy(error.status)
         if isinstance(error, ConnectFailed):
-            return self._unreachable(error.__cause__)
+            proxy = "proxy of the " if isinstance(error, ProxyFailed) else ""
+            return self._unreachable(error.__cause__, f"{proxy}model's server ({self.name})")
         if isinstance(error, TimeoutError):
             seconds = self.upstream.silence_seconds
             return UpstreamFault(f"The model's server ({self.name}) was silent for {seconds:g} s.", timed_out=True)
@@ -206,15 +215,26 @@ class Endpoint:
             return UpstreamFault(f"The model's server ({self.name}) sent more than is taken of it.", retryable=False)
         if isinstance(error, BadUrl):
             return UpstreamFault(f"The URL of the model's server ({self.name}) is wrong.", retryable=False)
-        return UpstreamFault(f"The connection to the model's server ({self.name}) broke.")
+        broke = f"The connection to the model's server ({self.name}) broke"
+        if isinstance(error.__cause__, ssl.SSLError):  # such as: it asks its clients for a certificate
+            return UpstreamFault(f"{broke}: {_reason(error.__cause__)}.")
+        return UpstreamFault(f"{broke}.")
 
-    def _unreachable(self, cause: BaseException | None) -> UpstreamFault:
+    def _unreachable(self, cause: BaseException | None, subject: str) -> UpstreamFault:
         if isinstance(cause, TimeoutError):
-            return UpstreamFault(f"The model's server ({self.name}) could not be reached in time.", timed_out=True)
+            return UpstreamFault(f"The {subject} could not be reached in time.", timed_out=True)
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return UpstreamFault(f"The certificate of the model's server ({self.name}) is not valid.", retryable=False)
+            return UpstreamFault(f"The certificate of the {subject} is not valid.", retryable=False)
         reason = _reason(cause) if isinstance(cause, OSError) else "no reason given"
-        return UpstreamFault(f"The model's server ({self.name}) could not be reached: {reason}.")
+        return UpstreamFault(f"The {subject} could not be reached: {reason}.")
+
+    def _refused_by_proxy(self, status: int) -> UpstreamFault:
+        subject = f"proxy of the model's server ({self.name})"
+        if status in (401, 407):
+            return UpstreamFault(f"The {subject} refused this server's user name or password.", retryable=False)
+        return UpstreamFault(
+            f"The {subject} could not open a connection: it answered {status}.", retryable=status >= 500
+        )
 
 
 async def _drain(answer: Connection) -> None:
@@ -225,6 +245,8 @@ async def _drain(answer: Connection) -> None:
 
 def _reason(error: OSError) -> str:
     """Return the reason without the address, which the error's own message may contain."""
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed ({error.reason})"
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or type(error).__name__

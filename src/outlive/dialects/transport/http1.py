@@ -15,6 +15,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from outlive.dialects.transport.route import Proxy, Route
+
 CONNECT_SECONDS = 30.0
 IDLE_SECONDS = 60.0  # until an unused connection is closed
 # Bytes that may wait to be read before reading from the socket stops.
@@ -34,6 +36,13 @@ class BadUrl(ValueError):
 
 class ConnectFailed(ConnectionError):
     """No connection could be made; `__cause__` is the reason."""
+
+
+class ProxyFailed(ConnectFailed):
+    """The proxy could not be reached, or it answered a CONNECT with another status than 200."""
+
+    def __init__(self, status: int | None = None) -> None:
+        self.status = status
 
 
 class ConnectionBroken(ConnectionError):
@@ -60,12 +69,20 @@ def _locate(url: str) -> tuple[Origin, str, str]:
 
 
 class HttpPool:
-    """Idle connections that can be used again, by origin."""
+    """Idle connections that can be used again, by origin; those of other routes are in pools of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, route: Route | None = None) -> None:
+        self._route = route or Route()
+        self._others: list[HttpPool] = []
         self._idle: defaultdict[Origin, list[Connection]] = defaultdict(list)  # the longest idle first
         self._sweep: asyncio.TimerHandle | None = None
-        self._tls: ssl.SSLContext | None = None
+
+    def via(self, route: Route) -> HttpPool:
+        """Return the pool for requests that take this route. It is closed with this one."""
+        if route.proxy is None and not route.files:
+            return self
+        self._others.append(HttpPool(route))
+        return self._others[-1]
 
     async def request(
         self, method: str, url: str, headers: bytes, body: bytes = b"", patience: float | None = None
@@ -76,6 +93,8 @@ class HttpPool:
         """
         origin, host, target = _locate(url)
         length = f"Content-Length: {len(body)}\r\n" if method == "POST" else ""
+        if self._route.proxy is not None and not origin[2]:
+            target, length = f"http://{host}{target}", length + self._route.proxy.authorization
         head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\n{length}"
         message = b"%b%b\r\n%b" % (head.encode(), headers, body)
         while True:
@@ -97,6 +116,8 @@ class HttpPool:
         for idle in self._idle.values():
             for connection in list(idle):
                 connection.close()
+        for pool in self._others:
+            pool.close()
 
     def keep(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
         self._idle[connection.origin].append(connection)
@@ -120,16 +141,38 @@ class HttpPool:
 
     async def _connect(self, origin: Origin) -> Connection:
         host, port, tls = origin
-        if tls and self._tls is None:
-            self._tls = await asyncio.to_thread(ssl.create_default_context)
-        loop = asyncio.get_running_loop()
+        proxy = self._route.proxy
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self, origin, loop), host, port, ssl=self._tls if tls else None
-                )
+                secure = tls or (proxy is not None and proxy.tls)
+                context = await asyncio.to_thread(self._route.find_context) if secure else None
+                if proxy is None:
+                    return await self._open(origin, host, port, context)
+                return await self._connect_through(proxy, origin, context)
+        except ConnectFailed:
+            raise
         except OSError as error:
             raise ConnectFailed from error
+
+    async def _connect_through(self, proxy: Proxy, origin: Origin, context: ssl.SSLContext | None) -> Connection:
+        host, port, tls = origin
+        try:
+            connection = await self._open(origin, proxy.host, proxy.port, context if proxy.tls else None)
+            if not tls or context is None:
+                return connection
+            place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            lines = f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n{proxy.authorization}\r\n"
+            await connection.ask(lines.encode())
+        except OSError as error:
+            raise ProxyFailed from error
+        if connection.status != 200:
+            connection.close()
+            raise ProxyFailed(connection.status)
+        return await connection.start_tls(context)
+
+    async def _open(self, origin: Origin, host: str, port: int, context: ssl.SSLContext | None) -> Connection:
+        loop = asyncio.get_running_loop()
+        _, connection = await loop.create_connection(lambda: Connection(self, origin, loop), host, port, ssl=context)
         return connection
 
 
@@ -179,6 +222,15 @@ class Connection(asyncio.Protocol):
                 timer.cancel()
             if not self._head_done:
                 self.close()
+
+    async def start_tls(self, context: ssl.SSLContext) -> Connection:
+        """Return the connection to the origin in the tunnel that this one has become."""
+        if self._transport is None:
+            raise ConnectionBroken("The proxy closed the connection.")
+        inner = Connection(self._pool, self.origin, self._loop)
+        # Unlike `create_connection`, it does not call `connection_made`.
+        inner._transport = await self._loop.start_tls(self._transport, inner, context, server_hostname=self.origin[0])
+        return inner
 
     @property
     def content_type(self) -> str:
@@ -322,6 +374,7 @@ class Connection(asyncio.Protocol):
             self.is_complete = True
         elif not self.is_complete and self._error is None:
             self._error = (ConnectionBroken if self.status else Unanswered)("The connection broke.")
+            self._error.__cause__ = exc
         self._wake()
 
     # -- the parser's side

@@ -65,9 +65,12 @@ class McpConnectionLost(McpUnreachable):
 class McpConnection:
     """Owns the task that holds the connection: the SDK requires the task that opens a connection to close it."""
 
-    def __init__(self, server: ToolServer, *, private: bool, slots: asyncio.Semaphore) -> None:
+    def __init__(
+        self, server: ToolServer, *, private: bool, slots: asyncio.Semaphore, proxy: str | None = None
+    ) -> None:
         self._server = server
         self._private = private
+        self._proxy = proxy
         self._slots = slots  # of all connections to MCP servers
         self._seconds = server.seconds
         self._task: asyncio.Task[None] | None = None
@@ -211,7 +214,7 @@ class McpConnection:
         headers = httpx2.Headers(self._server.headers)
         if self._server.authorization is not None:
             headers["Authorization"] = f"Bearer {self._server.authorization}"
-        self._transport = GuardedTransport(private=self._private)
+        self._transport = GuardedTransport(private=self._private, proxy=self._proxy)
         return httpx2.AsyncClient(
             headers=headers,
             timeout=httpx2.Timeout(CONNECT_SECONDS, read=self._seconds + SLACK_SECONDS),

@@ -31,11 +31,12 @@ class AnswerTooLong(httpx2.TransportError):
 class GuardedTransport(httpx2.AsyncBaseTransport):
     """Resolves the host itself and connects to the address it has checked: a second lookup might find another."""
 
-    def __init__(self, *, private: bool, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, *, private: bool, proxy: str | None = None, max_bytes: int = MAX_BYTES) -> None:
         self._private = private
+        self._proxied = proxy is not None
         self._max_bytes = max_bytes
-        # Without the environment's proxy: it would reach what this server may not.
-        self._inner = httpx2.AsyncHTTPTransport(trust_env=False, verify=TLS)
+        # Without the environment's proxy, unless the operator wants it: it may reach what this server may not.
+        self._inner = httpx2.AsyncHTTPTransport(trust_env=False, verify=TLS, proxy=proxy)
         self.refused: int | None = None  # the status of the last answer that was a refusal
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -51,6 +52,11 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     async def _ask_public(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request to the first of the host's addresses that accepts a connection."""
         host, url = request.url.host, request.url
+        if self._proxied:
+            # By its name, which the proxy resolves: this server may not know it.
+            with contextlib.suppress(httpx2.ConnectError):
+                await _resolve_public(host, url.port or 443)
+            return await self._inner.handle_async_request(request)
         *others, last = await _resolve_public(host, url.port or (443 if url.scheme == "https" else 80))
         request.extensions = {**request.extensions, "sni_hostname": host}
         for address in others:

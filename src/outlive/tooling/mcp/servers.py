@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
 
+from outlive.config.network import find_proxy
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests.checks import refuse, shorten
@@ -46,6 +48,7 @@ class McpRules(msgspec.Struct, frozen=True, kw_only=True):
     requests: McpRequests = "public"  # the servers that requests may name by their address
     hosts: list[str] = []  # with `allow-list`: those that they may name
     private: bool = False  # True: also servers on private addresses
+    proxy: bool = False  # True: through the proxy of the environment
     seconds: float = 60.0  # the limit of a call's duration
     max_connections: int = 200
 
@@ -95,7 +98,8 @@ class McpSource:
         module = await asyncio.to_thread(importlib.import_module, "outlive.tooling.mcp.connection")
         registered = server.label in self._registered
         private = registered or self._rules.private
-        connection: McpConnection = module.McpConnection(server, private=private, slots=self._slots)
+        proxy = find_proxy(server.url, os.environ) if self._rules.proxy else None
+        connection: McpConnection = module.McpConnection(server, private=private, slots=self._slots, proxy=proxy)
         known = _find_list(session_request.lists, server.label)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(connection.close)

@@ -1,0 +1,67 @@
+"""Addresses of this machine, and the proxies of the environment that lead to others."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from outlive.core.errors import SettingsError
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def find_proxy(url: str, environ: Mapping[str, str]) -> str | None:
+    """Return the URL of the proxy that leads to an address, by HTTPS_PROXY, HTTP_PROXY and NO_PROXY, in upper or lower
+    case. None: there is none, or the address is reached without it. Raise SettingsError for a proxy of another kind."""
+    parts = urlsplit(url)
+    name = f"{parts.scheme}_proxy"
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    written = _read(name, environ)
+    if not written or is_loopback(host) or _is_excluded(host, port, _read("no_proxy", environ)):
+        return None
+    proxy = written if "://" in written else f"http://{written}"
+    try:
+        found = urlsplit(proxy)
+        is_valid = found.scheme in ("http", "https") and bool(found.hostname) and found.port != 0
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        # It may hold a password, so it is not repeated.
+        raise SettingsError(f"{name.upper()} must be a URL such as http://proxy.example.com:3128.")
+    return proxy
+
+
+def hide_password(proxy: str) -> str:
+    """Return the URL of a proxy without its user name and password."""
+    parts = urlsplit(proxy)
+    return f"{parts.scheme}://{'***@' if '@' in parts.netloc else ''}{parts.netloc.rpartition('@')[2]}"
+
+
+def _read(name: str, environ: Mapping[str, str]) -> str:
+    return (environ.get(name) or environ.get(name.upper()) or "").strip()
+
+
+def _is_excluded(host: str, port: int, no_proxy: str) -> bool:
+    """Return True if NO_PROXY names the host: by a domain, an address, a network or *, each perhaps with a port."""
+    return any(_matches(entry, host.lower().rstrip("."), port) for entry in no_proxy.lower().replace(",", " ").split())
+
+
+def _matches(entry: str, host: str, port: int) -> bool:
+    name, colon, digits = entry.rpartition(":")
+    if colon and digits.isdigit() and (":" not in name or name.endswith("]")):
+        if int(digits) != port:
+            return False
+        entry = name
+    entry = entry.strip("[]")
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        domain = entry.removeprefix("*").removeprefix(".")
+        return entry == "*" or (bool(domain) and (host == domain or host.endswith(f".{domain}")))

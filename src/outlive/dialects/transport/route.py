@@ -1,0 +1,57 @@
+"""The way to an upstream: through a proxy or directly, and the certificates that TLS uses on it."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from outlive.ports.backend import Upstream
+
+
+class Proxy(NamedTuple):
+    """A forward proxy, and the header line with its credentials."""
+
+    host: str
+    port: int
+    tls: bool
+    authorization: str
+
+
+class Route:
+    """The way to one upstream; without one, the direct way with the certificate authorities of the system."""
+
+    def __init__(self, upstream: Upstream | None = None) -> None:
+        self._upstream = upstream
+        self.proxy = None if upstream is None or upstream.proxy is None else _read_proxy(upstream.proxy)
+        files = () if upstream is None else (upstream.ca_file, upstream.client_cert, upstream.client_key)
+        self.files = [Path(file) for file in files if file is not None]
+        self._made: tuple[list[int], ssl.SSLContext] | None = None
+
+    def find_context(self) -> ssl.SSLContext:
+        """Return the TLS context for a new connection, made anew if its files were replaced: certificates expire.
+        Takes some 50 ms the first time. Raises OSError."""
+        stamps = [file.stat().st_mtime_ns for file in self.files]
+        if self._made is None or self._made[0] != stamps:
+            self._made = stamps, _make_context(self._upstream)
+        return self._made[1]
+
+
+def _make_context(upstream: Upstream | None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if upstream is not None and upstream.ca_file is not None:
+        context.load_verify_locations(upstream.ca_file)
+    if upstream is not None and upstream.client_cert is not None:
+        context.load_cert_chain(upstream.client_cert, upstream.client_key, password="")  # else it would ask for one
+    return context
+
+
+def _read_proxy(url: str) -> Proxy:
+    parts, line = urlsplit(url), ""
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+        line = f"Proxy-Authorization: Basic {base64.b64encode(pair).decode()}\r\n"
+    tls = parts.scheme == "https"
+    return Proxy(parts.hostname or "", parts.port or (443 if tls else 80), tls, line)
