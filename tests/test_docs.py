@@ -25,6 +25,7 @@ from outlive.engine.delivery import committer, live, reader
 from outlive.http.routes import ROUTES
 from outlive.storage import batching
 from tests.support import grammar
+from tests.support.certificates import Authority
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "outlive"
@@ -314,8 +315,13 @@ def test_every_curl_body_parses(page: Path) -> None:
 def test_toml_snippets_are_settings(page: Path, tmp_path: Path) -> None:
     environ = {name: f"secret-{name.lower()}" for name in SECRETS}
     environ |= {preset.key_variable: "secret" for preset in PRESETS.values() if preset.key_variable}
+    authority = Authority(tmp_path)
+    cert, key = authority.sign("client")
+    files = {"lab-ca.pem": authority.file, "outlive.pem": cert, "outlive.key": key}
     for n, text in enumerate(blocks(page, "toml")):
         file = tmp_path / f"{n}.toml"
+        for name, made in files.items():
+            text = text.replace(f"/etc/outlive/{name}", str(made))
         file.write_text(text)
         load({"config": str(file)}, environ)
 

@@ -451,7 +451,8 @@ def test_the_default_upstream_comes_first(tmp_path: Path) -> None:
 
 def test_every_quirk_can_be_set(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("the-key")
-    authority, cert, key = (signer := Authority(tmp_path)).file, *signer.sign("client")
+    authority = Authority(tmp_path)
+    cert, key = authority.sign("client")
     (upstream,) = load_toml(
         tmp_path,
         f"""
@@ -477,7 +478,7 @@ def test_every_quirk_can_be_set(tmp_path: Path) -> None:
         context_window = 4096
         tokenizer = "llamacpp"
         unrunnable_tools = "refuse"
-        ca_file = "{authority}"
+        ca_file = "{authority.file}"
         client_cert = "{cert}"
         client_key = "{key}"
         """,
@@ -508,7 +509,7 @@ def test_every_quirk_can_be_set(tmp_path: Path) -> None:
         "tokenizer": "llamacpp",
         "unrunnable_tools": "refuse",
         "proxy": "http://proxy:3128",
-        "ca_file": str(authority),
+        "ca_file": str(authority.file),
         "client_cert": str(cert),
         "client_key": str(key),
     }

@@ -215,10 +215,7 @@ class Endpoint:
             return UpstreamFault(f"The model's server ({self.name}) sent more than is taken of it.", retryable=False)
         if isinstance(error, BadUrl):
             return UpstreamFault(f"The URL of the model's server ({self.name}) is wrong.", retryable=False)
-        broke = f"The connection to the model's server ({self.name}) broke"
-        if isinstance(error.__cause__, ssl.SSLError):  # such as: it asks its clients for a certificate
-            return UpstreamFault(f"{broke}: {_reason(error.__cause__)}.")
-        return UpstreamFault(f"{broke}.")
+        return UpstreamFault(f"The connection to the model's server ({self.name}) broke.")
 
     def _unreachable(self, cause: BaseException | None, subject: str) -> UpstreamFault:
         if isinstance(cause, TimeoutError):

@@ -374,7 +374,6 @@ class Connection(asyncio.Protocol):
             self.is_complete = True
         elif not self.is_complete and self._error is None:
             self._error = (ConnectionBroken if self.status else Unanswered)("The connection broke.")
-            self._error.__cause__ = exc
         self._wake()
 
     # -- the parser's side
