@@ -21,8 +21,12 @@ async def erase_all(harness: StorageHarness) -> int:
 
 async def expire(harness: StorageHarness, responses: float | None = None, conversations: float | None = None) -> int:
     return await harness.storage.retention.expire(
-        responses_before=responses, conversations_before=conversations, limit=100
+        responses_before=responses, conversations_before=conversations, at=harness.tick(), limit=100
     )
+
+
+async def delete_expired(harness: StorageHarness) -> int:
+    return await harness.storage.retention.delete_expired(harness.tick(), 100)
 
 
 async def assert_empty(harness: StorageHarness) -> None:
@@ -134,6 +138,7 @@ async def test_a_conversation_keeps_its_items_when_its_responses_expire(harness:
     conversation = await harness.converse("before")
     await harness.answer("Hi", conversation=conversation)
     assert await expire(harness, responses=harness.tick()) == 1
+    assert await delete_expired(harness) == 1
     assert await erase_all(harness) == 1
     assert await harness.texts_of(conversation) == ["before", "Hi", "answer"]
     _, admitted = await harness.admit(conversation=conversation)
@@ -146,8 +151,61 @@ async def test_expiring_goes_in_batches(harness: StorageHarness) -> None:
         await harness.answer()
     expire_some = harness.storage.retention.expire
     now = harness.tick()
-    counts = [await expire_some(responses_before=now, conversations_before=None, limit=2) for _ in range(4)]
+    counts = [await expire_some(responses_before=now, conversations_before=None, at=now, limit=2) for _ in range(4)]
     assert counts == [2, 2, 1, 0]
+
+
+@storage_test
+async def test_what_has_expired_is_erased_only_after_it_was_deleted(harness: StorageHarness) -> None:
+    await harness.answer("one")
+    await harness.converse("two")
+    now = harness.tick()
+    assert await expire(harness, responses=now, conversations=now) == 2
+    assert await erase_all(harness) == 0
+    assert await harness.storage.retention.delete_expired(now, 100) == 0
+    assert await delete_expired(harness) == 2
+    assert await delete_expired(harness) == 0
+    assert await erase_all(harness) == 2
+    await assert_empty(harness)
+
+
+@storage_test
+async def test_what_expired_by_a_wrong_clock_is_restored_with_its_chains(harness: StorageHarness) -> None:
+    one = await harness.answer("one")
+    two = await harness.answer("two", parent=one)
+    fork = await harness.answer("fork", parent=one)
+    conversation = await harness.converse("before")
+    turn = await harness.answer("Hi", conversation=conversation)
+    now = harness.tick()
+    assert await expire(harness, responses=now, conversations=now) == 5
+    assert not await is_there(harness, two)
+    assert await harness.storage.retention.restore(harness.tick(), 100) == 0  # these expired before
+    assert [await harness.storage.retention.restore(now, limit) for limit in (2, 2, 2)] == [3, 2, 0]
+    for response_id in (one, two, fork, turn):
+        assert await is_there(harness, response_id)
+    for parent in (two, fork):
+        _, admitted = await harness.admit(parent=parent)
+        assert (await harness.history_of(admitted.position))[:2] == ["one", "answer"]
+    assert await harness.texts_of(conversation) == ["before", "Hi", "answer"]
+    assert await delete_expired(harness) == 0
+
+
+@storage_test
+async def test_no_chain_continues_past_an_expired_ancestor_whether_or_not_it_is_erased(
+    harness: StorageHarness,
+) -> None:
+    one = await harness.answer("one")
+    two, lease = await harness.start("two", parent=one)
+    assert await expire(harness, responses=harness.tick()) == 1
+    await harness.close(lease)
+    for step in (delete_expired, erase_all, erase_all):
+        with pytest.raises(InvalidRequest) as caught:
+            await harness.admit(parent=two)
+        assert caught.value.code == "previous_response_not_found"
+        await step(harness)
+    assert await harness.storage.retention.restore(0.0, 100) == 0
+    with pytest.raises(InvalidRequest):
+        await harness.admit(parent=two)
 
 
 # -- erasing

@@ -47,11 +47,12 @@ class FixedClock:
 
     def __init__(self) -> None:
         self.time = 1_000_000.0
+        self.ahead = 0.0  # of the wall clock alone
         self.slept: list[float] = []
         self.pause = 0.0  # what a sleep takes in real seconds
 
     def now(self) -> float:
-        return self.time
+        return self.time + self.ahead
 
     def monotonic(self) -> float:
         return self.time

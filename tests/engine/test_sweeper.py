@@ -35,6 +35,63 @@ def test_responses_are_kept_for_their_days_and_conversations_for_ever(tmp_path: 
     run_with_harness(tmp_path, body, DONE)
 
 
+def test_what_has_expired_is_erased_a_day_later(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        await harness.answer("canary-in")
+        harness.clock.time += 30 * DAY + 1
+        await harness.sweeper.sweep()
+        harness.clock.time += DAY - 2
+        await harness.sweeper.sweep()
+        assert found_on_disk(tmp_path, "canary-in")
+        harness.clock.time += 3
+        await harness.sweeper.sweep()
+        assert not found_on_disk(tmp_path, "canary")
+
+    run_with_harness(tmp_path, body, DONE)
+
+
+def test_a_clock_that_jumps_ahead_and_back_expires_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
+        for harness.clock.ahead in (32 * DAY, 0.0):
+            await harness.sweeper.sweep()
+            assert await harness.show(final["id"]) is not None
+
+    run_with_harness(tmp_path, body, DONE)
+    assert "the clock was changed by 2764800 s: nothing expires in this round" in caplog.text
+
+
+def test_what_expired_while_the_clock_stayed_ahead_is_restored_when_it_is_right_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
+        harness.clock.ahead = 32 * DAY
+        for _ in range(2):
+            await harness.sweeper.sweep()
+            harness.clock.time += 60
+        with pytest.raises(NotFound):
+            await harness.show(final["id"])
+        harness.clock.ahead = 0.0
+        await harness.sweeper.sweep()
+        await harness.answer(previous_response_id=final["id"])
+
+    run_with_harness(tmp_path, body, DONE, DONE)
+    assert "restored 1 things" in caplog.text
+
+
+def test_a_clock_that_is_corrected_to_the_second_delays_nothing(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        final = await harness.answer()
+        harness.clock.time += 31 * DAY
+        harness.clock.ahead = -1.0
+        await harness.sweeper.sweep()
+        with pytest.raises(NotFound):
+            await harness.show(final["id"])
+
+    run_with_harness(tmp_path, body, DONE)
+
+
 def test_retention_is_a_setting(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         conversation = await harness.converse()
@@ -144,7 +201,8 @@ def test_many_are_forgotten_in_one_round(tmp_path: Path) -> None:
             await harness.reader.wait_end(each.response_id)
         harness.clock.time += 31 * DAY
         await harness.sweeper.sweep()
-        with pytest.raises(NotFound):
-            await harness.frames(accepted[-1].response_id)
+        for each in accepted:
+            with pytest.raises(NotFound):
+                await harness.show(each.response_id)
 
     run_with_harness(tmp_path, body, DONE)

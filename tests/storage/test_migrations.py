@@ -49,3 +49,14 @@ def test_items_of_an_older_file_are_found_by_their_ids_alone(tmp_path: Path, ver
     assert [row[3] for row in plans if " i " in row[3]] == ["SEARCH i USING INDEX items_by_id (<expr>=? AND <expr>=?)"]
     assert db.execute(SQL["item_position"], (1, "msg_1")).fetchall() == [(0,)]
     db.close()
+
+
+def test_what_was_hidden_in_an_older_file_is_erased_at_once(tmp_path: Path) -> None:
+    db = old_file(tmp_path / "old.db", 5)
+    columns = "id, owner, status, background, created_at, ended_at, hidden, thread, first, input_end, last, era"
+    db.execute(f"INSERT INTO responses ({columns}) VALUES ('resp_1', 'ann', 'completed', 0, 1, 2, 1, 1, 0, 0, 0, 0)")
+    connection._migrate(db, "old.db")
+    plan = db.execute(f"EXPLAIN QUERY PLAN {SQL['erasable_responses']}", (10,)).fetchall()
+    assert any("INDEX responses_deleted" in row[3] for row in plan), plan
+    assert [row[1] for row in db.execute(SQL["erasable_responses"], (10,))] == ["resp_1"]
+    db.close()

@@ -243,7 +243,9 @@ async def test_nodes_with_mixed_writes_never_deadlock(url: str) -> None:
 
         async def sweep(storage: Storage) -> None:
             for _ in range(15):
-                await storage.retention.expire(responses_before=1.0, conversations_before=1.0, limit=10)
+                await storage.retention.expire(responses_before=1.0, conversations_before=1.0, at=2.0, limit=10)
+                await storage.retention.restore(3.0, 10)
+                await storage.retention.delete_expired(1.0, 10)
                 await storage.retention.erase(10)
 
         work = [talk(harness, number) for harness in nodes for number in range(8)]

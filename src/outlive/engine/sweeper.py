@@ -1,4 +1,4 @@
-"""The sweeper: deletes what has expired, and erases the bytes of what was deleted."""
+"""The sweeper: hides what has expired, deletes it a day later, and erases the bytes of what was deleted."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 BATCH = 100
 RETRY_SECONDS = 5.0
 DAY = 86_400.0
+# Seconds by which two clocks may differ: the wall clock and the monotonic clock, or those of two nodes.
+CLOCK_TOLERANCE = 300.0
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +37,7 @@ class Sweeper:
         self._clock = clock
         self._policy = policy
         self._requested = asyncio.Event()
+        self._clocks_apart = clock.now() - clock.monotonic()
         self._unscrubbed = True  # an earlier process may have died between erasing and scrubbing
 
     def wake(self) -> None:
@@ -59,15 +62,36 @@ class Sweeper:
     async def sweep(self) -> None:
         """Sweep once, in small batches, so that no running response waits long for the writer."""
         now = self._clock.now()
-        before = [
-            now - days * DAY if days is not None else None
-            for days in (self._policy.response_days, self._policy.conversation_days)
-        ]
-        while await self._retention.expire(responses_before=before[0], conversations_before=before[1], limit=BATCH):
-            pass
-        await self._retention.forget_keys(now - DAY)
+        restored = 0
+        while count := await self._retention.restore(now + CLOCK_TOLERANCE, BATCH):
+            restored += count
+        if restored:
+            log.warning("the clock was wrong: restored %d things that expired at a time yet to come", restored)
+        if self._has_steady_clock(now):
+            await self._expire(now)
         while await self._retention.erase(BATCH):
             self._unscrubbed = True
         if self._unscrubbed:
             await self._retention.scrub()
             self._unscrubbed = False
+
+    def _has_steady_clock(self, now: float) -> bool:
+        """Return False if the wall clock was changed since the last round."""
+        apart = now - self._clock.monotonic()
+        jump, self._clocks_apart = apart - self._clocks_apart, apart
+        if abs(jump) > CLOCK_TOLERANCE:
+            log.warning("the clock was changed by %.0f s: nothing expires in this round", jump)
+        return abs(jump) <= CLOCK_TOLERANCE
+
+    async def _expire(self, now: float) -> None:
+        before = [
+            now - days * DAY if days is not None else None
+            for days in (self._policy.response_days, self._policy.conversation_days)
+        ]
+        while await self._retention.expire(
+            responses_before=before[0], conversations_before=before[1], at=now, limit=BATCH
+        ):
+            pass
+        while await self._retention.delete_expired(now - DAY, BATCH):
+            pass
+        await self._retention.forget_keys(now - DAY)

@@ -10,15 +10,17 @@ Row = tuple[Any, ...]
 # In the order in which they are copied. A database that stores something elsewhere, or in another form, converts it to
 # this form: items are whole, leases have no worker, requests are with the leases, final objects with their responses.
 TABLES: dict[str, tuple[str, ...]] = {
-    "threads": ("key", "root", "parent", "fork", "head", "hole", "used_at"),
+    "threads": ("key", "root", "parent", "fork", "head", "hole", "expired_from", "used_at"),
     "responses": (
         *("key", "id", "owner", "status", "background", "created_at", "ended_at", "hidden", "conversation"),
-        *("thread", "first", "input_end", "last", "snapshot"),
+        *("expired_at", "thread", "first", "input_end", "last", "snapshot"),
     ),
     "leases": ("response", "owner", "background", "fence", "attempts", "notes", "sealed", "request"),
     "events": ("response", "first", "count", "at", "frames"),  # of each response together, from its first on
     "items": ("thread", "position", "id", "response", "body"),
-    "conversations": ("key", "id", "owner", "created_at", "used_at", "hidden", "thread", "running", "metadata"),
+    "conversations": (
+        *("key", "id", "owner", "created_at", "used_at", "hidden", "expired_at", "thread", "running", "metadata"),
+    ),
     "idempotency": ("owner", "kind", "key", "digest", "target", "used_at"),
     "unanswered": ("response", "owner", "digest", "created_at"),
     "secrets": ("name", "value"),

@@ -71,10 +71,19 @@ class Conversations(Protocol):
 
 
 class Retention(Protocol):
-    """Deletes what has expired and erases what was deleted, for the sweeper."""
+    """Hides and deletes what has expired, and erases what was deleted, for the sweeper. Each returns the number of
+    things that it has done this to, at most `limit` of a kind."""
 
-    async def expire(self, *, responses_before: float | None, conversations_before: float | None, limit: int) -> int:
-        """Delete what was last used before these times. Returns the number of deleted things."""
+    async def expire(
+        self, *, responses_before: float | None, conversations_before: float | None, at: float, limit: int
+    ) -> int:
+        """Hide what was last used before these times, as expired at `at`."""
+
+    async def restore(self, after: float, limit: int) -> int:
+        """Show again what expired after this time."""
+
+    async def delete_expired(self, before: float, limit: int) -> int:
+        """Delete what expired before this time."""
 
     async def erase(self, limit: int) -> int:
         """Erase the bytes of some deleted things that no unfinished run needs. Returns 0 when nothing is left."""

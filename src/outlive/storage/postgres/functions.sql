@@ -12,13 +12,15 @@ CREATE FUNCTION segments(of_thread bigint, below int)
 RETURNS TABLE (number int, thread bigint, upto int, hole int) LANGUAGE sql STABLE AS $$
     WITH RECURSIVE lineage AS (
         SELECT 1 AS number, of_thread AS thread, below AS upto, t.parent, t.fork,
-               CASE WHEN t.key IS NULL THEN -1 ELSE t.hole END AS hole
+               CASE WHEN t.key IS NULL THEN -1 ELSE least(t.hole, t.expired_from) END AS hole
           FROM (SELECT 1) one LEFT JOIN threads t ON t.key = of_thread
         UNION ALL
-        SELECT l.number + 1, l.parent, l.fork, t.parent, t.fork, CASE WHEN t.key IS NULL THEN -1 ELSE t.hole END
+        SELECT l.number + 1, l.parent, l.fork, t.parent, t.fork,
+               CASE WHEN t.key IS NULL THEN -1 ELSE least(t.hole, t.expired_from) END
           FROM lineage l
           -- One by one: a plan made while there were few threads would scan them all for each.
-          LEFT JOIN LATERAL (SELECT p.key, p.parent, p.fork, p.hole FROM threads p WHERE p.key = l.parent OFFSET 0) t ON true
+          LEFT JOIN LATERAL (
+              SELECT p.key, p.parent, p.fork, p.hole, p.expired_from FROM threads p WHERE p.key = l.parent OFFSET 0) t ON true
          WHERE l.parent IS NOT NULL)
     SELECT l.number, l.thread, l.upto, l.hole FROM lineage l
 $$;

@@ -131,7 +131,7 @@ SELECT r.key, r.thread, r.first, EXISTS (SELECT 1 FROM leases l WHERE l.response
 
 -- delete_responses --
 -- Deleted: no query finds them from now on. Their bytes are erased later.
-UPDATE responses SET hidden = true WHERE key = ANY ($1::bigint[]);
+UPDATE responses SET hidden = true, expired_at = NULL WHERE key = ANY ($1::bigint[]);
 
 -- make_holes --
 -- No chain may continue past a deleted item (D22).
@@ -263,7 +263,7 @@ UPDATE conversations SET metadata = $1 WHERE key = $2;
 
 -- delete_conversations --
 -- Deleted: no query finds them from now on. Their bytes are erased later.
-UPDATE conversations SET hidden = true WHERE key = ANY ($1::bigint[]);
+UPDATE conversations SET hidden = true, expired_at = NULL WHERE key = ANY ($1::bigint[]);
 
 -- item_position --
 -- The position of an item; ids are unique within a thread only.
@@ -315,15 +315,49 @@ SELECT r.key, r.thread, r.first FROM responses r
 
 -- expire_conversations --
 -- Unused since then, with nothing running.
-SELECT key, thread FROM conversations WHERE NOT hidden AND running IS NULL AND used_at < $1
+SELECT key, thread, 0 AS first FROM conversations WHERE NOT hidden AND running IS NULL AND used_at < $1
  LIMIT $2 FOR UPDATE SKIP LOCKED;
+
+-- hide_responses --
+-- They have expired: no query finds them from now on, until they are restored.
+UPDATE responses SET hidden = true, expired_at = $2 WHERE key = ANY ($1::bigint[]);
+
+-- hide_conversations --
+-- They have expired: no query finds them from now on, until they are restored.
+UPDATE conversations SET hidden = true, expired_at = $2 WHERE key = ANY ($1::bigint[]);
+
+-- hide_items --
+-- No chain may continue past an expired item (D22).
+UPDATE threads t SET expired_from = least(t.expired_from, g.first)
+  FROM (SELECT key, min(first) AS first FROM unnest($1::bigint[], $2::int[]) AS a(key, first) GROUP BY key) g
+ WHERE t.key = g.key;
+
+-- find_expired_responses --
+-- Those that expired within a time, with the position of their items.
+SELECT key, thread, first FROM responses WHERE expired_at BETWEEN $1 AND $2 LIMIT $3 FOR UPDATE SKIP LOCKED;
+
+-- find_expired_conversations --
+-- Those that expired within a time, with the position of their items.
+SELECT key, thread, 0 AS first FROM conversations WHERE expired_at BETWEEN $1 AND $2 LIMIT $3 FOR UPDATE SKIP LOCKED;
+
+-- restore_responses --
+-- They have not expired after all.
+UPDATE responses SET hidden = false, expired_at = NULL WHERE key = ANY ($1::bigint[]);
+
+-- restore_conversations --
+-- They have not expired after all.
+UPDATE conversations SET hidden = false, expired_at = NULL WHERE key = ANY ($1::bigint[]);
+
+-- restore_items --
+-- Chains may continue. What else has expired in these threads makes a hole when it is deleted, and is whole until then.
+UPDATE threads SET expired_from = NULL WHERE key = ANY ($1::bigint[]);
 
 -- erasable_responses --
 -- Deleted, and not being erased by another node.
 SELECT r.key, r.id, r.thread, r.first, r.last, coalesce(t.root, r.thread) AS root, t.key IS NULL AS gone,
        EXISTS (SELECT 1 FROM conversations c WHERE c.id = r.conversation AND NOT c.hidden AND c.thread = r.thread) AS kept
   FROM responses r LEFT JOIN threads t ON t.key = r.thread
- WHERE r.hidden AND coalesce(t.root, r.thread) NOT IN
+ WHERE r.hidden AND r.expired_at IS NULL AND coalesce(t.root, r.thread) NOT IN
        (SELECT coalesce(ot.root, o.thread) FROM leases l JOIN responses o ON o.key = l.response
           LEFT JOIN threads ot ON ot.key = o.thread)
  ORDER BY r.key LIMIT $1 FOR UPDATE OF r SKIP LOCKED;
@@ -331,7 +365,7 @@ SELECT r.key, r.id, r.thread, r.first, r.last, coalesce(t.root, r.thread) AS roo
 -- erasable_conversations --
 -- Deleted, and not being erased by another node.
 SELECT c.key, c.id, c.thread, coalesce(t.root, c.thread) AS root FROM conversations c LEFT JOIN threads t ON t.key = c.thread
- WHERE c.hidden AND coalesce(t.root, c.thread) NOT IN
+ WHERE c.hidden AND c.expired_at IS NULL AND coalesce(t.root, c.thread) NOT IN
        (SELECT coalesce(ot.root, o.thread) FROM leases l JOIN responses o ON o.key = l.response
           LEFT JOIN threads ot ON ot.key = o.thread)
  ORDER BY c.key LIMIT $1 FOR UPDATE OF c SKIP LOCKED;

@@ -1,7 +1,8 @@
-"""Retention on Postgres: deletes what has expired and erases what is deleted, on any number of nodes at once."""
+"""Retention on Postgres: hides what has expired, deletes it later, and erases what was deleted, on many nodes."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from outlive.storage.postgres.connection import SQL, Connection, PostgresPort
@@ -11,23 +12,38 @@ MOST_ROWS = 500
 
 
 class PostgresRetention(PostgresPort):
-    async def expire(self, *, responses_before: float | None, conversations_before: float | None, limit: int) -> int:
+    async def expire(
+        self, *, responses_before: float | None, conversations_before: float | None, at: float, limit: int
+    ) -> int:
         async def work(db: Connection) -> int:
-            deleted = 0
+            found = []
             # Conversations first: locks are always taken in this order.
-            if conversations_before is not None:
-                rows = await db.fetch(SQL["expire_conversations"], conversations_before, limit)
-                await db.execute(SQL["delete_conversations"], [row["key"] for row in rows])
-                await _make_holes(db, [row["thread"] for row in rows], [0] * len(rows))
-                deleted += len(rows)
-            if responses_before is not None:
-                rows = await db.fetch(SQL["expire_responses"], responses_before, limit)
-                await db.execute(SQL["delete_responses"], [row["key"] for row in rows])
-                await _make_holes(db, [row["thread"] for row in rows], [row["first"] for row in rows])
-                deleted += len(rows)
-            return deleted
+            for kind, before in (("conversations", conversations_before), ("responses", responses_before)):
+                if before is not None:
+                    rows = await db.fetch(SQL[f"expire_{kind}"], before, limit)
+                    await db.execute(SQL[f"hide_{kind}"], [row["key"] for row in rows], at)
+                    found += rows
+            await _mark_threads(db, "hide_items", found)
+            return len(found)
 
         return await self._database.transact("expire", work)
+
+    async def restore(self, after: float, limit: int) -> int:
+        async def work(db: Connection) -> int:
+            found = await _change_expired(db, "restore", after, math.inf, limit)
+            await db.execute(SQL["lock_threads"], [row["thread"] for row in found])
+            await db.execute(SQL["restore_items"], [row["thread"] for row in found])
+            return len(found)
+
+        return await self._database.transact("restore", work)
+
+    async def delete_expired(self, before: float, limit: int) -> int:
+        async def work(db: Connection) -> int:
+            found = await _change_expired(db, "delete", 0.0, before, limit)
+            await _mark_threads(db, "make_holes", found)
+            return len(found)
+
+        return await self._database.transact("delete expired", work)
 
     async def erase(self, limit: int) -> int:
         erased = await self._database.transact("erase", lambda db: _erase_responses(db, limit))
@@ -44,10 +60,22 @@ class PostgresRetention(PostgresPort):
         administrator can read them there."""
 
 
-async def _make_holes(db: Connection, threads: list[int], firsts: list[int]) -> None:
-    if threads:
+async def _change_expired(db: Connection, verb: str, first: float, last: float, limit: int) -> list[Any]:
+    """Restore or delete what expired between these times. Returns the rows, with the positions of their items."""
+    changed = []
+    for kind in ("conversations", "responses"):
+        rows = await db.fetch(SQL[f"find_expired_{kind}"], first, last, limit)
+        await db.execute(SQL[f"{verb}_{kind}"], [row["key"] for row in rows])
+        changed += rows
+    return changed
+
+
+async def _mark_threads(db: Connection, query: str, rows: list[Any]) -> None:
+    """Mark the threads of some rows from the first item of each on."""
+    if rows:
+        threads = [row["thread"] for row in rows]
         await db.execute(SQL["lock_threads"], threads)
-        await db.execute(SQL["make_holes"], threads, firsts)
+        await db.execute(SQL[query], threads, [row["first"] for row in rows])
 
 
 async def _idle(db: Connection, rows: list[Any]) -> list[Any]:

@@ -47,10 +47,12 @@ SELECT thread, position FROM items INDEXED BY items_by_id
 -- A thread and the threads that it was forked from, newest first. A thread that was erased with all its items is nothing
 -- but a hole.
 WITH RECURSIVE lineage (thread, upto, parent, fork, hole) AS (
-    SELECT ?1, ?2, t.parent, t.fork, CASE WHEN t.key IS NULL THEN -1 ELSE t.hole END
+    SELECT ?1, ?2, t.parent, t.fork,
+           CASE WHEN t.key IS NULL THEN -1 ELSE coalesce(min(t.hole, t.expired_from), t.hole, t.expired_from) END
       FROM (SELECT 1) LEFT JOIN threads t ON t.key = ?1
     UNION ALL
-    SELECT l.parent, l.fork, t.parent, t.fork, CASE WHEN t.key IS NULL THEN -1 ELSE t.hole END
+    SELECT l.parent, l.fork, t.parent, t.fork,
+           CASE WHEN t.key IS NULL THEN -1 ELSE coalesce(min(t.hole, t.expired_from), t.hole, t.expired_from) END
       FROM lineage l LEFT JOIN threads t ON t.key = l.parent WHERE l.parent IS NOT NULL)
 SELECT thread, upto, hole FROM lineage;
 
@@ -175,7 +177,7 @@ UPDATE responses SET thread = ?, first = 0, input_end = input_end - first, last 
 
 -- delete_response --
 -- Deleted: no query finds it from now on. Its bytes are erased later.
-UPDATE responses SET hidden = 1 WHERE key = ?;
+UPDATE responses SET hidden = 1, expired_at = NULL WHERE key = ?;
 
 -- find_deletable --
 -- A response to be deleted, with the position of its items.
@@ -321,7 +323,7 @@ UPDATE conversations SET metadata = ? WHERE key = ?;
 
 -- delete_conversation --
 -- Deleted: no query finds it from now on. Its bytes are erased later.
-UPDATE conversations SET hidden = 1 WHERE key = ?;
+UPDATE conversations SET hidden = 1, expired_at = NULL WHERE key = ?;
 
 -- expire_responses --
 -- Ended and unused since then; a chain counts as used when any of its responses became a parent.
@@ -332,7 +334,39 @@ SELECT r.key, r.thread, r.first FROM responses r
 
 -- expire_conversations --
 -- Unused since then, with nothing running.
-SELECT key, thread FROM conversations WHERE hidden = 0 AND running IS NULL AND used_at < ? LIMIT ?;
+SELECT key, thread, 0 FROM conversations WHERE hidden = 0 AND running IS NULL AND used_at < ? LIMIT ?;
+
+-- hide_response --
+-- It has expired: no query finds it from now on, until it is restored.
+UPDATE responses SET hidden = 1, expired_at = ? WHERE key = ?;
+
+-- hide_conversation --
+-- It has expired: no query finds it from now on, until it is restored.
+UPDATE conversations SET hidden = 1, expired_at = ? WHERE key = ?;
+
+-- hide_items --
+-- No chain may continue past an expired item (D22).
+UPDATE threads SET expired_from = min(coalesce(expired_from, ?1), ?1) WHERE key = ?2;
+
+-- find_expired_responses --
+-- Those that expired within a time, with the position of their items.
+SELECT key, thread, first FROM responses WHERE expired_at BETWEEN ? AND ? LIMIT ?;
+
+-- find_expired_conversations --
+-- Those that expired within a time, with the position of their items.
+SELECT key, thread, 0 FROM conversations WHERE expired_at BETWEEN ? AND ? LIMIT ?;
+
+-- restore_response --
+-- It has not expired after all.
+UPDATE responses SET hidden = 0, expired_at = NULL WHERE key = ?;
+
+-- restore_conversation --
+-- It has not expired after all.
+UPDATE conversations SET hidden = 0, expired_at = NULL WHERE key = ?;
+
+-- restore_items --
+-- Chains may continue. What else has expired in this thread makes a hole when it is deleted, and is whole until then.
+UPDATE threads SET expired_from = NULL WHERE key = ?;
 
 -- erasable_responses --
 -- Deleted, with no unfinished run in the family of their thread (a thread with all its forks), for such a run might
@@ -340,7 +374,7 @@ SELECT key, thread FROM conversations WHERE hidden = 0 AND running IS NULL AND u
 SELECT r.key, r.id, r.thread, r.first, r.last,
        EXISTS (SELECT 1 FROM conversations c WHERE c.id = r.conversation AND c.hidden = 0 AND c.thread = r.thread)
   FROM responses r LEFT JOIN threads t ON t.key = r.thread
- WHERE r.hidden = 1 AND coalesce(t.root, r.thread) NOT IN
+ WHERE r.hidden = 1 AND r.expired_at IS NULL AND coalesce(t.root, r.thread) NOT IN
        (SELECT coalesce(ot.root, o.thread) FROM leases l JOIN responses o ON o.key = l.response
           LEFT JOIN threads ot ON ot.key = o.thread)
  LIMIT ?;
@@ -348,7 +382,7 @@ SELECT r.key, r.id, r.thread, r.first, r.last,
 -- erasable_conversations --
 -- Deleted, with no unfinished run in the family of their thread.
 SELECT c.key, c.id, c.thread FROM conversations c LEFT JOIN threads t ON t.key = c.thread
- WHERE c.hidden = 1 AND coalesce(t.root, c.thread) NOT IN
+ WHERE c.hidden = 1 AND c.expired_at IS NULL AND coalesce(t.root, c.thread) NOT IN
        (SELECT coalesce(ot.root, o.thread) FROM leases l JOIN responses o ON o.key = l.response
           LEFT JOIN threads ot ON ot.key = o.thread)
  LIMIT ?;

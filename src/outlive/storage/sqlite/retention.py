@@ -1,7 +1,8 @@
-"""Retention on SQLite: deletes what has expired, erases what is deleted, and leaves no byte of it in a file."""
+"""Retention on SQLite: hides what has expired, deletes it later, and leaves no byte of it in a file."""
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from typing import Any
 
@@ -13,24 +14,38 @@ MOST_ROWS = 500
 
 
 class SqliteRetention(SqlitePort):
-    async def expire(self, *, responses_before: float | None, conversations_before: float | None, limit: int) -> int:
+    async def expire(
+        self, *, responses_before: float | None, conversations_before: float | None, at: float, limit: int
+    ) -> int:
         def work(db: sqlite3.Connection) -> int:
-            deleted = 0
+            found = []
             if responses_before is not None:
-                rows = db.execute(SQL["expire_responses"], (responses_before, limit)).fetchall()
-                for key, thread, first in rows:
-                    db.execute(SQL["delete_response"], (key,))
-                    db.execute(SQL["make_hole"], (first, thread))
-                deleted += len(rows)
+                found = db.execute(SQL["expire_responses"], (responses_before, limit)).fetchall()
+                db.executemany(SQL["hide_response"], [(at, key) for key, _, _ in found])
             if conversations_before is not None:
-                rows = db.execute(SQL["expire_conversations"], (conversations_before, limit)).fetchall()
-                for key, thread in rows:
-                    db.execute(SQL["delete_conversation"], (key,))
-                    db.execute(SQL["make_hole"], (0, thread))
-                deleted += len(rows)
-            return deleted
+                conversations = db.execute(SQL["expire_conversations"], (conversations_before, limit)).fetchall()
+                db.executemany(SQL["hide_conversation"], [(at, key) for key, _, _ in conversations])
+                found += conversations
+            db.executemany(SQL["hide_items"], [(first, thread) for _, thread, first in found])
+            return len(found)
 
         return await self._database.write("expire", work, heavy=True)
+
+    async def restore(self, after: float, limit: int) -> int:
+        def work(db: sqlite3.Connection) -> int:
+            found = _change_expired(db, "restore", (after, math.inf, limit))
+            db.executemany(SQL["restore_items"], [(thread,) for _, thread, _ in found])
+            return len(found)
+
+        return await self._database.write("restore", work, heavy=True)
+
+    async def delete_expired(self, before: float, limit: int) -> int:
+        def work(db: sqlite3.Connection) -> int:
+            found = _change_expired(db, "delete", (0.0, before, limit))
+            db.executemany(SQL["make_hole"], [(first, thread) for _, thread, first in found])
+            return len(found)
+
+        return await self._database.write("delete expired", work, heavy=True)
 
     async def erase(self, limit: int) -> int:
         def work(db: sqlite3.Connection) -> int:
@@ -58,6 +73,16 @@ class SqliteRetention(SqlitePort):
     async def scrub(self) -> None:
         # Deleted content was overwritten with zeros in the pages; the log still holds the pages as they were.
         await self._database.checkpoint()
+
+
+def _change_expired(db: sqlite3.Connection, verb: str, within: tuple[float, float, int]) -> list[tuple[int, int, int]]:
+    """Restore or delete what expired within a time. Returns the keys, with the positions of their items."""
+    changed = []
+    for kind in ("response", "conversation"):
+        found = db.execute(SQL[f"find_expired_{kind}s"], within).fetchall()
+        db.executemany(SQL[f"{verb}_{kind}"], [(key,) for key, _, _ in found])
+        changed += found
+    return changed
 
 
 def _erase_responses(db: sqlite3.Connection, responses: list[tuple[Any, ...]]) -> bool:
