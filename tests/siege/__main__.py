@@ -8,10 +8,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.siege.attacks import ATTACKS
+from tests.siege.attacker import ATTACKS
 from tests.siege.siege import MAX_DELAY_SECONDS, MAX_MEMORY_MB, Outcome, besiege
 
 PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+DATABASES = ("sqlite", "postgres")
 BEGIN, END = "<!-- written by make siege -->\n", "<!-- until here -->"
 
 
@@ -19,18 +20,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make siege", description=__doc__)
     parser.add_argument("attacks", nargs="*", choices=[[], *ATTACKS], help="names; all without any")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each attack")
-    parser.add_argument("--database", choices=("sqlite", "postgres"), action="append")
+    parser.add_argument("--database", choices=DATABASES, action="append")
     given = parser.parse_args()
-    outcomes: list[Outcome] = []
+    faults = 0
     with tempfile.TemporaryDirectory() as folder:
         for attack in given.attacks or ATTACKS:
-            for database in given.database or ("sqlite", "postgres"):
+            for database in given.database or DATABASES:
                 outcome = besiege(Path(folder) / f"{attack}-{database}", attack, database, given.seconds)
-                outcomes.append(outcome)
+                faults += len(outcome.faults)
                 print(_line(outcome), *outcome.faults[:3], flush=True)
-    if not given.attacks and not given.database:
-        _write(outcomes)
-    return int(any(outcome.faults for outcome in outcomes))
+                _write(outcome)
+    return int(faults > 0)
 
 
 def _line(outcome: Outcome) -> str:
@@ -38,14 +38,21 @@ def _line(outcome: Outcome) -> str:
     return f"| {outcome.attack.replace('_', ' ')} | {outcome.database} | {figures} |"
 
 
-def _write(outcomes: list[Outcome]) -> None:
-    """Put the table into the page."""
+def _write(outcome: Outcome) -> None:
+    """Put a line into the table of the page, in place of the last one of the same attack."""
     head = f"Last run: {time.strftime('%Y-%m-%d')}. Bounds: {MAX_DELAY_SECONDS:g} s and {MAX_MEMORY_MB} MB.\n\n"
     head += "| attack | database | longest delay | memory, at most | failed requests |\n|---|---|---|---|---|\n"
-    page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(before + BEGIN + head + "\n".join(map(_line, outcomes)) + "\n" + END + after)
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    table, _, after = rest.partition(END)
+    lines = {_key(line): line for line in [*table.splitlines(), _line(outcome)] if line.startswith("| ")}
+    order = [(name.replace("_", " "), database) for name in ATTACKS for database in DATABASES]
+    kept = [lines[key] for key in order if key in lines]
+    PAGE.write_text(before + BEGIN + head + "\n".join(kept) + "\n" + END + after)
+
+
+def _key(line: str) -> tuple[str, ...]:
+    """Return the attack and the database of a line."""
+    return tuple(cell.strip() for cell in line.split("|")[1:3])
 
 
 if __name__ == "__main__":

@@ -1,104 +1,19 @@
-"""Attacks on a server: each is one function that runs for a few seconds in a process of its own.
-
-python -m tests.siege.attacks NAME --port PORT --key KEY --upstream PORT --seconds N
-"""
+"""Attacks without a key, with one, over WebSockets, and by an upstream."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import base64
 import contextlib
 import json
 import os
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
-from typing import Any
+from collections.abc import Iterator
 
-MB = 1_000_000
+from tests.siege.target import MB, Target, attack, prepared_attack, repeat, together
+
 SEPARATOR = b"\r\n\r\n"
-ADDRESS = "127.0.0.2"  # of the attacker: limits per address must not be the victim's problem
-
-
-@dataclass
-class Target:
-    """The server under attack, a key of it that is not the victim's, and a port that it knows as an upstream."""
-
-    port: int
-    key: str
-    upstream: int
-    seconds: float
-
-    def __post_init__(self) -> None:
-        self.end = time.monotonic() + self.seconds
-
-    @property
-    def is_over(self) -> bool:
-        return time.monotonic() > self.end
-
-    def connect(self) -> socket.socket:
-        connection = socket.create_connection(("127.0.0.1", self.port), 10, source_address=(ADDRESS, 0))
-        connection.settimeout(2)
-        return connection
-
-    def flood(self, first: bytes, pieces: Iterator[bytes]) -> None:
-        """Send without reading until the server closes the connection, or the time is over."""
-        with self.connect() as connection, contextlib.suppress(OSError):
-            connection.sendall(first)
-            for piece in pieces:
-                if self.is_over:
-                    return
-                connection.sendall(piece)
-
-    def ask(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None) -> Any:
-        """Send one request and return its JSON; None where the server refuses to read it to the end."""
-        raw = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else None
-        given = {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json", **(headers or {})}
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=60, source_address=(ADDRESS, 0))
-        try:
-            connection.request(method, path, raw, given)
-            return json.loads(connection.getresponse().read())
-        except (OSError, HTTPException, ValueError):
-            return None
-        finally:
-            connection.close()
-
-    def create(self, **fields: Any) -> Any:
-        return self.ask("POST", "/v1/responses", {"model": "usual/any", "input": "Hi", **fields})
-
-
-Attack = Callable[[Target], None]
-ATTACKS: dict[str, Attack] = {}
-
-
-def attack(function: Attack) -> Attack:
-    ATTACKS[function.__name__] = function
-    return function
-
-
-def repeat(piece: bytes, total: int) -> Iterator[bytes]:
-    for _ in range(total // len(piece)):
-        yield piece
-
-
-def together(target: Target, count: int, work: Callable[[int], None]) -> None:
-    """Do the work in so many threads at once, each until the time is over."""
-
-    def run(number: int) -> None:
-        while not target.is_over:
-            with contextlib.suppress(OSError):
-                work(number)
-
-    threads = [threading.Thread(target=run, args=(n,), daemon=True) for n in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(target.seconds + 5)
-
 
 # -- without a key
 
@@ -191,15 +106,16 @@ def many_mcp_tools(target: Target) -> None:
     together(target, 2, lambda number: target.create(tools=tools))
 
 
-@attack
+@prepared_attack
 def ids_on_many_forks(target: Target) -> None:
     first = target.create()["id"]
-    for _ in range(60):
+    for _ in range(2000):
         target.create(previous_response_id=first)  # the first continues, every other one is a fork
         made = target.create(previous_response_id=first)
         first = made["id"] if made and "id" in made else first
         if target.is_over:
-            return
+            break
+    target.begin()
     items = [{"id": f"msg_{n:040}", "role": "user", "content": "x"} for n in range(5000)]
     together(target, 2, lambda number: target.create(previous_response_id=first, input=items))
 
@@ -210,7 +126,7 @@ def ids_with_one_ending(target: Target) -> None:
     together(target, 2, lambda number: target.create(input=items, background=True))
 
 
-@attack
+@prepared_attack
 def compaction_items(target: Target) -> None:
     long = {"model": "usual/any", "input": [{"role": "user", "content": "a" * (5 * MB)}] * 2}
     made = target.ask("POST", "/v1/responses/compact", long)
@@ -220,6 +136,7 @@ def compaction_items(target: Target) -> None:
         items = [
             {"type": "compaction", "encrypted_content": "outlive.1." + base64.b64encode(os.urandom(60_000)).decode()}
         ]
+    target.begin()
     copies = [{"type": "compaction", "encrypted_content": items[0]["encrypted_content"]} for _ in range(120)]
     together(target, 2, lambda number: target.create(input=[*copies, {"role": "user", "content": "x"}]))
 
@@ -253,13 +170,14 @@ def deep_json(target: Target) -> None:
 # -- with a key: history, lists, readers
 
 
-@attack
+@prepared_attack
 def readers_who_do_not_read(target: Target) -> None:
     made = target.create(model="usual/long", background=True)
     for _ in range(100):
         found = target.ask("GET", f"/v1/responses/{made['id']}?wait=5")
         if target.is_over or (found and found.get("status") not in ("queued", "in_progress")):
             break
+    target.begin()
     held: list[socket.socket] = []
     request = (
         f"GET /v1/responses/{made['id']}?stream=true HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {target.key}\r\n\r\n"
@@ -272,31 +190,34 @@ def readers_who_do_not_read(target: Target) -> None:
         time.sleep(0.1)
 
 
-@attack
+@prepared_attack
 def long_history(target: Target) -> None:
     parent: dict[str, str] = {}
-    for _ in range(10):
+    for _ in range(22):
         made = target.create(input=[{"role": "user", "content": "x" * (9 * MB)}], **parent)
-        if not made or "id" not in made:
+        if not made or "id" not in made or target.is_over:
             break
         parent = {"previous_response_id": made["id"]}
+    target.begin()
     together(target, 4, lambda number: target.create(**parent))
 
 
-@attack
+@prepared_attack
 def long_instructions(target: Target) -> None:
     for _ in range(20):
         target.create(instructions="x" * (9 * MB))
+    target.begin()
     together(target, 6, lambda number: target.ask("GET", "/v1/responses?limit=100"))
 
 
-@attack
+@prepared_attack
 def large_references(target: Target) -> None:
     ids = []
-    for n in range(10):
+    for n in range(40):
         item = {"id": f"msg_large_{n}_{os.getpid()}", "role": "user", "content": "x" * (9 * MB)}
         target.create(input=[item])
         ids.append(item["id"])
+    target.begin()
     references = [{"type": "item_reference", "id": item_id} for item_id in ids]
     together(target, 4, lambda number: target.create(input=references))
 
@@ -425,20 +346,3 @@ def endless_head(target: Target) -> None:
 def endless_error(target: Target) -> None:
     head = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
     answer_as(target, head, b"x" * MB, 400 * MB)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("name", choices=ATTACKS)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--key", required=True)
-    parser.add_argument("--upstream", type=int, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
-    given = parser.parse_args()
-    # A request that is never answered must not keep the attack going.
-    threading.Timer(given.seconds + 3, os._exit, (0,)).start()
-    ATTACKS[given.name](Target(given.port, given.key, given.upstream, given.seconds))
-
-
-if __name__ == "__main__":
-    main()

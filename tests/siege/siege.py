@@ -55,7 +55,7 @@ def besiege(folder: Path, attack: str, database: str, seconds: float) -> Outcome
     """Run one attack against a new server with default settings."""
     with FakeUpstream() as upstream:
         stream: list[Step] = [
-            step for _ in range(int(seconds + 60) * 20) for step in (text("x "), Pause(TOKEN_SECONDS))
+            step for _ in range(int(seconds + 120) * 20) for step in (text("x "), Pause(TOKEN_SECONDS))
         ]
         model = upstream.model([*stream, *ending()])
         upstream.otherwise = _answer
@@ -92,7 +92,7 @@ def _answer(body: Json) -> Script:
 
 
 def _attack(name: str, port: int, hostile: int, seconds: float) -> None:
-    command = [sys.executable, "-m", "tests.siege.attacks", name, "--port", str(port), "--key", ATTACKER_KEY]
+    command = [sys.executable, "-m", "tests.siege.attacker", name, "--port", str(port), "--key", ATTACKER_KEY]
     command += ["--upstream", str(hostile), "--seconds", str(seconds)]
     subprocess.run(command, timeout=seconds + 120, check=True)
 
