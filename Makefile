@@ -18,8 +18,9 @@ PROGRAMS := chromium=chromium nginx=nginx-light caddy=caddy prometheus=prometheu
 ENGINES        := build/engines/.installed
 CLIENTS_PYTHON := $(patsubst clients/environments/%.txt,build/clients/%/.installed,$(wildcard clients/environments/*.txt))
 CLIENTS_NODE   := clients/node/node_modules/.installed
+AUDIT          := build/audit/.installed
 
-.PHONY: help install run demo test pythons fuzz siege soak cluster check format bench clients engines clean
+.PHONY: help install run demo test pythons fuzz siege soak cluster check audit format bench clients engines clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -58,6 +59,9 @@ check: $(DEV) ## lint, format and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+
+audit: $(DEV) $(AUDIT) ## check the packages of a server and their hashes, and write build/sbom.cdx.json
+	$(PY) tools/audit/audit.py $(ARGS)
 
 format: $(DEV) ## put the code into the one format
 	$(PY) -m ruff check --fix .
@@ -99,6 +103,12 @@ build/clients/%/.installed: clients/environments/%.txt tools/make-venv
 	@tools/make-venv build/clients/$*
 	@echo "Installing the Python clients of $< ..."
 	@build/clients/$*/bin/python -m pip --disable-pip-version-check --no-input install --quiet -r $<
+	@touch $@
+
+$(AUDIT): tools/audit/requirements.txt tools/make-venv
+	@tools/make-venv build/audit
+	@echo "Installing the programs of the audit ..."
+	@build/audit/bin/python -m pip --disable-pip-version-check --no-input install --quiet -r $<
 	@touch $@
 
 $(ENGINES): bench/engines/constraints.txt tools/make-venv
