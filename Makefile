@@ -20,7 +20,7 @@ CLIENTS_PYTHON := $(patsubst clients/environments/%.txt,build/clients/%/.install
 CLIENTS_NODE   := clients/node/node_modules/.installed
 AUDIT          := build/audit/.installed
 
-.PHONY: help install run demo test pythons fuzz siege soak cluster check audit format bench clients engines clean
+.PHONY: help install run demo test pythons fuzz siege soak cluster check audit format bench clients engines package clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -75,6 +75,9 @@ clients: $(DEV) $(CLIENTS_PYTHON) $(CLIENTS_NODE) ## try every client there is, 
 
 engines: $(DEV) $(ENGINES) ## measure Outlive's ledger beside procrastinate and DBOS, and write docs/decisions/engine.md
 	$(PY) bench/engines/run.py
+
+package: $(DEV) ## the sdist and the wheel, in dist/
+	$(PY) -m build --no-isolation
 
 clean: ## remove .venv and caches; what `make run` stored stays
 	rm -rf $(VENV) build dist clients/node/node_modules src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -207,6 +207,10 @@ class HttpClient:
         for stream in self._streams:
             stream.close()
 
+    def connect(self) -> HTTPConnection:
+        """Return the connection of one request, which is not open yet."""
+        return HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_SECONDS)
+
     def request(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
         """Send a request and read the complete answer."""
         connection, response = self._open(method, path, body, headers)
@@ -330,7 +334,7 @@ class HttpClient:
             raise
 
     def _send(self, method: str, path: str, body: object, headers: dict[str, str]) -> HTTPConnection:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_SECONDS)
+        connection = self.connect()
         sent = self.headers | {name.replace("_", "-"): value for name, value in headers.items()}
         raw = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         if raw is not None and not any(name.lower() == "content-type" for name in sent):

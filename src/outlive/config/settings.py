@@ -46,6 +46,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     host: Annotated[str, "Address to listen on."] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535), "Port to listen on; 0 chooses a free one."] = 7878
+    root_path: Annotated[
+        str,
+        Meta(pattern=r"^/$|^(/[A-Za-z0-9_.~-]+)+$"),
+        "Path below which a proxy serves Outlive.",
+        {"metavar": "PATH", "wanted": "a path such as /outlive, without a slash at its end"},
+    ] = "/"
     database: Annotated[str, "sqlite:///FILE or postgresql://USER@HOST/NAME."] = "sqlite:///outlive.db"
     # Empty: the embedded model. The first gets the model names that no other claims.
     upstreams: Annotated[list[Upstream], _FILE_ONLY] = []

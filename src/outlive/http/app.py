@@ -30,6 +30,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     admins: list[str] = []  # owners whose keys may read the metrics
     cors_origins: list[str] = []
     trusted_proxies: list[str] = []
+    root_path: str = "/"
     max_body_bytes: int = 64 * 1024 * 1024
     lenient_chat: bool = False
     websocket_seconds: float = 3600.0
@@ -45,10 +46,13 @@ class Application:
         self._access = access
         self._only_health = access.role == "worker"
         self._auth = Auth(access.keys, access.cors_origins, TrustedProxies(access.trusted_proxies), access.admins)
+        self._root = access.root_path.rstrip("/")
         self._sockets: set[Socket] = set()
         self._bodies = ByteBudget(max(MAX_BODIES, access.max_body_bytes))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._root:
+            self._strip_root(scope)
         request = Request(scope, receive, send, self._engine, self._access.max_body_bytes, bodies=self._bodies)
         if scope["type"] == "websocket":
             await self._serve_socket(request)
@@ -71,6 +75,12 @@ class Application:
             request.let_go()
         if reply is not None and not request.started:
             await request.reply(reply)
+
+    def _strip_root(self, scope: Scope) -> None:
+        """Remove the root path: some proxies pass it on, others do not, and probes come without it."""
+        scope["root_path"] = self._root
+        if scope["path"].startswith(f"{self._root}/"):
+            scope["path"] = scope["path"].removeprefix(self._root)
 
     async def _serve(self, request: Request) -> Reply | None:
         if (preflight := answer_preflight(request)) is not None:

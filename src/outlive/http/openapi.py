@@ -367,7 +367,7 @@ class Route(Struct, frozen=True):
         return sorted(found | ({409} if self.repeatable else set()))
 
 
-def make_document(routes: Sequence[Route]) -> Json:
+def make_document(routes: Sequence[Route], root_path: str = "") -> Json:
     """Make the document; the table's order is the document's."""
     paths: dict[str, Json] = {}
     for route in routes:
@@ -375,7 +375,7 @@ def make_document(routes: Sequence[Route]) -> Json:
     return {
         "openapi": "3.1.0",
         "info": {"title": "Outlive", "version": __version__, "summary": ABOUT, "license": {"name": "Apache-2.0"}},
-        "servers": [{"url": "/"}],
+        "servers": [{"url": root_path or "/"}],
         "security": [{"key": []}],
         "paths": paths,
         "components": {

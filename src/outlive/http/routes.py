@@ -40,12 +40,12 @@ async def metrics(request: Request) -> Reply:
 
 
 async def describe(request: Request) -> Reply:
-    return Reply(await asyncio.to_thread(render))
+    return Reply(await asyncio.to_thread(render, request.scope["root_path"]))
 
 
 @cache
-def render() -> bytes:
-    return msgspec.json.format(msgspec.json.encode(make_document(ROUTES)))
+def render(root_path: str = "") -> bytes:
+    return msgspec.json.format(msgspec.json.encode(make_document(ROUTES, root_path)))
 
 
 # fmt: off
