@@ -105,8 +105,8 @@ def test_each_place_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture, mo
         for place in ("a.py:1 f < b.py:2 g", "a.py:1 f < c.py:3 h", "d.py:4 i"):
             warnings.add(LongStep(0.13, 0.125, place))
         assert [record.getMessage() for record in caplog.records] == [
-            "the event loop stood still for 130 ms (125 ms of it computing) in a.py:1 f < b.py:2 g",
-            "the event loop stood still for 130 ms (125 ms of it computing) in d.py:4 i",
+            "event loop blocked for 130 ms (125 ms of it computing) in a.py:1 f < b.py:2 g",
+            "event loop blocked for 130 ms (125 ms of it computing) in d.py:4 i",
         ]
         monkeypatch.setattr("outlive.watchdog.monotonic", lambda: now + 100)
         warnings.add(LongStep(0.13, 0.125, "d.py:4 i"))

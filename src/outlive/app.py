@@ -33,10 +33,11 @@ from outlive.ports.seal import Seal
 from outlive.ports.storage import Storage
 from outlive.ports.toolbox import Tools
 from outlive.served_agents.backend import load_agents
-from outlive.server import end_stubborn_tasks, listen, log_stray, raise_descriptor_limit, run_until_signal, start_log
+from outlive.server import end_stubborn_tasks, listen, raise_descriptor_limit, run_until_signal
 from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.seal import SecretSeal, make_seal
 from outlive.storage.storage import open_storage
+from outlive.telemetry import logs
 from outlive.tooling.functions import LABEL, FunctionSource, load_tools
 from outlive.tooling.mcp.servers import McpRules, McpSource
 from outlive.tooling.registry import ToolRegistry, ToolSource
@@ -50,7 +51,7 @@ SWITCH_SECONDS = 0.0005
 def serve(settings: Settings) -> None:
     """Serve until a signal says stop. Raises SettingsError when that cannot begin."""
     failpoints.check()
-    start_log(settings.log_level)
+    logs.start_log(settings.log_level, settings.log_format)
     raise_descriptor_limit(settings)
     sys.setswitchinterval(SWITCH_SECONDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -58,9 +59,10 @@ def serve(settings: Settings) -> None:
 
 
 async def _serve(settings: Settings) -> None:
-    asyncio.get_running_loop().set_exception_handler(log_stray)
+    asyncio.get_running_loop().set_exception_handler(logs.log_stray)
     with listen(settings.host, settings.port) as listening:
         async with open_engine(settings) as engine:
+            logs.Formatter.node = engine.parts.worker.name
             await run_until_signal(settings, engine, listening)
     await end_stubborn_tasks()
 
@@ -78,7 +80,7 @@ async def open_engine(settings: Settings, backends: Backends | None = None) -> A
         engine = _build_engine(settings, storage, name, backends)
         stack.push_async_callback(engine.stop)
         if recovered := await engine.start():
-            log.info("recovering interrupted responses count=%d", recovered)
+            log.info("recovering interrupted responses", extra={"count": recovered})
         yield engine
 
 

@@ -1,4 +1,4 @@
-"""Serve an engine on a socket, with its background tasks and its log, until a signal stops it."""
+"""Serve an engine on a socket, with its background tasks, until a signal stops it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import os
 import resource
 import signal
 import socket
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,8 +38,6 @@ STUBBORN_SECONDS = 1.0
 # Files that the process may have open: for each connection, with the upstream that answers it, and for all the rest.
 _FILES_PER_CONNECTION = 2
 _OTHER_FILES = 200
-# Loggers of libraries that users' agents and tools use: below WARNING they log what is sent to models.
-_VERBOSE = ("openai", "httpx", "httpcore", "httpx2", "httpcore2", "mcp", "client", "anthropic")
 
 
 class Server(uvicorn.Server):
@@ -134,7 +131,7 @@ async def end_stubborn_tasks() -> None:
         task.cancel()
     stubborn = (await asyncio.wait(left, timeout=STUBBORN_SECONDS))[1] if left else set()
     if stubborn:
-        log.warning("leaving, though %d tasks of agents or tools would not stop", len(stubborn))
+        log.warning("tasks of agents or tools did not stop: exiting anyway", extra={"count": len(stubborn)})
         logging.shutdown()
         os._exit(0)
 
@@ -199,38 +196,3 @@ def listen(host: str, port: int) -> socket.socket:
         listening.close()
         raise SettingsError(f"Cannot listen on {host}:{port}: {error.strerror}.") from error
     return listening
-
-
-# -- the log: names the place of an error and never its values
-
-
-class Formatter(logging.Formatter):
-    """Leaves out the messages of errors, which may contain a caller's content or a secret (D4)."""
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802 (logging's own name)
-        return "\n".join(_describe(each) for each in _chain(ei[1]))
-
-
-def start_log(level: str) -> None:
-    """Log to standard error from this level on."""
-    output = logging.StreamHandler()
-    output.setFormatter(Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=level.upper(), handlers=[output])
-    for name in _VERBOSE:
-        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
-
-
-def log_stray(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an error of a task that no code awaits. The loop's own handler would print the task with it."""
-    log.error("%s", context.get("message", "unhandled error in a task"), exc_info=context.get("exception"))
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the causes of an error, the first one first, and the error itself."""
-    if error is not None:
-        yield from _chain(error.__cause__ or (None if error.__suppress_context__ else error.__context__))
-        yield error
-
-
-def _describe(error: BaseException) -> str:
-    return "".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__

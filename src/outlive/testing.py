@@ -130,7 +130,7 @@ class ScriptedBackend(Backend):
         self.calls.append(call)
         return self._play(len(self.calls) + len(self.passed))
 
-    async def pass_through(self, body: Json) -> ScriptedAnswer:
+    async def pass_through(self, body: Json, headers: dict[str, str] | None = None) -> ScriptedAnswer:
         self.passed.append(body)
         return ScriptedAnswer(self._play(len(self.calls) + len(self.passed)))
 

@@ -100,7 +100,7 @@ class Warnings:
             return
         self._logged_at[innermost] = now
         wall, cpu = step.seconds * 1000, step.cpu_seconds * 1000
-        log.warning("the event loop stood still for %.0f ms (%.0f ms of it computing) in %s", wall, cpu, step.place)
+        log.warning("event loop blocked for %.0f ms (%.0f ms of it computing) in %s", wall, cpu, step.place)
 
 
 def _name(frame: FrameType, line: int) -> str:

@@ -23,7 +23,7 @@ from tests.support.scripting import CountingIds
 DOCUMENT = make_document(ROUTES)
 
 # What a request has once it is read, besides what was given.
-READ = {"given_ids", "refers", "compacts", "secrets", "event_names", "extra"}
+READ = {"given_ids", "refers", "compacts", "secrets", "event_names", "extra", "origin"}
 
 
 def walk(value: Any) -> Iterator[Any]:

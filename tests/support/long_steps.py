@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from outlive.watchdog import LongStep, Watchdog
 
 LIMIT_SECONDS = 0.05
-_LOGGED = re.compile(r"the event loop stood still for (\d+) ms \((\d+) ms of it computing\) in (.*)")
+_LOGGED = re.compile(r"event loop blocked for (\d+) ms \((\d+) ms of it computing\) in (.*)")
 
 
 @contextlib.contextmanager

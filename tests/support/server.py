@@ -188,6 +188,6 @@ class OutliveServer:
         inherited = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith("OUTLIVE_") and not name.lower().endswith(("_api_key", "_proxy"))
+            if not name.startswith(("OUTLIVE_", "OTEL_")) and not name.lower().endswith(("_api_key", "_proxy"))
         }
         return inherited | self.env

@@ -87,10 +87,9 @@ class FunctionsBackend(HttpBackend):
             if kind not in self._logged and len(self._logged) < _MOST_LOGGED:
                 self._logged.add(kind)
                 log.warning(
-                    "leaving out a tool that no server here runs upstream=%s type=%s (this is logged once; "
+                    "leaving out a tool that no server here runs (this is logged once; "
                     'unrunnable_tools = "refuse" refuses such requests)',
-                    self.name,
-                    kind,
+                    extra={"upstream": self.name, "tool": kind},
                 )
         return left_out
 

@@ -22,6 +22,7 @@ from outlive.core.errors import (
 from outlive.core.events import AnyDraft, Draft, EventNames, number
 from outlive.core.fold import Fold
 from outlive.core.ids import IdSource
+from outlive.core.origin import Origin
 from outlive.core.requests.body import canonical
 from outlive.core.requests.checks import Limits, refuse
 from outlive.core.requests.create import CreateResponse, header, parse_create
@@ -54,6 +55,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     large: bool = False  # too large to be checked on the event loop
     retry_count: int | None = None  # the SDK's x-stainless-retry-count; None: not an SDK that retries silently
     memory: Memory | None = None  # what the connection remembers of the response to be continued
+    origin: Origin = Origin()
     is_abandoned: Callable[[], bool] = lambda: False  # the client is gone already
 
 
@@ -119,8 +121,7 @@ class Admitter:
         """Check everything that needs no database."""
         received_at = self._services.clock.monotonic()
         request = parse_create(submission.body, self._ids, self._limits)
-        if self._event_names != "openai":
-            request = msgspec.structs.replace(request, event_names=self._event_names)
+        request = msgspec.structs.replace(request, event_names=self._event_names, origin=submission.origin)
         backend, model = self._services.route(request.model)
         if not request.refers:
             self._check(backend, request)

@@ -7,12 +7,14 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from secrets import token_hex
 
 import msgspec
 
 from outlive.core.errors import ClientDisconnected, NotFound, OutliveError, StorageUnavailable, UpstreamFault
 from outlive.core.events import EventNames, Json
 from outlive.core.ids import IdSource
+from outlive.core.origin import Origin
 from outlive.core.requests.checks import Limits
 from outlive.core.requests.create import CreateResponse
 from outlive.engine.admission import Accepted, Admitter, Submission
@@ -353,12 +355,12 @@ class Engine:
         """Hold a slot for a Chat Completions request, which counts like a response. Raises TooMany."""
         return self._worker.hold_slot(owner, "a chat completion")
 
-    async def pass_through(self, body: Json) -> PassedAnswer:
+    async def pass_through(self, body: Json, origin: Origin) -> PassedAnswer:
         """Send a Chat Completions request to its upstream as it is."""
         backend, model = self._backends.route(body["model"])
         counts = self.parts.services.counts
         try:
-            answer = await backend.pass_through({**body, "model": model})
+            answer = await backend.pass_through({**body, "model": model}, origin.headers(token_hex(4)))
         except UpstreamFault as fault:
             counts.count_request(backend.name, fault)
             raise

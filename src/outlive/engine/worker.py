@@ -160,11 +160,12 @@ class Worker:
             if isinstance(live, LiveResponse) and not live.fold.ended:
                 if claim.attempts > 1 or live.fold.status != "queued":
                     self._services.counts.takeovers += 1
+                    log.info("taking over response", extra=live.describe() | {"attempts": claim.attempts})
                 self.start(live)
                 self._announce_taken(claim.lease)
                 continue
             if isinstance(live, BaseException) and not isinstance(live, NotFound):
-                log.error("reviving response failed response=%s", claim.lease.response_id, exc_info=live)
+                log.error("reviving response failed", exc_info=live, extra={"response_id": claim.lease.response_id})
             self.release_slot(claim.owner, runs=True)  # otherwise cancelled or even deleted since it was claimed
 
     async def _revive(self, claim: Claim) -> LiveResponse:
@@ -179,7 +180,7 @@ class Worker:
     def _on_done(self, live: LiveResponse, task: asyncio.Task[None]) -> None:
         response_id = live.lease.response_id
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("ending response failed response=%s", response_id, exc_info=error)
+            log.error("ending response failed", exc_info=error, extra={"response_id": response_id})
         if (running := self._running.get(response_id)) is not None and running.live is live:
             del self._running[response_id]
         self._live.remove(live)
@@ -214,7 +215,7 @@ class Worker:
     def _release_if_behind(self, live: LiveResponse) -> None:
         """Release a response whose journal has lost committed events: the next worker begins with the journal."""
         if live.is_behind:
-            log.error("journal lost committed events response=%s", live.lease.response_id)
+            log.error("journal lost committed events", extra={"response_id": live.lease.response_id})
             task = asyncio.create_task(self._release_later(live.lease))
             self._releasing.add(task)
             task.add_done_callback(self._releasing.discard)
@@ -335,7 +336,8 @@ class Worker:
         except StaleFence:
             pass
         except (StorageUnavailable, TimeoutError):
-            log.warning("ending response failed response=%s: database unavailable", live.lease.response_id)
+            about = {"response_id": live.lease.response_id}
+            log.warning("ending response failed: database unavailable", extra=about)
 
 
 def _can_release(running: Running) -> bool:

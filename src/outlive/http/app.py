@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from typing import Literal
 
 import msgspec
@@ -21,6 +22,9 @@ from outlive.http.routes import OPEN_PATHS, answer
 from outlive.http.websocket import RESTART, Socket, check_handshake, deny
 
 log = logging.getLogger(__name__)
+
+# Asked every few seconds, so that each request there is logged at the level `debug` only.
+_PROBED = frozenset({"/healthz", "/readyz", METRICS_PATH})
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,22 +58,30 @@ class Application:
         if self._root:
             self._strip_root(scope)
         request = Request(scope, receive, send, self._engine, self._access.max_body_bytes, bodies=self._bodies)
-        if scope["type"] == "websocket":
-            await self._serve_socket(request)
-            return
+        began = time.monotonic()
+        try:
+            await (self._serve_socket if scope["type"] == "websocket" else self._serve_http)(request)
+        finally:
+            level = logging.DEBUG if scope["path"] in _PROBED else logging.INFO
+            if log.isEnabledFor(level):
+                taken = round((time.monotonic() - began) * 1000)
+                log.log(level, "request ended", extra=request.describe() | {"duration_ms": taken})
+
+    async def _serve_http(self, request: Request) -> None:
         request.lenient_chat = self._access.lenient_chat
         request.extra_headers = self._auth.cors_headers(request)
         try:
             reply = await self._serve(request)
         except ClientDisconnected:
+            request.disconnected = True
             return
         except OutliveError as error:
             if isinstance(error, StorageUnavailable):
-                log.warning("%s failed request=%s: %s", error.operation, request.request_id, error.cause)
+                log.warning("%s failed: %s", error.operation, error.cause, extra=request.describe())
             reply = error_reply(error)
         except Exception:
             # A bug in one request must be answered like any other error.
-            log.exception("%s %s failed request=%s", scope["method"], scope["path"], request.request_id)
+            log.exception("request failed", extra=request.describe())
             reply = error_reply(request.mistake())
         finally:
             request.let_go()

@@ -24,7 +24,7 @@ async def create(request: Request) -> None:
     """Pass a Chat Completions request through to its upstream."""
     body = await _read(request)
     with request.engine.hold_chat_slot(request.owner):
-        passed = await while_connected(request, request.engine.pass_through(body))
+        passed = await while_connected(request, request.engine.pass_through(body, request.origin()))
         del body  # it may be large, and the answer may take long
         request.let_go()
         await _relay(request, passed)

@@ -12,6 +12,7 @@ import msgspec
 
 from outlive import __version__
 from outlive.core.errors import ClientDisconnected, InvalidRequest, ServerFault, TooLarge, TooMany, UnsupportedMedia
+from outlive.core.origin import Origin, is_request_id, read_trace
 from outlive.core.requests.body import decode_body
 from outlive.engine.budget import ByteBudget
 from outlive.engine.engine import Engine
@@ -63,6 +64,9 @@ class Request:
     lenient_chat: bool = False
     scrape: Callable[[], Awaitable[bytes]] | None = None  # renders the metrics
     started: bool = False
+    status: int | None = None  # of the answer, once it is begun
+    disconnected: bool = False  # the client left before it had the whole answer
+    response_id: str | None = None  # of the response that was created
     held: int = 0  # bytes of `bodies`
     headers: dict[bytes, bytes] = field(init=False)
     connection: ClientConnection = field(init=False)
@@ -72,12 +76,33 @@ class Request:
         self.headers = dict(self.scope["headers"])
         # Removed from the scope, which it refers to: a cycle would be left to the garbage collector.
         self.connection = self.scope.get("state", {}).pop("outlive.connection", None) or ClientConnection(self.receive)
-        self.request_id = self.engine.new_id("req")
+        given = self.header(b"x-request-id") or ""
+        self.request_id = given if is_request_id(given) else self.engine.new_id("req")
 
     def header(self, name: bytes) -> str | None:
         """Return a header's value."""
         value = self.headers.get(name)
         return value.decode("latin-1") if value is not None else None
+
+    def origin(self, part: str = "") -> Origin:
+        """Return what a response created now, by that part of the request, has of it."""
+        trace = read_trace(self.header(b"traceparent") or "", self.header(b"tracestate") or "")
+        return Origin(self.request_id + part, self.engine.now(), *trace)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the fields of a log line about it: the path without the query, which may hold a secret."""
+        path, named = self.scope["path"], self.params.get("id")
+        in_conversations = path.startswith("/v1/conversations/")
+        return {
+            "request_id": self.request_id,
+            "response_id": self.response_id or (None if in_conversations else named),
+            "conversation_id": named if in_conversations else None,
+            "owner": self.owner,
+            "method": self.scope.get("method", "GET"),
+            "path": path,
+            "status": self.status,
+            "disconnected": self.disconnected or None,
+        }
 
     def idempotency_key(self) -> str | None:
         """Return the Idempotency-Key, which is at most MAX_KEY characters long (D17)."""
@@ -184,7 +209,7 @@ class Request:
         return False
 
     async def start(self, status: int, content_type: str, headers: dict[str, str], length: int | None = None) -> None:
-        self.started = True
+        self.started, self.status = True, status
         raw = [(b"content-type", content_type.encode()), (b"x-request-id", self.request_id.encode()), VERSION]
         if length is not None:
             raw.append((b"content-length", b"%d" % length))

@@ -60,6 +60,7 @@ async def create(request: Request) -> Reply | None:
     """Create a response; answer with a stream, the admitted object, or the final object."""
     async with request.engine.create(await _read_submission(request)) as created:
         request.let_go()
+        request.response_id = created.id
         if created.request.stream:
             delivered = await stream(request, created.follow())
         elif created.request.background:
@@ -81,6 +82,7 @@ async def _read_submission(request: Request) -> Submission:
         idempotency_key=key,
         retry_count=int(retries) if retries is not None and retries.isdecimal() and len(retries) < 10 else None,
         is_abandoned=request.is_abandoned,
+        origin=request.origin(),
     )
 
 
@@ -158,6 +160,7 @@ async def stream(request: Request, cursor: Cursor, ids: bool = False) -> bool:
             await send({"type": "http.response.body", "body": frames + DONE_FRAME})
             return here
     # Without a last chunk: a client that still reads must see that this was no clean end (D11).
+    request.disconnected = cursor.stopped
     return False
 
 
@@ -195,6 +198,7 @@ async def _wait(request: Request, created: Created) -> Reply | None:
         except StreamInterrupted:
             raise _unfinished(created) from None
         if cursor.stopped:
+            request.disconnected = True
             return None
         cause, final = cursor.cause, cursor.final
     if final is None:

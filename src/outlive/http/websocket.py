@@ -86,13 +86,15 @@ class Turn:
         self.response_id: str | None = None
         self._body = body
         self._parent = body.get("previous_response_id")
+        self.number = 0  # of the turns on its connection
         self._large = large
 
     async def run(self, request: Request, cache: Cache, send: SendText) -> None:
         """Answer with events. Raises the error to answer with instead, or OSError when the client has gone."""
         engine, parent = request.engine, cache.find(self._parent)
         memory = parent.memory if parent is not None else None
-        submission = Submission(owner=request.owner, body=self._body, large=self._large, memory=memory)
+        origin = request.origin(f".{self.number}")
+        submission = Submission(owner=request.owner, body=self._body, large=self._large, memory=memory, origin=origin)
         with contextlib.ExitStack() as failed:
             failed.callback(cache.evict, self._parent, self.lane)
             async with engine.create(submission) as created:
@@ -207,12 +209,14 @@ class Socket:
         self._close_reason: CloseReason | None = None
         self._closing = asyncio.Event()
         self._steers = 0
+        self._turns = 0
 
     async def run(self) -> None:
         """Take frames until the client leaves or the connection is to be closed."""
         await self._request.receive()  # websocket.connect
         headers = [(b"x-request-id", self._request.request_id.encode()), VERSION]
         await self._request.send({"type": "websocket.accept", "headers": headers})
+        self._request.status = 101
         loop = asyncio.get_running_loop()
         timers = [
             loop.call_later(self._seconds, self._expire),
@@ -274,7 +278,7 @@ class Socket:
             raise
         except Exception:
             # A bug in one frame or turn must not close the connection that other turns use.
-            log.exception("websocket turn failed request=%s", self._request.request_id)
+            log.exception("websocket turn failed", extra=self._request.describe())
             await self._send(_error_text(self._request.mistake(), lane))
 
     async def _take(self, raw: bytes) -> None:
@@ -304,6 +308,8 @@ class Socket:
                 "background",
                 "unsupported_parameter",
             )
+        self._turns += 1
+        turn.number = self._turns
         self._lanes.put(turn)
 
     async def _run(self, turn: Turn) -> None:
@@ -321,6 +327,7 @@ def check_handshake(request: Request) -> None:
 async def deny(request: Request, error: OutliveError) -> None:
     """Answer the handshake with an error of HTTP."""
     status, body, headers = describe(error)
+    request.status = status
     raw = [(b"content-type", b"application/json"), (b"x-request-id", request.request_id.encode()), VERSION]
     raw += [(name.encode(), value.encode()) for name, value in headers.items()]
     with contextlib.suppress(OSError):

@@ -69,6 +69,7 @@ class ModelCall(msgspec.Struct, frozen=True):
     own: Sequence[Json] = ()
     response_id: str = ""
     owner: str = ""
+    headers: dict[str, str] = {}  # of the request to the upstream: its id and its trace
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -152,7 +153,7 @@ class Backend(Protocol):
         yields, with or without chunks, before it gives more. An exception of `on_chunks` leaves the generator.
         """
 
-    async def pass_through(self, body: Json) -> PassedAnswer:
+    async def pass_through(self, body: Json, headers: dict[str, str] | None = None) -> PassedAnswer:
         """Send a Chat Completions request as it is. Raises UpstreamFault when there is no answer."""
 
     async def models(self) -> list[Json]:

@@ -110,12 +110,13 @@ class AgentBackend(Backend):
             raise UpstreamFault(str(error), retryable=False) from error
         except Exception as error:  # a user's agent may raise anything, which fails only its response
             # The message may hold anything, so the caller gets the type alone; the log leaves the message out, too.
-            log.warning("the agent %s failed", self.name, exc_info=error)
+            about = {"model": self.name, "response_id": call.response_id}
+            log.warning("agent failed", exc_info=error, extra=about)
             raise UpstreamFault(f"The agent {self.name} failed ({type(error).__name__}).", retryable=False) from error
         finally:
             channel.close()
 
-    async def pass_through(self, body: Json) -> PassedAnswer:
+    async def pass_through(self, body: Json, headers: dict[str, str] | None = None) -> PassedAnswer:
         raise InvalidRequest(
             f"{self.name} is an agent: ask it through /v1/responses.", param="model", code="unsupported_model"
         )

@@ -167,7 +167,8 @@ class PythonTool:
         except ToolError as error:
             return fail(str(error)[:MAX_ERROR])
         except (Exception, SystemExit) as error:  # a user's function may raise anything, which fails only its call
-            log.warning("the tool %s failed", self.spec.name, exc_info=error)
+            about = {"tool": self.spec.name, "response_id": invocation.response_id}
+            log.warning("tool failed", exc_info=error, extra=about)
             return fail(describe_error(error))
 
 

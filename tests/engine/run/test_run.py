@@ -196,7 +196,9 @@ def test_a_bug_in_a_run_ends_the_response(tmp_path: Path, caplog: pytest.LogCapt
         harness.backend.translator = raise_bug  # type: ignore[method-assign]
         final = await harness.answer()
         assert final["error"] == {"code": "server_error", "message": MISTAKE}
-        assert f"running response failed response={final['id']}" in caplog.text
+        assert ("running response failed", final["id"]) in [
+            (each.msg, vars(each).get("response_id")) for each in caplog.records
+        ]
 
     run_with_harness(tmp_path, body, DONE)
 

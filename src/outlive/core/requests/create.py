@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, Struct
 
 from outlive.core.events import EventNames, Json
 from outlive.core.ids import IdSource
+from outlive.core.origin import Origin
 from outlive.core.requests.checks import (
     Check,
     Given,
@@ -208,6 +209,7 @@ class CreateResponse(CreateFields, frozen=True, kw_only=True):
     compacts: bool = False  # the input ended with a trigger: compact what there is, and answer nothing
     extra: Json = {}  # unknown top-level fields, for the upstream
     event_names: EventNames = "openai"  # as the server was set when this was accepted
+    origin: Origin = Origin()
     secrets: dict[str, Json] = {}  # of tools, by label; never packed, so that they are kept sealed or not at all
 
 

@@ -46,7 +46,7 @@ class AnthropicBackend(FunctionsBackend):
         ask, whole = partial(self._ask, call), partial(to_events, read_fault=self.read_fault)
         return read_stream(self, ask, on_chunks, whole=whole, last=_LAST, enough=_STOPPED)
 
-    async def pass_through(self, body: Json) -> NoReturn:
+    async def pass_through(self, body: Json, headers: dict[str, str] | None = None) -> NoReturn:
         raise InvalidRequest(
             f"The model '{body.get('model')}' cannot be used on /v1/chat/completions: its server ({self.name}) speaks "
             "Anthropic's Messages API. Use /v1/responses.",
@@ -67,12 +67,12 @@ class AnthropicBackend(FunctionsBackend):
         """
         data, has_thoughts = await self._encode(call)
         try:
-            return await self.request("POST", self._url, data)
+            return await self.request("POST", self._url, data, call.headers)
         except UpstreamFault as fault:
             if not has_thoughts or fault.status != 400 or not _THOUGHT.search(fault.message):
                 raise
         data, _ = await self._encode(call, with_thoughts=False)
-        return await self.request("POST", self._url, data)
+        return await self.request("POST", self._url, data, call.headers)
 
     async def _encode(self, call: ModelCall, *, with_thoughts: bool = True) -> tuple[bytes, bool]:
         """Render the request's body; the flag says that thoughts are in it."""

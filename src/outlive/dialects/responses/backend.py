@@ -139,15 +139,15 @@ class ResponsesBackend(HttpBackend):
 
         data = await self._render(call, encode)
         if not background:
-            return await self.request("POST", self._url, data)
+            return await self.request("POST", self._url, data, call.headers)
         # This process may die before it knows the run's id. Servers that know this header return the same run then.
         key = f"outlive-{call.response_id}"
         try:
-            return await self.request("POST", self._url, data, {"idempotency-key": key})
+            return await self.request("POST", self._url, data, {**call.headers, "idempotency-key": key})
         except UpstreamFault as fault:
             if fault.status != 409:
                 raise
-        return await self.request("POST", self._url, data)  # the request has changed since
+        return await self.request("POST", self._url, data, call.headers)  # the request has changed since
 
     # -- background runs
 
@@ -215,7 +215,7 @@ class ResponsesBackend(HttpBackend):
                 continue
             if status < 500 and status not in (408, 409, 429):
                 return
-        log.warning("deleting a background response failed: a copy may remain at the upstream %s", self.name)
+        log.warning("deleting a background response failed: a copy may remain there", extra={"upstream": self.name})
 
     async def _send(self, method: str, url: str) -> int:
         answer = await self.ask(method, url)

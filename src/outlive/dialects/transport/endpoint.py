@@ -97,6 +97,7 @@ class Endpoint:
         self.redactor = Redactor(secrets)
         self._pool = pool.via(route)
         self._headers = _make_headers(upstream, headers or {})
+        self._own = frozenset(name.lower() for name in upstream.headers)  # set by the settings, which win
         self._draining: set[asyncio.Task[None]] = set()
 
     def url(self, path: str, **query: str) -> str:
@@ -106,7 +107,9 @@ class Endpoint:
 
     async def ask(self, method: str, url: str, data: bytes = b"", headers: dict[str, str] | None = None) -> Connection:
         """Send a request and wait for the head of its answer, whatever its status. Raises UpstreamFault."""
-        lines = self._headers if headers is None else self._headers + _make_lines(headers)
+        lines = self._headers + _make_lines(
+            {name: each for name, each in (headers or {}).items() if name not in self._own}
+        )
         try:
             return await self._pool.request(method, url, lines, data, self.upstream.silence_seconds)
         except (OSError, BadUrl) as error:
@@ -157,11 +160,11 @@ class Endpoint:
         """Read the fault in an error that came within an answer of status 200, without secrets."""
         return read_fault(self.redactor.redact(error))
 
-    async def pass_through(self, body: Json) -> RelayedAnswer:
+    async def pass_through(self, body: Json, headers: dict[str, str] | None = None) -> RelayedAnswer:
         """Send a Chat Completions request as it is, and relay the answer as it comes, errors included (D12)."""
         # No upstream is asked to keep anything (D4).
         sent = {**body, "store": False} if self.upstream.sends_store else body
-        answer = await self.ask("POST", self.url(CHAT_PATH), msgspec.json.encode(sent))
+        answer = await self.ask("POST", self.url(CHAT_PATH), msgspec.json.encode(sent), headers)
         status = answer.status
         if status in (401, 403) or 300 <= status < 400 or status >= (400 if answer.is_encoded else 600):
             # Such an answer is about this server's settings, and may quote its key: the caller must not see it. Nor an

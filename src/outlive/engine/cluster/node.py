@@ -105,6 +105,6 @@ class Node:
         self._remote_folds.drop_old()
         await self._worker.confirm_leases()
         if freed := await self._storage.ledger.free_dead_leases():
-            log.warning("node died or is unreachable: taking over responses=%d", freed)
+            log.warning("node died or is unreachable: taking over its responses", extra={"count": freed})
             self._storage.bell.ring(Ring("waits"))
         self._worker.find_work()

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeAlias
 
 from outlive.core.counts import Counts
-from outlive.core.endings import TerminalStatus
+from outlive.core.endings import Outcome, TerminalStatus
 from outlive.core.errors import Behind, StaleFence, StorageUnavailable
 from outlive.core.events import AnyDraft, Json
 from outlive.engine.delivery.live import LiveResponse, State
@@ -56,7 +56,7 @@ class Committer:
         """Emit drafts and see that they are committed soon. Raises StaleFence if the response is lost."""
         first_output = not live.fold.visible
         live.emit(drafts)
-        if first_output and live.added is not None and live.output_at is None:
+        if first_output and live.asked_at is not None and live.output_at is None:
             live.output_at = self._clock.monotonic()
         pending = live.pending
         if live.ledger is not self._ledger:
@@ -87,9 +87,12 @@ class Committer:
 
     def _count_shown(self, live: LiveResponse, events: int) -> None:
         self._counts.events += events
-        if live.output_at is not None and live.added is not None:
-            self._counts.first_output.add(live.added + self._clock.monotonic() - live.output_at)
-            live.output_at = live.added = None
+        if live.output_at is not None and live.asked_at is not None:
+            if live.received_at is not None:
+                asked = live.asked_at - live.received_at
+                self._counts.first_output.add(asked + self._clock.monotonic() - live.output_at)
+            live.output_at = live.asked_at = None
+            live.first_token_at = self._clock.now()
 
     # -- the last commit of a response
 
@@ -153,6 +156,7 @@ class Committer:
             self._count_shown(live, closing.entry.count)
             if live.outcome is not None:
                 self._counts.count_end(live.claim.owner, live.claim.request.model, live.outcome)
+                _log_end(live, live.outcome, self._clock.now())
         elif isinstance(error, Behind):
             self._repair(live, error.last, partial(self._try_close, live, closing, failed, failures))
         elif isinstance(error, StorageUnavailable) and live.state is not State.LOST:
@@ -165,7 +169,7 @@ class Committer:
             task.add_done_callback(self._retries.discard)
         else:
             if not isinstance(error, StaleFence | StorageUnavailable):
-                log.error("closing response failed response=%s", live.lease.response_id, exc_info=error)
+                log.error("closing response failed", exc_info=error, extra=live.describe())
             live.lose()
 
     async def _close_later(
@@ -196,7 +200,7 @@ class Committer:
                 taken.append((live, *pending.take(live.lease, now)))
         self._queue = []
         if taken:
-            self._sent_at = self._loop.time()
+            self._sent_at = self._clock.monotonic()  # the loop counts whole milliseconds
             self._flight = self._ledger.append([entry for _, entry, _ in taken])
             self._flight.add_done_callback(partial(self._on_commit, taken))
 
@@ -216,7 +220,7 @@ class Committer:
     def _advance(self, taken: Taken, results: AppendResults) -> None:
         self._failures = 0
         count = 0
-        self._counts.commit_seconds.add(self._loop.time() - self._sent_at)
+        self._counts.commit_seconds.add(self._clock.monotonic() - self._sent_at)
         for (live, entry, drafts), result in zip(taken, results, strict=True):
             live.pending.in_flight = False
             count += entry.count
@@ -224,7 +228,7 @@ class Committer:
                 self._apply(live, entry, drafts, result)
             except Exception:
                 # A bug in one response must not hold up the others of its commit.
-                log.exception("showing events failed response=%s", entry.lease.response_id)
+                log.exception("showing events failed", extra=live.describe())
         self._counts.commit_events.add(count)
         self._next_at = self._loop.time() + min((count - 1) * PER_EVENT, self._linger)
 
@@ -281,6 +285,22 @@ class Committer:
         then()  # if the repair failed, the next try of the original write reports it
         if self._queue and self._flight is None:
             self._schedule()
+
+
+def _log_end(live: LiveResponse, outcome: Outcome, now: float) -> None:
+    """Log a response whose terminal event is durable."""
+    began = live.claim.request.origin.at or float(live.fold.header.get("created_at") or now)
+    usage, shown_at = outcome.usage or {}, live.first_token_at
+    fields = live.describe() | {
+        "status": outcome.status,
+        "code": outcome.error["code"] if outcome.error is not None else outcome.reason,
+        "duration_ms": round((now - began) * 1000),
+        "first_token_ms": None if shown_at is None else round((shown_at - began) * 1000),
+        "input_tokens": usage.get("input_tokens"),
+        "output_tokens": usage.get("output_tokens"),
+        "attempts": outcome.attempts,
+    }
+    log.log(logging.WARNING if outcome.status == "failed" else logging.INFO, "response ended", extra=fields)
 
 
 def _pause(failures: int) -> float:

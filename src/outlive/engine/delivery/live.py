@@ -117,8 +117,9 @@ class LiveResponse:
     on_lost: Callable[[], object] | None = None  # stops the run, which may wait for a silent upstream
     # Returns what the upstream has reported of the step under way, which the checkpoint does not count yet.
     step_usage: Callable[[], Json | None] | None = None
-    added: float | None = None  # seconds from its request until the model was asked
+    asked_at: float | None = None  # time at which the model was first asked, until its first output is shown
     output_at: float | None = None  # time at which its first output was read, until that is shown
+    first_token_at: float | None = None  # unix seconds at which its first output was shown here
     outcome: Outcome | None = None  # set when its end is sent
     is_behind: bool = False  # lost because the journal lacks committed events that are gone here, too
 
@@ -149,6 +150,18 @@ class LiveResponse:
         """Return the usage so far: of compactions, of finished steps, and of the step under way as far as reported."""
         counted = add_usage(self.checkpoint.compaction, self.checkpoint.usage)
         return counted if self.step_usage is None else add_usage(counted, self.step_usage())
+
+    def describe(self) -> Json:
+        """Return the fields of a log line about it."""
+        request = self.claim.request
+        return {
+            "request_id": request.origin.request_id,
+            "response_id": self.lease.response_id,
+            "conversation_id": request.conversation,
+            "trace_id": request.origin.trace_id,
+            "owner": self.claim.owner,
+            "model": request.model,
+        }
 
     # -- the run's side
 

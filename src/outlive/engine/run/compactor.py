@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from secrets import token_hex
 from typing import TypeVar
 
 import msgspec
@@ -110,7 +111,9 @@ class Compactor:
         failures = halvings = 0
         while True:
             try:
-                summary = await self._ask(backend, ModelCall(model, asked, [*items, compaction.prompt()]))
+                headers = request.origin.headers(token_hex(4))
+                call = ModelCall(model, asked, [*items, compaction.prompt()], headers=headers)
+                summary = await self._ask(backend, call)
             except UpstreamFault as fault:
                 self._counts.count_request(backend.name, fault)
                 halved = truncate(items, sum(map(estimate_item, items)) // 2)

@@ -124,7 +124,7 @@ class Fitting:
         try:
             item = await self._make_item(call.request, *parts)
         except UpstreamFault as fault:
-            logger.warning("compaction failed response=%s: %s", self._log.response_id, fault.message)
+            logger.warning("compaction failed", extra={"response_id": self._log.response_id, "status": fault.status})
             return False
         self._log.emit(compaction.show(item, len(self._log.fold.output)))
         await self._log.flush()

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from functools import partial
+from secrets import token_hex
 from typing import Protocol
 
 import msgspec
@@ -120,7 +121,7 @@ class Run:
             pass  # the other worker ends it
         except Exception:
             # A bug must not leave a response without an end. Once an end was sent, the committer sees to it.
-            log.exception("running response failed response=%s", self._log.response_id)
+            log.exception("running response failed", extra=self._live.describe())
             if self._live.state is State.OPEN:
                 with contextlib.suppress(StaleFence):
                     await self._services.closer.fail(self._live, UpstreamFault(MISTAKE, retryable=False))
@@ -253,6 +254,8 @@ class Run:
                 step = await self._ask_once(backend, await make_call(decision.open_text), decision, wrap)
             except UpstreamFault as fault:
                 self._services.counts.count_request(backend.name, fault)
+                about = {"upstream": backend.name, "status": fault.status, "code": fault.code}
+                log.warning("upstream request failed", extra=self._live.describe() | about)
                 cause = fault
                 await self._log.flush()
                 shorter = self._fitting is not None and self._fitting.can_shrink(fault)
@@ -283,6 +286,7 @@ class Run:
     async def _ask_once(self, backend: Backend, call: ModelCall, decision: Decision, wrap: Wrap | None) -> StepResult:
         if self._fitting is not None and decision.action is not Action.REATTACH:
             call = await self._fitting.fit(call)
+        call = msgspec.structs.replace(call, headers=self._request.origin.headers(token_hex(4)))
         if self._reattach is not None:
             return await self._reattach.ask(backend, call, self._listen)
         translator = backend.translator(call)
@@ -294,8 +298,8 @@ class Run:
         emit, feed = log.emit, translator.feed
         self._asked_again += self._asked > 0
         self._asked += 1
-        if self._live.received_at is not None and self._live.added is None and not self._live.fold.visible:
-            self._live.added = self._clock.monotonic() - self._live.received_at
+        if self._live.asked_at is None and not self._live.fold.visible:
+            self._live.asked_at = self._clock.monotonic()
         # A try that reports nothing leaves what the one before it had reported.
         earlier = self._live.step_usage() if self._live.step_usage is not None else None
         self._live.step_usage = lambda: translator.usage() or earlier

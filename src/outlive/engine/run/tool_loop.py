@@ -226,7 +226,8 @@ class ToolRunner:
             outcome = await _wait(asyncio.ensure_future(tool.call(invocation)), tool.seconds)
         except Exception as error:
             # A tool is code of users or of other servers, and may raise anything.
-            logger.error("tool failed tool=%s server=%s", tool.spec.name, tool.spec.label, exc_info=error)
+            about = {"tool": f"{tool.spec.label}/{tool.spec.name}", "response_id": self._log.response_id}
+            logger.error("tool failed", exc_info=error, extra=about)
             return toolcalls.fail(BROKEN)
         finally:
             reports.over = True
