@@ -11,7 +11,6 @@ import resource
 import signal
 import socket
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 import uvicorn
