@@ -256,6 +256,18 @@ def test_every_invariant_has_its_test() -> None:
     assert named <= set(re.findall(r"def (test_\w+)", text))
 
 
+def test_every_promise_of_the_threat_model_has_its_tests() -> None:
+    tests = {
+        name for file in (ROOT / "tests").rglob("*.py") for name in re.findall(r"def (test_\w+)", file.read_text())
+    }
+    promises = (ROOT / "docs" / "threat-model.md").read_text().partition("## Promises")[2].partition("## Not")[0]
+    lines = [line for line in promises.splitlines() if line.startswith("| ") and not line.startswith("| promise")]
+    assert len(lines) > 20
+    for line in lines:
+        named = re.findall(r"`(test_\w+)`", line)
+        assert named and set(named) <= tests, line
+
+
 def test_every_decision_that_the_code_names_is_explained() -> None:
     named = {name for file in SOURCE.rglob("*.py") for name in re.findall(r"\bD\d+b?\b", file.read_text())}
     explained = set(re.findall(r"\*\*(D\d+b?)\.", (ROOT / "docs" / "decisions" / "wire.md").read_text()))

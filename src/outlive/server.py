@@ -57,7 +57,7 @@ class EngineServer(Server):
         limits = _fit_limits(msgspec.convert(settings, ConnectionLimits, from_attributes=True))
         config = uvicorn.Config(
             self._application,
-            **choose_protocols(limits, own=own),
+            **choose_protocols(limits, self._application.security, own=own),
             # Neither compressed, which would cost more than it saves on small frames, nor larger than a body may be.
             ws_max_size=settings.max_body_bytes,
             ws_per_message_deflate=False,
@@ -81,6 +81,7 @@ class EngineServer(Server):
             self._application.drain()
             await self._engine.drain(grace)
         finally:
+            self._application.security.flush()
             self.should_exit = True  # whatever went wrong: everything is durable, and the next start recovers it
 
 
@@ -169,7 +170,8 @@ def raise_descriptor_limit(settings: Settings) -> None:
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
     if soft not in (resource.RLIM_INFINITY, wanted) and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid it
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _fit_limits(limits: ConnectionLimits) -> ConnectionLimits:

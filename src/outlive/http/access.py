@@ -9,8 +9,9 @@ from collections import OrderedDict
 from hashlib import sha256
 
 from outlive.core.errors import Forbidden, InvalidRequest, Unauthenticated
-from outlive.http.addresses import TrustedProxies, group, is_loopback
+from outlive.http.addresses import group, is_loopback
 from outlive.http.request import Reply, Request, while_connected
+from outlive.http.security import SecurityLog
 
 LOCAL = "local"
 # Sent twice, they would mean one thing to a proxy and another to this server.
@@ -55,9 +56,9 @@ class Auth:
     """Checks keys, which are kept as digests only and compared in constant time, and the origins of web pages."""
 
     def __init__(
-        self, keys: dict[str, list[str]], origins: list[str], proxies: TrustedProxies, admins: list[str]
+        self, keys: dict[str, list[str]], origins: list[str], security: SecurityLog, admins: list[str]
     ) -> None:
-        self._proxies = proxies
+        self._security = security
         self._admins = frozenset(admins)
         self._wrong_keys = WrongKeys()
         self._digests = [(sha256(key.encode()).digest(), owner) for owner, own in keys.items() for key in own]
@@ -65,7 +66,7 @@ class Auth:
 
     async def admit_admin(self, request: Request) -> None:
         """Admit a program of this machine, or an admin's key. Raises Unauthenticated or Forbidden."""
-        if is_loopback(self._find_client(request)):
+        if is_loopback(self._security.find_address(request.scope)):
             try:
                 self._check_local(request)
             except Forbidden:
@@ -79,17 +80,15 @@ class Auth:
                 code="admin_required",
             )
 
-    def _find_client(self, request: Request) -> str:
-        peer = request.scope["client"][0] if request.scope.get("client") else ""
-        return self._proxies.find_client(peer, request.scope["headers"])
-
     async def admit(self, request: Request) -> str:
         """Return the owner of a request; one with a wrong key has to wait for its refusal."""
         try:
             return self._find_owner(request)
-        except Unauthenticated:
+        except Unauthenticated as error:
             if b"authorization" in request.headers:
-                pause = self._wrong_keys.add(group(self._find_client(request)), asyncio.get_running_loop().time())
+                address = self._security.find_address(request.scope)
+                self._security.count("key refused", address, code=error.code or "")
+                pause = self._wrong_keys.add(group(address), asyncio.get_running_loop().time())
                 await while_connected(request, asyncio.sleep(pause))
             raise
 

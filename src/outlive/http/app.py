@@ -19,6 +19,7 @@ from outlive.http.metrics import PATH as METRICS_PATH
 from outlive.http.metrics import Scrape
 from outlive.http.request import MAX_BODIES, Receive, Reply, Request, Scope, Send
 from outlive.http.routes import OPEN_PATHS, answer
+from outlive.http.security import SecurityLog
 from outlive.http.websocket import RESTART, Socket, check_handshake, deny
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,8 @@ class Application:
         self._scrape = scrape
         self._access = access
         self._only_health = access.role == "worker"
-        self._auth = Auth(access.keys, access.cors_origins, TrustedProxies(access.trusted_proxies), access.admins)
+        self.security = SecurityLog(TrustedProxies(access.trusted_proxies))
+        self._auth = Auth(access.keys, access.cors_origins, self.security, access.admins)
         self._root = access.root_path.rstrip("/")
         self._sockets: set[Socket] = set()
         self._bodies = ByteBudget(max(MAX_BODIES, access.max_body_bytes))
@@ -57,7 +59,9 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._root:
             self._strip_root(scope)
-        request = Request(scope, receive, send, self._engine, self._access.max_body_bytes, bodies=self._bodies)
+        request = Request(
+            scope, receive, send, self._engine, self._access.max_body_bytes, bodies=self._bodies, security=self.security
+        )
         began = time.monotonic()
         try:
             await (self._serve_socket if scope["type"] == "websocket" else self._serve_http)(request)
@@ -78,6 +82,7 @@ class Application:
         except OutliveError as error:
             if isinstance(error, StorageUnavailable):
                 log.warning("%s failed: %s", error.operation, error.cause, extra=request.describe())
+            self.security.count_error(request.scope, request.owner, error)
             reply = error_reply(error)
         except Exception:
             # A bug in one request must be answered like any other error.
@@ -104,7 +109,10 @@ class Application:
             if self._only_health:
                 raise Misdirected
             request.owner = await self._auth.admit(request)
-        return await answer(request)
+        reply = await answer(request)
+        if request.scope["method"] == "DELETE":
+            self.security.write_deletion(request.scope, owner=request.owner, request_id=request.request_id)
+        return reply
 
     async def _serve_socket(self, request: Request) -> None:
         if self._only_health:

@@ -12,6 +12,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from outlive.http.connections import ConnectionLimits, Connections
+from outlive.http.security import SecurityLog
 
 # What is lost without Outlive's own protocols.
 LOST = "streams cost more, and max_connections_per_address, receive_seconds and send_seconds have no effect"
@@ -27,11 +28,11 @@ _MESSAGE = (
 _ECHO = b"\x82\x05hello"
 
 
-def choose_protocols(limits: ConnectionLimits, *, own: bool) -> dict[str, Any]:
+def choose_protocols(limits: ConnectionLimits, security: SecurityLog | None = None, *, own: bool) -> dict[str, Any]:
     """Return the options of uvicorn.Config for Outlive's own protocols, or for uvicorn's."""
     if not own:
         return {"http": "auto", "ws": "auto", "limit_concurrency": limits.max_connections}
-    connections = Connections(limits)
+    connections = Connections(limits, security)
     module = importlib.import_module("outlive.http.protocol")  # fails where uvicorn is not as expected
     return {name: partial(kind, connections=connections) for name, kind in module.PROTOCOLS.items()}
 

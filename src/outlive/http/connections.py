@@ -14,6 +14,7 @@ import msgspec
 
 from outlive.http.addresses import TrustedProxies, group
 from outlive.http.intake import Turns
+from outlive.http.security import SecurityLog
 
 log = logging.getLogger(__name__)
 
@@ -87,10 +88,11 @@ class OpenConnection(Protocol):
 class Connections:
     """All connections of a server."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: ConnectionLimits, security: SecurityLog | None = None) -> None:
         self.turns = Turns()
         self._limits = limits
         self._proxies = TrustedProxies(limits.trusted_proxies)
+        self.security = security or SecurityLog(self._proxies)
         self._groups: dict[OpenConnection, str] = {}  # of each connection
         self._counts: Counter[str] = Counter()
         self._is_checking = False

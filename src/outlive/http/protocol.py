@@ -282,6 +282,8 @@ class Protocol(HttpToolsProtocol):
         return len(data) - start
 
     def _answer(self, status: int, message: str, *, code: str) -> None:
+        if status != 400:
+            self._open.security.count("limit hit", self.client[0] if self.client else "", code=code)
         type_ = "server_error" if status >= 500 else "invalid_request_error"
         body = msgspec.json.encode({"error": {"message": message, "type": type_, "param": None, "code": code}})
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close" % len(body)

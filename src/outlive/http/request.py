@@ -16,7 +16,9 @@ from outlive.core.origin import Origin, is_request_id, read_trace
 from outlive.core.requests.body import decode_body
 from outlive.engine.budget import ByteBudget
 from outlive.engine.engine import Engine
+from outlive.http.addresses import TrustedProxies
 from outlive.http.connections import ClientConnection
+from outlive.http.security import SecurityLog
 from outlive.ports.catalog import Page, Paging
 
 T = TypeVar("T")
@@ -63,6 +65,7 @@ class Request:
     bodies: ByteBudget = field(default_factory=lambda: ByteBudget(MAX_BODIES))
     lenient_chat: bool = False
     scrape: Callable[[], Awaitable[bytes]] | None = None  # renders the metrics
+    security: SecurityLog = field(default_factory=lambda: SecurityLog(TrustedProxies([])))
     started: bool = False
     status: int | None = None  # of the answer, once it is begun
     disconnected: bool = False  # the client left before it had the whole answer

@@ -273,6 +273,7 @@ class Socket:
         try:
             await work
         except OutliveError as error:
+            self._request.security.count_error(self._request.scope, self._request.owner, error)
             await self._send(_error_text(error, lane))
         except OSError:
             raise
