@@ -5,6 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+# Bytes of answers that each owner may have loaded and not sent, those that one counts for until its size is known, and
+# those up to which one does not count.
+OWNER_ANSWERS = 128 * 1024 * 1024
+ANSWER_BYTES = 16 * 1024 * 1024
+SMALL_ANSWER = 256 * 1024
+
 
 class _Account:
     """The bytes of one owner, and the requests for more in the order in which they came."""
@@ -59,3 +65,30 @@ class ByteBudget:
             account.waiting.popleft()
         if account.used == 0:
             del self._accounts[owner]
+
+
+class Room:
+    """The place of one answer, or of one piece of a stream at a time, in the budget of its owner."""
+
+    __slots__ = ("_budget", "_held", "_owner")
+
+    def __init__(self, budget: ByteBudget, owner: str) -> None:
+        self._budget = budget
+        self._owner = owner
+        self._held = 0
+
+    async def enter(self) -> None:
+        """Leave, and wait until the owner's other answers leave room for one more, which may be large."""
+        self.leave()
+        self._held = await self._budget.acquire(self._owner, ANSWER_BYTES)
+
+    def settle(self, size: int) -> None:
+        """Count for the bytes that were loaded; for none if those are few."""
+        kept = min(size, self._held) if size > SMALL_ANSWER else 0
+        if kept < self._held:
+            self._budget.release(self._owner, self._held - kept)
+            self._held = kept
+
+    def leave(self) -> None:
+        """Count for nothing: the answer was sent, or is not wanted any more."""
+        self.settle(0)

@@ -18,6 +18,7 @@ from outlive.core.origin import Origin
 from outlive.core.requests.checks import Limits
 from outlive.core.requests.create import CreateResponse
 from outlive.engine.admission import Accepted, Admitter, Submission
+from outlive.engine.budget import Room
 from outlive.engine.cluster.node import Node
 from outlive.engine.context_queries import ContextQueries
 from outlive.engine.delivery.reader import Cursor, Reader, StreamInterrupted
@@ -191,7 +192,7 @@ class Engine:
         """Return a cursor behind an event of a stored response. Raises NotFound."""
         await self._check_exists(owner, response_id)
         self.parts.services.counts.resumes += 1
-        return self._reader.follow(response_id, after)
+        return self._reader.follow(response_id, after, owner)
 
     async def has_ended_by(self, owner: str, response_id: str, after: int) -> bool:
         """Return True if a response has ended with that event or before it. Raises NotFound."""
@@ -203,14 +204,19 @@ class Engine:
         if await self._catalog.status(owner, response_id) is None:
             raise NotFound(f"Response with id '{response_id}' not found.")
 
-    async def show(self, owner: str, response_id: str, wait: float = 0.0) -> View:
-        """Return a response as it stands, after waiting that long at most for its end."""
-        record = await self._catalog.response(owner, response_id)
-        if record.snapshot is None and wait:
-            with contextlib.suppress(StreamInterrupted):  # shutting down: show how far it is
-                await self._reader.wait_end(response_id, wait)
-            record = await self._catalog.response(owner, response_id)
-        return await self._view(record)
+    def make_room(self, owner: str) -> Room:
+        """Return a place for an answer in the owner's budget."""
+        return Room(self._reader.answers, owner)
+
+    async def wait_end(self, owner: str, response_id: str, seconds: float) -> None:
+        """Wait for the end of a response, that long at most. Raises NotFound."""
+        if await self._catalog.status(owner, response_id) in ("queued", "in_progress"):
+            with contextlib.suppress(StreamInterrupted):  # shutting down: it is shown as far as it is
+                await self._reader.wait_end(response_id, seconds)
+
+    async def show(self, owner: str, response_id: str) -> View:
+        """Return a response as it stands."""
+        return await self._view(await self._catalog.response(owner, response_id))
 
     async def cancel(self, owner: str, response_id: str) -> View:
         """Cancel a response, wherever it runs, and return its end (D8)."""
@@ -386,7 +392,7 @@ class Created:
 
     def follow(self) -> Cursor:
         """Return a cursor before the first event."""
-        return self.engine.parts.reader.follow(self.id)
+        return self.engine.parts.reader.follow(self.id, owner=self.owner)
 
     def follow_end(self) -> Cursor:
         """Return a cursor behind the events of the admission, for a caller that waits for the end."""

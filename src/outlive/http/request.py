@@ -14,7 +14,7 @@ from outlive import __version__
 from outlive.core.errors import ClientDisconnected, InvalidRequest, ServerFault, TooLarge, TooMany, UnsupportedMedia
 from outlive.core.origin import Origin, is_request_id, read_trace
 from outlive.core.requests.body import decode_body
-from outlive.engine.budget import ByteBudget
+from outlive.engine.budget import ByteBudget, Room
 from outlive.engine.engine import Engine
 from outlive.http.addresses import TrustedProxies
 from outlive.http.connections import ClientConnection
@@ -34,6 +34,8 @@ LARGE_BYTES = 256 * 1024
 # Bytes of large bodies that each owner may have read, decoded and stored at once, and how long one more waits.
 MAX_BODIES = 64 * 1024 * 1024
 BODY_SECONDS = 20.0
+# What is longer is sent in pieces: a client that does not read has one in its connection's buffer, not all.
+PIECE_BYTES = 256 * 1024
 MAX_PAGE = 100
 MAX_KEY = 255
 # Clients that see it use more than OpenAI offers: GETs that wait, POSTs that may be repeated under their key.
@@ -71,6 +73,7 @@ class Request:
     disconnected: bool = False  # the client left before it had the whole answer
     response_id: str | None = None  # of the response that was created
     held: int = 0  # bytes of `bodies`
+    room: Room | None = None  # of a large answer
     headers: dict[bytes, bytes] = field(init=False)
     connection: ClientConnection = field(init=False)
     request_id: str = field(init=False)
@@ -175,6 +178,19 @@ class Request:
         except TimeoutError:
             raise TooMany("Your other large requests are still being read. Try again later.", retry_after=5) from None
 
+    async def make_room(self) -> None:
+        """Wait until the owner's other large answers leave room for this one. Raises TooMany."""
+        self.room = self.engine.make_room(self.owner)
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                await self.room.enter()
+        except TimeoutError:
+            raise TooMany("Your other large answers are still being sent. Try again later.", retry_after=5) from None
+
+    def leave_room(self) -> None:
+        if self.room is not None:
+            self.room.leave()
+
     def let_go(self) -> None:
         """Give back the room that the body took: it was stored or refused."""
         if self.held:
@@ -221,8 +237,20 @@ class Request:
         await self.send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def reply(self, reply: Reply) -> None:
-        await self.start(reply.status, reply.content_type, reply.headers, len(reply.body))
-        await self.send({"type": "http.response.body", "body": reply.body})
+        body = reply.body
+        if self.room is not None:
+            self.room.settle(len(body))
+        await self.start(reply.status, reply.content_type, reply.headers, len(body))
+        if len(body) > PIECE_BYTES:
+            await self.send_pieces(body)
+            body = b""
+        await self.send({"type": "http.response.body", "body": body})
+
+    async def send_pieces(self, body: bytes) -> None:
+        """Send a long part of an answer that is not its end, piece by piece, as the client reads it."""
+        for start in range(0, len(body), PIECE_BYTES):
+            piece = body[start : start + PIECE_BYTES]
+            await self.send({"type": "http.response.body", "body": piece, "more_body": True})
 
     def mistake(self) -> ServerFault:
         """Return the error with which a bug is answered."""

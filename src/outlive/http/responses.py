@@ -25,6 +25,7 @@ from outlive.engine.delivery.reader import Cursor, StreamInterrupted, WriteNow
 from outlive.engine.engine import Created, View
 from outlive.http.errors import STATUS_OF_CODE, describe_fault, envelope, retry_after, type_of_status
 from outlive.http.request import (
+    PIECE_BYTES,
     Reply,
     Request,
     json_reply,
@@ -100,10 +101,14 @@ async def retrieve(request: Request) -> Reply | None:
             return Reply(b"", 204)  # ends the reconnecting of an EventSource (D11)
         await stream(request, await request.engine.follow(request.owner, response_id, after), ids)
         return None
-    return _show(await request.engine.show(request.owner, response_id, wait))
+    if wait:
+        await request.engine.wait_end(request.owner, response_id, wait)
+    await request.make_room()
+    return _show(await request.engine.show(request.owner, response_id))
 
 
 async def cancel(request: Request) -> Reply:
+    await request.make_room()
     return _show(await request.engine.cancel(request.owner, request.params["id"]))
 
 
@@ -114,6 +119,7 @@ async def delete(request: Request) -> Reply:
 
 async def list_input_items(request: Request) -> Reply:
     paging = read_paging(request.query())
+    await request.make_room()
     return list_reply(await request.engine.list_input_items(request.owner, request.params["id"], paging))
 
 
@@ -153,10 +159,16 @@ async def stream(request: Request, cursor: Cursor, ids: bool = False) -> bool:
     with _watching(request, cursor), contextlib.suppress(OSError, StreamInterrupted):
         await request.start(200, STREAM_TYPE, STREAM_HEADERS)
         while (frames := await read()) and not cursor.ended:
-            await send({"type": "http.response.body", "body": frames, "more_body": True})
+            if len(frames) > PIECE_BYTES:
+                await request.send_pieces(frames)
+            else:
+                await send({"type": "http.response.body", "body": frames, "more_body": True})
             await cursor.forward_to(write_now)
         if cursor.ended:
             here = not request.has_left()
+            if len(frames) > PIECE_BYTES:
+                await request.send_pieces(frames)
+                frames = b""
             await send({"type": "http.response.body", "body": frames + DONE_FRAME})
             return here
     # Without a last chunk: a client that still reads must see that this was no clean end (D11).
