@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from outlive.engine.budget import ByteBudget
+from outlive.engine.budget import ANSWER_BYTES, SMALL_ANSWER, ByteBudget, Room
 
 
 def budget_test(test: Callable[[ByteBudget], Awaitable[None]]) -> Callable[[], None]:
@@ -68,3 +68,43 @@ async def test_a_turn_that_came_with_the_cancel_is_given_back(budget: ByteBudget
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     assert await budget.acquire("ann", 100) == 100
+
+
+# -- answers
+
+
+def test_large_answers_count_until_they_are_left_and_small_ones_do_not_count() -> None:
+    async def main() -> None:
+        budget = ByteBudget(2 * ANSWER_BYTES)
+        first, second, third = (Room(budget, "ann") for _ in range(3))
+        for room in (first, second):
+            await room.enter()
+        waiting = asyncio.create_task(third.enter())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        first.settle(SMALL_ANSWER)
+        await waiting
+        third.settle(3 * ANSWER_BYTES)  # larger than was assumed: it counts for what it holds
+        second.settle(ANSWER_BYTES // 2)
+        waiting = asyncio.create_task(first.enter())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        third.leave()
+        await waiting
+        await Room(budget, "bob").enter()
+
+    asyncio.run(main())
+
+
+def test_a_room_that_is_entered_again_is_left_first() -> None:
+    async def main() -> None:
+        budget = ByteBudget(ANSWER_BYTES)
+        room = Room(budget, "ann")
+        for _ in range(3):
+            await room.enter()
+            room.settle(ANSWER_BYTES)
+        room.leave()
+        room.leave()
+        await Room(budget, "ann").enter()
+
+    asyncio.run(main())

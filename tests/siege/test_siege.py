@@ -10,7 +10,7 @@ from tests.siege.siege import besiege
 
 SHORT = (
     "header_value", "pipelining", "trailers", "long_idempotency_keys", "many_mcp_tools", "small_json_values",
-    "calls_to_compact", "empty_continuations", "endless_line", "endless_head",
+    "calls_to_compact", "empty_continuations", "endless_line", "endless_head", "unread_objects",
 )  # fmt: skip
 
 
