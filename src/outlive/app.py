@@ -52,6 +52,8 @@ def serve(settings: Settings) -> None:
     """Serve until a signal says stop. Raises SettingsError when that cannot begin."""
     failpoints.check()
     logs.start_log(settings.log_level, settings.log_format)
+    if settings.security_log:
+        logs.start_security_log(settings.security_log)
     raise_descriptor_limit(settings)
     sys.setswitchinterval(SWITCH_SECONDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

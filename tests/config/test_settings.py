@@ -78,6 +78,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "mcp_requests": ("off", "off"),
     "metrics_owners": ("yes", True),
     "log_level": ("debug", "debug"),
+    "security_log": ("security.log", "security.log"),
     "log_format": ("json", "json"),
     "event_names": ("open-responses", "open-responses"),
     "role": ("all", "all"),

@@ -147,6 +147,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=0, le=65535), "Port of a second listener with /metrics only, without a key; 0: none."
     ] = 0
     metrics_owners: Annotated[bool, "Add metrics by owner."] = False
+    security_log: Annotated[str, "A file for the security log, in lines of JSON.", {"metavar": "FILE"}] = ""
     log_format: Annotated[Literal["text", "json"], "The format of the log lines."] = "text"
     log_level: Annotated[Literal["debug", "info", "warning", "error"], "The least severe level to log."] = "info"
 

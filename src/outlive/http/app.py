@@ -112,7 +112,7 @@ class Application:
             request.owner = await self._auth.admit(request)
         reply = await answer(request)
         if request.scope["method"] == "DELETE":
-            self.security.write_deletion(request.scope, owner=request.owner, request_id=request.request_id)
+            self.security.write_deletion(request.scope, request.describe())
         return reply
 
     async def _serve_socket(self, request: Request) -> None:

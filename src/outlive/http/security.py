@@ -34,8 +34,8 @@ class SecurityLog:
         """Return the address of a request's client, also behind trusted proxies."""
         return self._proxies.find_client(scope["client"][0] if scope.get("client") else "", scope["headers"])
 
-    def write_deletion(self, scope: MutableMapping[str, Any], **fields: str) -> None:
-        log.info("deleted", extra={**fields, "path": scope["path"], "address": self.find_address(scope)})
+    def write_deletion(self, scope: MutableMapping[str, Any], fields: dict[str, Any]) -> None:
+        log.info("deleted", extra=fields | {"address": self.find_address(scope)})
 
     def count_error(self, scope: MutableMapping[str, Any], owner: str, error: OutliveError) -> None:
         """Count a request that was refused for a limit, or for an id that its owner does not have."""

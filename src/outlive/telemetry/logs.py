@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import time
 import traceback
@@ -14,15 +15,17 @@ from typing import Any, Literal, TextIO
 
 import msgspec
 
+from outlive.core.errors import SettingsError
+
 log = logging.getLogger("outlive")
 
 LogFormat = Literal["text", "json"]
 
 # Names that `extra` of a log call may have, in the order in which a line shows them; docs/how-to/observe.md lists them.
 FIELDS = (
-    "node", "request_id", "response_id", "conversation_id", "trace_id", "owner", "model", "upstream", "tool", "method",
-    "path", "status", "code", "disconnected", "duration_ms", "first_token_ms", "input_tokens", "output_tokens",
-    "attempts", "count",
+    "node", "request_id", "response_id", "conversation_id", "trace_id", "owner", "address", "model", "upstream", "tool",
+    "method", "path", "status", "code", "disconnected", "duration_ms", "first_token_ms", "input_tokens",
+    "output_tokens", "attempts", "count",
 )  # fmt: skip
 # Characters of one value: clients choose some of them.
 MAX_VALUE = 256
@@ -117,6 +120,21 @@ def start_log(level: str, form: LogFormat) -> None:
     logging.basicConfig(level=level.upper(), handlers=[output])
     for name in _VERBOSE:
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
+
+
+def start_security_log(path: str) -> None:
+    """Write the security log, and warnings about the event loop, to a file as lines of JSON. Raises SettingsError."""
+    try:
+        file = os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "w")
+    except OSError as error:
+        raise SettingsError(f"Cannot write the security log {path}: {error.strerror}.") from error
+    output = LogWriter(file)
+    output.setFormatter(JsonFormatter())
+    security = logging.getLogger("outlive.security")
+    security.setLevel(logging.INFO)
+    security.propagate = False
+    for logger in (security, logging.getLogger("outlive.watchdog")):
+        logger.addHandler(output)
 
 
 def log_stray(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
