@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from outlive.core.errors import InvalidRequest, NotFound
 from outlive.core.events import Json
 from outlive.ports.catalog import Page, Paging
+from outlive.ports.ledger import Checkpoint
 from outlive.storage import catalog
 from tests.conformance.harness import StorageHarness, entry, message, storage_test, texts
 from tests.conformance.storages import Opener
@@ -314,3 +316,30 @@ async def test_a_list_leaves_out_long_final_objects(harness: StorageHarness) -> 
         ("completed", False),
         ("completed", True),
     ]
+
+
+@storage_test
+async def test_runs_name_the_nodes_that_took_a_response_and_when(harness: StorageHarness) -> None:
+    before = time.time()
+    response_id, admitted = await harness.admit(worker="w1")
+    waiting, _ = await harness.admit(worker=None)
+    lease = admitted.lease
+    assert lease is not None
+    await harness.ledger.append([entry(lease, 2, 3)])
+    (claim,) = await harness.claim(worker="w2")
+    assert claim.lease.response_id == waiting
+    taken = await harness.ledger.take_over(response_id, "w3")
+    assert taken is not None
+    await harness.ledger.save_checkpoint(taken.lease, Checkpoint(resumed_at=[4]))
+    runs = await harness.storage.catalog.runs([response_id, waiting, "resp_none"])
+    assert set(runs) == {response_id, waiting}
+    running, begun = runs[response_id], runs[waiting]
+    assert [(node, counted) for _, node, counted in running.taken] == [("w1", 1), ("w3", 0)]
+    assert running.taken[0][0] == running.created_at
+    assert [(node, counted) for _, node, counted in begun.taken] == [("w2", 1)]
+    assert before - 1 <= begun.taken[0][0] <= time.time() + 1
+    assert (running.node, running.attempts, running.resumed_at, running.ended_at) == ("w3", 1, [4], None)
+    await harness.close(taken.lease, first=5)
+    (ended,) = (await harness.storage.catalog.runs([response_id])).values()
+    assert (ended.node, ended.events, ended.ended_at) == (None, 6, harness.now)
+    assert ended.taken == running.taken

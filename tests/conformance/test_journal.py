@@ -126,3 +126,20 @@ async def test_an_erased_journal_differs_from_one_with_nothing_new(harness: Stor
     running, _ = await harness.admit()
     assert await harness.storage.journal.read_many({"resp_none": 3, running: 1}, 1000) == {"resp_none": None}
     assert await harness.storage.journal.read_many({}, 1000) == {}
+
+
+@storage_test
+async def test_a_page_names_the_time_of_each_commit(harness: StorageHarness) -> None:
+    response_id, lease = await harness.start()
+    admitted = harness.now
+    await harness.ledger.append([entry(lease, 2, 3, at=5000.25)])
+    await harness.ledger.append([entry(lease, 5, 2, at=5001.5)])
+    await harness.close(lease, first=7)
+    journal = harness.storage.journal
+    whole = await journal.read(response_id, -1, 1 << 20)
+    assert whole is not None
+    assert whole.times == [(0, admitted), (2, 5000.25), (5, 5001.5), (7, harness.now)]
+    # From within a commit on, its time stands by the number at which the page begins.
+    rest = await journal.read(response_id, 3, 1 << 20)
+    assert rest is not None
+    assert rest.times == [(4, 5000.25), (5, 5001.5), (7, harness.now)]

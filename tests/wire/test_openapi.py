@@ -86,6 +86,7 @@ def test_every_route_answers_as_described(client: Described, upstream: FakeUpstr
     for query in ("", "?stream=true", "?stream=true&starting_after=3", "?wait=1"):
         client.ask("GET", f"/v1/responses/{parent}{query}")
     client.ask("GET", f"/v1/responses/{parent}/input_items")
+    client.ask("GET", f"/v1/responses/{parent}/timeline")
     client.ask("POST", f"/v1/responses/{parent}/cancel")
     client.ask("GET", "/v1/responses?limit=100&status=completed")
     client.ask("DELETE", f"/v1/responses/{parent}")

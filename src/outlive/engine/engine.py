@@ -17,11 +17,12 @@ from outlive.core.ids import IdSource
 from outlive.core.origin import Origin
 from outlive.core.requests.checks import Limits
 from outlive.core.requests.create import CreateResponse
+from outlive.core.timeline import Milestones, make_timeline, read_details
 from outlive.engine.admission import Accepted, Admitter, Submission
 from outlive.engine.budget import Room
 from outlive.engine.cluster.node import Node
 from outlive.engine.context_queries import ContextQueries
-from outlive.engine.delivery.reader import Cursor, Reader, StreamInterrupted
+from outlive.engine.delivery.reader import FOLD_BYTES, Cursor, Reader, StreamInterrupted
 from outlive.engine.ephemeral import EphemeralRuns
 from outlive.engine.retries import PendingCreates
 from outlive.engine.run.fitting import Count
@@ -30,7 +31,7 @@ from outlive.engine.slots import Capacity
 from outlive.engine.sweeper import RetentionPolicy, Sweeper
 from outlive.engine.worker import Worker
 from outlive.ports.backend import Backends, PassedAnswer
-from outlive.ports.catalog import Page, Paging, Record
+from outlive.ports.catalog import Page, Paging, Record, RunRecord
 from outlive.ports.ledger import Idempotency, Memory
 from outlive.ports.storage import Storage
 
@@ -235,9 +236,9 @@ class Engine:
         self._sweeper.wake()
 
     async def list_responses(
-        self, owner: str, paging: Paging, *, statuses: list[str], conversation: str | None
+        self, owner: str, paging: Paging, *, statuses: list[str], conversation: str | None, details: bool = False
     ) -> Page:
-        """List an owner's responses, without their long fields."""
+        """List an owner's responses, without their long fields; with `details` about where and how far each ran."""
         records, more = await self._catalog.responses(owner, paging, statuses=statuses, conversation=conversation)
         headers = await self._reader.headers([record.response_id for record in records if _is_running(record)])
         queue = await self._find_queue_positions(records)
@@ -250,7 +251,37 @@ class Engine:
                     data.append(await asyncio.to_thread(_summarise, whole, None, None))
             else:
                 data.append(_summarise(record, headers.get(record.response_id), queue.get(record.response_id)))
-        return Page(data, more)
+        return Page(await self._add_runs(data) if details else data, more)
+
+    async def _add_runs(self, summaries: list[Json]) -> list[Json]:
+        runs = await self._catalog.runs([summary["id"] for summary in summaries])
+        return [
+            _add_details(each, self._describe_run(each, runs[each["id"]])) for each in summaries if each["id"] in runs
+        ]
+
+    def _describe_run(self, summary: Json, run: RunRecord) -> Json:
+        live = self._reader.live.get(summary["id"])
+        attempts = (summary.get("outlive") or {}).get("attempts", run.attempts or 1)
+        node = run.node if run.ended_at is None else run.taken[-1][1] if run.taken else None
+        events = live.fold.last + 1 if live is not None and run.events is None else run.events
+        return {"attempts": attempts, "node": node, "events": events, "ended_at": run.ended_at}
+
+    async def show_timeline(self, owner: str, response_id: str) -> Json:
+        """Return the milestones of a response with their times and nodes, read from its journal."""
+        record = await self._catalog.response(owner, response_id)
+        run = (await self._catalog.runs([response_id]))[response_id]
+        details = read_details(record.snapshot)
+        milestones = Milestones(details.get("resumed_at") or run.resumed_at)
+        journal = self._storage.journal
+        while (page := await journal.read(response_id, milestones.last, FOLD_BYTES)) is not None and page.frames:
+            await asyncio.to_thread(milestones.add, page.last, page.frames, page.times)
+        return {
+            "object": "response.timeline",
+            "response_id": response_id,
+            "status": record.status,
+            "attempts": max(details.get("attempts", 1), run.attempts or 1, len(run.resumed_at) + 1),
+            **make_timeline(milestones, run.taken, run.created_at, run.ended_at),
+        }
 
     async def list_input_items(self, owner: str, response_id: str, paging: Paging) -> Page:
         return await self._catalog.input_items(owner, response_id, paging)

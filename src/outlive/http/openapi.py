@@ -105,12 +105,15 @@ class QueuePlace(Struct):
 
 class OutliveDetails(Struct):
     """Fields of this server alone: the place of a queued response; the tools that its model was not given; of one that
-    was resumed, how often and where."""
+    was resumed, how often and where; in a list with `details`, also where it ran, how far, and until when."""
 
     queue: Given[QueuePlace] = UNSET
     left_out_tools: Given[Annotated[list[str], note("The types of the tools that no server here runs.")]] = UNSET
     attempts: Given[int] = UNSET
     resumed_at: Given[Annotated[list[int], note("The numbers of the events before which it was resumed.")]] = UNSET
+    node: Given[str | None] = UNSET
+    events: Given[int | None] = UNSET
+    ended_at: Given[float | None] = UNSET
     joints: Given[Annotated[list[int], Meta(extra_json_schema={"deprecated": True})]] = UNSET  # its older name
 
 
@@ -296,6 +299,7 @@ class ItemQuery(Struct):
 class ResponsesQuery(PageQuery):
     """Responses of some statuses, or of one conversation."""
 
+    details: Annotated[bool, note("Add to `outlive` each response's node, attempts, events and end.")] = False
     status: Given[list[Annotated[str, Meta(extra_json_schema={"enum": list(STATUSES)})]]] = UNSET
     conversation: Given[IdOfConversation] = UNSET
 

@@ -132,7 +132,11 @@ async def list_all(request: Request) -> Reply:
     if (conversation := dict(query).get("conversation")) is not None:
         check_conversation_id(conversation, "conversation")
     page = await request.engine.list_responses(
-        request.owner, read_paging(query), statuses=statuses, conversation=conversation
+        request.owner,
+        read_paging(query),
+        statuses=statuses,
+        conversation=conversation,
+        details=read_bool(dict(query).get("details"), "details"),
     )
     return list_reply(page)
 

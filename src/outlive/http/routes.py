@@ -11,7 +11,7 @@ import msgspec
 
 from outlive.core.errors import NotFound
 from outlive.core.requests.create import CompactBody, CountBody, CreateBody
-from outlive.http import chat, conversations, openapi, responses
+from outlive.http import chat, conversations, openapi, responses, timeline
 from outlive.http.errors import envelope
 from outlive.http.metrics import CONTENT_TYPE
 from outlive.http.metrics import PATH as METRICS_PATH
@@ -73,6 +73,8 @@ ROUTES = [
           "Cancel a running response, and answer with it as it ended."),
     Route("GET", "/v1/responses/{id}/input_items", responses.list_input_items, "listInputItems", openapi.ItemList,
           "List a response's own input.", query=openapi.ItemsQuery),
+    Route("GET", "/v1/responses/{id}/timeline", timeline.show, "getTimeline", timeline.Timeline,
+          "The course of a response: when it was queued, began, called tools, changed nodes, was continued and ended."),
     Route("POST", "/v1/conversations", conversations.create, "createConversation", openapi.Conversation,
           "Create a conversation.",
           body=openapi.CreateConversationBody, repeatable=True,

@@ -18,6 +18,18 @@ class Record(msgspec.Struct, frozen=True):
     snapshot: bytes | None  # the final object; None while it runs, and in lists where it is long
 
 
+class RunRecord(msgspec.Struct, frozen=True):
+    """The nodes that ran a response, and its extent."""
+
+    created_at: float
+    ended_at: float | None
+    events: int | None  # None where only the node that runs it knows
+    taken: list[tuple[float, str, int]]  # when, by which node, and 1 where it counted as an attempt
+    node: str | None  # holds its lease
+    attempts: int | None  # as the lease counts them
+    resumed_at: list[int]  # so far; empty once it has ended
+
+
 class Page(msgspec.Struct, frozen=True):
     """One page of a list, in the order asked for."""
 
@@ -63,6 +75,9 @@ class Catalog(Protocol):
 
     async def queue(self, response_ids: list[str]) -> dict[str, int]:
         """Return the places in the queue (1: the next to be taken) of those of these responses that are queued."""
+
+    async def runs(self, response_ids: list[str]) -> dict[str, RunRecord]:
+        """Return the nodes and the extent of those of these responses that exist."""
 
     async def measure(self) -> DatabaseState:
         """Return the size of the database and of the queue, and the nodes that use it."""

@@ -13,6 +13,7 @@ class Batch(msgspec.Struct, frozen=True):
     first: int
     last: int
     frames: bytes
+    times: list[tuple[int, float]] = []  # the first number of each commit, and its time; from a journal only
 
 
 class Journal(Protocol):

@@ -6,10 +6,10 @@ from typing import Any, Protocol
 
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
-from outlive.ports.catalog import DatabaseState, NodeState, Page, Paging, Record
+from outlive.ports.catalog import DatabaseState, NodeState, Page, Paging, Record, RunRecord
 from outlive.ports.storage import LoadedItems
 from outlive.storage.refusals import bad_cursor, item_not_found, response_not_found
-from outlive.storage.rows import RUNNING, ConversationRow, to_conversation
+from outlive.storage.rows import RUNNING, ConversationRow, to_conversation, to_run
 
 MOST_ITEMS = (1 << 31) - 1
 # Bytes of a page of items: a page of long items is shorter than was asked for, and says that there are more.
@@ -69,6 +69,9 @@ class SqlCatalog:
 
     async def queue(self, response_ids: list[str]) -> dict[str, int]:
         return {row[0]: row[1] for row in await self._fetch("find_queue_places", response_ids)}
+
+    async def runs(self, response_ids: list[str]) -> dict[str, RunRecord]:
+        return {row[0]: to_run(row) for row in await self._fetch("find_runs", response_ids)}
 
     async def measure(self) -> DatabaseState:
         ((queued, oldest_at),) = await self._fetch("measure_queue")

@@ -30,7 +30,7 @@ class MemoryJournal:
         begin = bisect_right(batches, after, key=lambda batch: batch.last)
         # One before that too: without any, the journal would seem to be erased.
         from_before = range(max(begin - 1, 0), len(batches))
-        rows = ((b.first, b.last - b.first + 1, b.frames) for b in map(batches.__getitem__, from_before))
+        rows = ((b.first, b.last - b.first + 1, b.frames, 0.0) for b in map(batches.__getitem__, from_before))
         return gather(response_id, rows, is_last(batches[-1].frames), after, max_bytes)
 
 

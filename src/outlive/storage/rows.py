@@ -11,6 +11,7 @@ import msgspec
 from outlive.core.errors import NotFound
 from outlive.core.events import Json, split_frames
 from outlive.core.requests.create import unpack
+from outlive.ports.catalog import RunRecord
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Checkpoint, Claim, Entry, Lease, Position
 from outlive.storage.refusals import conversation_not_found, response_not_found
@@ -26,6 +27,7 @@ _decode_checkpoint = msgspec.json.Decoder(Checkpoint).decode
 # -- journals
 
 JournalRow = tuple[int, int, bytes]  # first, count, frames
+TimedRow = tuple[int, int, bytes, float]  # and the time of their commit
 
 
 def split_entry(entry: Entry) -> Iterator[JournalRow]:
@@ -44,11 +46,12 @@ def split_entry(entry: Entry) -> Iterator[JournalRow]:
         yield first, len(frames), b"".join(frames)
 
 
-def gather(response_id: str, rows: Iterable[JournalRow], ended: bool, after: int, max_bytes: int) -> Batch | None:
+def gather(response_id: str, rows: Iterable[TimedRow], ended: bool, after: int, max_bytes: int) -> Batch | None:
     """Join the rows of a journal from the one that holds number `after` + 1 on, as `Journal.read` returns them."""
     parts: list[bytes] = []
+    times: list[tuple[int, float]] = []
     last, size, reached = after, 0, -1
-    for first, count, frames in rows:
+    for first, count, frames, at in rows:
         reached = first + count - 1
         if reached <= after:
             continue
@@ -58,12 +61,13 @@ def gather(response_id: str, rows: Iterable[JournalRow], ended: bool, after: int
             # The cursor stands within this row.
             frames = b"".join(split_frames(frames)[after + 1 - first :])
         parts.append(frames)
+        times.append((last + 1, at))
         last, size = reached, size + len(frames)
         if size >= max_bytes:
             break
     if reached < 0:
         raise response_not_found(response_id)  # erased a moment ago
-    return Batch(after + 1, last, b"".join(parts)) if parts or ended else None
+    return Batch(after + 1, last, b"".join(parts), times) if parts or ended else None
 
 
 def read_each(after: dict[str, int], read: Callable[[str, int], Batch | None]) -> dict[str, Batch | None]:
@@ -94,6 +98,13 @@ def make_claim(row: Sequence[Any], items: list[Json], was_queued: bool) -> Claim
         was_queued=was_queued,
         sealed=sealed,
     )
+
+
+def to_run(row: Sequence[Any]) -> RunRecord:
+    _, created_at, ended_at, events, runs, node, attempts, checkpoint = row
+    taken = [(float(at), by, counted) for at, by, counted in decode(f"[{runs or ''}]")]
+    resumed_at = _decode_checkpoint(checkpoint).resumed_at if checkpoint is not None else []
+    return RunRecord(created_at, ended_at, events, taken, node, attempts, resumed_at)
 
 
 class ConversationRow(NamedTuple):

@@ -192,9 +192,10 @@ BEGIN
     END IF;
     made.thread := s.thread;
     made.first := s.first;
-    INSERT INTO responses (id, owner, status, background, created_at, conversation, thread, first, input_end, last)
+    INSERT INTO responses (id, owner, status, background, created_at, conversation, thread, first, input_end, last, runs)
     VALUES (a.id, a.owner, a.status, a.background, a.at, a.conversation, s.thread, s.first,
-            s.first + cardinality(kept), s.first + cardinality(kept)) RETURNING responses.key INTO made.key;
+            s.first + cardinality(kept), s.first + cardinality(kept),
+            CASE WHEN a.worker IS NOT NULL THEN json_build_array(a.at, a.worker, 1)::text END) RETURNING responses.key INTO made.key;
     -- With a worker: taken at once, which counts as the first attempt. Without: queued for any worker to claim.
     INSERT INTO leases (response, owner, background, worker, fence, attempts, request, sealed)
     VALUES (made.key, a.owner, a.background, a.worker, (a.worker IS NOT NULL)::int, (a.worker IS NOT NULL)::int,
@@ -292,6 +293,7 @@ DECLARE
     own bigint;
     last_number int;
     turn int := cardinality(c.item_ids);
+    total int := c.firsts[cardinality(c.firsts)] + c.counts[cardinality(c.counts)];
 BEGIN
     SELECT r.thread, r.first, r.input_end, r.conversation,
            r.conversation IS NOT NULL AND NOT EXISTS
@@ -326,13 +328,13 @@ BEGIN
     END IF;
     INSERT INTO snapshots (response, body) VALUES (c.key, c.snapshot);
     IF c.keep_turn OR (it.first = 0 AND it.conversation IS NULL) THEN
-        UPDATE responses p SET status = c.status, ended_at = c.at, last = it.input_end + turn WHERE p.key = c.key;
+        UPDATE responses p SET status = c.status, ended_at = c.at, events = total, last = it.input_end + turn WHERE p.key = c.key;
     ELSE
         -- A failed turn moves out of its conversation or chain, with its input, to a thread of its own (D6).
         INSERT INTO threads (head, used_at) VALUES (it.input_end - it.first, c.at) RETURNING threads.key INTO own;
         UPDATE items i SET thread = own, position = i.position - it.first
          WHERE i.thread = it.thread AND i.position >= it.first AND i.position < it.input_end;
-        UPDATE responses p SET status = c.status, ended_at = c.at, thread = own, first = 0,
+        UPDATE responses p SET status = c.status, ended_at = c.at, events = total, thread = own, first = 0,
                input_end = it.input_end - it.first, last = it.input_end - it.first WHERE p.key = c.key;
         UPDATE threads t SET head = it.first WHERE t.key = it.thread;
     END IF;
@@ -364,7 +366,7 @@ END $$;
 -- The committed rows of a journal from the one that holds the wanted number on, about `max_bytes` of them. Without such
 -- rows, a row that only shows whether the response has ended; no row at all: the response does not exist.
 CREATE FUNCTION read_journal(response_id text, wanted int, max_bytes int)
-RETURNS TABLE (ended boolean, first int, count int, frames bytea) LANGUAGE plpgsql STABLE AS $$
+RETURNS TABLE (ended boolean, first int, count int, frames bytea, at float8) LANGUAGE plpgsql STABLE AS $$
 DECLARE
     of_response bigint;
     size int := 0;
@@ -373,8 +375,8 @@ BEGIN
     IF of_response IS NULL THEN
         RETURN;
     END IF;
-    FOR first, count, frames IN
-        SELECT e.first, e.count, e.frames FROM events e
+    FOR first, count, frames, at IN
+        SELECT e.first, e.count, e.frames, e.at FROM events e
          WHERE e.response = of_response AND e.first >= coalesce(
                (SELECT b.first FROM events b WHERE b.response = of_response AND b.first <= wanted
                  ORDER BY b.first DESC LIMIT 1), 0)

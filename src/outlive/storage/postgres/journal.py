@@ -28,7 +28,7 @@ class PostgresJournal(PostgresPort):
         ids, wanted = list(map(as_text, after)), [min(number + 1, MOST) for number in after.values()]
         rows = await self._database.read("read", lambda db: db.fetch(SQL["read_journals"], ids, wanted, max_bytes))
         names = list(after)
-        found = {names[number]: list(group) for number, group in groupby(rows, key=itemgetter(4))}
+        found = {names[number]: list(group) for number, group in groupby(rows, key=itemgetter(5))}
         return read_each(after, lambda id_, number: _gather(id_, found[id_], number, max_bytes))
 
 
@@ -60,4 +60,4 @@ class PostgresHistory(PostgresPort):
 def _gather(response_id: str, rows: list[Any], after: int, max_bytes: int) -> Batch | None:
     # A row without frames shows only whether the response has ended, or that there is none.
     ended = bool(rows and rows[0][0])
-    return gather(response_id, (row[1:4] for row in rows if row[1] is not None), ended, after, max_bytes)
+    return gather(response_id, (row[1:5] for row in rows if row[1] is not None), ended, after, max_bytes)

@@ -111,7 +111,9 @@ WITH taken AS (
     UPDATE leases SET worker = $1, fence = fence + 1, attempts = attempts + $2 WHERE response = ANY ($3::bigint[])
     RETURNING response, fence, attempts, notes, request, sealed),
 started AS (
-    UPDATE responses SET status = 'in_progress' WHERE key = ANY ($3::bigint[]) AND status = 'queued')
+    UPDATE responses SET status = 'in_progress', runs = concat_ws(',', runs, json_build_array(
+               round(extract(epoch FROM clock_timestamp()), 3), $1::text, $2::int)::text)
+     WHERE key = ANY ($3::bigint[]))
 SELECT r.id, r.key, t.fence, r.owner, t.request, r.thread, r.first, r.input_end, t.attempts, t.notes, r.background, t.sealed
   FROM taken t JOIN responses r ON r.key = t.response ORDER BY r.background, r.key;
 
@@ -145,11 +147,11 @@ SELECT key FROM threads WHERE key = ANY ($1::bigint[]) ORDER BY key FOR UPDATE;
 
 -- read_journal --
 -- A page of committed rows.
-SELECT ended, first, count, frames FROM read_journal($1, $2, $3);
+SELECT ended, first, count, frames, at FROM read_journal($1, $2, $3);
 
 -- read_journals --
 -- The same for several responses.
-SELECT j.ended, j.first, j.count, j.frames, g.number::int - 1
+SELECT j.ended, j.first, j.count, j.frames, j.at, g.number::int - 1
   FROM unnest($1::text[], $2::int[]) WITH ORDINALITY AS g(id, wanted, number)
   LEFT JOIN LATERAL read_journal(g.id, g.wanted, $3) j ON true ORDER BY g.number, j.first;
 
@@ -194,6 +196,13 @@ SELECT w.id, w.place FROM (
     SELECT r.id, row_number() OVER (ORDER BY l.background, l.response)::int AS place
       FROM leases l JOIN responses r ON r.key = l.response WHERE l.worker IS NULL) w
  WHERE w.id = ANY ($1::text[]);
+
+-- find_runs --
+-- The nodes and the extent of those given responses that exist.
+SELECT r.id, r.created_at, r.ended_at,
+       coalesce(r.events, (SELECT e.first + e.count FROM events e WHERE e.response = r.key ORDER BY e.first DESC LIMIT 1)),
+       r.runs, l.worker, l.attempts, l.notes
+  FROM responses r LEFT JOIN leases l ON l.response = r.key WHERE r.id = ANY ($1::text[]);
 
 -- find_input --
 -- The positions of a response's own input.

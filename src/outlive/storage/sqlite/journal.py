@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from outlive.ports.journal import Batch
 from outlive.storage.refusals import response_not_found
-from outlive.storage.rows import JournalRow, gather, read_each
+from outlive.storage.rows import TimedRow, gather, read_each
 from outlive.storage.sqlite import SQL
 from outlive.storage.sqlite.connection import SqlitePort
 
@@ -32,7 +32,7 @@ def _read(db: sqlite3.Connection, response_id: str, after: int, max_bytes: int) 
     return gather(response_id, rows, ended, after, max_bytes)
 
 
-def _rows(db: sqlite3.Connection, key: int, eras: range, wanted: int) -> Iterator[JournalRow]:
+def _rows(db: sqlite3.Connection, key: int, eras: range, wanted: int) -> Iterator[TimedRow]:
     """Yield the rows of a journal from the one that holds the wanted number on."""
     begin, first = eras.start, 0
     # Most readers want what is new, so the search begins at the end.

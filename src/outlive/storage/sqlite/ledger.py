@@ -149,9 +149,10 @@ def _extend_thread(db: sqlite3.Connection, point: InsertionPoint, count: int, at
 def _add_response(db: sqlite3.Connection, admission: Admission, position: Position, count: int) -> int:
     owner, at, request = admission.owner, admission.at, admission.request
     end = position.first + count
+    runs = encode([at, admission.worker, 1]).decode() if admission.worker is not None else None
     row = (
         *(admission.response_id, owner, admission.status, request.background, at, request.conversation),
-        *(position.thread, position.first, end, end, pack(request)),
+        *(position.thread, position.first, end, end, pack(request), runs),
     )
     key = int(db.execute(SQL["add_response"], row).lastrowid or 0)
     taken = int(admission.worker is not None)
@@ -170,7 +171,7 @@ def _add_response(db: sqlite3.Connection, admission: Admission, position: Positi
 
 def _take(db: sqlite3.Connection, key: int, worker: str, attempts: int, was_queued: bool = False) -> Claim:
     db.execute(SQL["take_lease"], (worker, attempts, key))
-    db.execute(SQL["start_response"], (key,))
+    db.execute(SQL["start_response"], (worker, attempts, key))
     row = db.execute(SQL["find_claim"], (key,)).fetchone()
     items = staging.load_all(db, db.execute(SQL["read_input"], row[5:8]))
     return make_claim(row, items, was_queued)
@@ -215,7 +216,7 @@ def _close(db: sqlite3.Connection, closing: Closing) -> None:
     threads.add_items(db, Position(thread, input_end), turn, key)
     if closing.keep_turn:
         db.execute(SQL["move_head"], (last, thread))
-    db.execute(SQL["end_response"], (closing.status, closing.snapshot, entry.at, last, key))
+    db.execute(SQL["end_response"], (closing.status, closing.snapshot, entry.at, last, entry.first + entry.count, key))
     if not closing.keep_turn and (first > 0 or conversation is not None):
         _move_out(db, key, Position(thread, first), input_end, entry.at)
     db.execute(SQL["drop_lease"], (key,))

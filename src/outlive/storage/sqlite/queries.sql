@@ -59,8 +59,8 @@ SELECT thread, upto, hole FROM lineage;
 -- add_response --
 -- A response as it was admitted.
 INSERT INTO responses
-       (id, owner, status, background, created_at, conversation, thread, first, input_end, last, request, era)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, coalesce((SELECT max(key) FROM events), 0) >> 12);
+       (id, owner, status, background, created_at, conversation, thread, first, input_end, last, request, runs, era)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, coalesce((SELECT max(key) FROM events), 0) >> 12);
 
 -- add_item --
 -- One item at its position.
@@ -129,8 +129,9 @@ SELECT response FROM leases
 UPDATE leases SET worker = ?, fence = fence + 1, attempts = attempts + ? WHERE response = ?;
 
 -- start_response --
--- Lists can filter by this status.
-UPDATE responses SET status = 'in_progress' WHERE key = ? AND status = 'queued';
+-- Lists can filter by this status. The time and the node are for the timeline.
+UPDATE responses SET status = 'in_progress', runs = coalesce(runs || ',', '') ||
+       json_array(round((julianday('now') - 2440587.5) * 86400.0, 3), ?, ?) WHERE key = ?;
 
 -- find_claim --
 -- Everything that a worker needs to run a response it has taken.
@@ -159,7 +160,7 @@ SELECT r.thread, r.first, r.input_end, r.conversation,
 
 -- end_response --
 -- The final object; the request is no longer needed.
-UPDATE responses SET status = ?, snapshot = ?, ended_at = ?, last = ?, request = NULL,
+UPDATE responses SET status = ?, snapshot = ?, ended_at = ?, last = ?, events = ?, request = NULL,
        last_era = (SELECT max(key) FROM events) >> 12
  WHERE key = ?;
 
@@ -194,7 +195,7 @@ SELECT max(first) FROM events WHERE key >> 12 = ? AND response = ? AND first <= 
 
 -- read_events --
 -- The rows of a journal in one era, from a number on.
-SELECT first, count, frames FROM events WHERE key >> 12 = ? AND response = ? AND first >= ? ORDER BY first;
+SELECT first, count, frames, at FROM events WHERE key >> 12 = ? AND response = ? AND first >= ? ORDER BY first;
 
 -- find_journal --
 -- The key of a response, whether its journal is complete, and the eras of its rows.
@@ -254,6 +255,11 @@ SELECT id, status, created_at, snapshot FROM responses WHERE id = ? AND owner = 
 SELECT r.id, w.place
   FROM (SELECT response, row_number() OVER (ORDER BY background, response) AS place FROM leases WHERE worker IS NULL) w
   JOIN responses r ON r.key = w.response WHERE r.id IN (SELECT value FROM json_each(?));
+
+-- find_runs --
+-- The nodes and the extent of those given responses (a JSON list) that exist. A running one's events are in memory.
+SELECT r.id, r.created_at, r.ended_at, r.events, r.runs, l.worker, l.attempts, l.notes
+  FROM responses r LEFT JOIN leases l ON l.response = r.key WHERE r.id IN (SELECT value FROM json_each(?));
 
 -- find_input --
 -- The positions of a response's own input.
