@@ -217,9 +217,9 @@ def test_sealed_thoughts_are_sent_back_unchanged() -> None:
 
 
 def test_rendering_reports_thoughts_in_the_body() -> None:
-    for items, told in (([HELLO], False), ([HELLO, THOUGHT, message("assistant", "Hi"), HELLO], True)):
+    for items, has_thoughts in (([HELLO], False), ([HELLO, THOUGHT, message("assistant", "Hi"), HELLO], True)):
         request = ModelCall("m", CreateResponse(model="m", input=[]), items)
-        assert render_both(request, upstream())[1] is told
+        assert render_both(request, upstream())[1] is has_thoughts
 
 
 def test_an_item_that_cannot_be_sent_is_refused_by_name() -> None:
@@ -468,6 +468,16 @@ def test_the_thinking_setting_overrides_the_models_name() -> None:
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 2048}
     body = render(model="m", reasoning={"effort": "low"}, to=upstream(thinking="adaptive"))
     assert body["thinking"] == {"type": "adaptive"}
+
+
+def test_a_budget_is_left_out_in_a_turn_that_began_without_a_thought() -> None:
+    """Calls that came from another dialect, or are repeated for a late output, have no thought before them."""
+    old: Any = {"to": upstream(thinking="budget"), "reasoning": {"effort": "low"}}
+    assert "thinking" not in render([HELLO, call("1"), result("1", "sunny")], **old)
+    late = [HELLO, call("1"), message("assistant", "I wait."), HELLO, result("1", "sunny")]
+    assert "thinking" not in render(assemble(late, []), **old)
+    assert "thinking" in render([HELLO, THOUGHT, call("1"), result("1", "sunny")], **old)
+    assert "thinking" in render([HELLO, call("1"), result("1", "sunny"), message("assistant", "Sunny."), HELLO], **old)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from outlive.dialects.responses.backend import ResponsesBackend
 from outlive.dialects.transport.http1 import HttpPool
 from outlive.ports.backend import BackgroundRuns, ModelCall, Upstream
 from tests.dialects.playback import make_call
-from tests.support.responses_upstream import ResponsesUpstream, say, tell
+from tests.support.responses_upstream import ResponsesUpstream, say, say_with
 from tests.support.scripting import CountingIds
 from tests.support.upstream import CUT, HANG, Gate, Pause, Refuse, Whole
 
@@ -81,7 +81,7 @@ def test_a_run_is_submitted_to_the_background(server: ResponsesUpstream) -> None
 
 def test_a_run_is_read_on_after_a_cut(server: ResponsesUpstream) -> None:
     gates = {n: Gate() for n in (1, 3)}
-    model = server.model(tell("a", "b", "c", "d", gates={1: gates[1], 2: CUT, 3: gates[3], 4: CUT}))
+    model = server.model(say_with("a", "b", "c", "d", gates={1: gates[1], 2: CUT, 3: gates[3], 4: CUT}))
 
     async def main() -> list[int]:
         seen: list[int] = []
@@ -131,7 +131,7 @@ def test_following_an_unknown_run_raises_lost_run(server: ResponsesUpstream) -> 
 
 def test_a_run_that_vanishes_while_it_is_read_raises_lost_run(server: ResponsesUpstream) -> None:
     gate = Gate()
-    model = server.model(tell("a", "b", gates={1: gate, 2: CUT}))
+    model = server.model(say_with("a", "b", gates={1: gate, 2: CUT}))
 
     async def main() -> None:
         async with Session(server) as runs:
@@ -158,7 +158,7 @@ def test_a_cut_before_the_runs_id_is_not_retried(server: ResponsesUpstream) -> N
 
 def test_reading_fails_when_the_upstream_stays_unreachable(server: ResponsesUpstream) -> None:
     gate = Gate()
-    model = server.model(tell("a", "b", gates={1: gate, 2: HANG}))
+    model = server.model(say_with("a", "b", gates={1: gate, 2: HANG}))
 
     async def main() -> None:
         async with Session(server, silence_seconds=0.05) as runs:
@@ -200,7 +200,7 @@ def test_a_finished_run_is_deleted(server: ResponsesUpstream) -> None:
 
 
 def test_a_running_run_is_cancelled_before_it_is_deleted(server: ResponsesUpstream) -> None:
-    model = server.model(tell("a", "b", gates={1: HANG}))
+    model = server.model(say_with("a", "b", gates={1: HANG}))
 
     async def main() -> str:
         async with Session(server) as runs:

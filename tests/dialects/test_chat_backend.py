@@ -171,7 +171,7 @@ def test_a_connection_that_was_closed_meanwhile_is_replaced() -> None:
     assert seen == ["answered", "closed", "answered"]
 
 
-def test_what_cannot_be_sent_is_refused_before_anything_is_sent() -> None:
+def test_an_input_that_cannot_be_sent_is_refused_before_anything_is_sent() -> None:
     async def main() -> None:
         async with serve(streaming()) as (backend, server):
             shown = {"type": "message", "role": "user", "content": [{"type": "input_smell"}]}
@@ -345,27 +345,27 @@ def test_a_stream_that_stops_is_a_fault() -> None:
 # -- forwarding
 
 
-class Ear:
+class Recorder:
     """Take forwarded chunks, and read the rest: all payloads in order, and the forwarded ones."""
 
     def __init__(self, *wants_turn: bool) -> None:
-        self.told: list[bytes] = []
-        self.heard: list[bytes] = []
+        self.chunks: list[bytes] = []
+        self.pushed: list[bytes] = []
         self._wants_turn = list(wants_turn)
 
     def on_chunks(self, payloads: list[bytes]) -> bool:
         assert payloads
-        self.told += payloads
-        self.heard += payloads
+        self.chunks += payloads
+        self.pushed += payloads
         return not (self._wants_turn and self._wants_turn.pop())
 
-    async def listen(self, reply: Answer, **fields: Any) -> None:
+    async def record(self, reply: Answer, **fields: Any) -> None:
         async with serve(reply, **fields) as (backend, _):
-            await self.listen_to(backend)
+            await self.record_from(backend)
 
-    async def listen_to(self, backend: Backend) -> None:
+    async def record_from(self, backend: Backend) -> None:
         async for payloads in backend.stream(make_call(items=[HELLO]), self.on_chunks):
-            self.told += payloads
+            self.chunks += payloads
 
     def paced(self, *pieces: bytes, then: Callable[[web.Request], Awaitable[None]] | None = None) -> Answer:
         """An answer whose every piece waits for the one before it, so that all but the first are forwarded."""
@@ -374,9 +374,9 @@ class Ear:
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
             await response.prepare(request)
             for piece in pieces:
-                before = len(self.told)
+                before = len(self.chunks)
                 await response.write(piece)
-                while len(self.told) == before:
+                while len(self.chunks) == before:
                     await asyncio.sleep(0)
             if then is not None:
                 await then(request)
@@ -398,81 +398,83 @@ def test_forwarded_and_yielded_chunks_are_all_chunks_for_every_cut(
     raw = ANSWER if says_done else ANSWER.removesuffix(DONE)
     edges = [0, *sorted(cut for cut in cuts if cut < len(raw)), len(raw)]
     pieces = [raw[start:end] for start, end in pairwise(edges)]
-    ear = Ear(*wants_turn)
-    asyncio.run(ear.listen(streaming(*pieces)))
-    assert ear.told == CHUNKS
+    recorder = Recorder(*wants_turn)
+    asyncio.run(recorder.record(streaming(*pieces)))
+    assert recorder.chunks == CHUNKS
 
 
 def test_chunks_after_the_first_read_are_forwarded() -> None:
-    ear = Ear()
-    asyncio.run(ear.listen(ear.paced(*(sse(each) for each in CHUNKS))))
-    assert (ear.told, ear.heard) == (CHUNKS, CHUNKS[1:])
+    recorder = Recorder()
+    asyncio.run(recorder.record(recorder.paced(*(sse(each) for each in CHUNKS))))
+    assert (recorder.chunks, recorder.pushed) == (CHUNKS, CHUNKS[1:])
 
 
 @pytest.mark.parametrize("reads", [1, 2])
 def test_the_stream_ends_at_once_when_the_upstream_is_done(reads: int) -> None:
     async def main() -> None:
         async with asyncio.timeout(5):
-            await ear.listen(ear.paced(*([sse(CHUNKS[0])] * (reads - 1)), sse(*CHUNKS[1:]) + DONE, then=hang))
+            await recorder.record(recorder.paced(*([sse(CHUNKS[0])] * (reads - 1)), sse(*CHUNKS[1:]) + DONE, then=hang))
 
-    ear = Ear()
+    recorder = Recorder()
     asyncio.run(main())
-    assert ear.told[-1] == CHUNKS[-1]
+    assert recorder.chunks[-1] == CHUNKS[-1]
 
 
 def test_the_stream_yields_when_the_receiver_returns_false() -> None:
     async def main() -> None:
-        reply = ear.paced(sse(text_chunk("a")), sse(text_chunk("b")), then=hang)
+        reply = recorder.paced(sse(text_chunk("a")), sse(text_chunk("b")), then=hang)
         async with (
             asyncio.timeout(5),
             serve(reply) as (backend, _),
-            aclosing(backend.stream(make_call(items=[HELLO]), ear.on_chunks)) as stream,
+            aclosing(backend.stream(make_call(items=[HELLO]), recorder.on_chunks)) as stream,
         ):
-            ear.told += await anext(stream)
+            recorder.chunks += await anext(stream)
             assert await anext(stream) == []
 
-    ear = Ear(True)
+    recorder = Recorder(True)
     asyncio.run(main())
-    assert ear.heard == [text_chunk("b")]
+    assert recorder.pushed == [text_chunk("b")]
 
 
 def test_an_error_of_the_receiver_is_raised_and_ends_the_call() -> None:
-    class Critic(Ear):
+    class Critic(Recorder):
         def on_chunks(self, payloads: list[bytes]) -> bool:
             super().on_chunks(payloads)
             raise UpstreamFault("What nonsense.")
 
-    ear = Critic()
+    recorder = Critic()
 
     async def main() -> None:
-        reply = ear.paced(sse(text_chunk("a")), sse(text_chunk("b")), then=hang)
+        reply = recorder.paced(sse(text_chunk("a")), sse(text_chunk("b")), then=hang)
         async with serve(reply) as (backend, server):
             with pytest.raises(UpstreamFault, match="nonsense"):
-                await ear.listen_to(backend)
+                await recorder.record_from(backend)
             async with asyncio.timeout(5):
                 await server.left.wait()
 
     asyncio.run(main())
-    assert ear.heard == [text_chunk("b")]
+    assert recorder.pushed == [text_chunk("b")]
 
 
 def test_a_cut_while_forwarding_is_a_fault_before_the_finish_only() -> None:
     said = [sse(text_chunk("a")), sse(text_chunk("b"))]
-    ear = Ear()
+    recorder = Recorder()
     with pytest.raises(UpstreamFault, match="broke"):
-        asyncio.run(ear.listen(ear.paced(*said, then=cut)))
-    assert ear.told == [text_chunk("a"), text_chunk("b")]
-    ear = Ear()
-    asyncio.run(ear.listen(ear.paced(*said, sse(finish_chunk()), sse(usage_chunk()), then=cut)))
-    assert ear.heard == [text_chunk("b"), finish_chunk(), usage_chunk()]
+        asyncio.run(recorder.record(recorder.paced(*said, then=cut)))
+    assert recorder.chunks == [text_chunk("a"), text_chunk("b")]
+    recorder = Recorder()
+    asyncio.run(recorder.record(recorder.paced(*said, sse(finish_chunk()), sse(usage_chunk()), then=cut)))
+    assert recorder.pushed == [text_chunk("b"), finish_chunk(), usage_chunk()]
 
 
 def test_silence_while_forwarding_is_a_fault() -> None:
-    ear = Ear()
+    recorder = Recorder()
     with pytest.raises(UpstreamFault, match=r"silent for 0\.1 s") as caught:
-        asyncio.run(ear.listen(ear.paced(sse(text_chunk("a")), sse(text_chunk("b")), then=hang), silence_seconds=0.1))
+        asyncio.run(
+            recorder.record(recorder.paced(sse(text_chunk("a")), sse(text_chunk("b")), then=hang), silence_seconds=0.1)
+        )
     assert caught.value.timed_out
-    assert ear.heard == [text_chunk("b")]
+    assert recorder.pushed == [text_chunk("b")]
 
 
 # -- closing

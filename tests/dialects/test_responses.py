@@ -146,8 +146,8 @@ def test_a_refusal_passes() -> None:
         {"type": "response.refusal.done", **at, "refusal": "No."},
         {"type": "response.content_part.done", **at, "part": part},
     ]
-    told, _ = theirs.wrapped(0, begun, inner, {**begun, "status": "completed", "content": [part]})
-    assert output(run([*told, answer()[-1]]))[0]["content"] == [part]
+    received, _ = theirs.wrapped(0, begun, inner, {**begun, "status": "completed", "content": [part]})
+    assert output(run([*received, answer()[-1]]))[0]["content"] == [part]
 
 
 def test_annotations_are_renumbered_and_kept_across_a_continuation() -> None:
@@ -544,10 +544,10 @@ def test_damaged_streams_become_sound_ones(
     ]
     if not whole_end:
         events[-1] = {**events[-1], "response": {**events[-1]["response"], "output": []}}
-    told = run(events)
-    assert told[-1]["type"] == "response.completed"
+    received = run(events)
+    assert received[-1]["type"] == "response.completed"
     if whole_end and not left_out:
-        kinds = [item["type"] for item in output(told)]
+        kinds = [item["type"] for item in output(received)]
         assert all(kinds.count(item["type"]) >= 1 for item in RICH[-1]["response"]["output"])
 
 

@@ -201,3 +201,15 @@ def test_null_fields_are_left_out() -> None:
     assert "description" not in body["tools"][0]
     assert "description" not in body["text"]["format"]
     assert "reasoning" not in body
+
+
+def test_a_call_id_that_was_used_before_is_sent_once() -> None:
+    """Servers refuse two calls of one id; some models count theirs from zero, and late calls are repeated."""
+    again = {**CALL, "id": "fc_up2"}
+    rendered = sent(USER, CALL, OUTPUT, SAID, again, {**OUTPUT, "id": "fc_3", "output": "rain"})
+    ids = [(item["type"], item["call_id"]) for item in rendered if "call_id" in item]
+    assert ids == [
+        ("function_call", "call_up1"), ("function_call_output", "call_up1"),
+        ("function_call", "call_up1_2"), ("function_call_output", "call_up1_2"),
+    ]  # fmt: skip
+    assert rendered[-1]["output"] == "rain"

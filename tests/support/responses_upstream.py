@@ -40,16 +40,16 @@ def say(*pieces: str) -> list[Step]:
     return steps(message(*pieces))
 
 
-def tell(*pieces: str, gates: dict[int, Step] | None = None) -> list[Step]:
+def say_with(*pieces: str, gates: dict[int, Step] | None = None) -> list[Step]:
     """An answer of text, with steps of another kind before some of its pieces."""
-    told = say(*pieces)
+    played = say(*pieces)
     for n, step in sorted((gates or {}).items(), reverse=True):
-        told.insert(4 + n, step)  # created, in progress, item and part stand before the first piece
-    return told
+        played.insert(4 + n, step)  # created, in progress, item and part stand before the first piece
+    return played
 
 
 class Run:
-    """A run in the upstream's background: it goes on whoever reads it."""
+    """A run in the upstream's background: it goes on with or without readers."""
 
     def __init__(self, run_id: str, asked: UpstreamCall) -> None:
         self.id = run_id
@@ -158,7 +158,7 @@ class ResponsesUpstream(FakeUpstream):
 
 
 async def _perform(run: Run, script: Script) -> None:
-    """Play the script into the run, whoever listens. Every event is about this run, and has its number."""
+    """Play the script into the run, with or without readers. Every event is about this run, and has its number."""
     for step in script:
         if isinstance(step, Gate):
             await step.wait_open()
@@ -215,7 +215,7 @@ def examine(body: Json) -> None:
     if body.get("stream") is not True:
         raise ValueError("It was not asked for a stream.")
     if _NEVER & body.keys():
-        raise ValueError(f"It was told of {_NEVER & body.keys()}.")
+        raise ValueError(f"It was sent {_NEVER & body.keys()}.")
     seen: set[str] = set()
     items: list[Json] = body["input"]
     for n, item in enumerate(items):
@@ -244,6 +244,9 @@ def _examine_item(item: Json, n: int, following: Json | None) -> None:
 
 
 def _examine_calls(items: list[Json]) -> None:
+    ids = [item["call_id"] for item in items if "call_id" in item and not item["type"].endswith("_output")]
+    if len(ids) > len(set(ids)):
+        raise ValueError(f"Duplicate 'call_id': {ids}.")
     calls = {item["call_id"] for item in items if item["type"] in ("function_call", "custom_tool_call")}
     outputs = {item["call_id"] for item in items if item["type"] in ("function_call_output", "custom_tool_call_output")}
     if calls - outputs:

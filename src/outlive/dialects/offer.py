@@ -42,7 +42,7 @@ _INPUT: Json = {
 
 
 class Identity(NamedTuple):
-    """What a caller knows a tool by: its type, and its name where it has one."""
+    """The key by which a caller knows a tool: its type, and its name where it has one."""
 
     kind: str  # function, custom, or the function's name of a tool of a fixed form
     name: str

@@ -19,7 +19,7 @@ LEFT_OUT = frozenset(
     {
         "code_interpreter_call", "file_search_call", "image_generation_call", "web_search_call",
         "mcp_approval_request", "mcp_approval_response", "mcp_call", "mcp_list_tools", "reasoning", "additional_tools",
-        "tool_search_call",
+        "tool_search_call", "tool_search_output", "program", "program_output",
     }
 )  # fmt: skip
 
@@ -141,6 +141,28 @@ def read_call(item: Json, names: Names) -> tuple[str, object]:
     if (tool := client_tool_of(kind)) is not None:
         return name_of_call(item, names), tool.read(item)
     return kind.removesuffix("_call"), _strip(item)
+
+
+class CallIds(msgspec.Struct, eq=False):
+    """The ids under which calls are sent, each once: some models count their calls from zero in every turn, and servers
+    refuse an id that they have seen."""
+
+    _sent: dict[str, str] = {}  # call_id -> the id of its last call
+    _taken: dict[str, int] = {}  # id that was sent -> how often it was asked for
+
+    def add(self, call_id: str, stem: str) -> str:
+        """Return the id of a new call: the stem, if no other call has it."""
+        sent = stem
+        while sent in self._taken:
+            self._taken[stem] += 1
+            sent = f"{stem}_{self._taken[stem]}"
+        self._taken[sent] = 1
+        self._sent[call_id] = sent
+        return sent
+
+    def find(self, call_id: str) -> str:
+        """Return the id of the call that an output answers."""
+        return self._sent.get(call_id, call_id)
 
 
 def read_output(item: Json, parts: Iterable[str], names: Names) -> str | list[Json]:

@@ -112,7 +112,7 @@ def test_messages_behind_a_call_stay_there_when_its_output_came_first_or_much_la
 def test_an_output_after_a_later_turn_stands_last_behind_a_copy_of_its_call() -> None:
     """Async tools, partly answered parallel calls and slow approvals: the model is to answer the new output."""
     meanwhile = [user("meanwhile"), {"type": "message", "role": "assistant", "content": "I wait."}]
-    copy = {name: value for name, value in call("1").items() if name != "id"}
+    copy = call("1", item_id="fc_1_late")  # no two items of a request may have one id
     begun = [user("q"), call("1", item_id="fc_1")]
     late = assemble([*begun, *meanwhile], [output("1")])
     assert late == [*begun, placeholder("1"), *meanwhile, copy, output("1")]
@@ -124,13 +124,13 @@ def test_an_output_after_a_later_turn_stands_last_behind_a_copy_of_its_call() ->
 
 def test_an_output_of_one_of_two_parallel_calls_may_come_a_turn_later() -> None:
     word = {"type": "message", "role": "assistant", "content": "One is there."}
-    copy = {name: value for name, value in call("2").items() if name != "id"}
+    copy = call("2")
     first = [call("1"), call("2"), output("1")]
     late = assemble([*first, word], [output("2")])
     assert late == [call("1"), call("2"), output("1"), placeholder("2"), word, copy, output("2")]
     screen = {**call("2", type_="odd_call"), "id": "x"}
     shot = {"type": "odd_call_output", "call_id": "2"}
-    moved = {name: value for name, value in screen.items() if name != "id"}
+    moved = {**screen, "id": "x_late"}
     assert assemble([call("1"), screen, output("1"), word], [shot]) == [call("1"), output("1"), word, moved, shot]
 
 
@@ -166,6 +166,21 @@ def test_every_known_call_gets_a_placeholder_of_its_own_form() -> None:
         context = assemble([call("1", type_=kind)], [user("a")])
         assert [item["type"] for item in context] == [kind, f"{kind}_output", "message"]
         assert context[1]["call_id"] == "1"
+    searched, found, _ = assemble([call("1", type_="tool_search_call")], [user("a")])
+    assert (searched["type"], found["type"], found["call_id"]) == ("tool_search_call", "tool_search_output", "1")
+    assert found["tools"] == []
+
+
+def test_items_of_tools_that_the_models_server_runs_stay_as_they_came() -> None:
+    """A program calls functions of the client while it runs, and a hosted search has no `call_id`."""
+    search: Json = {"type": "tool_search_call", "id": "tsc_1", "call_id": None, "execution": "server", "arguments": {}}
+    found: Json = {"type": "tool_search_output", "id": "tso_1", "call_id": None, "execution": "server", "tools": []}
+    program: Json = {"type": "program", "id": "prog_1", "call_id": "p", "code": "f()", "fingerprint": "x"}
+    ran: Json = {"type": "program_output", "id": "po_1", "call_id": "p", "result": "1", "status": "completed"}
+    asked = [user("q"), search, found, program, call("1")]
+    assert assemble(asked, [output("1")]) == [*asked, output("1")]
+    assert assemble([*asked, output("1"), ran], [user("r")]) == [*asked, output("1"), ran, user("r")]
+    assert find_stray_output([], [search, found, ran]) is None
 
 
 def test_a_call_of_an_unknown_kind_is_left_out_when_unanswered() -> None:

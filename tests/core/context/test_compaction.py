@@ -126,8 +126,8 @@ def test_other_servers_items_stay() -> None:
 def test_items_to_be_answered_stay_unchanged() -> None:
     parts = split([say("system", "rules"), *TALK, say("user", "three")], 1000)
     assert parts is not None
-    told, compacted = parts
-    assert told == [say("system", "rules"), *TALK]
+    summarised, compacted = parts
+    assert summarised == [say("system", "rules"), *TALK]
     assert compacted.before == [say("system", "rules"), say("user", "one"), say("user", "two")]
     assert compacted.after == [say("user", "three")]
 
@@ -168,17 +168,17 @@ def test_right_after_a_compaction_there_is_nothing_to_summarise() -> None:
 
 
 def test_everything_but_waiting_calls_is_summarised_without_an_answer_due() -> None:
-    told, compacted = split_all([*TALK, call("a"), call("b"), output("a")], 1000)
-    assert told == [*TALK, call("a"), output("a")]
+    summarised, compacted = split_all([*TALK, call("a"), call("b"), output("a")], 1000)
+    assert summarised == [*TALK, call("a"), output("a")]
     assert compacted.after == [call("b")]
     assert words(compacted.before) == ["one", "two"]
 
 
 def test_the_endpoint_returns_the_users_messages_and_packs_the_rest() -> None:
     opened = open_context([say("developer", "rules"), *TALK, item(Compacted("SUMMARY", beside=True)), *TALK], read)
-    told, said, compacted = split_beside([say("developer", "rules"), *opened])
+    summarised, said, compacted = split_beside([say("developer", "rules"), *opened])
     assert words(said) == ["one", "two", "one", "two"]
-    assert any("SUMMARY" in word for word in words(told))
+    assert any("SUMMARY" in word for word in words(summarised))
     assert compacted.before == [say("developer", "rules")]
     assert compacted.beside
 

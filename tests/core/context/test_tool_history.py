@@ -50,7 +50,7 @@ def test_a_renamed_tool_appears_under_the_models_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "output"),
     [
         (fail("no such page").error, "The call failed. no such page"),
         ({"type": "http_error", "code": 404, "message": "not found"}, "The call failed. not found"),
@@ -59,8 +59,8 @@ def test_a_renamed_tool_appears_under_the_models_name() -> None:
         ({"type": "odd"}, 'The call failed. {"type":"odd"}'),
     ],
 )
-def test_a_failed_call_has_its_error_as_output(error: Any, told: str) -> None:
-    assert outputs([call(status="failed", output=None, error=error)]) == [told]
+def test_a_failed_call_has_its_error_as_output(error: Any, output: str) -> None:
+    assert outputs([call(status="failed", output=None, error=error)]) == [output]
 
 
 def test_a_call_without_an_outcome_is_left_out() -> None:
@@ -79,6 +79,15 @@ def test_an_approved_call_appears_once() -> None:
 def test_a_refused_call_has_the_refusal_as_output() -> None:
     assert outputs([ask(), answer(False)]) == [REFUSED]
     assert outputs([ask(), answer(False, reason="too dear")]) == [f"{REFUSED} Their reason: too dear"]
+
+
+def test_a_refusal_that_comes_after_a_later_turn_stands_last() -> None:
+    """The model is to answer the refusal, and not to go on from its own last words."""
+    word: Json = {"id": "msg_1", "type": "message", "role": "assistant", "content": "I wait for the approval."}
+    question: Json = {"id": "msg_0", "type": "message", "role": "user", "content": "And?"}
+    context = assemble([ask(), question, word], [answer(False)])
+    assert [item["type"] for item in context[-3:]] == ["message", "function_call", "function_call_output"]
+    assert (context[-1]["output"], context[-1]["call_id"]) == (REFUSED, context[-2]["call_id"])
 
 
 @pytest.mark.parametrize("items", [[ask()], [ask(), answer(True)]], ids=["unanswered", "approved, but never made"])

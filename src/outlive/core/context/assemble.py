@@ -17,6 +17,7 @@ import msgspec
 
 from outlive.core.events import Json
 
+_MOST_ID = 59  # characters of the id that a repeated call keeps: servers take 64
 PLACEHOLDER_OUTPUT = "No output: this call was not carried out."
 
 # Tuples, not sets: a field of a stored item may hold anything, also what has no hash.
@@ -41,6 +42,7 @@ _PLACEHOLDERS: dict[str, Json] = {
         "type": "computer_call_output",
         "output": {"type": "computer_screenshot", "image_url": _NO_SCREENSHOT},
     },
+    "tool_search_call": {"type": "tool_search_output", "execution": "client", "status": "completed", "tools": []},
 }
 
 
@@ -158,7 +160,8 @@ def _repeat_late_calls(items: list[Json]) -> list[Json]:
             outputs = len(repeated) + 1
         elif position in late:
             call = items[late[position]]
-            repeated.insert(outputs, {name: value for name, value in call.items() if name != "id"})
+            renamed = {} if call.get("id") is None else {"id": f"{call['id'][:_MOST_ID]}_late"}
+            repeated.insert(outputs, {**call, **renamed})
             outputs += 1
         repeated.append(item)
     return repeated
@@ -193,7 +196,8 @@ def finish_calls(items: Sequence[Json]) -> list[Json]:
 
 
 def is_call(item: Json) -> bool:
-    return isinstance(item.get("call_id"), str) and not is_output(item)
+    is_hosted = item.get("type") in ("program", "program_output")  # run by the model's server
+    return isinstance(item.get("call_id"), str) and not is_hosted and not is_output(item)
 
 
 def call_of(output: Json) -> str | None:
@@ -210,7 +214,12 @@ def _is_models(item: Json) -> bool:
 
 
 def is_output(item: Json) -> bool:
-    return str(item.get("type")).endswith("_output")
+    """Return True for the output of a call. A program, and a search for tools without a `call_id`, are run by the
+    model's server; the output that it made goes back to it like any other item."""
+    kind = str(item.get("type"))
+    if kind == "program_output" or (kind == "tool_search_output" and item.get("call_id") is None):
+        return False
+    return kind.endswith("_output")
 
 
 # -- calls that a server made itself, as function calls: the only kind that every model's server knows
@@ -228,9 +237,8 @@ def as_function_calls(items: Sequence[Json], names: Names | None = None) -> Sequ
     """Replace the items that only this server understands by function calls and their outputs."""
     if not any(item.get("type") in _KINDS for item in items):
         return items
-    answers = {approval_of(item): item for item in items if item.get("type") == "mcp_approval_response"}
     made = {approval_of(item) for item in items if item.get("type") == "mcp_call"}
-    return list(_convert(items, answers, made, names or {}))
+    return list(_convert(items, made, names or {}))
 
 
 def approval_of(item: Json) -> str | None:
@@ -239,9 +247,8 @@ def approval_of(item: Json) -> str | None:
     return request_id if isinstance(request_id, str) else None
 
 
-def _convert(
-    items: Sequence[Json], answers: Mapping[str | None, Json], made: set[str | None], names: Names
-) -> Iterator[Json]:
+def _convert(items: Sequence[Json], made: set[str | None], names: Names) -> Iterator[Json]:
+    waiting: dict[str | None, Json] = {}  # requests for an approval, by their id
     for item in items:
         kind = item.get("type")
         if kind == "mcp_call":
@@ -251,10 +258,12 @@ def _convert(
         elif kind == "mcp_approval_request":
             # An approved one is followed by its call; one without an answer gets a placeholder from `assemble`.
             if item["id"] not in made:
+                waiting[item["id"]] = item
                 yield _as_function(item, names)
-                if (answer := answers.get(item["id"])) is not None and answer.get("approve") is not True:
-                    reason = answer.get("reason")
-                    yield _as_output(item, f"{REFUSED} Their reason: {reason}" if reason else REFUSED)
+        elif kind == "mcp_approval_response":
+            if item.get("approve") is not True and (asked := waiting.pop(approval_of(item), None)) is not None:
+                reason = item.get("reason")
+                yield _as_output(asked, f"{REFUSED} Their reason: {reason}" if reason else REFUSED)
         elif kind not in _KINDS:
             yield item
 

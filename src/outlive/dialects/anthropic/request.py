@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, call_of, is_call
+from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, call_of, is_call, is_output
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.requests.checks import refuse, refuse_unsupported
@@ -22,6 +22,7 @@ from outlive.dialects.anthropic.blocks import PARTS, open_seal, read_blocks, ren
 from outlive.dialects.offer import Names, Offer, check_tools_of, make_offer
 from outlive.dialects.request import (
     LEFT_OUT,
+    CallIds,
     check_items,
     name_unsendable,
     read_call,
@@ -57,7 +58,7 @@ def check(request: CreateResponse, upstream: Upstream) -> None:
         refuse_unsupported("text.format.type", why)
     if wants_logprobs(request):
         param = "top_logprobs" if request.top_logprobs else "include"
-        refuse_unsupported(param, "this model's server tells no log probabilities.")
+        refuse_unsupported(param, "this model's server returns no log probabilities.")
     for name in ("presence_penalty", "frequency_penalty"):
         if getattr(request, name):
             refuse_unsupported(name, "this model's server has no such penalty.")
@@ -90,8 +91,8 @@ def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -
         body["system"] = "\n\n".join(context.system)
     body |= _render_hints(request) | _render_tools(offer, request.parallel_tool_calls, context.names)
     if resume is None:
-        # In the middle of a turn whose thoughts are left out, a budget would be refused.
-        body |= _render_thinking(request, upstream, body, may_think=with_thoughts)
+        may_think = with_thoughts and _may_think(context.messages)
+        body |= _render_thinking(request, upstream, body, may_think=may_think)
     if (form := request.text.get("format") or {}).get("type") == "json_schema":
         shape = {"type": "json_schema", "schema": fit(form["schema"])}
         body["output_config"] = {**body.get("output_config", {}), "format": shape}
@@ -114,6 +115,14 @@ def _render_hints(request: CreateResponse) -> Json:
     if user := request.safety_identifier or request.user:
         fields["metadata"] = {"user_id": user[:_MOST_USER]}
     return fields
+
+
+def _may_think(messages: list[Json]) -> bool:
+    """Return False in the middle of a turn whose last message begins without a thought: a budget is refused there.
+    Calls that are repeated for a late output have none, nor have those of other dialects."""
+    made = next((message for message in reversed(messages) if message["role"] == "assistant"), None)
+    is_answered = any(block["type"] == "tool_result" for block in messages[-1]["content"])
+    return made is None or not is_answered or made["content"][0]["type"] in ("thinking", "redacted_thinking")
 
 
 def _render_thinking(request: CreateResponse, upstream: Upstream, body: Json, *, may_think: bool) -> Json:
@@ -243,8 +252,7 @@ class MessagesContext(msgspec.Struct, eq=False):
     has_thoughts: bool = False
     has_marks: bool = False  # the caller marks where the prompt may be cached
     _later: list[str] = []  # system messages that wait for the end of the user's message before them
-    _ids: dict[str, str] = {}  # call_id -> the id that its last call was sent under
-    _taken: dict[str, int] = {}  # id that was sent -> how often it was asked for
+    _ids: CallIds = msgspec.field(default_factory=CallIds)
 
     def take(self, item: Json) -> None:
         kind = str(item.get("type"))
@@ -252,7 +260,7 @@ class MessagesContext(msgspec.Struct, eq=False):
             self._take_message(item)
         elif kind == "reasoning":
             self._take_thought(item)
-        elif kind.endswith("_output"):
+        elif is_output(item):
             self._answer(item)
         elif is_call(item):
             name, arguments = read_call(item, self.offered)
@@ -298,22 +306,12 @@ class MessagesContext(msgspec.Struct, eq=False):
     def _call(self, call_id: str, name: str, arguments: Json) -> None:
         name = _NO_ID.sub("_", name)[:_MOST_NAME] or "_"
         self.names[name] = None
-        self._ids[call_id] = sent = self._new_id(call_id)
+        sent = self._ids.add(call_id, _NO_ID.sub("_", call_id) or "_")
         self._say("assistant", [{"type": "tool_use", "id": sent, "name": name, "input": arguments}])
-
-    def _new_id(self, call_id: str) -> str:
-        """Return an id that the API takes; some models count their calls from zero in every turn."""
-        stem = _NO_ID.sub("_", call_id) or "_"
-        sent = stem
-        while sent in self._taken:
-            self._taken[stem] += 1
-            sent = f"{stem}_{self._taken[stem]}"
-        self._taken[sent] = 1
-        return sent
 
     def _answer(self, item: Json) -> None:
         call_id = str(call_of(item))
-        result: Json = {"type": "tool_result", "tool_use_id": self._ids.get(call_id, call_id)}
+        result: Json = {"type": "tool_result", "tool_use_id": self._ids.find(call_id)}
         if content := read_blocks(read_output(item, PARTS, self.offered), "output", strict=self.strict):
             result["content"] = content
         if _is_error(item):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from outlive.core.context.assemble import call_of, is_call
+from outlive.core.context.assemble import call_of, is_call, is_output
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
@@ -172,7 +172,7 @@ class _Chat:
 
     def take(self, item: Json) -> None:
         kind = str(item.get("type"))
-        if kind.endswith("_output"):
+        if is_output(item):
             self._answer(str(call_of(item)), item)
             return
         self._show()

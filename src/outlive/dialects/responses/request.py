@@ -7,10 +7,12 @@ came, in the order in which it came.
 
 from __future__ import annotations
 
-from outlive.core.context.assemble import UNFINISHED, is_output
+from collections.abc import Iterable
+
+from outlive.core.context.assemble import UNFINISHED, is_call, is_output
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
-from outlive.dialects.request import read_role
+from outlive.dialects.request import CallIds, read_role
 from outlive.dialects.translator import PLAIN_SEAL
 from outlive.ports.backend import ModelCall, Upstream
 
@@ -70,11 +72,25 @@ def render_items(call: ModelCall, upstream: Upstream, *, encrypted: bool = True)
         # Servers that continue a last message want its status to be incomplete.
         head: Json = {"id": _name(call.resume.item_id, "msg"), "type": "message", "status": "incomplete"}
         backwards.append(head | {"role": "assistant", "content": [part]})
-    for item in reversed(call.items):
+    for item in reversed(_rename_calls(call.items)):
         rendered = _render_item(item, backwards[-1] if backwards else None, upstream, encrypted)
         if rendered is not None:
             backwards.append(rendered)
     return backwards[::-1]
+
+
+def _rename_calls(items: Iterable[Json]) -> list[Json]:
+    """Give each call whose `call_id` an earlier call has one of its own, and its output the same."""
+    ids = CallIds()
+    renamed: list[Json] = []
+    for item in items:
+        call_id = item.get("call_id")
+        if isinstance(call_id, str):
+            sent = ids.add(call_id, call_id) if is_call(item) else ids.find(call_id)
+            renamed.append(item if sent == call_id else {**item, "call_id": sent})
+        else:
+            renamed.append(item)
+    return renamed
 
 
 def is_encrypted(item: Json) -> bool:
