@@ -31,7 +31,7 @@ EVENTS_BEFORE_TOKENS = 4
 
 @dataclass(kw_only=True)
 class Plan:
-    """What a load asks, of whom, and for how long."""
+    """The requests of a load, their server, and how long they are sent."""
 
     mode: str
     model: str
@@ -56,7 +56,7 @@ class Plan:
 
 @dataclass
 class Window:
-    """What one measured window showed."""
+    """The result of one measured window."""
 
     tally: Tally = field(repr=False)
     seconds: float = 0

@@ -163,7 +163,7 @@ class Stream:
 
 
 class Ask(msgspec.Struct):
-    """What is read of a request's body."""
+    """The fields of a request that are read."""
 
     model: str = "fake"
     stream: bool = False

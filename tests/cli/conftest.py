@@ -10,7 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from outlive.cli import app
-from tests.cli.servers import FakeOutlive, serving
+from tests.cli.servers import FakeOutlive
+from tests.support.fake_server import serving
 
 Run = Callable[..., Result]
 

@@ -12,9 +12,10 @@ from outlive.cli.doctor.probe import probe
 from outlive.cli.terminal import Section
 from outlive.ports.backend import Upstream
 from tests.cli.conftest import Run
-from tests.cli.servers import FakeChatServer, FakeOutlive, serving
+from tests.cli.servers import FakeChatServer, FakeOutlive
 from tests.support.anthropic_upstream import AnthropicUpstream
 from tests.support.anthropic_upstream import say as anthropic_say
+from tests.support.fake_server import serving
 from tests.support.responses_upstream import ResponsesUpstream
 from tests.support.responses_upstream import say as responses_say
 from tests.support.upstream import Refuse

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from tests.cli.conftest import Run
-from tests.cli.servers import FakeOutlive, serving
+from tests.cli.servers import FakeOutlive
+from tests.support.fake_server import serving
 
 
 def test_list_prints_whole_lines_in_a_pipe(run: Run, server: str) -> None:

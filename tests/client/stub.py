@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 import time
 from collections import deque
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
 from types import TracebackType
 from typing import Any, Self
+
+from tests.support.fake_server import Exchange, serving
 
 Json = dict[str, Any]
 
@@ -59,44 +58,25 @@ def refuse(status: int, message: str = "no", **headers: Any) -> Reply:
     )
 
 
-class _Server(ThreadingHTTPServer):
-    def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # the base class would look up this machine's name
-        self.server_name, self.server_port = "127.0.0.1", self.server_address[1]
-
-
 class Stub:
     def __init__(self) -> None:
         self.replies: deque[Reply] = deque()
         self.asked: list[tuple[str, str, dict[str, str]]] = []
-        stub = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                stub._answer(self)
-
-            do_POST = do_GET  # noqa: N815
-
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
-
-        self._server = _Server(("127.0.0.1", 0), Handler)
+        self._running = contextlib.ExitStack()
+        self._url = ""
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True, name="stub").start()
+        self._url = self._running.enter_context(serving(self))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._running.close()
 
     @property
     def base_url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        return f"{self._url}/v1"
 
     @property
     def requests(self) -> list[str]:
@@ -105,13 +85,11 @@ class Stub:
     def script(self, *replies: Reply) -> None:
         self.replies.extend(replies)
 
-    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
-        handler.rfile.read(int(handler.headers.get("content-length") or 0))
+    def answer(self, handler: Exchange, *_: object) -> None:
         self.asked.append(
             (handler.command, handler.path, {name.lower(): value for name, value in handler.headers.items()})
         )
         reply = self.replies.popleft() if self.replies else refuse(418, "no reply is scripted")
-        handler.close_connection = True
         time.sleep(float(reply.headers.pop("hang", 0)))
         if reply is DROP:
             return

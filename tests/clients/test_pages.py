@@ -1,4 +1,4 @@
-"""What the README and the pages of how-to show in Python works as it stands, against a live server."""
+"""The Python of the README and of the how-to pages works as it stands, against a live server."""
 
 from __future__ import annotations
 

@@ -154,9 +154,9 @@ EVENTS = answer(reasoning("Hm.", "Well."), theirs.WEB_SEARCH, message("Hel", "lo
 def drafts_of(cuts: list[int]) -> list[list[AnyDraft]]:
     """Return the drafts of the run, cut into reads."""
     translator = ResponsesTranslator(make_call(), CountingIds())
-    told = [translator.feed(chunk) for chunk in theirs.chunks(EVENTS)]
-    places = sorted({0, len(told), *(place % (len(told) + 1) for place in cuts)})
-    return [list(chain(*told[start:end])) for start, end in pairwise(places)]
+    drafts = [translator.feed(chunk) for chunk in theirs.chunks(EVENTS)]
+    places = sorted({0, len(drafts), *(place % (len(drafts) + 1) for place in cuts)})
+    return [list(chain(*drafts[start:end])) for start, end in pairwise(places)]
 
 
 WHOLE = list(chain(*drafts_of([])))
@@ -169,7 +169,7 @@ def folded(count: int) -> Fold:
 
 
 @given(st.integers(0, len(WHOLE)), st.lists(st.integers(0, 1000), max_size=10))
-def test_a_repeated_run_passes_only_what_is_new(count: int, cuts: list[int]) -> None:
+def test_a_repeated_run_passes_only_new_events(count: int, cuts: list[int]) -> None:
     replay = ReplayFilter(folded(count), count)
     rest = [draft for drafts in drafts_of(cuts) for draft in replay.filter(drafts)]
     assert [draft.frame(0) for draft in rest] == [draft.frame(0) for draft in WHOLE[count:]]

@@ -75,7 +75,7 @@ class FaultyLedger(SqliteLedger):
         self.dead: set[str] = set()
 
     def hold(self, method: str) -> asyncio.Event:
-        """Have a method wait; what is set once somebody waits there."""
+        """Have a method wait, and return the event that is set once a call waits there."""
         self.held[method] = asyncio.Event()
         self.reached[method] = asyncio.Event()
         return self.reached[method]
@@ -146,7 +146,7 @@ class FaultyLedger(SqliteLedger):
 
 
 class FaultyJournal(SqliteJournal):
-    """The real journal, which may be told to fail."""
+    """The real journal, which fails as often as a test sets."""
 
     failing = 0
     reads = 0
@@ -160,7 +160,7 @@ class FaultyJournal(SqliteJournal):
 
 
 class FaultyHistory(SqliteHistory):
-    """The real history, which may be told to fail."""
+    """The real history, which fails as often as a test sets."""
 
     failing = 0
 

@@ -94,7 +94,7 @@ def test_a_run_goes_on_when_its_connection_dies_at_once(tmp_path: Path) -> None:
     run_with_harness(tmp_path, body, DONE)
 
 
-def test_what_waits_is_not_forgotten_when_its_connection_dies_at_once(tmp_path: Path) -> None:
+def test_a_queued_response_runs_though_its_connection_dies_at_once(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         first = await harness.create()
         await gate.reached.wait()
@@ -127,7 +127,7 @@ def test_what_waits_is_not_forgotten_when_its_connection_dies_at_once(tmp_path: 
         ({"store": False, "key": "k"}, InvalidRequest),
     ],
 )
-def test_what_is_refused_leaves_nothing_and_takes_no_room(
+def test_a_refused_request_leaves_nothing_and_takes_no_slot(
     tmp_path: Path, fields: dict[str, Any], error: type[Exception]
 ) -> None:
     async def body(harness: Harness) -> None:
@@ -140,7 +140,7 @@ def test_what_is_refused_leaves_nothing_and_takes_no_room(
     run_with_harness(tmp_path, body, DONE)
 
 
-def test_what_the_upstream_cannot_be_sent_is_refused_at_the_door(tmp_path: Path) -> None:
+def test_an_input_that_the_upstream_cannot_be_sent_is_not_admitted(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         def check(request: CreateResponse) -> None:
             raise InvalidRequest("No tools here.", param="tools")
@@ -273,7 +273,7 @@ def test_a_silent_retry_attaches_to_what_its_dead_connection_created(tmp_path: P
     run_with_harness(tmp_path, body, [Gate()])
 
 
-def test_a_silent_retry_waits_for_what_is_still_being_admitted(tmp_path: Path) -> None:
+def test_a_silent_retry_waits_for_the_admission_of_the_first_request(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         reached = harness.ledger.hold("admit")
         first = asyncio.create_task(harness.create("Hi", retry=0))
@@ -312,7 +312,7 @@ def test_a_connection_that_lives_keeps_its_response_to_itself(tmp_path: Path) ->
     run_with_harness(tmp_path, body, [Gate()])
 
 
-def test_what_was_answered_or_is_old_or_failed_is_not_attached_to(tmp_path: Path) -> None:
+def test_a_retry_does_not_attach_to_an_answered_an_old_or_a_failed_response(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         failed = await harness.answer("Hi", retry=0)
         assert failed["status"] == "failed"
@@ -338,7 +338,7 @@ def test_a_first_try_never_attaches(tmp_path: Path) -> None:
 # -- not stored
 
 
-def test_what_is_not_stored_cannot_wait_in_line(tmp_path: Path) -> None:
+def test_a_response_that_is_not_stored_cannot_be_queued(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         first = await harness.create(store=False)
         with pytest.raises(TooMany):

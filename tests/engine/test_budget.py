@@ -26,7 +26,7 @@ async def step() -> None:
 
 
 @budget_test
-async def test_what_does_not_fit_waits_for_its_turn(budget: ByteBudget) -> None:
+async def test_a_request_that_does_not_fit_waits_for_its_turn(budget: ByteBudget) -> None:
     first = await budget.acquire("ann", 60)
     big, small = (asyncio.ensure_future(budget.acquire("ann", size)) for size in (50, 10))
     await step()

@@ -37,7 +37,7 @@ async def count(harness: Harness, *args: Any, owner: str = "ann", **fields: Any)
 # -- counting
 
 
-def test_whoever_can_count_is_asked_and_otherwise_it_is_an_estimate(tmp_path: Path) -> None:
+def test_tokens_are_counted_by_the_upstream_if_it_can_and_else_estimated(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         asked = request(harness)
         assert await harness.contexts.count("ann", asked, model_given=True) == (
@@ -46,13 +46,13 @@ def test_whoever_can_count_is_asked_and_otherwise_it_is_an_estimate(tmp_path: Pa
         )
         harness.backend.counter = lambda call: 42
         assert await harness.contexts.count("ann", asked, model_given=True) == (42, True)
-        # Nobody knows whom to ask.
+        # Without a model there is no upstream to ask.
         assert not (await harness.contexts.count("ann", asked, model_given=False)).exact
 
     run_with_harness(tmp_path, body, DONE)
 
 
-def test_what_came_before_counts(tmp_path: Path) -> None:
+def test_the_history_is_counted(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         harness.backend.counter = lambda call: len(call.items)
         assert await count(harness, []) == 0
@@ -68,7 +68,7 @@ def test_what_came_before_counts(tmp_path: Path) -> None:
     run_with_harness(tmp_path, body, DONE)
 
 
-def test_what_would_be_left_out_does_not_count(tmp_path: Path) -> None:
+def test_items_that_would_be_left_out_are_not_counted(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         items = [{"role": "user" if n % 2 == 0 else "assistant", "content": "word " * 100} for n in range(21)]
         harness.backend.context_window = 1000
@@ -78,7 +78,7 @@ def test_what_would_be_left_out_does_not_count(tmp_path: Path) -> None:
     run_with_harness(tmp_path, body, DONE)
 
 
-def test_others_things_and_nobodys_are_not_found(tmp_path: Path) -> None:
+def test_items_of_other_owners_and_unknown_ones_are_not_found(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         first = await harness.answer("one")
         conversation = await harness.converse()
@@ -118,7 +118,7 @@ def test_a_chain_becomes_the_users_messages_and_one_item(tmp_path: Path) -> None
     run_with_harness(tmp_path, body, DONE, DONE, SUMMARY, DONE)
 
 
-def test_what_was_compacted_can_be_compacted_again(tmp_path: Path) -> None:
+def test_a_compacted_context_can_be_compacted_again(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         talk = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "1"}]
         once, _ = await compact(harness, talk)

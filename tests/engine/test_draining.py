@@ -1,4 +1,4 @@
-"""Leaving: what loses nothing by it is handed back at once, the rest may end, and what does not is cut off."""
+"""A worker that drains releases at once what another can continue, lets the rest end, and interrupts what does not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.engine.virtual_clock import turn
 from tests.support.scripting import Gate
 
 
-def test_what_showed_nothing_is_handed_back_at_once_and_counts_no_attempt(tmp_path: Path) -> None:
+def test_a_run_without_output_is_released_at_once_and_counts_no_attempt(tmp_path: Path) -> None:
     async def leave(harness: Harness) -> None:
         accepted = await harness.create()
         await gate.reached.wait()
@@ -42,7 +42,7 @@ def test_what_showed_nothing_is_handed_back_at_once_and_counts_no_attempt(tmp_pa
     run_with_harness(tmp_path, after, DONE)
 
 
-def test_what_can_be_continued_is_handed_back_with_what_it_showed(tmp_path: Path) -> None:
+def test_a_run_that_can_be_continued_is_released_with_its_output(tmp_path: Path) -> None:
     async def leave(harness: Harness) -> None:
         accepted = await harness.create()
         await gate.reached.wait()
@@ -60,7 +60,7 @@ def test_what_can_be_continued_is_handed_back_with_what_it_showed(tmp_path: Path
     run_with_harness(tmp_path, after, ["lo", finish_chunk()], continuation="prefill")
 
 
-def test_what_cannot_be_continued_may_run_to_its_end_within_the_grace(tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_continued_may_end_within_the_grace(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         accepted = await harness.create()
         await gate.reached.wait()
@@ -76,7 +76,7 @@ def test_what_cannot_be_continued_may_run_to_its_end_within_the_grace(tmp_path: 
 
 
 @pytest.mark.parametrize("grace", [60.0, 0.0])
-def test_what_has_all_been_said_ends_though_it_could_be_continued(grace: float, tmp_path: Path) -> None:
+def test_a_run_whose_answer_is_whole_ends_though_it_could_be_continued(grace: float, tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         gate = harness.committer.endings = asyncio.Semaphore(0)
         accepted = await harness.create()
@@ -92,7 +92,7 @@ def test_what_has_all_been_said_ends_though_it_could_be_continued(grace: float, 
     run_with_harness(tmp_path, body, ["Hel", "lo", finish_chunk()], continuation="prefill")
 
 
-def test_what_does_not_end_within_the_grace_is_cut_off(tmp_path: Path) -> None:
+def test_a_run_that_does_not_end_within_the_grace_is_interrupted(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         accepted = [await harness.create() for _ in range(5)]
         for each in accepted:
@@ -108,7 +108,7 @@ def test_what_does_not_end_within_the_grace_is_cut_off(tmp_path: Path) -> None:
     run_with_harness(tmp_path, body, ["Hel", Gate()])
 
 
-def test_what_came_to_a_place_where_it_can_be_continued_is_handed_back_at_last(tmp_path: Path) -> None:
+def test_a_run_that_has_become_continuable_is_released_at_the_end_of_the_grace(tmp_path: Path) -> None:
     async def leave(harness: Harness) -> None:
         accepted = await harness.create()
         await thinking.reached.wait()

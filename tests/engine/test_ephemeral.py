@@ -1,4 +1,4 @@
-"""What is not stored runs the same way, in memory, and is gone with its connection (D4)."""
+"""Responses with `store: false` run the same way, in memory, and end with their connection (D4)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_it_reads_history_but_takes_no_lock_and_leaves_no_turn(tmp_path: Path) -
     run_with_harness(tmp_path, body, DONE, [gate, *DONE], DONE)
 
 
-def test_when_its_connection_goes_its_upstream_call_ends_and_nothing_is_left(tmp_path: Path) -> None:
+def test_the_end_of_its_connection_ends_the_upstream_call_and_leaves_nothing(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         accepted = await harness.create(store=False)
         await gate.reached.wait()
@@ -140,7 +140,7 @@ async def remember(harness: Harness, input: Any, memory: Memory | None = None, *
         harness.ephemeral.discard(accepted.response_id)
 
 
-def test_what_was_remembered_is_what_the_model_is_told_next(tmp_path: Path) -> None:
+def test_the_next_turn_on_a_connection_is_given_the_remembered_items(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         first = await remember(harness, "one")
         second = await remember(harness, "two", first, previous_response_id="resp_first")
@@ -152,7 +152,7 @@ def test_what_was_remembered_is_what_the_model_is_told_next(tmp_path: Path) -> N
     run_with_harness(tmp_path, body, DONE)
 
 
-def test_what_it_remembers_begins_where_the_storage_ends(tmp_path: Path) -> None:
+def test_the_memory_of_a_connection_begins_where_the_storage_ends(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         stored = (await harness.answer("one"))["id"]
         second = await remember(harness, "two", previous_response_id=stored)

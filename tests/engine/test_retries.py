@@ -51,7 +51,7 @@ def test_a_connection_on_another_node_answers_at_once() -> None:
     run_virtually(body())
 
 
-def test_a_node_that_is_alone_asks_nobody() -> None:
+def test_a_single_node_asks_no_other() -> None:
     async def body() -> None:
         bus = Bus()
         assert not await PendingCreates(bus.bell()).holds("resp_1")

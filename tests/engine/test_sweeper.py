@@ -105,7 +105,7 @@ def test_retention_is_a_setting(tmp_path: Path) -> None:
     run_with_harness(tmp_path, body, DONE, retention=RetentionPolicy(response_days=None, conversation_days=7.0))
 
 
-def test_what_was_deleted_is_in_no_file_any_more(tmp_path: Path) -> None:
+def test_deleted_content_is_in_no_file_any_more(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         final = await harness.answer("canary-in")
         assert found_on_disk(tmp_path, "canary-in")
@@ -131,7 +131,7 @@ def test_a_deleted_item_is_in_no_file_any_more_either(tmp_path: Path) -> None:
     run_with_harness(tmp_path, body, DONE)
 
 
-def test_what_could_not_be_scrubbed_is_scrubbed_next_time(tmp_path: Path) -> None:
+def test_pages_that_could_not_be_scrubbed_are_scrubbed_next_time(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         final = await harness.answer()
         await harness.engine.delete("ann", final["id"])
@@ -141,7 +141,7 @@ def test_what_could_not_be_scrubbed_is_scrubbed_next_time(tmp_path: Path) -> Non
             nonlocal calls
             calls += 1
             if calls == 1:
-                raise StorageUnavailable("checkpoint", "somebody is reading")
+                raise StorageUnavailable("checkpoint", "a reader holds it")
             await scrub()
 
         harness.retention.scrub = fail_once  # type: ignore[method-assign]

@@ -46,7 +46,7 @@ async def statuses(harness: Harness, owner: str = "ann") -> list[str]:
 # -- limits
 
 
-def test_what_has_no_room_waits_and_runs_when_there_is_some(tmp_path: Path) -> None:
+def test_a_response_without_a_slot_is_queued_and_runs_when_one_is_free(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         ids = [(await harness.create(f"{n}")).response_id for n in range(4)]
         await gate.reached.wait()
@@ -153,7 +153,7 @@ def test_a_connection_that_dies_during_admission_gives_no_place_back_twice(tmp_p
     run_with_harness(tmp_path, body, script, capacity=Capacity(running=1, queued=1))
 
 
-def test_what_is_admitted_to_wait_just_as_the_last_run_ends_does_not_wait_for_ever(tmp_path: Path) -> None:
+def test_a_response_that_is_queued_as_the_last_run_ends_is_started(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         first = await harness.create()
         await gate.reached.wait()
@@ -193,7 +193,7 @@ def test_a_claim_that_looked_too_early_is_made_again(tmp_path: Path) -> None:
     run_with_harness(tmp_path, body, script, capacity=Capacity(running=1, queued=1))
 
 
-def test_what_is_deleted_between_being_claimed_and_begun_does_not_keep_others_from_beginning(tmp_path: Path) -> None:
+def test_a_response_that_is_deleted_after_its_claim_does_not_keep_others_from_starting(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         first = await harness.create()
         await gate.reached.wait()
@@ -322,7 +322,7 @@ def test_cancelling_ends_a_run_with_what_it_showed(tmp_path: Path) -> None:
         assert (final["status"], answer_of(final)) == ("cancelled", "Hel")
         assert final["output"][0]["status"] == "incomplete"
         assert await harness.texts_of(conversation) == ["Hi", "Hel"]
-        # Whoever was reading reads to the cancelled event.
+        # The reader gets everything up to the cancelled event.
         frames = b""
         while part := await cursor.read():
             frames += part
@@ -335,7 +335,7 @@ def test_cancelling_ends_a_run_with_what_it_showed(tmp_path: Path) -> None:
     run_with_harness(tmp_path, body, script)
 
 
-def test_what_waits_can_be_cancelled_and_frees_its_place_in_line(tmp_path: Path) -> None:
+def test_a_queued_response_can_be_cancelled_and_frees_its_place_in_the_queue(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         running = await harness.create()
         waiting = await harness.create()
@@ -367,7 +367,7 @@ def test_cancelling_what_has_ended_changes_nothing(tmp_path: Path) -> None:
     run_with_harness(tmp_path, body, DONE)
 
 
-def test_whoever_cancels_at_the_same_time_finds_it_ended(tmp_path: Path) -> None:
+def test_concurrent_cancels_return_the_ended_response(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         accepted = await harness.create()
         await gate.reached.wait()
@@ -385,7 +385,7 @@ def test_whoever_cancels_at_the_same_time_finds_it_ended(tmp_path: Path) -> None
     run_with_harness(tmp_path, body, script)
 
 
-def test_a_cancel_goes_on_when_whoever_asked_for_it_is_gone(tmp_path: Path) -> None:
+def test_a_cancel_goes_on_when_its_client_is_gone(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         accepted = await harness.create()
         await gate.reached.wait()
@@ -442,7 +442,7 @@ def test_the_first_terminal_status_wins_whatever_the_interleaving(tmp_path: Path
 
             seen = await asyncio.gather(*(cancel() for _ in range(chance.randrange(1, 3))))
             final = await harness.end(accepted.response_id)
-            # Nobody was told anything but what it came to be.
+            # Every cancel has returned the status with which it ended.
             assert set(seen) == {final["status"]}
             assert final["status"] in ("completed", "cancelled")
             kept = await harness.texts_of(conversation)
@@ -465,7 +465,7 @@ def test_the_first_terminal_status_wins_whatever_the_interleaving(tmp_path: Path
     )
 
 
-def test_foreground_runs_that_nobody_reads_are_cancelled_after_a_while(tmp_path: Path) -> None:
+def test_foreground_runs_without_a_reader_are_cancelled_after_a_while(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         read, unread = await harness.create(), await harness.create()
         background = await harness.create(background=True)

@@ -1,4 +1,4 @@
-"""What clients send is bounded and parsed in short steps: heads, trailers, pipelined requests, tiny chunks."""
+"""Requests are bounded and parsed in short steps: heads, trailers, pipelined requests, tiny chunks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The head of an answer goes out with the first bytes of its body, a streamed body can be poured, and what a client
-does next tells whether it has its answer."""
+"""The head of an answer is sent with the first bytes of its body, a streamed body can be written at once, and the
+client's next bytes show that it has its answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.http.serving import ASKING, serving
 
 
 class Recorder(asyncio.Transport):
-    """A transport that remembers what it was told."""
+    """A transport that records what is written to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ def test_a_client_that_hung_up_is_known_to_have_before_the_loop_has_heard_of_it(
     async def app(scope: Any, receive: Any, send: Any) -> None:
         connection = scope["state"].pop("outlive.connection")
         found.append(connection.is_hung_up())
-        client.close()  # and nobody has read its end when the next line runs
+        client.close()  # its end is not read yet when the next line runs
         found.append(connection.is_hung_up())
         assert not connection.is_cut
 
@@ -160,7 +160,7 @@ def test_a_client_that_hung_up_is_known_to_have_before_the_loop_has_heard_of_it(
     ("then", "taken"),
     [("ask", True), ("close", True), ("give up", False), ("keep silent", True), ("stall", False), ("be slow", True)],
 )
-def test_what_a_client_does_next_tells_whether_it_has_read_its_answer(
+def test_the_clients_next_bytes_show_whether_it_has_read_its_answer(
     then: str, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = then in ("stall", "be slow")

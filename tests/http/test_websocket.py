@@ -62,7 +62,7 @@ def test_a_client_that_does_not_read_is_sent_one_frame_and_no_more(tmp_path: Pat
         client.reads.set()
         client.leave()
         await running
-        assert client.sent[-1]["type"] == "websocket.send"  # who has left is not told goodbye
+        assert client.sent[-1]["type"] == "websocket.send"  # a client that has left is sent no close frame
 
     run_with_harness(tmp_path, body, [answer(*("word " * 500).split())])
 

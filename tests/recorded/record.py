@@ -19,7 +19,6 @@ import argparse
 import json
 import lzma
 import re
-import signal
 import socket
 import sqlite3
 import tempfile
@@ -27,10 +26,23 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.recorded.server import DATA, DATABASES, Client, Server, last_number, load_postgres, load_sqlite, wait_until
+from tests.recorded.server import (
+    DATA,
+    DATABASES,
+    Server,
+    client_of,
+    create,
+    last_number,
+    load_postgres,
+    load_sqlite,
+    read_available,
+    replay,
+)
 from tests.recorded.steps import DESK, SERVER_TOOLS, WEATHER, find_known, make_steps, recover, take
 from tests.recorded.upstream import Upstream
+from tests.support.http_client import HttpClient
 from tests.support.postgres import PostgresServer
+from tests.support.waiting import wait_until
 
 Json = dict[str, Any]
 
@@ -74,7 +86,7 @@ class Recorder:
         self.compacted: list[Json] = []
         self.answers: list[Json] = []
         self.server = self.make_server()
-        self.ann = self.bob = Client(0, "")
+        self.ann = self.bob = HttpClient(0)
 
     def make_server(self, *flags: str) -> Server:
         server = Server(self.python, self.folder, self.database, self.upstream.url, *flags)
@@ -88,17 +100,17 @@ class Recorder:
 
     def start(self, *flags: str) -> None:
         self.server = self.make_server(*flags).start()
-        self.ann, self.bob = Client(self.server.port, "ann"), Client(self.server.port, "bob")
+        self.ann, self.bob = client_of("ann", self.server.port), client_of("bob", self.server.port)
 
     # -- kinds of responses
 
     def create(self, kind: str, model: str, input: object = "Hi", **fields: Any) -> Json:
-        body = self.ann.create(model, input, **fields)
+        body = create(self.ann, model, input, **fields)
         self.names[kind] = body["id"]
         return body
 
-    def background(self, client: Client, kind: str, model: str, input: object = "Hi", **fields: Any) -> str:
-        self.names[kind] = client.create(model, input, background=True, **fields)["id"]
+    def background(self, client: HttpClient, kind: str, model: str, input: object = "Hi", **fields: Any) -> str:
+        self.names[kind] = create(client, model, input, background=True, **fields)["id"]
         return self.names[kind]
 
     def stream(self, kind: str, model: str, input: object = "Hi", **fields: Any) -> None:
@@ -106,7 +118,7 @@ class Recorder:
         answer = self.ann.post("/v1/responses", {"model": model, "input": input, "stream": True, **fields})
         assert answer.status == 200, answer
         self.names[kind] = created_id(answer.body)
-        assert self.ann.replay(self.names[kind]).body == answer.body
+        assert replay(self.ann, self.names[kind]) == answer.body
 
     def make_plain(self) -> None:
         self.create("first", "plain/yes", metadata={"name": "first"})
@@ -119,7 +131,7 @@ class Recorder:
         self.stream("streamed", "plain/yes", "Are you there?")
         self.background(self.ann, "background", "plain/yes")
         self.stream("background streamed", "plain/yes", background=True)
-        self.ann.wait_end(self.names["background"])
+        self.ann.wait_ended(self.names["background"])
         self.create("reasoning", "plain/think")
         self.stream("reasoning summary", "plain/think", reasoning={"effort": "low", "summary": "auto"})
         self.create("reasoning encrypted", "plain/think", include=["reasoning.encrypted_content"])
@@ -150,11 +162,11 @@ class Recorder:
         self.stream("out of tokens", "plain/cut-length", max_output_tokens=16)
         self.create("filtered", "plain/cut-content_filter")
         for kind, model in (("refused by upstream", "fail-400"), ("broken upstream", "fail-500"), ("too long", "long")):
-            self.ann.wait_end(self.background(self.ann, kind, f"plain/{model}"))
+            self.ann.wait_ended(self.background(self.ann, kind, f"plain/{model}"))
         cancelled = self.background(self.ann, "cancelled", "plain/half-cancelled")
         self.upstream.wait_reached("half-cancelled")
-        self.ann.read_available(cancelled)
-        assert self.ann.post(f"/v1/responses/{cancelled}/cancel").json["status"] == "cancelled"
+        read_available(self.ann, cancelled)
+        assert self.ann.post(f"/v1/responses/{cancelled}/cancel").json()["status"] == "cancelled"
 
     def make_tool_calls(self) -> None:
         self.stream("client calls", "plain/client", tools=[WEATHER], tool_choice="auto", parallel_tool_calls=True)
@@ -198,7 +210,7 @@ class Recorder:
         self.create("fork of a fork", "plain/yes", "Or else", previous_response_id=fork["id"])
         deleted = self.create("deleted", "plain/yes", "Not for long")
         self.create("after a deleted", "plain/yes", "For long", previous_response_id=deleted["id"])
-        assert self.ann.ask("DELETE", f"/v1/responses/{deleted['id']}").status == 200
+        assert self.ann.delete(f"/v1/responses/{deleted['id']}").status == 200
         self.create("not stored", "plain/yes", NOT_STORED, store=False)
 
     def make_conversations(self) -> None:
@@ -209,26 +221,26 @@ class Recorder:
         ]
         conversation = self.converse("conversation", items=begun, metadata={"topic": "weather"})
         items = f"/v1/conversations/{conversation}/items"
-        listed = self.ann.get(f"{items}?order=asc").json["data"]
+        listed = self.ann.get(f"{items}?order=asc").json()["data"]
         for name, item in zip(("item of the conversation", "next item", "deleted item"), listed, strict=True):
             self.names[name] = item["id"]
         turn = self.create("first turn", "plain/yes", "One", conversation=conversation)
         self.stream("second turn", "plain/till-5", "Two", conversation={"id": conversation}, tools=[SERVER_TOOLS])
         self.create("fork of a conversation", "plain/yes", "Aside", previous_response_id=turn["id"])
-        self.ann.wait_end(self.background(self.ann, "failed turn", "plain/fail-400", "No", conversation=conversation))
+        self.ann.wait_ended(self.background(self.ann, "failed turn", "plain/fail-400", "No", conversation=conversation))
         assert self.ann.post(items, {"items": [{"role": "user", "content": "By the way"}]}).status == 200
-        assert self.ann.ask("DELETE", f"{items}/{self.names['deleted item']}").status == 200
+        assert self.ann.delete(f"{items}/{self.names['deleted item']}").status == 200
         assert self.ann.post(items.removesuffix("/items"), {"metadata": {"topic": "rain"}}).status == 200
         self.create("last turn", "plain/yes", "Three", conversation=conversation)
         emptied = self.converse("emptied conversation", items=begun[:1])
-        (item,) = self.ann.get(f"/v1/conversations/{emptied}/items").json["data"]
-        assert self.ann.ask("DELETE", f"/v1/conversations/{emptied}/items/{item['id']}").status == 200
+        (item,) = self.ann.get(f"/v1/conversations/{emptied}/items").json()["data"]
+        assert self.ann.delete(f"/v1/conversations/{emptied}/items/{item['id']}").status == 200
         gone = self.converse("deleted conversation", items=begun)
         self.create("turn of a deleted conversation", "plain/yes", conversation=gone)
-        assert self.ann.ask("DELETE", f"/v1/conversations/{gone}").status == 200
+        assert self.ann.delete(f"/v1/conversations/{gone}").status == 200
 
     def converse(self, kind: str, **fields: Any) -> str:
-        self.names[kind] = self.ann.post("/v1/conversations", fields).json["id"]
+        self.names[kind] = self.ann.post("/v1/conversations", fields).json()["id"]
         return self.names[kind]
 
     def make_compactions(self) -> None:
@@ -242,7 +254,7 @@ class Recorder:
         self.create("compacting turn", "plain/sum", "Does it?", conversation=conversation, context_management=manage)
         answer = self.ann.post("/v1/responses/compact", {"model": "plain/sum", "input": [*long, question]})
         assert answer.status == 200, answer
-        self.compacted = answer.json["output"]
+        self.compacted = answer.json()["output"]
 
     def make_keyed(self) -> None:
         """Requests with an idempotency key, whose repetition finds what was made the first time."""
@@ -255,8 +267,8 @@ class Recorder:
             answer = self.ann.post("/v1/responses", body | more, idempotency_key=kind)
             assert answer.status == 200, answer
             if kind == "keyed background":
-                self.ann.wait_end(answer.json["id"])
-        self.names["keyed"] = self.ann.post("/v1/responses", body, idempotency_key="keyed").json["id"]
+                self.ann.wait_ended(answer.json()["id"])
+        self.names["keyed"] = self.ann.post("/v1/responses", body, idempotency_key="keyed").json()["id"]
 
     # -- runs that are cut off
 
@@ -264,7 +276,7 @@ class Recorder:
         """Start what the next two servers continue."""
         for name in ("81", "ended"):
             self.hold_tool(name)
-        conversation = self.bob.post("/v1/conversations", {"items": [{"role": "user", "content": "A story"}]}).json[
+        conversation = self.bob.post("/v1/conversations", {"items": [{"role": "user", "content": "A story"}]}).json()[
             "id"
         ]
         self.names["conversation in flight"] = conversation
@@ -284,8 +296,8 @@ class Recorder:
         self.wait_tools("81", "ended")
         for kind in ("continued twice", "interrupted", "tools continued", "agent continued", "run reattached",
                      "mcp tool repeated"):  # fmt: skip
-            self.ann.read_available(self.names[kind])
-        self.bob.read_available(self.names["text in flight"])
+            read_available(self.ann, self.names[kind])
+        read_available(self.bob, self.names["text in flight"])
 
     def cut_again(self) -> None:
         self.upstream.release("story-ended:5", "story-kept:5", "late-ended", "held-ended", "desk-heldended-stamp")
@@ -294,24 +306,24 @@ class Recorder:
         self.start()
         for kind in ("interrupted", "run again", "tools continued", "agent continued", "run reattached",
                      "mcp tool repeated"):  # fmt: skip
-            self.ann.wait_end(self.names[kind])
+            self.ann.wait_ended(self.names[kind])
         self.hold_tool("city-72")
         self.background(self.bob, "repeatable tool in flight", "plain/till-72", tools=[SERVER_TOOLS])
         self.upstream.wait_reached("story-ended:9")
         self.upstream.wait_reached("story-kept:9")
         self.upstream.wait_reached("late-kept", 2)
         self.wait_tools("city-72")
-        self.bob.read_available(self.names["repeatable tool in flight"])
-        self.ann.read_available(self.names["continued twice"])
-        self.bob.read_available(self.names["text in flight"])
-        self.server.stop(signal.SIGKILL)
+        read_available(self.bob, self.names["repeatable tool in flight"])
+        read_available(self.ann, self.names["continued twice"])
+        read_available(self.bob, self.names["text in flight"])
+        self.server.kill()
 
     def leave_in_flight(self) -> list[Json]:
         """Fill the last server with runs, answer for all that has ended, and kill it."""
         self.upstream.release("story-ended:9", "story-kept:9", "story-ended:13")
         self.hold_tool("city-72")
         self.start("--max-running-per-owner", str(IN_FLIGHT))
-        self.ann.wait_end(self.names["continued twice"])
+        self.ann.wait_ended(self.names["continued twice"])
         self.upstream.wait_reached("story-kept:13")
         self.upstream.wait_reached("late-kept", 3)
         self.wait_tools("city-72")
@@ -329,8 +341,10 @@ class Recorder:
         for kind, model, asked, fields in runs:
             self.background(self.bob, kind, model, asked, **fields)
         # A client that may ask again in silence: until its answer is whole, the response is noted as unanswered.
-        connection = self.bob.begin(
-            {"model": "prefill/story-front", "input": "Hi", "stream": True}, {"X-Stainless-Retry-Count": "0"}
+        connection = self.bob.send(
+            "/v1/responses",
+            {"model": "prefill/story-front", "input": "Hi", "stream": True},
+            x_stainless_retry_count="0",
         )
         self.names["foreground in flight"] = created_id(connection.getresponse().read1())
         secret = {**DESK, "authorization": "token-of-bob"}
@@ -344,7 +358,7 @@ class Recorder:
         self.background(self.bob, "compacted in flight", "prefill/sum-held", long, context_management=manage)
         self.background(self.bob, "queued", "plain/yes-queued")
         cancelled = self.background(self.bob, "cancelled in the queue", "plain/yes-never")
-        assert self.bob.post(f"/v1/responses/{cancelled}/cancel").json["status"] == "cancelled"
+        assert self.bob.post(f"/v1/responses/{cancelled}/cancel").json()["status"] == "cancelled"
         held = (
             "story-front:5", "half-kept", "late-once", "held-kept", "late-large", "calling-kept",
             "desk-heldkept-stamp", "sum-held",
@@ -359,7 +373,7 @@ class Recorder:
         assert len(in_flight) == IN_FLIGHT
         unfinished = []
         for kind in [*in_flight, "queued"]:
-            frames = self.bob.read_available(self.names[kind])
+            frames = read_available(self.bob, self.names[kind])
             unfinished.append(
                 {
                     "kind": kind,
@@ -369,11 +383,11 @@ class Recorder:
                     "frames": frames.decode(),
                 }
             )
-        statuses = {run["kind"]: self.bob.get(f"/v1/responses/{run['id']}").json["status"] for run in unfinished}
+        statuses = {run["kind"]: self.bob.get(f"/v1/responses/{run['id']}").json()["status"] for run in unfinished}
         assert statuses.pop("queued") == "queued", statuses
         assert set(statuses.values()) == {"in_progress"}, statuses
         self.answer()
-        self.server.stop(signal.SIGKILL)
+        self.server.kill()
         connection.close()
         return unfinished
 
@@ -391,10 +405,10 @@ class Recorder:
         """Ask, and keep the question and its answer."""
         method = "GET" if body is None else "POST"
         given = {name.replace("_", "-"): value for name, value in headers.items()}
-        answer = Client(self.server.port, owner).ask(method, path, body, given)
+        answer = client_of(owner, self.server.port).request(method, path, body, **given)
         noted = {
             "kind": kind, "owner": owner, "method": method, "path": path, "body": body, "headers": given,
-            "status": answer.status, "type": answer.type, "answer": answer.text,
+            "status": answer.status, "type": answer.headers.get("content-type", ""), "answer": answer.body.decode(),
         }  # fmt: skip
         self.answers.append(noted)
         return noted
@@ -468,11 +482,11 @@ class Recorder:
         self.make_conversations()
         self.make_compactions()
         self.make_keyed()
-        self.server.stop()
+        self.server.terminate()
         self.start("--event-names", "open-responses")
         self.stream("open-responses names", "plain/think")
         self.begin_cut()
-        self.server.stop(signal.SIGKILL)
+        self.server.kill()
         self.cut_again()
         unfinished = self.leave_in_flight()
         assert "Traceback" not in self.server.log, self.server.log
@@ -542,7 +556,7 @@ def record(python: str, kind: str, folder: Path, cluster: PostgresServer, data: 
         try:
             recorded = recorder.record()
         finally:
-            recorder.server.stop(signal.SIGKILL)
+            recorder.server.kill()
     database = dump_sqlite(folder / "outlive.db") if kind == "sqlite" else dump_postgres(cluster, "recorded")
     check_covered(recorded)
     check_clean(kind, database, folder, cluster.folder)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from tests.recorded.server import Client
+from tests.recorded.server import client_of, replay
 from tests.recorded.upstream import Upstream
 
 Json = dict[str, Any]
@@ -186,13 +186,13 @@ def _continue_recovered(names: dict[str, str]) -> Iterator[Step]:
 def take(step: Step, port: int, upstream: Upstream, known: set[str], recorded_at: float) -> Json:
     """Make the request of a step; return its answer and what it made the server ask of models."""
     equalize = Equalizer(known, recorded_at)
-    answer = Client(port, step.owner).ask(step.method, step.path, step.body, step.headers)
+    answer = client_of(step.owner, port).request(step.method, step.path, step.body, **(step.headers or {}))
     model = str((step.body or {}).get("model")).partition("/")[2]
     return {
         "kind": step.kind,
         "status": answer.status,
-        "type": answer.type,
-        "answer": equalize(answer.text),
+        "type": answer.headers.get("content-type", ""),
+        "answer": equalize(answer.body.decode()),
         "asked": [f"{asked['path']} {equalize(json.dumps(asked['body']))}" for asked in upstream.asked(model)],
     }
 
@@ -200,7 +200,7 @@ def take(step: Step, port: int, upstream: Upstream, known: set[str], recorded_at
 def recover(run: Json, port: int, known: set[str], recorded_at: float) -> Json:
     """Wait for the end of a run that was in flight; return it as it is retrieved and as it is replayed."""
     equalize = Equalizer(known, recorded_at)
-    client = Client(port, run["owner"])
-    client.wait_end(run["id"])
-    replay = client.replay(run["id"]).text
-    return {"answer": equalize(client.get(f"/v1/responses/{run['id']}").text), "replay": equalize(replay)}
+    client = client_of(run["owner"], port)
+    client.wait_ended(run["id"])
+    frames = replay(client, run["id"]).decode()
+    return {"answer": equalize(client.get(f"/v1/responses/{run['id']}").body.decode()), "replay": equalize(frames)}

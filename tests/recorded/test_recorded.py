@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.recorded.record import NOT_STORED
-from tests.recorded.server import DATA, DATABASES, Client, Server, load_postgres, load_sqlite
+from tests.recorded.server import DATA, DATABASES, Server, client_of, load_postgres, load_sqlite
 from tests.recorded.steps import find_known, make_steps, recover, take
 from tests.recorded.upstream import Upstream
 from tests.support.postgres import PostgresServer
@@ -110,10 +110,10 @@ def report(differences: list[str]) -> str:
 def test_recorded_answers_are_returned_byte_for_byte(opened: Opened) -> None:
     differences = []
     for asked in opened.recorded["answers"]:
-        client = Client(opened.server.port, asked["owner"])
-        answer = client.ask(asked["method"], asked["path"], asked["body"], asked["headers"])
+        client = client_of(asked["owner"], opened.server.port)
+        answer = client.request(asked["method"], asked["path"], asked["body"], **(asked["headers"] or {}))
         expected = f"{asked['status']} {asked['type']} {asked['answer']}"
-        got = f"{answer.status} {answer.type} {answer.text}"
+        got = f"{answer.status} {answer.headers.get('content-type', '')} {answer.body.decode()}"
         if got != expected:
             title = f"{asked['kind']}: {asked['method']} {asked['path']}"
             differences.append(f"{title} {first_difference(expected, got)}")
@@ -142,7 +142,7 @@ def test_a_text_in_flight_resumes_after_the_recorded_numbers(opened: Opened) -> 
 
 
 def test_a_response_that_ended_before_is_shown_as_it_was_stored(opened: Opened) -> None:
-    final = Client(opened.server.port, "ann").get(f"/v1/responses/{opened.recorded['names']['continued twice']}").json
+    final = client_of("ann", opened.server.port).retrieve(opened.recorded["names"]["continued twice"])
     assert final["outlive"] == {"attempts": 3, "joints": [10, 14]}
 
 
@@ -159,7 +159,7 @@ def test_chains_and_conversations_continue_with_the_recorded_context(opened: Ope
     """The last of those that share a server: it changes lists that the first one compares."""
     recorded, server, upstream, known = opened
     for run in recorded["unfinished"]:
-        Client(server.port, run["owner"]).wait_end(run["id"])
+        client_of(run["owner"], server.port).wait_ended(run["id"])
     differences = []
     steps = make_steps(recorded["names"], recorded["compacted"])
     for step, expected in zip(steps, recorded["steps"], strict=True):
@@ -173,7 +173,7 @@ def test_chains_and_conversations_continue_with_the_recorded_context(opened: Ope
 
 
 @pytest.mark.parametrize("file", ["sqlite.db.xz", "postgres.sql.xz"])
-def test_what_was_not_to_be_stored_is_in_no_recorded_database(file: str) -> None:
+def test_content_that_must_not_be_stored_is_in_no_recorded_database(file: str) -> None:
     content = lzma.decompress((DATA / file).read_bytes())
     for canary in (NOT_STORED, "token-of-ann", "token-of-bob"):
         assert canary.encode() not in content and canary.encode().hex().encode() not in content

@@ -146,10 +146,10 @@ def _yes(model: str, body: Json) -> Iterator[Step]:
 
 
 def _story(model: str, body: Json) -> Iterator[Step]:
-    """Tell the story, continuing one that the request ends with."""
+    """Send the story, continuing one that the request ends with."""
     last = body["messages"][-1]
-    told = len(str(last["content"]).split()) if last["role"] == "assistant" else 0
-    for n in range(told, len(STORY)):
+    sent = len(str(last["content"]).split()) if last["role"] == "assistant" else 0
+    for n in range(sent, len(STORY)):
         if n in HOLDS:
             yield Hold(f"{model}:{n}")
         yield from text(STORY[n])
@@ -504,7 +504,7 @@ def _handler(upstream: Upstream) -> type[BaseHTTPRequestHandler]:
                     elif isinstance(step, dict):
                         name = f"event: {step['type']}\n" if "type" in step else ""
                         self._write(f"{name}data: {json.dumps(step)}\n\n".encode())
-                        # Apart from each other: what comes in one piece may be told in one piece.
+                        # Apart from each other: what comes in one piece may become one event.
                         time.sleep(0.002)
                 if "/chat/" in self.path:
                     self._write(b"data: [DONE]\n\n")

@@ -130,8 +130,8 @@ def test_server_tools_are_called_between_thinking_blocks(claude: AnthropicUpstre
     response = client.responses.create(model=model, input="Add.", tools=tools, reasoning={"effort": "low"})
     assert [item.type for item in response.output] == ["reasoning", "mcp_call", "mcp_call", "reasoning", "message"]
     assert response.output_text == "3 and 7."
-    told = claude.calls(model)[1].messages[1:]
-    blocks = [block for message in told for block in message["content"]]
+    sent = claude.calls(model)[1].messages[1:]
+    blocks = [block for message in sent for block in message["content"]]
     assert [block["type"] for block in blocks if block["type"] != "tool_result"] == ["thinking", "tool_use", "tool_use"]
     assert [block["content"][0]["text"] for block in blocks if block["type"] == "tool_result"] == ["3", "7"]
 

@@ -29,17 +29,17 @@ def test_a_cancelled_response_is_cancelled_in_every_view(
     assert cancelled.output[0].status == "incomplete"  # type: ignore[union-attr]
     assert cancelled.error is None and cancelled.usage is None and cancelled.completed_at is None
     # The stream ends with the complete response.
-    told = events.read_all(b"".join(frames) + stream.read_rest())
-    assert events.types(told)[-4:] == ["output_text.done", "content_part.done", "output_item.done", "cancelled"]
+    received = events.read_all(b"".join(frames) + stream.read_rest())
+    assert events.types(received)[-4:] == ["output_text.done", "content_part.done", "output_item.done", "cancelled"]
     shown = http.get(f"/v1/responses/{response_id}")
-    assert told[-1]["response"] == shown.json()
+    assert received[-1]["response"] == shown.json()
     assert "openai-poll-after-ms" not in shown.headers
     # The upstream request has ended.
     asked = upstream.calls(model)[0]
     asked.wait_disconnected()
     assert asked.disconnected_at is not None and asked.disconnected_at - asked_at < 1.0
     with http.follow(response_id) as again:
-        assert events.read_all(again.read_rest()) == told
+        assert events.read_all(again.read_rest()) == received
 
 
 def test_a_second_cancel_returns_the_same_response(http: HttpClient, upstream: FakeUpstream) -> None:

@@ -25,13 +25,13 @@ def test_a_hundred_concurrent_streams_each_get_their_own_answer(server: OutliveS
 
     async def ask(client: AsyncOpenAI, number: int) -> str:
         question = " ".join(f"{number}-{word}" for word in range(20))
-        told: list[Json] = []
+        received: list[Json] = []
         stream = await client.responses.create(model=model, input=question, stream=True, background=number % 2 == 0)
         async for event in stream:
-            told.append(event.to_dict(mode="json"))
-        events.check(told)
-        assert events.text_of(told) == question + " "
-        return str(told[0]["response"]["id"])
+            received.append(event.to_dict(mode="json"))
+        events.check(received)
+        assert events.text_of(received) == question + " "
+        return str(received[0]["response"]["id"])
 
     async def run() -> list[str]:
         async with AsyncOpenAI(base_url=server.base_url, api_key="any", max_retries=0) as client:

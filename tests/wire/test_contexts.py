@@ -53,14 +53,14 @@ def test_input_tokens_include_the_history(client: OpenAI, upstream: FakeUpstream
     chained = client.responses.input_tokens.count(model=model, input="Hi", previous_response_id=first.id)
     conversation = client.conversations.create(items=[{"role": "user", "content": "One two three four five"}])
     within = client.responses.input_tokens.count(model=model, input="Hi", conversation=conversation.id)
-    told = client.responses.input_tokens.count(
+    counted = client.responses.input_tokens.count(
         model=model,
         input="Hi",
         instructions="Be brief.",
         tools=[{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}],
     )
     assert alone.input_tokens < within.input_tokens < chained.input_tokens
-    assert told.input_tokens > alone.input_tokens
+    assert counted.input_tokens > alone.input_tokens
     assert len(upstream.calls(model)) == 1  # it was not asked to answer
 
 

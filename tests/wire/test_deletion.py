@@ -79,9 +79,9 @@ def test_deleting_a_running_response_cancels_it_first(http: HttpClient, upstream
     assert http.delete(f"/v1/responses/{response_id}").status == 200
     upstream.calls(model)[0].wait_disconnected()
     assert http.get(f"/v1/responses/{response_id}").status == 404
-    told = [events.read(frame) for frame in frames]
+    received = [events.read(frame) for frame in frames]
     last = events.read(stream.read_through("response.cancelled")[-1])
-    assert last["sequence_number"] > told[-1]["sequence_number"]
+    assert last["sequence_number"] > received[-1]["sequence_number"]
 
 
 def test_items_of_a_deleted_response_stay_in_its_conversation(

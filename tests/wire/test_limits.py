@@ -64,8 +64,8 @@ def test_foreground_responses_run_before_background_ones(narrow: OutliveServer, 
         first.open()
         upstream.wait_call(model, 1)
         rest.open()
-        told = events.read_all(created + stream.read_rest())
-        assert events.types(told)[:2] == ["created", "in_progress"]
+        received = events.read_all(created + stream.read_rest())
+        assert events.types(received)[:2] == ["created", "in_progress"]
         for each in (running, behind):
             assert http.get(f"/v1/responses/{each}?wait=10").json()["status"] == "completed"
     assert [asked.messages[-1]["content"] for asked in upstream.calls(model)] == ["foreground", "background"]

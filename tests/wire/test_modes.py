@@ -23,7 +23,7 @@ MODES: dict[str, Json] = {
 CONTEXTS = ("conversation", "previous_response_id", "neither")
 
 
-class Told:
+class Received:
     """The outcome for a client: the events, if it streamed, and the ended response."""
 
     def __init__(self, final: Json, streamed: list[Json] | None) -> None:
@@ -35,37 +35,37 @@ class SyncSdk:
     def __init__(self, base_url: str) -> None:
         self._base_url = base_url
 
-    def create(self, **body: Any) -> Told:
+    def create(self, **body: Any) -> Received:
         with OpenAI(base_url=self._base_url, api_key="any", max_retries=0) as client:
             made: Any = client.responses.create(**body)
             if body.get("stream"):
                 streamed = [event.to_dict(mode="json") for event in made]
-                return Told(streamed[-1]["response"], streamed)
+                return Received(streamed[-1]["response"], streamed)
             assert isinstance(made, Response)
             if body.get("background"):
                 assert made.status == "queued"
                 made = client.responses.retrieve(made.id, extra_query={"wait": 20})
-            return Told(made.to_dict(mode="json"), None)
+            return Received(made.to_dict(mode="json"), None)
 
 
 class AsyncSdk:
     def __init__(self, base_url: str) -> None:
         self._base_url = base_url
 
-    def create(self, **body: Any) -> Told:
+    def create(self, **body: Any) -> Received:
         return asyncio.run(self._create(body))
 
-    async def _create(self, body: Json) -> Told:
+    async def _create(self, body: Json) -> Received:
         async with AsyncOpenAI(base_url=self._base_url, api_key="any", max_retries=0) as client:
             made: Any = await client.responses.create(**body)
             if body.get("stream"):
                 streamed = [event.to_dict(mode="json") async for event in made]
-                return Told(streamed[-1]["response"], streamed)
+                return Received(streamed[-1]["response"], streamed)
             assert isinstance(made, Response)
             if body.get("background"):
                 assert made.status == "queued"
                 made = await client.responses.retrieve(made.id, extra_query={"wait": 20})
-            return Told(made.to_dict(mode="json"), None)
+            return Received(made.to_dict(mode="json"), None)
 
 
 @pytest.fixture(params=[SyncSdk, AsyncSdk], ids=["sync", "async"])
@@ -107,27 +107,27 @@ def test_every_combination_of_modes_works_or_is_refused(
         assert items_of(client, earlier) == before
         return
 
-    told = sdk.create(model=model, input="And 3+3?", store=store, **MODES[mode], **earlier)
+    received = sdk.create(model=model, input="And 3+3?", store=store, **MODES[mode], **earlier)
 
-    assert told.final["status"] == "completed"
-    assert told.final["output"][0]["content"][0]["text"] == "And 3+3 is six."
-    assert told.final["store"] is store
-    assert told.final["background"] is MODES[mode].get("background", False)
-    assert told.final["usage"]["total_tokens"] == 7
-    events.check_response(told.final)
-    if told.streamed is not None:
-        events.check(told.streamed)
+    assert received.final["status"] == "completed"
+    assert received.final["output"][0]["content"][0]["text"] == "And 3+3 is six."
+    assert received.final["store"] is store
+    assert received.final["background"] is MODES[mode].get("background", False)
+    assert received.final["usage"]["total_tokens"] == 7
+    events.check_response(received.final)
+    if received.streamed is not None:
+        events.check(received.streamed)
         opening = ["created", "queued", "in_progress"] if MODES[mode].get("background") else ["created", "in_progress"]
-        assert events.types(told.streamed)[: len(opening)] == opening
-        assert events.text_of(told.streamed) == "And 3+3 is six."
+        assert events.types(received.streamed)[: len(opening)] == opening
+        assert events.text_of(received.streamed) == "And 3+3 is six."
 
     asked = upstream.calls(model)
     assert len(asked) == 1
     assert asked[0].messages == [*(EARLIER if earlier else []), {"role": "user", "content": "And 3+3?"}]
 
-    found = http.get(f"/v1/responses/{told.final['id']}")
+    found = http.get(f"/v1/responses/{received.final['id']}")
     if store:
-        assert found.json() == wire_form(found.json(), told.final)
+        assert found.json() == wire_form(found.json(), received.final)
         assert found.headers.get("openai-poll-after-ms") is None
         assert items_of(client, earlier) == before + (
             ["And 3+3?", "And 3+3 is six."] if "conversation" in earlier else []
@@ -144,9 +144,9 @@ def items_of(client: OpenAI, earlier: Json) -> list[str]:
     return [item.content[0].text for item in items]
 
 
-def wire_form(found: Json, told: Json) -> Json:
+def wire_form(found: Json, received: Json) -> Json:
     """Return the object that the SDK read, without the null fields that its classes add."""
-    return {name: value for name, value in told.items() if name in found or value is not None}
+    return {name: value for name, value in received.items() if name in found or value is not None}
 
 
 @pytest.mark.parametrize("mode", ["plain", "stream"])
@@ -155,13 +155,13 @@ def test_an_unstored_response_is_not_found(
     client: OpenAI, http: HttpClient, upstream: FakeUpstream, mode: str, path: str
 ) -> None:
     model = upstream.model(say("Gone."))
-    told = SyncSdk(str(client.base_url)).create(model=model, input="Hi", store=False, **MODES[mode])
+    received = SyncSdk(str(client.base_url)).create(model=model, input="Hi", store=False, **MODES[mode])
     method = "POST" if path == "/cancel" else "GET"
-    answer = http.request(method, f"/v1/responses/{told.final['id']}{path}")
+    answer = http.request(method, f"/v1/responses/{received.final['id']}{path}")
     assert answer.status == 404
     assert answer.error["type"] == "invalid_request_error"
-    assert http.delete(f"/v1/responses/{told.final['id']}").status == 404
-    assert told.final["id"] not in http.get("/v1/responses?limit=100").body.decode()
+    assert http.delete(f"/v1/responses/{received.final['id']}").status == 404
+    assert received.final["id"] not in http.get("/v1/responses?limit=100").body.decode()
 
 
 def test_an_unstored_response_is_refused_as_a_parent(client: OpenAI, upstream: FakeUpstream) -> None:

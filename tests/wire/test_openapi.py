@@ -127,8 +127,8 @@ def test_every_item_type_and_outcome_is_as_described(client: Described, upstream
         {"type": "web_search_call", "status": "completed", "action": {"type": "search"}},
         {"role": "user", "content": [{"type": "input_image", "image_url": "https://example.org/a.png"}]},
     ]
-    told = client.create(model=upstream.model([refusal("No."), *ending()]), input=history, tools=TOOLS)
-    client.ask("GET", f"/v1/responses/{told['id']}/input_items?limit=100")
+    received = client.create(model=upstream.model([refusal("No."), *ending()]), input=history, tools=TOOLS)
+    client.ask("GET", f"/v1/responses/{received['id']}/input_items?limit=100")
     client.create(model=upstream.model([text("Once "), CUT]), input="Hi")
     client.create(model=upstream.model([text("Once "), *ending("length")]), input="Hi")
     running = client.create(model=upstream.model([text("Once "), HANG]), input="Hi", background=True)["id"]

@@ -125,8 +125,8 @@ def test_reasoning_is_sent_back_in_order(client: OpenAI, upstream: ResponsesUpst
     model = upstream.model(first, then, say("Bye"))
     asked = client.responses.create(model=model, input=QUESTION, tools=[TOOL])
     answer: Any = [{"type": "function_call_output", "call_id": "call_up1", "output": "sunny"}]
-    told = client.responses.create(model=model, input=answer, tools=[TOOL], previous_response_id=asked.id)
-    client.responses.create(model=model, input="Thanks", previous_response_id=told.id)
+    answered = client.responses.create(model=model, input=answer, tools=[TOOL], previous_response_id=asked.id)
+    client.responses.create(model=model, input="Thanks", previous_response_id=answered.id)
     history = upstream.bodies(model)[-1]["input"]
     assert [item["type"] for item in history] == [
         "message", "reasoning", "function_call", "function_call_output", "reasoning", "web_search_call", "message",

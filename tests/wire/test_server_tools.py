@@ -142,10 +142,10 @@ def test_a_failed_call_is_an_item_and_the_model_continues(
 def test_progress_events_are_streamed_and_ignored_by_the_sdk(sdk: OpenAI, upstream: FakeUpstream) -> None:
     model = upstream.model([call(0, '{"to": 3}', "call_1", "count"), *ending("tool_calls")], say("3."))
     with sdk.responses.stream(model=model, input="Hi", tools=[OURS]) as stream:
-        told: list[Any] = [event for event in stream if str(event.type) == "outlive:tool.progress"]
+        received: list[Any] = [event for event in stream if str(event.type) == "outlive:tool.progress"]
         final = stream.get_final_response()
-    assert [each.message for each in told] == ["at 0", "at 1", "at 2"]
-    numbers = [each.sequence_number for each in told]
+    assert [each.message for each in received] == ["at 0", "at 1", "at 2"]
+    numbers = [each.sequence_number for each in received]
     assert numbers == list(range(numbers[0], numbers[0] + 3))
     assert final.output_text == "3."
 

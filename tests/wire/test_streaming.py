@@ -29,11 +29,11 @@ def test_a_stream_has_the_documented_framing(http: HttpClient, upstream: FakeUps
         assert "content-encoding" not in stream.headers
         assert stream.headers["x-request-id"].startswith("req_")
         raw = stream.read_rest()
-    told = events.read_all(raw)
+    received = events.read_all(raw)
     assert raw.count(events.DONE) == 1
     assert b"\nid:" not in raw and b"\nretry:" not in raw
-    assert told[0]["type"] == "response.created" and told[0]["sequence_number"] == 0
-    assert events.types(told) == [
+    assert received[0]["type"] == "response.created" and received[0]["sequence_number"] == 0
+    assert events.types(received) == [
         "created", "in_progress", "output_item.added", "content_part.added", *["output_text.delta"] * 5,
         "output_text.done", "content_part.done", "output_item.done", "completed",
     ]  # fmt: skip
@@ -57,9 +57,9 @@ def test_a_response_created_without_a_stream_can_be_streamed(
 ) -> None:
     made = client.responses.create(model=upstream.model(say(*PIECES)), input="Hi", background=mode == "background")
     with http.follow(made.id) as stream:
-        told = events.read_all(stream.read_rest())
-    assert events.text_of(told) == "Once upon a time."
-    assert told[-1]["response"] == http.get(f"/v1/responses/{made.id}").json()
+        received = events.read_all(stream.read_rest())
+    assert events.text_of(received) == "Once upon a time."
+    assert received[-1]["response"] == http.get(f"/v1/responses/{made.id}").json()
 
 
 def test_a_finished_stream_resumes_at_every_cursor(http: HttpClient, upstream: FakeUpstream) -> None:
@@ -273,11 +273,11 @@ def test_a_large_answer_replays_in_pages(http: HttpClient, upstream: FakeUpstrea
     pieces = [f"{n:04d} " + "x" * 200 for n in range(800)]
     with http.stream(model=upstream.model(say(*pieces)), input="Hi") as stream:
         streamed = stream.read_rest()
-    told = events.read_all(streamed)
-    assert events.text_of(told) == "".join(pieces)
-    with http.follow(told[0]["response"]["id"]) as again:
+    received = events.read_all(streamed)
+    assert events.text_of(received) == "".join(pieces)
+    with http.follow(received[0]["response"]["id"]) as again:
         assert again.read_rest() == streamed
-    with http.follow(told[0]["response"]["id"], 700) as again:
+    with http.follow(received[0]["response"]["id"], 700) as again:
         assert again.read_rest() == b"".join(events.split(streamed)[701:]) + events.DONE
 
 
@@ -285,9 +285,9 @@ def test_any_text_is_streamed_unchanged(http: HttpClient, upstream: FakeUpstream
     pieces = ("\u0000", "\n\nevent: x\ndata: y\n\n", '"\\', "\u2028\u2029", "🦦", "é", "\r\n", "\u007f", "</script>")
     with http.stream(model=upstream.model(say(*pieces)), input="🦦\u0000") as stream:
         streamed = stream.read_rest()
-    told = events.read_all(streamed)
-    assert events.text_of(told) == "".join(pieces)
-    response_id = told[0]["response"]["id"]
+    received = events.read_all(streamed)
+    assert events.text_of(received) == "".join(pieces)
+    response_id = received[0]["response"]["id"]
     shown = http.get(f"/v1/responses/{response_id}").json()
     assert shown["output"][0]["content"][0]["text"] == "".join(pieces)
     assert http.get(f"/v1/responses/{response_id}/input_items").json()["data"][0]["content"][0]["text"] == "🦦\u0000"
@@ -339,8 +339,8 @@ def test_the_end_waits_for_the_usage_that_comes_after_the_finish(http: HttpClien
     stream = http.stream(model=upstream.model([text("Hi."), finish(), gate, usage(11, 3), DONE]), input="Hi")
     stream.read_through("response.output_text.delta")
     gate.open()
-    told = [events.read(frame) for frame in stream.read_through("response.completed")]
-    assert told[-1]["response"]["usage"]["input_tokens"] == 11
+    received = [events.read(frame) for frame in stream.read_through("response.completed")]
+    assert received[-1]["response"]["usage"]["input_tokens"] == 11
 
 
 def test_a_turn_created_at_the_terminal_event_sees_the_turn_before(http: HttpClient, upstream: FakeUpstream) -> None:
@@ -404,9 +404,9 @@ def test_a_reader_that_pauses_gets_every_event_once(http: HttpClient, upstream: 
             got += answer.read(1_000_000)
             gate.open()
         got += answer.read()
-    told = events.read_all(got)
-    assert events.text_of(told) == "".join(pieces) * 2
-    with http.follow(told[0]["response"]["id"]) as again:
+    received = events.read_all(got)
+    assert events.text_of(received) == "".join(pieces) * 2
+    with http.follow(received[0]["response"]["id"]) as again:
         assert again.read_rest() == got
 
 

@@ -25,7 +25,7 @@ NOTE: Any = {"type": "custom", "name": "note", "description": "Writes a note."}
 ONE_CALL: Script = [call(0, "", "call_1", "weather"), call(0, '{"city":'), call(0, '"Rome"}'), *ending("tool_calls")]
 
 
-def tell(http: HttpClient, **body: Any) -> list[Json]:
+def stream_events(http: HttpClient, **body: Any) -> list[Json]:
     with http.stream(input="Hi", **body) as stream:
         return events.read_all(stream.read_rest())
 
@@ -136,7 +136,7 @@ def test_several_calls_are_separated_in_whatever_chunks_they_arrive(
 ) -> None:
     model = upstream.model(script)
     if stream:
-        output = tell(http, model=model, tools=[WEATHER])[-1]["response"]["output"]
+        output = stream_events(http, model=model, tools=[WEATHER])[-1]["response"]["output"]
     else:
         output = http.create(model=model, input="Hi", tools=[WEATHER]).json()["output"]
     assert [item["type"] for item in output] == ["message", "function_call", "function_call"]
@@ -162,13 +162,13 @@ def test_the_strict_helper_accepts_interleaved_calls(client: OpenAI, upstream: F
 
 def test_a_custom_tool_gets_text_and_its_output_is_sent_back(http: HttpClient, upstream: FakeUpstream) -> None:
     model = upstream.model([call(0, '{"input":"buy milk"}', "call_1", "note"), *ending("tool_calls")], say("Noted."))
-    told = tell(http, model=model, tools=[NOTE])
-    made = told[-1]["response"]["output"][0]
+    received = stream_events(http, model=model, tools=[NOTE])
+    made = received[-1]["response"]["output"][0]
     assert (made["type"], made["name"], made["input"]) == ("custom_tool_call", "note", "buy milk")
-    assert "custom_tool_call_input.done" in events.types(told)
+    assert "custom_tool_call_input.done" in events.types(received)
     answer = http.create(
         model=model,
-        previous_response_id=told[-1]["response"]["id"],
+        previous_response_id=received[-1]["response"]["id"],
         input=[{"type": "custom_tool_call_output", "call_id": "call_1", "output": "done"}],
         tools=[NOTE],
     )
@@ -220,9 +220,9 @@ def test_a_refusal_is_returned_as_a_refusal_part(
 ) -> None:
     model = upstream.model([refusal("I "), refusal("won't."), *ending()])
     if stream:
-        told = tell(http, model=model)
-        assert events.types(told).count("refusal.delta") == 2
-        content = told[-1]["response"]["output"][0]["content"]
+        received = stream_events(http, model=model)
+        assert events.types(received).count("refusal.delta") == 2
+        content = received[-1]["response"]["output"][0]["content"]
     else:
         content = http.create(model=model, input="Hi").json()["output"][0]["content"]
     assert content == [{"type": "refusal", "refusal": "I won't."}]
@@ -233,12 +233,12 @@ def test_a_refusal_is_returned_as_a_refusal_part(
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_reasoning_is_a_separate_item(http: HttpClient, upstream: FakeUpstream, field: str) -> None:
     script = [reasoning("Let me ", field), reasoning("think.", field), text("Six."), *ending()]
-    told = tell(http, model=upstream.model(script), reasoning={"effort": "low"})
-    thought, message = told[-1]["response"]["output"]
+    received = stream_events(http, model=upstream.model(script), reasoning={"effort": "low"})
+    thought, message = received[-1]["response"]["output"]
     assert thought["type"] == "reasoning"
     assert "Let me think." in str(thought)
     assert message["content"][0]["text"] == "Six."
-    assert events.types(told).count("reasoning_text.delta") == 2
+    assert events.types(received).count("reasoning_text.delta") == 2
 
 
 def test_the_strict_helper_accepts_reasoning(client: OpenAI, upstream: FakeUpstream) -> None:
@@ -309,7 +309,7 @@ def test_finish_reasons_decide_the_status(
 ) -> None:
     model = upstream.model([text("Once upon"), *ending(reason)])
     if stream:
-        final = tell(http, model=model, max_output_tokens=16)[-1]["response"]
+        final = stream_events(http, model=model, max_output_tokens=16)[-1]["response"]
     else:
         answer = http.create(model=model, input="Hi", max_output_tokens=16)
         assert answer.status == 200  # an incomplete answer is no error
@@ -324,7 +324,7 @@ def test_finish_reasons_decide_the_status(
 
 def test_a_call_cut_off_by_the_length_limit_is_incomplete(http: HttpClient, upstream: FakeUpstream) -> None:
     model = upstream.model([call(0, '{"ci', "call_1", "weather"), *ending("length")])
-    final = tell(http, model=model, tools=[WEATHER])[-1]["response"]
+    final = stream_events(http, model=model, tools=[WEATHER])[-1]["response"]
     assert final["status"] == "incomplete"
     assert final["output"][0]["status"] == "incomplete"
 
@@ -334,10 +334,10 @@ def test_logprobs_are_requested_and_kept(http: HttpClient, upstream: FakeUpstrea
     piece = chunk({"content": "Six"})
     piece["choices"][0]["logprobs"] = {"content": [entry]}
     model = upstream.model([piece, *ending()])
-    told = tell(http, model=model, include=["message.output_text.logprobs"], top_logprobs=2)
+    received = stream_events(http, model=model, include=["message.output_text.logprobs"], top_logprobs=2)
     body = upstream.bodies(model)[0]
     assert body["logprobs"] is True and body["top_logprobs"] == 2
-    assert told[-1]["response"]["output"][0]["content"][0]["logprobs"][0]["token"] == "Six"
+    assert received[-1]["response"]["output"][0]["content"][0]["logprobs"][0]["token"] == "Six"
 
 
 def test_usage_keeps_its_details(http: HttpClient, upstream: FakeUpstream) -> None:
@@ -363,9 +363,9 @@ def test_an_upstream_that_does_not_stream_is_translated(http: HttpClient, upstre
     message = {"role": "assistant", "content": "All at once."}
     body = {"id": "c", "object": "chat.completion", "created": 1, "model": "m"}
     script = [Whole({**body, "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})]
-    assert events.text_of(tell(http, model=upstream.model(script))) == "All at once."
+    assert events.text_of(stream_events(http, model=upstream.model(script))) == "All at once."
 
 
 def test_an_empty_answer_is_completed(http: HttpClient, upstream: FakeUpstream) -> None:
-    final = tell(http, model=upstream.model(ending()))[-1]["response"]
+    final = stream_events(http, model=upstream.model(ending()))[-1]["response"]
     assert final["status"] == "completed"

@@ -18,7 +18,7 @@ from tests.wire.conftest import Servers
 AT_ONCE = {"retry_after": "0"}
 
 
-def tell(http: HttpClient, model: str, **body: object) -> list[Json]:
+def stream_events(http: HttpClient, model: str, **body: object) -> list[Json]:
     with http.stream(model=model, input="Hi", **body) as stream:
         return events.read_all(stream.read_rest())
 
@@ -29,19 +29,19 @@ def tell(http: HttpClient, model: str, **body: object) -> list[Json]:
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 529])
 def test_a_temporary_refusal_is_retried(http: HttpClient, upstream: FakeUpstream, status: int) -> None:
     model = upstream.model([Refuse(status, **AT_ONCE)], [Refuse(status, **AT_ONCE)], say("At last."))
-    told = tell(http, model)
-    assert events.text_of(told) == "At last."
+    received = stream_events(http, model)
+    assert events.text_of(received) == "At last."
     assert len(upstream.calls(model)) == 3
-    assert events.types(told).count("created") == 1
-    assert told[-1]["response"]["outlive"] == {"attempts": 3, "resumed_at": []}
+    assert events.types(received).count("created") == 1
+    assert received[-1]["response"]["outlive"] == {"attempts": 3, "resumed_at": []}
 
 
 def test_a_temporary_refusal_is_retried_three_times(http: HttpClient, upstream: FakeUpstream) -> None:
     model = upstream.model([Refuse(503, **AT_ONCE)])
-    told = tell(http, model)
+    received = stream_events(http, model)
     assert len(upstream.calls(model)) == 4
-    assert events.types(told) == ["created", "in_progress", "failed"]
-    error = told[-1]["response"]["error"]
+    assert events.types(received) == ["created", "in_progress", "failed"]
+    error = received[-1]["response"]["error"]
     assert error["code"] == "server_error"
     assert "upstream says 503" in error["message"]
 
@@ -66,18 +66,18 @@ def test_a_retry_after_of_more_than_a_minute_fails_at_once(http: HttpClient, ups
 @pytest.mark.parametrize("status", [400, 404, 413, 422])
 def test_a_permanent_refusal_is_not_retried(http: HttpClient, upstream: FakeUpstream, status: int) -> None:
     model = upstream.model([Refuse(status)])
-    assert tell(http, model)[-1]["response"]["error"]["code"] == "invalid_prompt"
+    assert stream_events(http, model)[-1]["response"]["error"]["code"] == "invalid_prompt"
     assert len(upstream.calls(model)) == 1
 
 
 def test_a_connection_cut_before_any_output_is_retried(http: HttpClient, upstream: FakeUpstream) -> None:
     model = upstream.model([CUT], [b": hello\n\n", CUT], say("At last."))
-    assert events.text_of(tell(http, model)) == "At last."
+    assert events.text_of(stream_events(http, model)) == "At last."
 
 
 def test_a_stream_that_ends_without_output_is_retried(http: HttpClient, upstream: FakeUpstream) -> None:
     model = upstream.model([b": hello\n\n"], say("At last."))
-    assert events.text_of(tell(http, model)) == "At last."
+    assert events.text_of(stream_events(http, model)) == "At last."
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_partial_output_is_kept_when_the_stream_is_cut(
         ]
         script = [b"".join(pieces), *(step for step in rest if step is CUT)]
     model = upstream.model(script)
-    final = tell(http, model)[-1]["response"]
+    final = stream_events(http, model)[-1]["response"]
     assert final["status"] == "incomplete"
     assert final["incomplete_details"]["reason"] == "interrupted"
     assert final["incomplete_details"]["message"]
@@ -143,15 +143,15 @@ def test_an_interrupted_turn_stays_in_its_conversation(http: HttpClient, upstrea
 
 
 def test_a_cut_after_the_finish_loses_only_the_usage(http: HttpClient, upstream: FakeUpstream) -> None:
-    final = tell(http, upstream.model([text("Whole."), finish(), CUT]))[-1]["response"]
+    final = stream_events(http, upstream.model([text("Whole."), finish(), CUT]))[-1]["response"]
     assert final["status"] == "completed"
     assert final["output"][0]["content"][0]["text"] == "Whole."
 
 
 def test_an_interrupted_call_is_closed_as_incomplete(http: HttpClient, upstream: FakeUpstream) -> None:
     tools = [{"type": "function", "name": "weather", "parameters": {}}]
-    told = tell(http, upstream.model([call(0, '{"ci', "call_1", "weather"), CUT]), tools=tools)
-    made = told[-1]["response"]["output"][0]
+    received = stream_events(http, upstream.model([call(0, '{"ci', "call_1", "weather"), CUT]), tools=tools)
+    made = received[-1]["response"]["output"][0]
     assert (made["status"], made["arguments"]) == ("incomplete", '{"ci')
 
 
@@ -169,20 +169,20 @@ def test_an_interrupted_call_is_closed_as_incomplete(http: HttpClient, upstream:
 def test_malformed_upstream_streams_always_end_the_response(
     http: HttpClient, upstream: FakeUpstream, script: Script
 ) -> None:
-    assert tell(http, upstream.model(script))[-1]["response"]["status"] in ("completed", "incomplete")
+    assert stream_events(http, upstream.model(script))[-1]["response"]["status"] in ("completed", "incomplete")
 
 
 # -- errors for clients
 
 
 @pytest.mark.parametrize(
-    ("status", "told"), [(400, 400), (404, 404), (413, 413), (422, 422), (429, 429), (500, 500), (503, 503)]
+    ("status", "received"), [(400, 400), (404, 404), (413, 413), (422, 422), (429, 429), (500, 500), (503, 503)]
 )
 def test_a_plain_create_fails_with_the_status_of_its_cause(
-    http: HttpClient, upstream: FakeUpstream, status: int, told: int
+    http: HttpClient, upstream: FakeUpstream, status: int, received: int
 ) -> None:
     answer = http.create(model=upstream.model([Refuse(status, **AT_ONCE)]), input="Hi")
-    assert answer.status == told
+    assert answer.status == received
     assert answer.headers["x-should-retry"] == "false"
     error = answer.error
     assert f"upstream says {status}" in error["message"]
@@ -222,7 +222,7 @@ def test_an_idle_upstream_is_a_504(servers: Servers, upstream: FakeUpstream) -> 
         answer = http.create(model=model, input="Hi")
         assert answer.status == 504
         assert "silent" in answer.error["message"]
-        assert tell(http, upstream.model([text("Once "), HANG]))[-1]["response"]["status"] == "incomplete"
+        assert stream_events(http, upstream.model([text("Once "), HANG]))[-1]["response"]["status"] == "incomplete"
         upstream.calls(model)[0].wait_disconnected()
 
 
@@ -233,7 +233,7 @@ def test_a_run_longer_than_allowed_is_ended(servers: Servers, upstream: FakeUpst
         answer = http.create(model=model, input="Hi")
         assert answer.status == 504
         upstream.calls(model)[0].wait_disconnected()
-        final = tell(http, upstream.model([text("Once "), HANG]))[-1]["response"]
+        final = stream_events(http, upstream.model([text("Once "), HANG]))[-1]["response"]
         assert final["incomplete_details"]["reason"] == "interrupted"
 
 
@@ -249,8 +249,8 @@ def test_an_unstored_response_fails_with_the_same_status(http: HttpClient, upstr
     answer = http.create(model=upstream.model([Refuse(400)]), input="Hi", store=False)
     assert answer.status == 400
     assert "upstream says 400" in answer.error["message"]
-    told = tell(http, upstream.model([text("Once "), CUT]), store=False)
-    assert told[-1]["response"]["incomplete_details"]["reason"] == "interrupted"
+    received = stream_events(http, upstream.model([text("Once "), CUT]), store=False)
+    assert received[-1]["response"]["incomplete_details"]["reason"] == "interrupted"
 
 
 def test_the_helper_raises_on_a_failed_stream(client: OpenAI, upstream: FakeUpstream) -> None:

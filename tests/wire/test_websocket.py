@@ -217,7 +217,7 @@ def test_a_continuation_that_fails_upstream_evicts_its_parent(socket: WebSocketC
         assert refused["code"] == "previous_response_not_found"
 
 
-def test_a_continuation_of_what_is_stored_may_fail_and_be_tried_again(
+def test_a_continuation_of_a_stored_response_may_fail_and_be_tried_again(
     socket: WebSocketClient, upstream: FakeUpstream
 ) -> None:
     model = upstream.model(say("one"), say("two"))

@@ -105,8 +105,8 @@ def test_a_lane_forks_from_another_and_both_continue(socket: WebSocketClient, up
     gate.open()
     socket.until("response.completed")
     for asked, question in ((model, "steps?"), (critic, "gaps?")):
-        told = [message["content"] for message in upstream.calls(asked)[-1].messages]
-        assert told == ["plan", "plan ", question]
+        sent = [message["content"] for message in upstream.calls(asked)[-1].messages]
+        assert sent == ["plan", "plan ", question]
 
 
 def test_a_failed_fork_keeps_its_parent_for_the_original_lane(socket: WebSocketClient, upstream: FakeUpstream) -> None:

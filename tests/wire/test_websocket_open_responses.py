@@ -25,8 +25,8 @@ def socket(server: OutliveServer) -> Iterator[WebSocketClient]:
 def model(upstream: FakeUpstream) -> str:
     def answer(body: Json) -> Script:
         """Answer with the word if the history contains it."""
-        told = json.dumps(body["messages"])
-        return say("cobalt" if "What is the code word" in told and "cobalt" in told else "OK")
+        sent = json.dumps(body["messages"])
+        return say("cobalt" if "What is the code word" in sent and "cobalt" in sent else "OK")
 
     return upstream.model(answer)
 

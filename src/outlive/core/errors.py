@@ -7,7 +7,7 @@ class OutliveError(Exception):
     """Something went wrong in Outlive."""
 
     code: str | None = None
-    # Tells the SDK whether to ask again by itself; None leaves it to the status.
+    # The header that decides whether the SDK asks again by itself; None leaves it to the status.
     should_retry: bool | None = None
 
     def __init__(self, message: str = "", *, param: str | None = None, code: str | None = None) -> None:
@@ -93,7 +93,7 @@ class TooMany(ClientFault):
 
 
 class MustWait(ClientFault):
-    """Enough of this owner's responses are running already; a new one has to wait in line."""
+    """Enough of this owner's responses are running already; a new one has to be queued."""
 
     code = "rate_limit_exceeded"
 

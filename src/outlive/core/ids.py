@@ -33,7 +33,7 @@ _matches = re.compile(ID_PATTERN).fullmatch
 
 
 class IdSource(Protocol):
-    """Where new identifiers come from; tests count, the server draws them at random."""
+    """A source of new identifiers; tests count, the server draws them at random."""
 
     def new(self, prefix: str) -> str:
         """A fresh identifier, `prefix_...`."""

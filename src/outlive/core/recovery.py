@@ -118,7 +118,7 @@ def find_open_text(fold: Fold) -> OpenText | None:
     return OpenText(item["id"], output_index, 0, part["text"], fold.deltas)
 
 
-NOT_THE_SAME = "The model's server did not tell the same again when its run was taken up."
+NOT_THE_SAME = "The model's server did not send the same again when its run was resumed."
 
 
 class ReplayFilter:

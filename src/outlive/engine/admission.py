@@ -261,7 +261,7 @@ class Admitter:
             )
         if not self._worker.reserve(owner, stored=False):
             self._worker.release_slot(owner, runs=False)
-            raise TooMany("The server is busy, and a response that is not stored cannot wait in line.")
+            raise TooMany("The server is busy, and a response that is not stored cannot be queued.")
         opened = None
         try:
             position = await self._locate(submission, request)

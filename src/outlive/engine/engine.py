@@ -467,7 +467,7 @@ async def _keep_running(job: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await job()
-        except Exception:
+        except Exception:  # a bug of any kind
             log.exception("background job failed, restarting")
             await asyncio.sleep(RESTART_SECONDS)
 

@@ -84,7 +84,7 @@ class Worker:
         """Hold a slot for work that cannot be queued. Raises TooMany if there is none."""
         if not self.reserve(owner, stored=False):
             self.release_slot(owner, runs=False)
-            raise TooMany(f"The server is busy, and {what} cannot wait in line.")
+            raise TooMany(f"The server is busy, and {what} cannot be queued.")
         try:
             yield
         finally:

@@ -90,7 +90,7 @@ class Application:
             log.exception("request failed", extra=request.describe())
             reply = error_reply(request.mistake())
         finally:
-            request.let_go()
+            request.release_body()
         if reply is not None and not request.started:
             await request.reply(reply)
 

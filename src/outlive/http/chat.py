@@ -26,7 +26,7 @@ async def create(request: Request) -> None:
     with request.engine.hold_chat_slot(request.owner):
         passed = await while_connected(request, request.engine.pass_through(body, request.origin()))
         del body  # it may be large, and the answer may take long
-        request.let_go()
+        request.release_body()
         await _relay(request, passed)
 
 

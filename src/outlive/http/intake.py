@@ -62,7 +62,7 @@ class Intake:
         self._is_stopped = True
         self._pause_or_resume()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Parse what is left, if it may be parsed now, and read on when nothing is left."""
         self._is_stopped = False
         if not self._rest:

@@ -165,7 +165,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self.transport.intake.go_on()  # requests behind this one may not be parsed yet
+        self.transport.intake.resume()  # requests behind this one may not be parsed yet
 
     def check(self, now: float, limits: ConnectionLimits) -> None:
         """End the connection of a client that sends or reads too slowly. A stream can be resumed on another one."""

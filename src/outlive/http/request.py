@@ -191,7 +191,7 @@ class Request:
         if self.room is not None:
             self.room.leave()
 
-    def let_go(self) -> None:
+    def release_body(self) -> None:
         """Give back the room that the body took: it was stored or refused."""
         if self.held:
             self.bodies.release(self.owner, self.held)

@@ -60,7 +60,7 @@ _check_personality = make_check(Personality)
 async def create(request: Request) -> Reply | None:
     """Create a response; answer with a stream, the admitted object, or the final object."""
     async with request.engine.create(await _read_submission(request)) as created:
-        request.let_go()
+        request.release_body()
         request.response_id = created.id
         if created.request.stream:
             delivered = await stream(request, created.follow())

@@ -44,7 +44,7 @@ class HeaderCoalescingTransport:
         self.intake.stop()
 
     def resume_reading(self) -> None:
-        self.intake.go_on()
+        self.intake.resume()
 
     def write_eof(self) -> None:
         self._flush()

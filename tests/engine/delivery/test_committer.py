@@ -255,7 +255,7 @@ async def test_flushing_waits_for_the_commit_or_for_the_loss(result: AppendResul
 
 
 @in_virtual_time
-async def test_closing_takes_along_what_is_pending_and_waits_for_the_commit_under_way() -> None:
+async def test_closing_writes_pending_events_and_waits_for_the_commit_under_way() -> None:
     harness = CommitterHarness()
     live = harness.start(visible=True)
     harness.committer.submit(live, texts("a"))

@@ -156,7 +156,7 @@ def test_calls_over_the_limit_are_ignored_and_the_others_are_scheduled() -> None
     assert (index, ignored["arguments"], error_of(ignored)) == (2, '{"city":"Rome"}', OVER_LIMIT)
 
 
-def test_what_follows_an_ignored_call_takes_its_place() -> None:
+def test_the_item_after_an_ignored_call_takes_its_place() -> None:
     channel = Channel(FUNCTION_ARGUMENTS, "fc_1", 3)
     item = {"id": "fc_1", "type": "function_call", "call_id": "call_1", "name": "shell", "arguments": ""}
     shell: list[AnyDraft] = [

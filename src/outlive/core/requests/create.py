@@ -122,7 +122,7 @@ class ImageOptions(Struct):
 
 
 class ContextManagement(Struct):
-    """When to make a long context shorter: above so many tokens, or above what suits the model."""
+    """The length above which a context is made shorter: so many tokens, or as many as suit the model."""
 
     type: Annotated[str, Meta(extra_json_schema={"const": "compaction"})]
     compact_threshold: Given[Annotated[int, Meta(ge=1000)]] = UNSET

@@ -144,7 +144,7 @@ check_tools = make_check(Tools)
 
 
 class Namespace(NamedTool, kw_only=True):
-    """Tools of the client's, under a name that tells them from others."""
+    """Tools of the client's, under a name of their own."""
 
     tools: Annotated[list[Annotated[Json, one_of(FunctionToolParam, CustomToolParam)]], some("tools", "max_tools")]
 

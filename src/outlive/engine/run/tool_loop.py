@@ -40,7 +40,7 @@ OTHER_SEAL = "The secrets of this response's tools were sealed with a key that t
 NOT_JSON = "This call was not made: its arguments are not a JSON object."
 NO_TOOL = "This call was not made: there is no such tool any more."
 BROKEN = "The tool broke."
-ERROR_TOO_LONG = "The call failed, with an error too long to be told."
+ERROR_TOO_LONG = "The call failed, with an error that is too long to be shown."
 MAY_HAVE_TAKEN_EFFECT = "It may or may not have taken effect."
 
 _JSON = msgspec.json.Decoder()

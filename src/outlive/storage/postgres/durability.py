@@ -23,10 +23,9 @@ _SENTENCES = {
     f"the last moments before are lost: {_LOST}. Set it to on.",
     "remote_write": "synchronous_commit is remote_write: when primary and standby crash together, their last moments "
     f"are lost: {_LOST}. Set it to on.",
-    "async": f"{{names}}: asynchronous. If it is promoted, what it had not heard of yet is lost: {_LOST}. Name it in "
+    "async": f"{{names}}: asynchronous. If it is promoted, what it had not received yet is lost: {_LOST}. Name it in "
     "synchronous_standby_names to be safe.",
-    "unseen": "There are standbys, but this user may not see whether they are synchronous. Grant it pg_monitor to be "
-    "told.",
+    "unseen": "There are standbys, but this user may not see whether they are synchronous. Grant it pg_monitor.",
 }
 
 

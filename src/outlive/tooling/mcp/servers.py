@@ -43,7 +43,7 @@ class McpTool:
 
 
 class McpRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator allows requests to do with MCP servers."""
+    """The limits that the operator sets to what requests do with MCP servers."""
 
     requests: McpRequests = "public"  # the servers that requests may name by their address
     hosts: list[str] = []  # with `allow-list`: those that they may name
