@@ -32,6 +32,7 @@ from outlive.ports.backend import Backend, Backends, Route, Upstream
 from outlive.ports.seal import Seal
 from outlive.ports.storage import Storage
 from outlive.ports.toolbox import Tools
+from outlive.ports.tracing import Tracer
 from outlive.served_agents.backend import load_agents
 from outlive.server import end_stubborn_tasks, listen, raise_descriptor_limit, run_until_signal
 from outlive.storage.memory import MemoryJournal, MemoryLedger
@@ -46,6 +47,8 @@ log = logging.getLogger("outlive")
 
 # Threads that commit and read must get a turn soon even while the loop is busy.
 SWITCH_SECONDS = 0.0005
+# Either names the endpoint to which traces are exported.
+OTLP_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
 def serve(settings: Settings) -> None:
@@ -115,6 +118,20 @@ def _build_engine(settings: Settings, storage: Storage, name: str, backends: Bac
     )
 
 
+def _make_tracer(node: str) -> Tracer:
+    """Make the tracer that exports to the OTLP endpoint which OpenTelemetry's own variables name, if they name one."""
+    is_off = os.environ.get("OTEL_SDK_DISABLED") == "true" or os.environ.get("OTEL_TRACES_EXPORTER") == "none"
+    if is_off or not any(map(os.environ.get, OTLP_ENDPOINTS)):
+        return Tracer()
+    try:
+        # Takes time and memory that a server without traces need not spend.
+        from outlive.telemetry.traces import OtelTracer
+    except ImportError:
+        log.warning("traces are off: OTEL_EXPORTER_OTLP_ENDPOINT needs outlive[otel], which is not installed")
+        return Tracer()
+    return OtelTracer(node)
+
+
 def build_tools(settings: Settings, ids: IdSource, seal: Seal | None) -> Tools:
     """Build what runs need to use the server's own tools. Raises SettingsError for a tool that cannot be one."""
     sources: list[ToolSource] = []
@@ -163,6 +180,7 @@ def _read_options(settings: Settings, name: str) -> EngineOptions:
         keep_alive_seconds=settings.keep_alive_seconds,
         run_seconds=settings.run_seconds,
         abandon_after=settings.abandon_after,
+        tracer=_make_tracer(name),
     )
 
 

@@ -31,6 +31,8 @@ def write(tool: str, value: Any, context: Context[Any, Any]) -> None:
         "value": value,
         "key": meta.get("outlive/call-key"),
         "repeated": meta.get("outlive/repeated"),
+        "traceparent": meta.get("traceparent"),
+        "headers": {name: text for name, text in headers.items() if name in ("traceparent", "x-request-id")},
         "authorization": headers.get("authorization"),
         "team": headers.get("x-team"),
     }

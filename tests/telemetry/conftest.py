@@ -22,7 +22,7 @@ def serve(upstream: FakeUpstream, tmp_path: Path) -> Iterator[Serve]:
     """Starts a server with these flags, which is stopped at the test's end."""
     with ExitStack() as stack:
 
-        def start(*flags: str) -> OutliveServer:
-            return stack.enter_context(OutliveServer(tmp_path, upstream.url, *flags))
+        def start(*flags: str, env: dict[str, str] | None = None) -> OutliveServer:
+            return stack.enter_context(OutliveServer(tmp_path, upstream.url, *flags, env=env))
 
         yield start

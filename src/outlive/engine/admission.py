@@ -19,7 +19,7 @@ from outlive.core.errors import (
     ShuttingDown,
     TooMany,
 )
-from outlive.core.events import AnyDraft, Draft, EventNames, number
+from outlive.core.events import AnyDraft, Draft, EventNames, Json, number
 from outlive.core.fold import Fold
 from outlive.core.ids import IdSource
 from outlive.core.origin import Origin
@@ -182,9 +182,9 @@ class Admitter:
 
     def _make_admission(self, submission: Submission, examined: Examined, *, runs: bool) -> tuple[Admission, Fold]:
         request, key, digest = examined.request, submission.idempotency_key, examined.digest
-        now = self._services.clock.now()
-        fold, frames = self._open(request, examined.model, now, queued=not runs)
-        response_id = str(fold.header["id"])
+        now, response_id = self._services.clock.now(), self._ids.new("resp")
+        request = self._begin_trace(request, response_id)
+        fold, frames = self._open(request, response_id, examined.model, now, queued=not runs)
         admission = Admission(
             response_id=response_id,
             owner=submission.owner,
@@ -265,12 +265,14 @@ class Admitter:
         opened = None
         try:
             position = await self._locate(submission, request)
-            opened = fold, frames = self._open(request, examined.model, self._services.clock.now(), queued=False)
+            response_id, now = self._ids.new("resp"), self._services.clock.now()
+            request = self._begin_trace(request, response_id)
+            opened = fold, frames = self._open(request, response_id, examined.model, now, queued=False)
         finally:
             if opened is None:
                 self._worker.release_slot(owner, runs=True)
         ledger = self._ephemeral.ledger
-        lease = ledger.admit(str(fold.header["id"]), frames, fold.last + 1)
+        lease = ledger.admit(response_id, frames, fold.last + 1)
         claim = Claim(lease, owner, request, position or NO_POSITION, 1, NO_CHECKPOINT, False, memory=submission.memory)
         self._services.counts.admitted[self._services.counts.name_model(request.model)] += 1
         live = LiveResponse(claim, fold, ledger, frames=frames, received_at=examined.received_at)
@@ -297,12 +299,23 @@ class Admitter:
             raise _not_found(request, " any more: what came before it was deleted or has expired") from None
         return memory.position
 
-    def _open(self, request: CreateResponse, model: str, now: float, *, queued: bool) -> tuple[Fold, bytes]:
+    def _begin_trace(self, request: CreateResponse, response_id: str) -> CreateResponse:
+        origin = self._services.tracer.begin(request.origin, response_id)
+        return request if origin is request.origin else msgspec.structs.replace(request, origin=origin)
+
+    def _open(
+        self, request: CreateResponse, response_id: str, model: str, now: float, *, queued: bool
+    ) -> tuple[Fold, bytes]:
         """Render the first events: created, then queued or in_progress. A queued foreground response has one."""
         status = "queued" if request.background or queued else "in_progress"
-        response = header(request, self._ids.new("resp"), int(now), model, status)
+        response = header(request, response_id, int(now), model, status)
+        details: Json = {}
         if left_out := self._services.route(request.model)[0].find_left_out(request):
-            response["outlive"] = {"left_out_tools": left_out}
+            details["left_out_tools"] = left_out
+        if self._services.tracer.is_tracing:
+            details["trace_id"] = request.origin.trace_id
+        if details:
+            response["outlive"] = details
         fields = {"response": msgspec.Raw(msgspec.json.encode(response))}
         drafts: list[AnyDraft] = [Draft("response.created", fields)]
         if request.background:

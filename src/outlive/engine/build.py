@@ -43,8 +43,8 @@ def build(
     journal = Journals(memory, storage.journal)
     mirrors = Mirrors(storage.journal, live, storage.bell) if storage.shared else None
     reader = Reader(live, journal, clock, shutdown, options.keep_alive_seconds, mirrors)
-    counts = Counts(backends.models)
-    committer = Committer(storage.ledger, clock, options.commit_seconds, counts)
+    counts, tracer = Counts(backends.models), options.tracer
+    committer = Committer(storage.ledger, clock, options.commit_seconds, counts, tracer)
     services = RunServices(
         route=backends.route,
         history=storage.history,
@@ -54,7 +54,8 @@ def build(
         run_seconds=options.run_seconds,
         tools=tools,
         counts=counts,
-        compactor=Compactor(seal, ids, clock, counts),
+        tracer=tracer,
+        compactor=Compactor(seal, ids, clock, counts, tracer),
     )
     slots = Slots(options.capacity, shared=storage.shared)
     worker = Worker(options.name, storage, services, live, slots, shutdown, options.claims)

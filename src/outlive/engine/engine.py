@@ -12,7 +12,7 @@ from secrets import token_hex
 import msgspec
 
 from outlive.core.errors import ClientDisconnected, NotFound, OutliveError, StorageUnavailable, UpstreamFault
-from outlive.core.events import EventNames, Json
+from outlive.core.events import EventNames, Json, payloads
 from outlive.core.ids import IdSource
 from outlive.core.origin import Origin
 from outlive.core.requests.checks import Limits
@@ -34,6 +34,7 @@ from outlive.ports.backend import Backends, PassedAnswer
 from outlive.ports.catalog import Page, Paging, Record, RunRecord
 from outlive.ports.ledger import Idempotency, Memory
 from outlive.ports.storage import Storage
+from outlive.ports.tracing import Span, Tracer
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive_seconds: float = 15.0
     run_seconds: float | None = None  # limit of a run's duration
     abandon_after: float | None = None  # seconds after which a foreground run without a reader is cancelled
+    tracer: Tracer = msgspec.field(default_factory=Tracer)
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +132,7 @@ class Engine:
             await self._node.stop()
         backends = self._backends.by_name.values()
         await asyncio.gather(*(backend.close() for backend in backends), return_exceptions=True)
+        await self.parts.services.tracer.close()
 
     @property
     def is_draining(self) -> bool:
@@ -194,6 +197,14 @@ class Engine:
         await self._check_exists(owner, response_id)
         self.parts.services.counts.resumes += 1
         return self._reader.follow(response_id, after, owner)
+
+    async def trace_resume(self, origin: Origin, response_id: str) -> Span:
+        """Start the span of a stream that follows a response."""
+        tracer, trace_id = self.parts.services.tracer, None
+        if tracer.is_tracing and (batch := await self._storage.journal.read(response_id, -1, 1)) is not None:
+            created = msgspec.json.decode(payloads(batch.frames)[0])
+            trace_id = (created["response"].get("outlive") or {}).get("trace_id")
+        return tracer.start_resume(origin, response_id, trace_id)
 
     async def has_ended_by(self, owner: str, response_id: str, after: int) -> bool:
         """Return True if a response has ended with that event or before it. Raises NotFound."""

@@ -108,6 +108,7 @@ class OutliveDetails(Struct):
     was resumed, how often and where; in a list with `details`, also where it ran, how far, and until when."""
 
     queue: Given[QueuePlace] = UNSET
+    trace_id: Given[Annotated[str, note("Of its trace, where the server exports traces.")]] = UNSET
     left_out_tools: Given[Annotated[list[str], note("The types of the tools that no server here runs.")]] = UNSET
     attempts: Given[int] = UNSET
     resumed_at: Given[Annotated[list[int], note("The numbers of the events before which it was resumed.")]] = UNSET

@@ -99,7 +99,9 @@ async def retrieve(request: Request) -> Reply | None:
     if follow:
         if ids and await request.engine.has_ended_by(request.owner, response_id, after):
             return Reply(b"", 204)  # ends the reconnecting of an EventSource (D11)
-        await stream(request, await request.engine.follow(request.owner, response_id, after), ids)
+        cursor = await request.engine.follow(request.owner, response_id, after)
+        with await request.engine.trace_resume(request.origin(), response_id):
+            await stream(request, cursor, ids)
         return None
     if wait:
         await request.engine.wait_end(request.owner, response_id, wait)
@@ -334,7 +336,8 @@ async def compact(request: Request) -> Reply:
 async def _parse(request: Request, body: Json) -> CreateResponse:
     """Parse a body like a create that is not stored."""
     made = {**body, "store": False, "background": None, "stream": None}
-    return await request.work(parse_create, made, request.engine.ids, request.engine.limits)
+    parsed = await request.work(parse_create, made, request.engine.ids, request.engine.limits)
+    return msgspec.structs.replace(parsed, origin=request.origin())
 
 
 async def _find_model(request: Request, body: Json) -> Any:

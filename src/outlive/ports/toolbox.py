@@ -34,6 +34,7 @@ class Invocation(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     repeated: bool  # it was begun before, and how far it came is unknown
     report: Callable[[ToolProgress], None]  # to be called from the event loop's thread
+    headers: dict[str, str] = {}  # that continue its trace, for a tool on another server
 
 
 class ToolServer(msgspec.Struct, frozen=True, kw_only=True):

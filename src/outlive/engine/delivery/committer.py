@@ -15,6 +15,7 @@ from outlive.core.events import AnyDraft, Json
 from outlive.engine.delivery.live import LiveResponse, State
 from outlive.ports.clock import Clock
 from outlive.ports.ledger import AppendResult, AppendResults, Closing, Entry, RunLedger
+from outlive.ports.tracing import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +36,12 @@ class Committer:
     Events of a response that is not stored go to the ledger in memory in the call that submits them.
     """
 
-    def __init__(self, ledger: RunLedger, clock: Clock, linger: float, counts: Counts | None = None) -> None:
+    def __init__(
+        self, ledger: RunLedger, clock: Clock, linger: float, counts: Counts | None = None, tracer: Tracer | None = None
+    ) -> None:
         self._ledger = ledger
         self._counts = counts or Counts()
+        self._tracer = tracer or Tracer()
         self._clock = clock
         self._linger = linger
         self._loop = asyncio.get_running_loop()
@@ -157,6 +161,7 @@ class Committer:
             if live.outcome is not None:
                 self._counts.count_end(live.claim.owner, live.claim.request.model, live.outcome)
                 _log_end(live, live.outcome, self._clock.now())
+                self._tracer.end_response(live.claim, live.outcome, self._clock.now())
         elif isinstance(error, Behind):
             self._repair(live, error.last, partial(self._try_close, live, closing, failed, failures))
         elif isinstance(error, StorageUnavailable) and live.state is not State.LOST:

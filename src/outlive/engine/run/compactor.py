@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from secrets import token_hex
 from typing import TypeVar
 
 import msgspec
@@ -22,6 +21,7 @@ from outlive.core.requests.create import CreateResponse
 from outlive.ports.backend import Backend, ModelCall
 from outlive.ports.clock import Clock
 from outlive.ports.seal import Seal
+from outlive.ports.tracing import Span, Tracer, describe_answer
 
 # Times that an unreachable model is asked again, and that one which finds the context too long gets half of it.
 RETRIES = 3
@@ -47,9 +47,12 @@ class Summary(msgspec.Struct, frozen=True):
 class Compactor:
     """Makes and opens compaction items."""
 
-    def __init__(self, seal: Seal, ids: IdSource, clock: Clock, counts: Counts | None = None) -> None:
+    def __init__(
+        self, seal: Seal, ids: IdSource, clock: Clock, counts: Counts | None = None, tracer: Tracer | None = None
+    ) -> None:
         self._seal = seal
         self._counts = counts or Counts()
+        self._tracer = tracer or Tracer()
         self._ids = ids
         self._clock = clock
 
@@ -111,9 +114,9 @@ class Compactor:
         failures = halvings = 0
         while True:
             try:
-                headers = request.origin.headers(token_hex(4))
-                call = ModelCall(model, asked, [*items, compaction.prompt()], headers=headers)
-                summary = await self._ask(backend, call)
+                call = ModelCall(model, asked, [*items, compaction.prompt()])
+                with self._tracer.start_model_call(request.origin, call, backend) as span:
+                    summary = await self._ask(backend, msgspec.structs.replace(call, headers=span.headers), span)
             except UpstreamFault as fault:
                 self._counts.count_request(backend.name, fault)
                 halved = truncate(items, sum(map(estimate_item, items)) // 2)
@@ -130,7 +133,7 @@ class Compactor:
                 self._counts.count_request(backend.name)
                 return summary
 
-    async def _ask(self, backend: Backend, call: ModelCall) -> Summary:
+    async def _ask(self, backend: Backend, call: ModelCall, span: Span) -> Summary:
         translator = backend.translator(call)
         fold = Fold({"status": "in_progress"})
         stream = backend.stream(call)
@@ -141,6 +144,7 @@ class Compactor:
         finally:
             await stream.aclose()
         drafts, ending = translator.end()
+        span.note(describe_answer(ending))
         fold.apply(drafts)
         text = "".join(map(_text_of, fold.output)).strip()
         if not text:

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from secrets import token_hex
 from typing import Protocol
 
 import msgspec
@@ -36,6 +35,7 @@ from outlive.ports.backend import Backend, Ending, ModelCall, Route, Translator
 from outlive.ports.clock import Clock
 from outlive.ports.storage import History
 from outlive.ports.toolbox import Tools
+from outlive.ports.tracing import Tracer, describe_answer
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +80,7 @@ class RunServices(msgspec.Struct, frozen=True, kw_only=True):
     run_seconds: float | None = None  # None: no limit
     tools: Tools | None = None
     counts: Counts = msgspec.field(default_factory=Counts)
+    tracer: Tracer = msgspec.field(default_factory=Tracer)
     contexts: ByteBudget = msgspec.field(default_factory=lambda: ByteBudget(OWNER_BYTES))
 
 
@@ -174,7 +175,8 @@ class Run:
         return Finish([draft for draft in step.drafts if not isinstance(draft, RequestedCall)], step.ending)
 
     async def _run_tools(self, backend: Backend, tools: Tools) -> Finish:
-        loop = ToolLoop(self._log, self._context, tools, self._model, self._services.counts)
+        services = self._services
+        loop = ToolLoop(self._log, self._context, tools, self._model, services.counts, services.tracer)
         await loop.open()
         self._tool_loop = loop
         revived = self._live.fold.visible
@@ -286,11 +288,17 @@ class Run:
     async def _ask_once(self, backend: Backend, call: ModelCall, decision: Decision, wrap: Wrap | None) -> StepResult:
         if self._fitting is not None and decision.action is not Action.REATTACH:
             call = await self._fitting.fit(call)
-        call = msgspec.structs.replace(call, headers=self._request.origin.headers(token_hex(4)))
-        if self._reattach is not None:
-            return await self._reattach.ask(backend, call, self._listen)
-        translator = backend.translator(call)
-        return await self._listen(partial(backend.stream, call), translator if wrap is None else wrap(translator))
+        with self._services.tracer.start_model_call(self._request.origin, call, backend) as span:
+            call = msgspec.structs.replace(call, headers=span.headers)
+            if self._reattach is not None:
+                step = await self._reattach.ask(backend, call, self._listen)
+            else:
+                translator = backend.translator(call)
+                step = await self._listen(
+                    partial(backend.stream, call), translator if wrap is None else wrap(translator)
+                )
+            span.note(describe_answer(step.ending))
+            return step
 
     async def _listen(self, open_stream: OpenStream, translator: StepTranslator) -> StepResult:
         """Ask the model once, and emit what it answers as it comes."""

@@ -24,6 +24,7 @@ from outlive.ports.backend import Ending, ModelCall, Translator
 from outlive.ports.clock import Clock
 from outlive.ports.ledger import Claim
 from outlive.ports.toolbox import Invocation, SessionRequest, Tool, ToolProgress, Tools, ToolSession
+from outlive.ports.tracing import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,9 @@ class BufferingTranslator:
 class ToolLoop:
     """The part of a run that makes the calls of the server's own tools."""
 
-    def __init__(self, log: RunLog, context: ContextLoader, tools: Tools, model: str, counts: Counts) -> None:
+    def __init__(
+        self, log: RunLog, context: ContextLoader, tools: Tools, model: str, counts: Counts, tracer: Tracer
+    ) -> None:
         self._log = log
         self._context = context
         self._tools = tools
@@ -78,7 +81,7 @@ class ToolLoop:
         self._ignored: list[tuple[int, Json]] = []  # as in the checkpoint
         self._session: ToolSession
         self._plan: ToolPlan
-        self._runner = ToolRunner(log, tools.max_output, counts)
+        self._runner = ToolRunner(log, tools.max_output, counts, tracer)
 
     async def open(self) -> None:
         """Open the tools. Raises UpstreamFault if they cannot be opened."""
@@ -177,10 +180,11 @@ def _open_secrets(claim: Claim, tools: Tools) -> dict[str, Json]:
 class ToolRunner:
     """Makes the calls of one run."""
 
-    def __init__(self, log: RunLog, max_output: int, counts: Counts) -> None:
+    def __init__(self, log: RunLog, max_output: int, counts: Counts, tracer: Tracer) -> None:
         self._log = log
         self._counts = counts
         self._max_output = max_output
+        self._tracer = tracer
 
     async def run(self, drafts: list[AnyDraft], scheduled: list[ScheduledCall], *, parallel: bool) -> None:
         """Emit the drafts, make the calls and emit their outcomes. Returns when all of that is durable, or the response
@@ -197,7 +201,10 @@ class ToolRunner:
     async def _make_in_turn(self, call: ToolCall, tool: Tool | None, waiting: deque[ScheduledCall]) -> None:
         """Make one call, then those that wait, one after the other."""
         while not self._log.is_lost:
-            outcome = await self._make(call, tool)
+            with self._tracer.start_tool_call(self._log.claim.request.origin, call) as span:
+                outcome = await self._make(call, tool, span.headers)
+                if outcome.error is not None:
+                    span.note({"error.type": outcome.error.get("type", "error")})
             self._counts.tool_calls["ok" if outcome.error is None else "failed"] += 1
             failpoints.hit("before-output-journaled")
             drafts = toolcalls.finish(call, outcome)
@@ -209,7 +216,7 @@ class ToolRunner:
             await self._write([*drafts, toolcalls.begin(call)])
             failpoints.hit("after-output-journaled")
 
-    async def _make(self, call: ToolCall, tool: Tool | None) -> ToolOutcome:
+    async def _make(self, call: ToolCall, tool: Tool | None, headers: dict[str, str]) -> ToolOutcome:
         arguments = _read_arguments(call.arguments)
         if arguments is None or tool is None:
             return toolcalls.fail(NO_TOOL if tool is None else NOT_JSON)
@@ -221,6 +228,7 @@ class ToolRunner:
             owner=self._log.claim.owner,
             repeated=call.begun,
             report=reports.take,
+            headers=headers,
         )
         try:
             outcome = await _wait(asyncio.ensure_future(tool.call(invocation)), tool.seconds)

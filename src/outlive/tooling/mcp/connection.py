@@ -42,6 +42,8 @@ for _name in ("mcp", "client", "httpx2", "httpcore2"):
 # The names under which a server finds the key of a call, and whether the call may have been made before.
 KEY = "outlive/call-key"
 REPEATED = "outlive/repeated"
+# Those under which it finds the trace of a call, which headers of the connection cannot name.
+TRACE = ("traceparent", "tracestate")
 
 
 class McpUnreachable(Exception):
@@ -69,6 +71,7 @@ class McpConnection:
         self, server: ToolServer, *, private: bool, slots: asyncio.Semaphore, proxy: str | None = None
     ) -> None:
         self._server = server
+        self.headers: dict[str, str] = {}  # that name the response; those of the server win
         self._private = private
         self._proxy = proxy
         self._slots = slots  # of all connections to MCP servers
@@ -106,7 +109,8 @@ class McpConnection:
         async def report(progress: float, total: float | None, message: str | None) -> None:
             invocation.report(ToolProgress(progress, total, self._redact(message)))
 
-        meta: Any = {KEY: invocation.key, REPEATED: repeated}
+        trace = {name: text for name, text in invocation.headers.items() if name in TRACE}
+        meta: Any = {KEY: invocation.key, REPEATED: repeated, **trace}
         async with self._connected() as client:
             result = await client.call_tool(name, invocation.arguments, progress_callback=report, meta=meta)
         outcome = _read_result(result)
@@ -211,7 +215,7 @@ class McpConnection:
         )
 
     def _make_http(self) -> httpx2.AsyncClient:
-        headers = httpx2.Headers(self._server.headers)
+        headers = httpx2.Headers({**self.headers, **self._server.headers})
         if self._server.authorization is not None:
             headers["Authorization"] = f"Bearer {self._server.authorization}"
         self._transport = GuardedTransport(private=self._private, proxy=self._proxy)

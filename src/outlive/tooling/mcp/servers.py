@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import os
 from collections.abc import Sequence
+from secrets import token_hex
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -100,6 +101,7 @@ class McpSource:
         private = registered or self._rules.private
         proxy = find_proxy(server.url, os.environ) if self._rules.proxy else None
         connection: McpConnection = module.McpConnection(server, private=private, slots=self._slots, proxy=proxy)
+        connection.headers = session_request.request.origin.headers(token_hex(4))
         known = _find_list(session_request.lists, server.label)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(connection.close)
