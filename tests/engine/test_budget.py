@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from outlive.engine.budget import ANSWER_BYTES, SMALL_ANSWER, ByteBudget, Room
+from outlive.engine.budget import ANSWER_BYTES, SMALL_ANSWER, ByteBudget, Reservation
 
 
 def budget_test(test: Callable[[ByteBudget], Awaitable[None]]) -> Callable[[], None]:
@@ -73,38 +73,38 @@ async def test_a_turn_that_came_with_the_cancel_is_given_back(budget: ByteBudget
 # -- answers
 
 
-def test_large_answers_count_until_they_are_left_and_small_ones_do_not_count() -> None:
+def test_large_answers_count_until_they_are_released_and_small_ones_do_not_count() -> None:
     async def main() -> None:
         budget = ByteBudget(2 * ANSWER_BYTES)
-        first, second, third = (Room(budget, "ann") for _ in range(3))
-        for room in (first, second):
-            await room.enter()
-        waiting = asyncio.create_task(third.enter())
+        first, second, third = (Reservation(budget, "ann") for _ in range(3))
+        for answer in (first, second):
+            await answer.reserve()
+        waiting = asyncio.create_task(third.reserve())
         await asyncio.sleep(0)
         assert not waiting.done()
         first.settle(SMALL_ANSWER)
         await waiting
         third.settle(3 * ANSWER_BYTES)  # larger than was assumed: it counts for what it holds
         second.settle(ANSWER_BYTES // 2)
-        waiting = asyncio.create_task(first.enter())
+        waiting = asyncio.create_task(first.reserve())
         await asyncio.sleep(0)
         assert not waiting.done()
-        third.leave()
+        third.release()
         await waiting
-        await Room(budget, "bob").enter()
+        await Reservation(budget, "bob").reserve()
 
     asyncio.run(main())
 
 
-def test_a_room_that_is_entered_again_is_left_first() -> None:
+def test_a_reservation_that_is_made_again_is_released_first() -> None:
     async def main() -> None:
         budget = ByteBudget(ANSWER_BYTES)
-        room = Room(budget, "ann")
+        answer = Reservation(budget, "ann")
         for _ in range(3):
-            await room.enter()
-            room.settle(ANSWER_BYTES)
-        room.leave()
-        room.leave()
-        await Room(budget, "ann").enter()
+            await answer.reserve()
+            answer.settle(ANSWER_BYTES)
+        answer.release()
+        answer.release()
+        await Reservation(budget, "ann").reserve()
 
     asyncio.run(main())

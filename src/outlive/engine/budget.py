@@ -67,8 +67,8 @@ class ByteBudget:
             del self._accounts[owner]
 
 
-class Room:
-    """The place of one answer, or of one piece of a stream at a time, in the budget of its owner."""
+class Reservation:
+    """The bytes of one answer, or of one part of a stream at a time, in the budget of its owner."""
 
     __slots__ = ("_budget", "_held", "_owner")
 
@@ -77,9 +77,9 @@ class Room:
         self._owner = owner
         self._held = 0
 
-    async def enter(self) -> None:
-        """Leave, and wait until the owner's other answers leave room for one more, which may be large."""
-        self.leave()
+    async def reserve(self) -> None:
+        """Release, and wait until the owner's other answers leave room for one more, which may be large."""
+        self.release()
         self._held = await self._budget.acquire(self._owner, ANSWER_BYTES)
 
     def settle(self, size: int) -> None:
@@ -89,6 +89,6 @@ class Room:
             self._budget.release(self._owner, self._held - kept)
             self._held = kept
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Count for nothing: the answer was sent, or is not wanted any more."""
         self.settle(0)

@@ -19,7 +19,7 @@ from outlive.core.requests.checks import Limits
 from outlive.core.requests.create import CreateResponse
 from outlive.core.timeline import Milestones, make_timeline, read_details
 from outlive.engine.admission import Accepted, Admitter, Submission
-from outlive.engine.budget import Room
+from outlive.engine.budget import Reservation
 from outlive.engine.cluster.node import Node
 from outlive.engine.context_queries import ContextQueries
 from outlive.engine.delivery.reader import FOLD_BYTES, Cursor, Reader, StreamInterrupted
@@ -216,9 +216,9 @@ class Engine:
         if await self._catalog.status(owner, response_id) is None:
             raise NotFound(f"Response with id '{response_id}' not found.")
 
-    def make_room(self, owner: str) -> Room:
-        """Return a place for an answer in the owner's budget."""
-        return Room(self._reader.answers, owner)
+    def make_reservation(self, owner: str) -> Reservation:
+        """Return a reservation for an answer in the owner's budget."""
+        return Reservation(self._reader.answers, owner)
 
     async def wait_end(self, owner: str, response_id: str, seconds: float) -> None:
         """Wait for the end of a response, that long at most. Raises NotFound."""

@@ -66,7 +66,7 @@ class Application:
         try:
             await (self._serve_socket if scope["type"] == "websocket" else self._serve_http)(request)
         finally:
-            request.leave_room()
+            request.release_answer()
             level = logging.DEBUG if scope["path"] in _PROBED else logging.INFO
             if log.isEnabledFor(level):
                 taken = round((time.monotonic() - began) * 1000)

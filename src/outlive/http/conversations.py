@@ -56,12 +56,12 @@ async def create_items(request: Request) -> Reply:
 
 async def list_items(request: Request) -> Reply:
     paging = read_paging(request.query())
-    await request.make_room()
+    await request.reserve_answer()
     return list_reply(await request.engine.list_items(request.owner, request.params["id"], paging))
 
 
 async def retrieve_item(request: Request) -> Reply:
-    await request.make_room()
+    await request.reserve_answer()
     return json_reply(await request.engine.get_item(request.owner, request.params["id"], request.params["item_id"]))
 
 

@@ -14,7 +14,7 @@ from outlive import __version__
 from outlive.core.errors import ClientDisconnected, InvalidRequest, ServerFault, TooLarge, TooMany, UnsupportedMedia
 from outlive.core.origin import Origin, is_request_id, read_trace
 from outlive.core.requests.body import decode_body
-from outlive.engine.budget import ByteBudget, Room
+from outlive.engine.budget import ByteBudget, Reservation
 from outlive.engine.engine import Engine
 from outlive.http.addresses import TrustedProxies
 from outlive.http.connections import ClientConnection
@@ -73,7 +73,7 @@ class Request:
     disconnected: bool = False  # the client left before it had the whole answer
     response_id: str | None = None  # of the response that was created
     held: int = 0  # bytes of `bodies`
-    room: Room | None = None  # of a large answer
+    reservation: Reservation | None = None  # for an answer that may be large
     headers: dict[bytes, bytes] = field(init=False)
     connection: ClientConnection = field(init=False)
     request_id: str = field(init=False)
@@ -178,18 +178,18 @@ class Request:
         except TimeoutError:
             raise TooMany("Your other large requests are still being read. Try again later.", retry_after=5) from None
 
-    async def make_room(self) -> None:
+    async def reserve_answer(self) -> None:
         """Wait until the owner's other large answers leave room for this one. Raises TooMany."""
-        self.room = self.engine.make_room(self.owner)
+        self.reservation = self.engine.make_reservation(self.owner)
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                await self.room.enter()
+                await self.reservation.reserve()
         except TimeoutError:
             raise TooMany("Your other large answers are still being sent. Try again later.", retry_after=5) from None
 
-    def leave_room(self) -> None:
-        if self.room is not None:
-            self.room.leave()
+    def release_answer(self) -> None:
+        if self.reservation is not None:
+            self.reservation.release()
 
     def release_body(self) -> None:
         """Give back the room that the body took: it was stored or refused."""
@@ -238,8 +238,8 @@ class Request:
 
     async def reply(self, reply: Reply) -> None:
         body = reply.body
-        if self.room is not None:
-            self.room.settle(len(body))
+        if self.reservation is not None:
+            self.reservation.settle(len(body))
         await self.start(reply.status, reply.content_type, reply.headers, len(body))
         if len(body) > PIECE_BYTES:
             await self.send_pieces(body)

@@ -105,12 +105,12 @@ async def retrieve(request: Request) -> Reply | None:
         return None
     if wait:
         await request.engine.wait_end(request.owner, response_id, wait)
-    await request.make_room()
+    await request.reserve_answer()
     return _show(await request.engine.show(request.owner, response_id))
 
 
 async def cancel(request: Request) -> Reply:
-    await request.make_room()
+    await request.reserve_answer()
     return _show(await request.engine.cancel(request.owner, request.params["id"]))
 
 
@@ -121,7 +121,7 @@ async def delete(request: Request) -> Reply:
 
 async def list_input_items(request: Request) -> Reply:
     paging = read_paging(request.query())
-    await request.make_room()
+    await request.reserve_answer()
     return list_reply(await request.engine.list_input_items(request.owner, request.params["id"], paging))
 
 

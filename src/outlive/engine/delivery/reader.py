@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from outlive.core.errors import NotFound, UpstreamFault
 from outlive.core.events import KEEP_ALIVE_FRAME, Json, is_last
 from outlive.core.fold import Fold
-from outlive.engine.budget import OWNER_ANSWERS, ByteBudget, Room
+from outlive.engine.budget import OWNER_ANSWERS, ByteBudget, Reservation
 from outlive.engine.cluster.mirrors import Mirrors
 from outlive.engine.delivery.live import LiveResponses
 from outlive.engine.delivery.tail import Tail
@@ -49,7 +49,7 @@ class Cursor:
     _reader: Reader
     id: str  # of the response
     after: int  # number of the last event read
-    _room: Room | None = None  # for what is read from the journal
+    _reservation: Reservation | None = None  # for what is read from the journal
     ended: bool = False
     stopped: bool = False
     _began: int = field(init=False)
@@ -66,8 +66,8 @@ class Cursor:
 
         Raises StreamInterrupted.
         """
-        if self._room is not None:
-            self._room.leave()  # what was read before is sent
+        if self._reservation is not None:
+            self._reservation.release()  # what was read before is sent
         while not self.ended and not self.stopped:
             tail = self._join()
             if tail is None:
@@ -123,8 +123,8 @@ class Cursor:
 
     def close(self) -> None:
         """Leave the tail. For use when the reader goes away."""
-        if self._room is not None:
-            self._room.leave()
+        if self._reservation is not None:
+            self._reservation.release()
         if self._tail is not None:
             self._tail.readers -= 1
             self._tail.read_at = self._reader.clock.monotonic()
@@ -209,11 +209,11 @@ class Cursor:
             self._enter(mirrors.join(self.id, after))
 
     async def _read_journal(self) -> bytes:
-        if self._room is not None:
-            await self._room.enter()
+        if self._reservation is not None:
+            await self._reservation.reserve()
         batch = await self._read_page(self.after, PAGE_BYTES)
-        if self._room is not None:
-            self._room.settle(len(batch.frames) if batch is not None else 0)
+        if self._reservation is not None:
+            self._reservation.settle(len(batch.frames) if batch is not None else 0)
         if batch is None:
             return b""
         self._idle_since = 0.0
@@ -296,7 +296,7 @@ class Reader:
 
     def follow(self, response_id: str, after: int = -1, owner: str | None = None) -> Cursor:
         """Return a cursor behind that event; that of an `owner` reads within the owner's budget."""
-        return Cursor(self, response_id, after, Room(self.answers, owner) if owner is not None else None)
+        return Cursor(self, response_id, after, Reservation(self.answers, owner) if owner is not None else None)
 
     def count_readers(self) -> int:
         """Count the readers of responses that run here, and on other nodes."""
