@@ -25,7 +25,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     given = parser.parse_args()
     # A request that is never answered must not keep the attack going.
-    threading.Timer(PREPARATION_SECONDS + given.seconds + 3, os._exit, (0,)).start()
+    timer = threading.Timer(PREPARATION_SECONDS + given.seconds + 3, os._exit, (0,))
+    timer.daemon = True
+    timer.start()
     ATTACKS[given.name](Target(given.port, given.key, given.upstream, given.seconds))
 
 

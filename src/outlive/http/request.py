@@ -241,7 +241,7 @@ class Request:
         if self.reservation is not None:
             self.reservation.settle(len(body))
         await self.start(reply.status, reply.content_type, reply.headers, len(body))
-        if len(body) > PIECE_BYTES:
+        if len(body) > PIECE_BYTES and self.reservation is not None:  # a create: see `was_read`
             await self.send_pieces(body)
             body = b""
         await self.send({"type": "http.response.body", "body": body})
