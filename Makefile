@@ -13,7 +13,8 @@ BASE := $(VENV)/.installed-base
 RUN  := $(VENV)/.installed-run
 DEV  := $(VENV)/.installed-dev
 # Programs that tests run, as PROGRAM=PACKAGE of Debian.
-PROGRAMS := chromium=chromium nginx=nginx-light caddy=caddy prometheus=prometheus tinyproxy=tinyproxy-bin
+PROGRAMS := chromium=chromium nginx=nginx-light caddy=caddy prometheus=prometheus \
+	systemd-analyze=systemd openssl=openssl curl=curl tinyproxy=tinyproxy-bin
 # The clients that `make clients` tries have environments of their own.
 ENGINES        := build/engines/.installed
 CLIENTS_PYTHON := $(patsubst clients/environments/%.txt,build/clients/%/.installed,$(wildcard clients/environments/*.txt))

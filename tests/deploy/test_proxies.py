@@ -101,7 +101,7 @@ def test_websockets_pass(behind: Behind, upstream: FakeUpstream) -> None:
 
 
 def test_clients_behind_a_trusted_proxy_are_told_apart_by_their_addresses(behind: Behind) -> None:
-    proxy = behind("--trusted-proxy", "127.0.0.1", "--api-key", "alice=a-key-that-nobody-guesses-1234")
+    proxy = behind("--trusted-proxy", "127.0.0.1", "--api-key", "alice=a-key-of-32-characters-1234567")
 
     def seconds(source: str, **headers: str) -> float:
         watch = Stopwatch()
