@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 import lzma
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from outlive.storage.queries import SCHEMA_VERSION
 from tests.recorded.record import NOT_STORED
-from tests.recorded.server import DATA, DATABASES, Server, client_of, load_postgres, load_sqlite
+from tests.recorded.server import DATA, DATABASES, SEAL_KEY, Server, client_of, load_postgres, load_sqlite
 from tests.recorded.steps import find_known, make_steps, recover, take
 from tests.recorded.upstream import Upstream
 from tests.support.postgres import PostgresServer
@@ -73,6 +75,16 @@ def copy(kind: str, url: str, folder: Path, cluster: PostgresServer, name: str) 
     return target
 
 
+def restore(url: str, folder: Path) -> str:
+    """Back a recorded file up as it is, with the commands for it, and restore it beside itself."""
+    restored = f"sqlite:///{(folder / 'restored.db').absolute()}"
+    for words in (("backup", "kept.db", "--database", url), ("restore", "kept.db", "--database", restored)):
+        done = subprocess.run([sys.executable, "-m", "outlive", *words], cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    (folder / "restored.db.key").write_text(SEAL_KEY)
+    return restored
+
+
 def serve(stack: ExitStack, kind: str, folder: Path, url: str) -> Opened:
     recorded = read_recorded(kind)
     upstream = stack.enter_context(Upstream())
@@ -81,15 +93,17 @@ def serve(stack: ExitStack, kind: str, folder: Path, url: str) -> Opened:
     return Opened(recorded, server, upstream, find_known(recorded))
 
 
-@pytest.fixture(scope="module", params=[*DATABASES, *(f"copied {kind}" for kind in DATABASES)])
+@pytest.fixture(scope="module", params=[*DATABASES, *(f"copied {kind}" for kind in DATABASES), "restored sqlite"])
 def opened(
     request: pytest.FixtureRequest, cluster: PostgresServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Opened]:
     """One for all tests: they only read, until the last of them."""
-    kind = request.param.removeprefix("copied ")
+    kind = request.param.split()[-1]
     folder = tmp_path_factory.mktemp("read")
     url = load(kind, folder, cluster, f"{request.param.replace(' ', '_')}_read")
-    if request.param != kind:
+    if request.param.startswith("restored"):
+        url = restore(url, folder)
+    elif request.param != kind:
         url = copy(kind, url, folder, cluster, f"{kind}_copy")
     with ExitStack() as stack:
         served = serve(stack, kind, folder, url)
@@ -170,6 +184,19 @@ def test_chains_and_conversations_continue_with_the_recorded_context(opened: Ope
             if was != now:
                 differences.append(f"{step.kind}, {name} {first_difference(was, now)}")
     assert not differences, report(differences)
+
+
+def test_the_recorded_version_has_an_older_schema_than_the_present_one(tmp_path: Path) -> None:
+    """Or the tests above would show nothing about upgrades."""
+    load_sqlite(DATA / "sqlite.db.xz", tmp_path)
+    with closing(sqlite3.connect(tmp_path / "outlive.db")) as db:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+    assert (
+        f"COPY outlive.schema (version) FROM stdin;\n{version}\n"
+        in lzma.decompress((DATA / "postgres.sql.xz").read_bytes()).decode()
+    )
+    assert f"since schema {version}" in (DATA.parent.parent.parent / "docs" / "how-to" / "back-up.md").read_text()
+    assert version < SCHEMA_VERSION
 
 
 @pytest.mark.parametrize("file", ["sqlite.db.xz", "postgres.sql.xz"])

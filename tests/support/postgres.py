@@ -173,6 +173,13 @@ class PostgresServer:
         """Make this standby the primary."""
         self.run("pg_ctl", "-D", str(self.data), "promote", "-w")
 
+    def wait_writable(self) -> None:
+        """Wait until a recovery is over."""
+        until = time.monotonic() + START_SECONDS
+        while self.sql("SELECT pg_is_in_recovery()") == "t":
+            assert time.monotonic() < until, (self.folder / "log").read_text()[-2000:]
+            time.sleep(0.05)
+
     def make_standby(self, *, name: str | None = None) -> PostgresServer:
         """Start a standby of this server; with a name, commits wait for it."""
         standby = PostgresServer()

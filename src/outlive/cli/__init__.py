@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from outlive import __version__
+from outlive.cli.backup import backup, restore
 from outlive.cli.doctor import doctor
 from outlive.cli.resources import conversations, responses
 from outlive.cli.serve import copy, migrate, serve
@@ -40,6 +41,8 @@ app.add_typer(conversations, name="conversations")
 app.command()(doctor)
 app.command()(migrate)
 app.command()(copy)
+app.command()(backup)
+app.command()(restore)
 
 
 def _show_version(wanted: bool) -> None:

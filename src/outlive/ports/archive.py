@@ -13,7 +13,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "threads": ("key", "root", "parent", "fork", "head", "hole", "expired_from", "used_at"),
     "responses": (
         *("key", "id", "owner", "status", "background", "created_at", "ended_at", "hidden", "conversation"),
-        *("expired_at", "thread", "first", "input_end", "last", "runs", "events", "snapshot"),
+        *("expired_at", "thread", "first", "input_end", "last", "runs", "events", "format", "snapshot"),
     ),
     "leases": ("response", "owner", "background", "fence", "attempts", "notes", "sealed", "request"),
     "events": ("response", "first", "count", "at", "frames"),  # of each response together, from its first on

@@ -47,7 +47,7 @@ class Copied(msgspec.Struct, frozen=True):
 async def copy(source_url: str, target_url: str, report: Report) -> Copied:
     """Copy into an empty database, in one transaction. Raises SettingsError or CopyError."""
     if not is_shared(source_url) and not is_shared(target_url):
-        raise SettingsError("Both are SQLite files: copy the file itself, while no server runs on it.")
+        raise SettingsError("Both are SQLite files: use `outlive backup` and `outlive restore`.")
     if not is_shared(source_url) and not path_of(source_url).exists():
         raise SettingsError(f"There is no database {path_of(source_url)}.")
     async with _open(source_url) as source, _open(target_url) as target:

@@ -26,6 +26,10 @@ _decode_checkpoint = msgspec.json.Decoder(Checkpoint).decode
 
 # -- journals
 
+# The newest format of journals that this version reads. `responses.format` has the format of each journal; on Postgres
+# each node announces in `workers.reads` the newest one that it reads, before any other may write it.
+JOURNAL_FORMAT = 1
+
 JournalRow = tuple[int, int, bytes]  # first, count, frames
 TimedRow = tuple[int, int, bytes, float]  # and the time of their commit
 

@@ -364,16 +364,21 @@ END $$;
 
 
 -- The committed rows of a journal from the one that holds the wanted number on, about `max_bytes` of them. Without such
--- rows, a row that only shows whether the response has ended; no row at all: the response does not exist.
-CREATE FUNCTION read_journal(response_id text, wanted int, max_bytes int)
+-- rows, a row that only shows whether the response has ended; no row at all: the response does not exist. A journal in a
+-- format after `newest` was written by a later version.
+CREATE FUNCTION read_journal(response_id text, wanted int, max_bytes int, newest int)
 RETURNS TABLE (ended boolean, first int, count int, frames bytea, at float8) LANGUAGE plpgsql STABLE AS $$
 DECLARE
     of_response bigint;
+    in_format int;
     size int := 0;
 BEGIN
-    SELECT r.key, r.ended_at IS NOT NULL INTO of_response, ended FROM responses r WHERE r.id = response_id;
+    SELECT r.key, r.ended_at IS NOT NULL, r.format INTO of_response, ended, in_format
+      FROM responses r WHERE r.id = response_id;
     IF of_response IS NULL THEN
         RETURN;
+    ELSIF in_format > newest THEN
+        RAISE 'the journal of % has format %, this version reads up to %', response_id, in_format, newest;
     END IF;
     FOR first, count, frames, at IN
         SELECT e.first, e.count, e.frames, e.at FROM events e

@@ -11,6 +11,7 @@ import time
 from outlive.ports.storage import HUNG_SECONDS
 from outlive.storage.batching import settle
 from outlive.storage.postgres.connection import ERRORS, Connection, connect, describe
+from outlive.storage.rows import JOURNAL_FORMAT
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +21,8 @@ LAST_SECONDS = 2.0
 
 # By the database's clock alone. A row that was removed meanwhile is simply written again.
 _BEAT = """
-INSERT INTO workers (name, started_at, expires_at)
-VALUES ($1, clock_timestamp(), clock_timestamp() + make_interval(secs => $2))
+INSERT INTO workers (name, started_at, expires_at, reads)
+VALUES ($1, clock_timestamp(), clock_timestamp() + make_interval(secs => $2), $3)
 ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at
 """
 _STOP = "DELETE FROM workers WHERE name = $1"
@@ -84,7 +85,8 @@ class PostgresHeartbeat:
         seconds = min(self._lease / 4, MAX_BEAT_SECONDS)
         now = time.monotonic()
         if now - self._ticked < HUNG_SECONDS:
-            await connection.execute(_BEAT, self._worker, self._lease, timeout=max(self._lease / 2, 1.0))
+            arguments = (self._worker, self._lease, JOURNAL_FORMAT)
+            await connection.execute(_BEAT, *arguments, timeout=max(self._lease / 2, 1.0))
             self._valid_until = now + self._lease
             beaten, self._beaten = self._beaten, None
             if beaten is not None:  # the first: `start` waits for it, on the server's loop

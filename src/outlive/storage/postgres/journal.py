@@ -12,7 +12,7 @@ from outlive.ports.ledger import Position
 from outlive.ports.storage import UNBOUNDED, LoadedItems
 from outlive.storage.postgres.connection import SQL, Connection, PostgresPort, as_text
 from outlive.storage.refusals import refuse
-from outlive.storage.rows import gather, read_each
+from outlive.storage.rows import JOURNAL_FORMAT, gather, read_each
 
 # Clients may ask for what comes after any number; no journal has this many events.
 MOST = (1 << 31) - 1
@@ -20,13 +20,14 @@ MOST = (1 << 31) - 1
 
 class PostgresJournal(PostgresPort):
     async def read(self, response_id: str, after: int, max_bytes: int) -> Batch | None:
-        arguments = (as_text(response_id), min(after + 1, MOST), max_bytes)
+        arguments = (as_text(response_id), min(after + 1, MOST), max_bytes, JOURNAL_FORMAT)
         rows = await self._database.read("read", lambda db: db.fetch(SQL["read_journal"], *arguments))
         return _gather(response_id, rows, after, max_bytes)
 
     async def read_many(self, after: dict[str, int], max_bytes: int) -> dict[str, Batch | None]:
         ids, wanted = list(map(as_text, after)), [min(number + 1, MOST) for number in after.values()]
-        rows = await self._database.read("read", lambda db: db.fetch(SQL["read_journals"], ids, wanted, max_bytes))
+        arguments = (ids, wanted, max_bytes, JOURNAL_FORMAT)
+        rows = await self._database.read("read", lambda db: db.fetch(SQL["read_journals"], *arguments))
         names = list(after)
         found = {names[number]: list(group) for number, group in groupby(rows, key=itemgetter(5))}
         return read_each(after, lambda id_, number: _gather(id_, found[id_], number, max_bytes))

@@ -147,13 +147,13 @@ SELECT key FROM threads WHERE key = ANY ($1::bigint[]) ORDER BY key FOR UPDATE;
 
 -- read_journal --
 -- A page of committed rows.
-SELECT ended, first, count, frames, at FROM read_journal($1, $2, $3);
+SELECT ended, first, count, frames, at FROM read_journal($1, $2, $3, $4);
 
 -- read_journals --
 -- The same for several responses.
 SELECT j.ended, j.first, j.count, j.frames, j.at, g.number::int - 1
   FROM unnest($1::text[], $2::int[]) WITH ORDINALITY AS g(id, wanted, number)
-  LEFT JOIN LATERAL read_journal(g.id, g.wanted, $3) j ON true ORDER BY g.number, j.first;
+  LEFT JOIN LATERAL read_journal(g.id, g.wanted, $3, $4) j ON true ORDER BY g.number, j.first;
 
 -- read_history --
 -- One indexed range per thread: the items before a position, newest first.

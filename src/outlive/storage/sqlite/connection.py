@@ -9,6 +9,7 @@ import sqlite3
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -173,6 +174,13 @@ def _open(path: str, read_only: bool = False) -> sqlite3.Connection:
     except sqlite3.Error:
         connection.close()
         raise
+    return connection
+
+
+def connect_read_only(path: Path) -> sqlite3.Connection:
+    """Open a file that a server may be using. Nothing is written, and its log is left as it is."""
+    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", isolation_level=None, uri=True)
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
     return connection
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
+from outlive.core.errors import StorageUnavailable
 from outlive.ports.journal import Batch
 from outlive.storage.refusals import response_not_found
-from outlive.storage.rows import TimedRow, gather, read_each
+from outlive.storage.rows import JOURNAL_FORMAT, TimedRow, gather, read_each
 from outlive.storage.sqlite import SQL
 from outlive.storage.sqlite.connection import SqlitePort
 
@@ -27,7 +28,10 @@ def _read(db: sqlite3.Connection, response_id: str, after: int, max_bytes: int) 
     row = db.execute(SQL["find_journal"], (response_id,)).fetchone()
     if row is None:
         raise response_not_found(response_id)
-    key, ended, first_era, last_era = row
+    key, ended, first_era, last_era, journal_format = row
+    if journal_format > JOURNAL_FORMAT:
+        found = f"the journal of {response_id} has format {journal_format}, this version reads up to {JOURNAL_FORMAT}"
+        raise StorageUnavailable("read", found)
     rows = _rows(db, key, range(first_era, last_era + 1), after + 1)
     return gather(response_id, rows, ended, after, max_bytes)
 

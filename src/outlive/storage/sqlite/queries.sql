@@ -198,9 +198,14 @@ SELECT max(first) FROM events WHERE key >> 12 = ? AND response = ? AND first <= 
 SELECT first, count, frames, at FROM events WHERE key >> 12 = ? AND response = ? AND first >= ? ORDER BY first;
 
 -- find_journal --
--- The key of a response, whether its journal is complete, and the eras of its rows.
-SELECT key, ended_at IS NOT NULL, era, coalesce(last_era, (SELECT max(key) FROM events) >> 12, era)
+-- The key of a response, whether its journal is complete, the eras of its rows, and their format.
+SELECT key, ended_at IS NOT NULL, era, coalesce(last_era, (SELECT max(key) FROM events) >> 12, era), format
   FROM responses WHERE id = ?;
+
+-- list_journals --
+-- The journals of all responses that are not deleted, with the eras of their rows, and what else clients are shown.
+SELECT id, key, era, coalesce(last_era, (SELECT max(key) FROM events) >> 12, era), owner, status, snapshot
+  FROM responses WHERE hidden = 0 ORDER BY key;
 
 -- read_items --
 -- One indexed range: the items of a thread below a position, newest first.

@@ -1,0 +1,141 @@
+"""Backups of a SQLite file: copied while its server runs, and verified by the hash of every replay."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from outlive.core.errors import OutliveError, SettingsError
+from outlive.storage.queries import find_migrations
+from outlive.storage.sqlite import SQL
+from outlive.storage.sqlite.connection import connect_read_only
+from outlive.storage.sqlite.files import DatabaseFile
+
+# Pages (of 4 KB) that are copied at once, and the seconds until the next: the server needs the disk too.
+STEP_PAGES = 256
+STEP_PAUSE = 0.002
+# The table of hashes in a backup. The database itself never has it.
+_HASHES = "backup"
+_TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
+_REPLAYED = ("responses", "events", _HASHES)
+
+
+class BackupError(OutliveError):
+    """The backup cannot be made or read, or it is damaged."""
+
+
+def back_up(database: Path, file: Path) -> int:
+    """Write a backup of a database that a server may be using. Returns the number of responses in it."""
+    with _draft(file) as draft:
+        with closing(connect_read_only(database)) as source, closing(_connect_draft(draft)) as target:
+            # One transaction, which nothing waits for: without it every commit of the server would begin the copy anew.
+            source.execute("BEGIN")
+            _copy(source, target, f"database {database}")
+            target.execute(f"CREATE TABLE {_HASHES} (name TEXT PRIMARY KEY, hash BLOB NOT NULL) WITHOUT ROWID")
+            target.execute("BEGIN")
+            target.executemany(f"INSERT INTO {_HASHES} VALUES (?, ?)", _hash_all(source))
+            target.execute("COMMIT")
+        return _verify(draft)
+
+
+def restore(file: Path, database: Path) -> int:
+    """Put a backup in the place of a database that no server is using. Returns the number of responses in it."""
+    lock = DatabaseFile(str(database))
+    try:
+        with _draft(database) as draft:
+            with closing(connect_read_only(file)) as source, closing(_connect_draft(draft)) as target:
+                _copy(source, target, f"backup {file}")
+            responses = _verify(draft)
+            with closing(_connect_draft(draft)) as target:
+                target.execute(f"DROP TABLE IF EXISTS {_HASHES}")
+            # Before the database is replaced: SQLite would take the log of the old one for its own.
+            for ending in ("-wal", "-shm"):
+                Path(f"{database}{ending}").unlink(missing_ok=True)
+        return responses
+    finally:
+        if not database.stat().st_size:  # made by the lock
+            database.unlink()
+        lock.close()
+
+
+@contextmanager
+def _draft(file: Path) -> Iterator[Path]:
+    """Yield a file, for this user alone, that takes the place of `file` once it is written and durable."""
+    name = ""
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f"{file.name}.", suffix=".partial", dir=file.absolute().parent)
+        os.close(descriptor)
+        yield Path(name)
+        _sync(name)
+        Path(name).replace(file)
+        _sync(file.absolute().parent)
+    except (sqlite3.Error, OSError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise BackupError(f"{file} was not written: {reason}.") from error
+    finally:
+        Path(name or f"{file}.partial").unlink(missing_ok=True)
+
+
+def _sync(path: str | Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def _connect_draft(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA synchronous = OFF")  # `_draft` makes it durable as a whole
+    return connection
+
+
+def _copy(source: sqlite3.Connection, target: sqlite3.Connection, name: str) -> None:
+    """Copy all pages. Raises SettingsError for what is no database of Outlive, or one of a later version."""
+    find_migrations(__package__, source.execute("PRAGMA user_version").fetchone()[0], name)
+    if ("responses",) not in source.execute(_TABLES).fetchall():
+        raise SettingsError(f"The {name} is not a database of Outlive.")
+    source.backup(target, pages=STEP_PAGES, progress=lambda *_: time.sleep(STEP_PAUSE))
+    target.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+
+
+def _verify(path: Path) -> int:
+    """Compare a backup with the hashes in it, if `outlive backup` made it. Raises BackupError."""
+    with closing(sqlite3.connect(path)) as db:
+        (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise BackupError(f"The backup is damaged: {found}.")
+        hashed = (_HASHES,) in db.execute(_TABLES).fetchall()
+        left, responses = db.execute(f"SELECT count(*) FROM {_HASHES}").fetchone()[0] if hashed else 0, 0
+        for name, hash_ in _hash_all(db):
+            if hashed and db.execute(f"SELECT hash FROM {_HASHES} WHERE name = ?", (name,)).fetchone() != (hash_,):
+                raise BackupError(f"The backup is damaged: {name} is not as it was in the database.")
+            left, responses = left - hashed, responses + (not name.startswith("table "))
+        if left:
+            raise BackupError(f"The backup is damaged: {left} responses are missing.")
+        return responses
+
+
+def _hash_all(db: sqlite3.Connection) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the hash of each response's replay, and of each other table. Raises BackupError for a gap."""
+    for id_, key, first_era, last_era, *values in db.execute(SQL["list_journals"]):
+        hash_, number = sha256(msgspec.msgpack.encode(values)), 0
+        for era in range(first_era, last_era + 1):
+            for first, count, frames in db.execute(SQL["read_events"], (era, key, number)):
+                if first != number:
+                    raise BackupError(f"The journal of {id_} lacks the events {number} to {first - 1}.")
+                hash_.update(frames)
+                number += count
+        yield id_, hash_.digest()
+    for (table,) in db.execute(_TABLES).fetchall():
+        if table not in _REPLAYED:
+            hash_ = sha256()
+            for row in db.execute(f"SELECT * FROM {table} NOT INDEXED"):
+                hash_.update(msgspec.msgpack.encode(row))
+            yield f"table {table}", hash_.digest()
