@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 
 import uvloop
 
-from outlive import failpoints
+from outlive import failpoints, server
 from outlive.clock import RandomIds, SystemClock
 from outlive.config.settings import Settings
 from outlive.core import routing
@@ -34,10 +34,10 @@ from outlive.ports.storage import Storage
 from outlive.ports.toolbox import Tools
 from outlive.ports.tracing import Tracer
 from outlive.served_agents.backend import load_agents
-from outlive.server import end_stubborn_tasks, listen, raise_descriptor_limit, run_until_signal
 from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.seal import SecretSeal, make_seal
 from outlive.storage.storage import open_storage
+from outlive.supervisor import Supervisor
 from outlive.telemetry import logs
 from outlive.tooling.functions import LABEL, FunctionSource, load_tools
 from outlive.tooling.mcp.servers import McpRules, McpSource
@@ -57,19 +57,22 @@ def serve(settings: Settings) -> None:
     logs.start_log(settings.log_level, settings.log_format)
     if settings.security_log:
         logs.start_security_log(settings.security_log)
-    raise_descriptor_limit(settings)
+    server.raise_descriptor_limit(settings)
+    inherited = server.inherit()
+    if settings.processes > 1 and inherited is None:
+        sys.exit(asyncio.run(Supervisor(settings).run()))
     sys.setswitchinterval(SWITCH_SECONDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings))
+        runner.run(_serve(settings, inherited))
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, inherited: server.Inherited | None) -> None:
     asyncio.get_running_loop().set_exception_handler(logs.log_stray)
-    with listen(settings.host, settings.port) as listening:
+    with inherited.listening if inherited else server.listen(settings.host, settings.port) as listening:
         async with open_engine(settings) as engine:
             logs.Formatter.node = engine.parts.worker.name
-            await run_until_signal(settings, engine, listening)
-    await end_stubborn_tasks()
+            await server.run_until_signal(settings, engine, listening, inherited)
+    await server.end_stubborn_tasks()
 
 
 @contextlib.asynccontextmanager

@@ -11,17 +11,20 @@ import resource
 import signal
 import socket
 from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 import uvicorn
 
 from outlive.config.settings import Settings
+from outlive.config.sources import CHILD_VARIABLE
 from outlive.core.errors import SettingsError
 from outlive.engine.engine import Engine
 from outlive.http.app import Access, Application
 from outlive.http.compatibility import LOST, choose_protocols, find_fault
 from outlive.http.connections import ConnectionLimits
-from outlive.http.metrics import MetricsApplication, Scrape
+from outlive.http.metrics import MetricsApplication, Scrape, fetch_metrics
 from outlive.telemetry.metrics import Metrics
 from outlive.watchdog import Watchdog
 
@@ -39,6 +42,22 @@ _FILES_PER_CONNECTION = 2
 _OTHER_FILES = 200
 
 
+class Inherited(NamedTuple):
+    """Sockets that a supervisor gave to this process."""
+
+    listening: socket.socket
+    metrics: socket.socket  # for the metrics of this process alone
+    control: socket.socket  # a byte to the supervisor: ready; from it: be not ready; its end: the supervisor is dead
+    port: int  # of the supervisor's metrics of all processes
+
+
+def inherit() -> Inherited | None:
+    """Take what a supervisor gave. None without one."""
+    *descriptors, port = map(int, os.environ.pop(CHILD_VARIABLE, "-1").split())
+    listening, metrics, control = (socket.socket(fileno=each) for each in descriptors) if descriptors else [None] * 3
+    return Inherited(listening, metrics, control, port) if listening and metrics and control else None
+
+
 class Server(uvicorn.Server):
     """uvicorn without its signal handlers: `_stop_on_signal` installs those of Outlive."""
 
@@ -50,9 +69,12 @@ class Server(uvicorn.Server):
 class EngineServer(Server):
     """Serves an engine over HTTP."""
 
+    shares_port = False  # with other processes
+
     def __init__(self, settings: Settings, engine: Engine, scrape: Scrape | None = None, *, own: bool = True) -> None:
         """Use Outlive's `own` protocols, or else those of uvicorn."""
         self._engine = engine
+        self.servers = []  # uvicorn sets it at its start
         self._application = Application(engine, msgspec.convert(settings, Access, from_attributes=True), scrape)
         limits = _fit_limits(msgspec.convert(settings, ConnectionLimits, from_attributes=True))
         config = uvicorn.Config(
@@ -79,22 +101,29 @@ class EngineServer(Server):
         """Drain the engine, then let `serve` return."""
         try:
             self._application.drain()
+            for server in self.servers if self.shares_port else ():
+                server.close()  # other processes accept
             await self._engine.drain(grace)
         finally:
             self._application.security.flush()
             self.should_exit = True  # whatever went wrong: everything is durable, and the next start recovers it
 
 
-async def run_until_signal(settings: Settings, engine: Engine, listening: socket.socket) -> None:
+async def run_until_signal(
+    settings: Settings, engine: Engine, listening: socket.socket, inherited: Inherited | None = None
+) -> None:
     """Serve until a signal has drained the engine."""
     metrics = Metrics(engine, lease_seconds=settings.lease_seconds, owners=settings.metrics_owners)
     if (fault := await find_fault()) is not None:
         log.warning("this version of uvicorn is not known here (%s): %s", fault, LOST)
-    server = EngineServer(settings, engine, metrics.render, own=fault is None)
+    scrape = partial(fetch_metrics, inherited.port) if inherited else metrics.render
+    server = EngineServer(settings, engine, scrape, own=fault is None)
+    server.shares_port = inherited is not None
     background = [asyncio.create_task(job) for job in (engine.run(), metrics.run(), _collect_garbage())]
-    if settings.metrics_port:
-        background.append(asyncio.create_task(_serve_metrics(metrics, listen(settings.host, settings.metrics_port))))
-    stopping = _stop_on_signal(server, settings.grace_seconds)
+    if inherited or settings.metrics_port:
+        own = inherited.metrics if inherited else listen(settings.host, settings.metrics_port)
+        background.append(asyncio.create_task(serve_metrics(metrics.render, own)))
+    stopping = _stop_on_signal(server, engine, settings.grace_seconds, inherited and inherited.control)
     watchdog = Watchdog(settings.slow_step_ms / 1000)
     if settings.slow_step_ms:
         watchdog.start()
@@ -109,10 +138,10 @@ async def run_until_signal(settings: Settings, engine: Engine, listening: socket
     await asyncio.gather(*background, *stopping, return_exceptions=True)
 
 
-async def _serve_metrics(metrics: Metrics, listening: socket.socket) -> None:
+async def serve_metrics(scrape: Scrape, listening: socket.socket) -> None:
     """Serve /metrics on a port of its own until cancelled, also while the engine drains."""
     config = uvicorn.Config(
-        MetricsApplication(metrics.render),
+        MetricsApplication(scrape),
         ws="none",
         lifespan="off",
         access_log=False,
@@ -145,9 +174,12 @@ async def _collect_garbage() -> None:
         gc.collect()
 
 
-def _stop_on_signal(server: EngineServer, grace: float) -> list[asyncio.Task[None]]:
+def _stop_on_signal(
+    server: EngineServer, engine: Engine, grace: float, control: socket.socket | None
+) -> list[asyncio.Task[None]]:
     """The first signal drains, the second leaves at once: everything is on disk anyway."""
     stopping: list[asyncio.Task[None]] = []
+    loop = asyncio.get_running_loop()
 
     def on_signal() -> None:
         if stopping:
@@ -157,9 +189,19 @@ def _stop_on_signal(server: EngineServer, grace: float) -> list[asyncio.Task[Non
             log.info("stopping: no new responses, at most %g s for those that run", grace)
             stopping.append(asyncio.create_task(server.stop(grace)))
 
+    def on_control(control: socket.socket) -> None:
+        if control.recv(1):
+            engine.is_leaving = True
+        else:
+            loop.remove_reader(control)
+            on_signal()
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` starts programs that ignore SIGHUP
-            asyncio.get_running_loop().add_signal_handler(number, on_signal)
+            loop.add_signal_handler(number, on_signal)
+    if control is not None:
+        loop.add_reader(control, on_control, control)
+        control.send(b"+")
     return stopping
 
 
@@ -185,11 +227,13 @@ def _fit_limits(limits: ConnectionLimits) -> ConnectionLimits:
     return msgspec.structs.replace(limits, max_connections=most)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, shared: bool = False) -> socket.socket:
     """Bind the socket. Called before anything else is opened, so that a port in use is the first error."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listening.bind((host, port))
         listening.listen(2048)

@@ -8,10 +8,9 @@ import typer
 from typer.core import TyperGroup
 
 from outlive import __version__
-from outlive.cli.backup import backup, restore
 from outlive.cli.doctor import doctor
 from outlive.cli.resources import conversations, responses
-from outlive.cli.serve import copy, migrate, serve
+from outlive.cli.serve import backup, copy, migrate, restore, serve
 from outlive.cli.terminal import clean
 from outlive.core.errors import OutliveError, SettingsError
 

@@ -1,10 +1,12 @@
-"""Commands on the machine of the server: `outlive serve`, and `migrate` and `copy` for its database."""
+"""Commands on the machine of the server: `serve`, and `migrate`, `copy`, `backup` and `restore` for its database."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +20,7 @@ from outlive.config.load import load
 from outlive.config.options import LIMITS, NEVER, Option
 from outlive.config.presets import PRESETS
 from outlive.config.settings import OPTIONS, Settings
+from outlive.config.sources import CHILD_VARIABLE
 from outlive.core.errors import SettingsError
 
 
@@ -60,7 +63,8 @@ def parameter(
 def serve(**flags: Any) -> None:
     """Serve Responses and Conversations; without --upstream, with the embedded demo model."""
     settings = load(flags)
-    announce(settings)
+    if CHILD_VARIABLE not in os.environ:
+        announce(settings)
     # This imports the whole server; the other commands start faster without it.
     from outlive.app import serve as run
 
@@ -192,3 +196,72 @@ def copy(
         f"Copied to {database_url.show(target)}: {copied.responses} responses and {copied.conversations} conversations "
         "replay as before."
     )
+
+
+_FILE = inspect.Parameter(
+    "file", inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[Path, typer.Argument(help="The backup.")]
+)
+_FORCE = parameter("force", bool, "--force", "Replace what is there.")
+
+
+@take_settings(_FILE, _FORCE, parameter("with_key", bool, "--with-key", "Copy the key file too, to FILE.key."))
+def backup(file: Path, force: bool | None, with_key: bool | None, **flags: Any) -> None:
+    """Copy a SQLite database to FILE while its server runs, and verify that every response replays the same.
+
+    Takes the settings of `outlive serve`, and uses only `database` and the seal key.
+    """
+    from outlive.storage.sqlite.backup import back_up
+
+    settings = load(flags)
+    database, key, key_copy = _find_files(settings, file)
+    if not database.exists():
+        raise SettingsError(f"There is no database {database}.")
+    _refuse_existing([file, key_copy] if with_key else [file], force)
+    responses = back_up(database, file)
+    kept = f"Keep the key file {key} with it, or give --with-key"
+    if settings.seal_keys:
+        kept = "Keep the seal key of the settings with it"
+    elif not key.exists():
+        kept = f"There is no key file {key} yet"
+    elif with_key:
+        _copy_key(key, key_copy)
+        kept = f"The key file is in {key_copy}"
+    console().print(f"Backed up {database} to {file}: {responses} responses replay the same.")
+    console().print(f"{kept}: it opens the secrets of tools that unfinished runs hold.")
+
+
+@take_settings(_FILE, _FORCE)
+def restore(file: Path, force: bool | None, **flags: Any) -> None:
+    """Put a backup in the place of a SQLite database that no server is using, and verify it.
+
+    Takes the settings of `outlive serve`, and uses only `database`. The next start recovers unfinished responses.
+    """
+    from outlive.storage.sqlite import backup as backups
+
+    database, key, key_copy = _find_files(load(flags), file)
+    if not file.is_file():
+        raise SettingsError(f"There is no backup {file}.")
+    _refuse_existing([database, key] if key_copy.exists() else [database], force)
+    responses = backups.restore(file, database)
+    if key_copy.exists():
+        _copy_key(key_copy, key)
+    console().print(f"Restored {database} from {file}: {responses} responses replay as when it was made.")
+
+
+def _find_files(settings: Settings, backup: Path) -> tuple[Path, Path, Path]:
+    """Return the database, its key file, and the key file beside a backup."""
+    if database_url.is_shared(settings.database):
+        raise SettingsError("This copies SQLite files; Postgres has its own programs: docs/how-to/back-up.md.")
+    path = database_url.path_of(settings.database)
+    return path, path.with_name(f"{path.name}.key"), backup.with_name(f"{backup.name}.key")
+
+
+def _copy_key(source: Path, target: Path) -> None:
+    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(source.read_bytes())
+
+
+def _refuse_existing(files: list[Path], force: bool | None) -> None:
+    for file in files:
+        if file.exists() and not force:
+            raise SettingsError(f"{file} exists; give --force to replace it.")

@@ -143,6 +143,10 @@ def _check_database(settings: Settings) -> None:
         raise SettingsError(
             f"The role {settings.role} needs a database that nodes can share; give --database postgresql://USER@HOST/NAME."
         )
+    if settings.processes > 1 and not database_url.is_shared(settings.database):
+        raise SettingsError(
+            "A SQLite file has one server: --processes needs --database postgresql://USER@HOST/NAME, which nodes share."
+        )
 
 
 def _check_lengths(settings: Settings) -> None:

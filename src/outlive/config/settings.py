@@ -102,6 +102,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_mcp_connections: Annotated[PositiveCount, "Connections to MCP servers at once."] = 200
     max_tool_output: Annotated[PositiveCount, "Characters in the output of one tool call."] = 256 * 1024
     max_steps: Annotated[PositiveCount, "Steps of one response that may call the server's tools."] = 100
+    processes: Annotated[PositiveCount, "Processes that serve the port together; more than one need Postgres."] = 1
     role: Annotated[Literal["all", "api", "worker"], "The node's role on a shared database."] = "all"
     lease_seconds: Annotated[float, Meta(ge=1), "Seconds without a heartbeat after which a node counts as dead."] = 10.0
     commit_ms: Annotated[float, Meta(ge=0, le=1000), "Longest delay of a group commit, in milliseconds."] = 5.0

@@ -16,6 +16,8 @@ from outlive.core.errors import SettingsError
 
 log = logging.getLogger("outlive")
 
+# Set by a supervisor for its processes: the sockets they inherit.
+CHILD_VARIABLE = "_OUTLIVE_CHILD"
 # Variables of the command line client, which are no settings of the server.
 _CLIENT_VARIABLES = {"OUTLIVE_SERVER", "OUTLIVE_KEY"}
 

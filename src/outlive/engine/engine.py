@@ -89,6 +89,7 @@ class Engine:
         self.parts = parts
         self.ids = ids
         self.limits = options.limits
+        self.is_leaving = False  # True: not ready, but still taking work, until it drains
         self._abandon_after = options.abandon_after
         self._tick_seconds = _tick_seconds(options)
         self._storage = parts.storage
@@ -141,7 +142,7 @@ class Engine:
 
     async def find_problem(self) -> str | None:
         """Return why this server should not be sent requests, or None if it should."""
-        if self._shutdown.draining:
+        if self._shutdown.draining or self.is_leaving:
             return "shutting down"
         return None if await self._storage.probe() else "the database is unavailable"
 

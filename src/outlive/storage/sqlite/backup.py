@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -34,28 +33,25 @@ class BackupError(OutliveError):
 
 def back_up(database: Path, file: Path) -> int:
     """Write a backup of a database that a server may be using. Returns the number of responses in it."""
-    with _draft(file) as draft:
-        with closing(connect_read_only(database)) as source, closing(_connect_draft(draft)) as target:
-            # One transaction, which nothing waits for: without it every commit of the server would begin the copy anew.
-            source.execute("BEGIN")
-            _copy(source, target, f"database {database}")
-            target.execute(f"CREATE TABLE {_HASHES} (name TEXT PRIMARY KEY, hash BLOB NOT NULL) WITHOUT ROWID")
-            target.execute("BEGIN")
-            target.executemany(f"INSERT INTO {_HASHES} VALUES (?, ?)", _hash_all(source))
-            target.execute("COMMIT")
-        return _verify(draft)
+    with _draft(file) as target, closing(connect_read_only(database)) as source:
+        # One transaction, which nothing waits for: without it every commit of the server would begin the copy anew.
+        source.execute("BEGIN")
+        _copy(source, target, f"database {database}")
+        target.execute(f"CREATE TABLE {_HASHES} (name TEXT PRIMARY KEY, hash BLOB NOT NULL) WITHOUT ROWID")
+        target.execute("BEGIN")
+        target.executemany(f"INSERT INTO {_HASHES} VALUES (?, ?)", _hash_all(source))
+        target.execute("COMMIT")
+        return _verify(target)
 
 
 def restore(file: Path, database: Path) -> int:
     """Put a backup in the place of a database that no server is using. Returns the number of responses in it."""
     lock = DatabaseFile(str(database))
     try:
-        with _draft(database) as draft:
-            with closing(connect_read_only(file)) as source, closing(_connect_draft(draft)) as target:
-                _copy(source, target, f"backup {file}")
-            responses = _verify(draft)
-            with closing(_connect_draft(draft)) as target:
-                target.execute(f"DROP TABLE IF EXISTS {_HASHES}")
+        with _draft(database) as target, closing(connect_read_only(file)) as source:
+            _copy(source, target, f"backup {file}")
+            responses = _verify(target)
+            target.execute(f"DROP TABLE IF EXISTS {_HASHES}")
             # Before the database is replaced: SQLite would take the log of the old one for its own.
             for ending in ("-wal", "-shm"):
                 Path(f"{database}{ending}").unlink(missing_ok=True)
@@ -67,33 +63,21 @@ def restore(file: Path, database: Path) -> int:
 
 
 @contextmanager
-def _draft(file: Path) -> Iterator[Path]:
-    """Yield a file, for this user alone, that takes the place of `file` once it is written and durable."""
-    name = ""
+def _draft(file: Path) -> Iterator[sqlite3.Connection]:
+    """Open a database, for this user alone, that takes the place of `file` once it is complete."""
+    draft = file.with_name(f"{file.name}.{os.getpid()}.partial")
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f"{file.name}.", suffix=".partial", dir=file.absolute().parent)
-        os.close(descriptor)
-        yield Path(name)
-        _sync(name)
-        Path(name).replace(file)
-        _sync(file.absolute().parent)
+        draft.touch(0o600)
+        with closing(sqlite3.connect(draft, isolation_level=None)) as target:
+            yield target
+        draft.replace(file)
+        folder = os.open(file.absolute().parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
     except (sqlite3.Error, OSError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise BackupError(f"{file} was not written: {reason}.") from error
+        raise BackupError(f"{file} was not written: {getattr(error, 'strerror', None) or error}.") from error
     finally:
-        Path(name or f"{file}.partial").unlink(missing_ok=True)
-
-
-def _sync(path: str | Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
-
-
-def _connect_draft(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, isolation_level=None)
-    connection.execute("PRAGMA synchronous = OFF")  # `_draft` makes it durable as a whole
-    return connection
+        draft.unlink(missing_ok=True)
 
 
 def _copy(source: sqlite3.Connection, target: sqlite3.Connection, name: str) -> None:
@@ -105,21 +89,20 @@ def _copy(source: sqlite3.Connection, target: sqlite3.Connection, name: str) -> 
     target.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
 
 
-def _verify(path: Path) -> int:
+def _verify(db: sqlite3.Connection) -> int:
     """Compare a backup with the hashes in it, if `outlive backup` made it. Raises BackupError."""
-    with closing(sqlite3.connect(path)) as db:
-        (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
-        if found != "ok":
-            raise BackupError(f"The backup is damaged: {found}.")
-        hashed = (_HASHES,) in db.execute(_TABLES).fetchall()
-        left, responses = db.execute(f"SELECT count(*) FROM {_HASHES}").fetchone()[0] if hashed else 0, 0
-        for name, hash_ in _hash_all(db):
-            if hashed and db.execute(f"SELECT hash FROM {_HASHES} WHERE name = ?", (name,)).fetchone() != (hash_,):
-                raise BackupError(f"The backup is damaged: {name} is not as it was in the database.")
-            left, responses = left - hashed, responses + (not name.startswith("table "))
-        if left:
-            raise BackupError(f"The backup is damaged: {left} responses are missing.")
-        return responses
+    (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != "ok":
+        raise BackupError(f"The backup is damaged: {found}.")
+    hashed = (_HASHES,) in db.execute(_TABLES).fetchall()
+    left, responses = db.execute(f"SELECT count(*) FROM {_HASHES}").fetchone()[0] if hashed else 0, 0
+    for name, hash_ in _hash_all(db):
+        if hashed and db.execute(f"SELECT hash FROM {_HASHES} WHERE name = ?", (name,)).fetchone() != (hash_,):
+            raise BackupError(f"The backup is damaged: {name} is not as it was in the database.")
+        left, responses = left - hashed, responses + (not name.startswith("table "))
+    if left:
+        raise BackupError(f"The backup is damaged: {left} responses are missing.")
+    return responses
 
 
 def _hash_all(db: sqlite3.Connection) -> Iterator[tuple[str, bytes]]:
