@@ -110,7 +110,7 @@ def _hash_all(db: sqlite3.Connection) -> Iterator[tuple[str, bytes]]:
     for id_, key, first_era, last_era, *values in db.execute(SQL["list_journals"]):
         hash_, number = sha256(msgspec.msgpack.encode(values)), 0
         for era in range(first_era, last_era + 1):
-            for first, count, frames in db.execute(SQL["read_events"], (era, key, number)):
+            for first, count, frames, _ in db.execute(SQL["read_events"], (era, key, number)):
                 if first != number:
                     raise BackupError(f"The journal of {id_} lacks the events {number} to {first - 1}.")
                 hash_.update(frames)
