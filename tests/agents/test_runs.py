@@ -145,6 +145,7 @@ def test_running_turn_is_attached_to(server: OutliveServer, upstream: FakeUpstre
         kinds = [each.get("role") or each.get("type") for each in asyncio.run(kept["session"].get_items())]
         tool = ["function_call", "function_call_output"]
         assert kinds == ["user", "user", "assistant", "user", *tool, "assistant"]
+        kept["session"].close()
 
 
 def test_recorded_tools_are_not_called_again_and_unfinished_ones_are(
