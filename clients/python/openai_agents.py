@@ -67,6 +67,15 @@ class Errand:
 
 
 @asynccontextmanager
+async def stored(name: str) -> AsyncIterator[SQLiteSession]:
+    session = SQLiteSession(name)
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+@asynccontextmanager
 async def errand(target: Target, kind: str = "plain", **fields: Any) -> AsyncIterator[Errand]:
     async with AsyncOpenAI(base_url=target.base_url, api_key="any") as sdk:
         yield Errand(sdk, target.model(kind), **fields)
@@ -187,10 +196,9 @@ async def locked(target: Target) -> None:
 @client.check("stateless", "`ModelSettings(store=False)` with a session of its own (`SQLiteSession`)")
 async def stateless(target: Target) -> None:
     async with errand(target, model_settings=ModelSettings(store=False)) as one:
-        kept = SQLiteSession("one")
-        await one.ask("My name is Ada. Weather in Rome?", session=kept)
-        second = await one.ask("What is my name?", session=kept)
-        kept.close()
+        async with stored("one") as kept:
+            await one.ask("My name is Ada. Weather in Rome?", session=kept)
+            second = await one.ask("What is my name?", session=kept)
         assert second.final_output == "Your name is Ada."
 
 
@@ -222,10 +230,10 @@ async def websocket_stateless(target: Target) -> None:
 async def compact(target: Target) -> None:
     for mode in ("previous_response_id", "input"):
         # The session takes no other names than OpenAI's.
-        async with errand(target, "gpt-plain") as one:
+        async with errand(target, "gpt-plain") as one, stored("one") as below:
             kept = OpenAIResponsesCompactionSession(
                 "one",
-                SQLiteSession("one"),
+                below,
                 client=one.sdk,
                 model=one.model,
                 compaction_mode=mode,
