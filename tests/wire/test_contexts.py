@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -367,13 +368,17 @@ def test_the_agents_sdks_compaction_session_works_unchanged(server: OutliveServe
     upstream.on("gpt-outlive", lambda body: SUMMARY if is_asked_to_summarise(body) else say("Hello"))
 
     async def go() -> tuple[list[Any], str]:
+        with closing(SQLiteSession("s")) as below:
+            return await converse(below)
+
+    async def converse(below: SQLiteSession) -> tuple[list[Any], str]:
         async with AsyncOpenAI(base_url=server.base_url, api_key="any", max_retries=0) as client:
             agent: Agent[Any] = Agent(
                 name="Helper", model=OpenAIResponsesModel(model="gpt-outlive", openai_client=client)
             )
             session = OpenAIResponsesCompactionSession(
                 "s",
-                SQLiteSession("s"),
+                below,
                 client=client,
                 model="gpt-outlive",
                 should_trigger_compaction=lambda context: len(context["compaction_candidate_items"]) >= 2,
