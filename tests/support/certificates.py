@@ -13,6 +13,17 @@ from cryptography.x509.oid import NameOID
 
 # A spelling of 127.0.0.1 that is taken for the name of another machine, so that requests to it go through proxies.
 HOST = "127.1"
+USAGES = (
+    "digital_signature",
+    "content_commitment",
+    "key_encipherment",
+    "data_encipherment",
+    "key_agreement",
+    "key_cert_sign",
+    "crl_sign",
+    "encipher_only",
+    "decipher_only",
+)
 
 
 class Authority:
@@ -24,6 +35,8 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
         made = self._build(self._name, self._key).add_extension(x509.BasicConstraints(True, None), critical=True)
+        usage = dict.fromkeys(USAGES, False) | {"key_cert_sign": True, "crl_sign": True}
+        made = made.add_extension(x509.KeyUsage(**usage), critical=True)
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
@@ -54,6 +67,10 @@ class Authority:
         now = datetime.datetime.now(datetime.UTC)
         builder = x509.CertificateBuilder(issuer_name=self._name, subject_name=subject, public_key=key.public_key())
         builder = builder.serial_number(x509.random_serial_number())
+        # Python 3.13 and newer refuse certificates without the key identifiers, and authorities without a key usage.
+        identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(identifier, critical=False)
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         return builder.not_valid_before(now - datetime.timedelta(1)).not_valid_after(now + datetime.timedelta(30))
 
 
