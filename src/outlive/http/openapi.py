@@ -333,7 +333,7 @@ class Route(Struct, frozen=True):
     path: str
     handler: Handler
     id: str
-    answer: type[Struct] | Literal["Item", "Text"]
+    answer: type[Struct] | Literal["Item", "text/plain", "text/javascript", "text/html"]
     summary: str
     body: type[Struct] | None = None
     query: type[Struct] | None = None
@@ -411,7 +411,8 @@ def _describe(route: Route) -> Json:
 
 
 def _describe_answers(route: Route) -> Json:
-    content = {"text/plain": {"schema": {"type": "string"}}} if route.answer == "Text" else _json(route.answer)
+    text = isinstance(route.answer, str) and route.answer.startswith("text/")
+    content = {route.answer: {"schema": {"type": "string"}}} if text else _json(route.answer)
     if route.streams is not None:
         content["text/event-stream"] = {"schema": _streamed(route.streams)}
     found: Json = {"200": {"description": "Done.", "content": content}}

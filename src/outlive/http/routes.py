@@ -12,6 +12,7 @@ import msgspec
 from outlive.core.errors import NotFound
 from outlive.core.requests.create import CompactBody, CountBody, CreateBody
 from outlive.http import chat, conversations, openapi, responses, timeline
+from outlive.http.assets import serve_file
 from outlive.http.errors import envelope
 from outlive.http.metrics import CONTENT_TYPE
 from outlive.http.metrics import PATH as METRICS_PATH
@@ -104,8 +105,10 @@ ROUTES = [
     Route("GET", "/healthz", healthz, "isAlive", openapi.Health, "200 while the process lives.", open=True),
     Route("GET", "/readyz", readyz, "isReady", openapi.Health,
           "200 when it should be sent requests, else 503.", open=True),
-    Route("GET", METRICS_PATH, metrics, "getMetrics", "Text",
+    Route("GET", METRICS_PATH, metrics, "getMetrics", "text/plain",
           "The metrics of this process in the Prometheus text format, for this machine or with an admin's key."),
+    Route("GET", "/outlive.js", serve_file("outlive.js"), "getClient", "text/javascript",
+          "The client for browsers and JavaScript runtimes, as an ES module.", open=True),
     Route("GET", "/openapi.json", describe, "describe", openapi.Anything, "This document.", open=True),
 ]
 # fmt: on
