@@ -64,6 +64,17 @@ export interface Conversation {
   metadata: Record<string, string>;
 }
 
+export interface Ticket {
+  id: string;
+  object: "ticket";
+  /** The id of the response or conversation that it opens. */
+  target: string;
+  created_at: number;
+  expires_at: number;
+  /** For `new Outlive({ ticket })`, or for an address: `?ticket=`. */
+  ticket: string;
+}
+
 export interface List<T> {
   object: "list";
   data: T[];
@@ -142,6 +153,11 @@ export declare class Outlive {
     retrieve(id: string, options?: RequestOptions): Promise<Conversation>;
     delete(id: string, options?: RequestOptions): Promise<{ id: string; object: "conversation.deleted"; deleted: boolean }>;
     items<I = any>(id: string, query?: PageQuery, options?: RequestOptions): Promise<List<I>>;
+  };
+  /** Tickets of a response or conversation, given by its id. */
+  readonly tickets: {
+    create(id: string, options?: RequestOptions & { expiresIn?: number }): Promise<Ticket>;
+    revoke(id: string, ticketId: string, options?: RequestOptions): Promise<{ id: string; deleted: boolean }>;
   };
 }
 

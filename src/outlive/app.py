@@ -184,6 +184,7 @@ def _read_options(settings: Settings, name: str) -> EngineOptions:
         run_seconds=settings.run_seconds,
         abandon_after=settings.abandon_after,
         tracer=_make_tracer(name),
+        ticket_seconds=settings.ticket_seconds,
     )
 
 

@@ -16,7 +16,7 @@ from outlive.core.requests.create import CreateResponse
 from outlive.ports.catalog import Catalog
 from outlive.ports.journal import Journal
 from outlive.ports.ledger import Admission, Lease, Ledger, Position, Quota, RunLedger
-from outlive.ports.storage import Conversations, History, Retention
+from outlive.ports.storage import Conversations, History, Retention, StoredTickets
 from outlive.storage.catalog import SqlCatalog
 from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.postgres import connection as postgres
@@ -32,6 +32,7 @@ from outlive.storage.sqlite.journal import SqliteJournal
 from outlive.storage.sqlite.ledger import SqliteLedger
 from outlive.storage.sqlite.retention import SqliteRetention
 from outlive.storage.sqlite.threads import SqliteHistory
+from outlive.storage.tickets import SqlTickets
 
 
 class Inspector(Protocol):
@@ -71,6 +72,7 @@ class Storage(msgspec.Struct, frozen=True):
     catalog: Catalog
     conversations: Conversations
     retention: Retention
+    tickets: StoredTickets
     inspector: Inspector
 
 
@@ -100,6 +102,7 @@ async def open_sqlite(path: Path) -> AsyncIterator[Storage]:
             SqlCatalog(database),
             SqliteConversations(database),
             SqliteRetention(database),
+            SqlTickets(database),
             SqliteInspector(database),
         )
     finally:
@@ -179,6 +182,7 @@ async def open_postgres(url: str, quota: Quota | None = None) -> AsyncIterator[S
             SqlCatalog(database),
             PostgresConversations(database),
             PostgresRetention(database),
+            SqlTickets(database),
             PostgresInspector(database),
         )
     finally:

@@ -33,6 +33,7 @@ from outlive.storage.sqlite.journal import SqliteJournal
 from outlive.storage.sqlite.ledger import SqliteLedger
 from outlive.storage.sqlite.retention import SqliteRetention
 from outlive.storage.sqlite.threads import SqliteHistory
+from outlive.storage.tickets import SqlTickets
 from outlive.testing import Script, ScriptedBackend
 from tests.core.journals import assert_official_event
 from tests.engine.bus import Bus, CountingHeartbeat
@@ -209,6 +210,7 @@ class Harness:
             catalog=self.catalog,
             conversations=self.conversations,
             retention=self.retention,
+            tickets=SqlTickets(database),
             bell=bus.bell() if bus is not None else NoBell(),
             heartbeat=self.heartbeat,
             probe=database.probe,

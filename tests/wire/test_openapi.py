@@ -97,7 +97,10 @@ def test_every_route_answers_as_described(client: Described, upstream: FakeUpstr
     client.ask("GET", place)
     client.ask("GET", "/v1/conversations")
     added = client.ask("POST", f"{place}/items", {"items": [{"role": "assistant", "content": "Yes?"}]})["data"][0]["id"]
-    client.create(model=model, input="Hi", conversation=conversation)
+    inside = client.create(model=model, input="Hi", conversation=conversation)["id"]
+    for target in (f"/v1/responses/{inside}", place):
+        ticket = client.ask("POST", f"{target}/tickets", {"expires_in": 60})
+        client.ask("DELETE", f"{target}/tickets/{ticket['id']}")
     client.ask("GET", f"{place}/items")
     client.ask("GET", f"{place}/items/{added}")
     client.ask("DELETE", f"{place}/items/{added}")

@@ -108,6 +108,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     commit_ms: Annotated[float, Meta(ge=0, le=1000), "Longest delay of a group commit, in milliseconds."] = 5.0
     keep_alive_seconds: Annotated[Seconds, "Seconds after which an idle stream gets a keep-alive comment."] = 15.0
     websocket_seconds: Annotated[Seconds, "Longest duration of a WebSocket connection."] = 3600.0
+    ticket_seconds: Annotated[Seconds, "Seconds after which a stream ticket expires that names no other time."] = 3600.0
     receive_seconds: Annotated[Seconds, "Seconds for the head of a request; a body gets 1 s per 4 KB besides."] = 30.0
     send_seconds: Annotated[Seconds, "Seconds after which a client that reads nothing is disconnected."] = 120.0
     grace_seconds: Annotated[float, Meta(ge=0), "Seconds that runs may continue after SIGTERM."] = 20.0

@@ -61,6 +61,13 @@ export class Outlive {
       delete: (id, options) => this.request("DELETE", `/conversations/${encode(id)}`, options),
       items: (id, query, options) => this.request("GET", `/conversations/${encode(id)}/items`, { query, ...options }),
     };
+    /** Tickets of a response or conversation, given by its id: for a server that has the key and a page that has none. */
+    const place = (id) => `/${id.startsWith("conv") ? "conversations" : "responses"}/${encode(id)}/tickets`;
+    this.tickets = {
+      create: (id, { expiresIn, ...options } = {}) =>
+        this.request("POST", place(id), { body: expiresIn === undefined ? {} : { expires_in: expiresIn }, ...options }),
+      revoke: (id, ticketId, options) => this.request("DELETE", `${place(id)}/${encode(ticketId)}`, options),
+    };
   }
 
   // -- single requests

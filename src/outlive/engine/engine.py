@@ -29,6 +29,7 @@ from outlive.engine.run.fitting import Count
 from outlive.engine.run.run import RunServices
 from outlive.engine.slots import Capacity
 from outlive.engine.sweeper import RetentionPolicy, Sweeper
+from outlive.engine.tickets import Tickets
 from outlive.engine.worker import Worker
 from outlive.ports.backend import Backends, PassedAnswer
 from outlive.ports.catalog import Page, Paging, Record, RunRecord
@@ -64,6 +65,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     run_seconds: float | None = None  # limit of a run's duration
     abandon_after: float | None = None  # seconds after which a foreground run without a reader is cancelled
     tracer: Tracer = msgspec.field(default_factory=Tracer)
+    ticket_seconds: float = 3600.0  # after which a ticket expires that names no other time
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +104,7 @@ class Engine:
         self._shutdown = parts.reader.shutdown
         self._node = parts.node
         self._clock = parts.services.clock
+        self.tickets = Tickets(parts.storage.tickets, self._clock, ids, options.ticket_seconds)
 
     # -- the server's life
 
@@ -113,7 +116,7 @@ class Engine:
 
     async def run(self) -> None:
         """Do the regular work until cancelled: sweep, wake idle readers, poll the cluster."""
-        jobs = [self._sweeper.run, self._tick, *([self._node.run] if self._node is not None else [])]
+        jobs = [self._sweeper.run, self._tick, self.tickets.run, *([self._node.run] if self._node is not None else [])]
         await asyncio.gather(*map(_keep_running, jobs))
 
     async def drain(self, grace: float) -> None:
@@ -216,6 +219,11 @@ class Engine:
     async def _check_exists(self, owner: str, response_id: str) -> None:
         if await self._catalog.status(owner, response_id) is None:
             raise NotFound(f"Response with id '{response_id}' not found.")
+
+    async def create_ticket(self, owner: str, target: str, of_response: bool, seconds: float | None) -> Json:
+        """Create a ticket for a response or a conversation. Raises NotFound."""
+        await (self._check_exists(owner, target) if of_response else self.get_conversation(owner, target))
+        return await self.tickets.create(owner, target, seconds)
 
     def make_reservation(self, owner: str) -> Reservation:
         """Return a reservation for an answer in the owner's budget."""

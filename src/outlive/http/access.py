@@ -9,6 +9,7 @@ from collections import OrderedDict
 from hashlib import sha256
 
 from outlive.core.errors import Forbidden, InvalidRequest, Unauthenticated
+from outlive.http import tickets
 from outlive.http.addresses import group, is_loopback
 from outlive.http.request import Reply, Request, while_connected
 from outlive.http.security import SecurityLog
@@ -81,13 +82,14 @@ class Auth:
             )
 
     async def admit(self, request: Request) -> str:
-        """Return the owner of a request; one with a wrong key has to wait for its refusal."""
+        """Return the owner of a request; one with a wrong key or ticket has to wait for its refusal."""
+        ticket = dict(request.query()).get("ticket") if b"ticket=" in request.scope["query_string"] else None
         try:
-            return self._find_owner(request)
+            return self._find_owner(request) if ticket is None else await self._find_owner_of(ticket, request)
         except Unauthenticated as error:
-            if b"authorization" in request.headers:
+            if ticket is not None or b"authorization" in request.headers:
                 address = self._security.find_address(request.scope)
-                self._security.count("key refused", address, code=error.code or "")
+                self._security.count("key refused" if ticket is None else "ticket refused", address, code=error.code or "")
                 pause = self._wrong_keys.add(group(address), asyncio.get_running_loop().time())
                 await while_connected(request, asyncio.sleep(pause))
             raise
@@ -108,6 +110,15 @@ class Auth:
         if owner is None or scheme.lower() != "bearer":
             raise Unauthenticated
         return owner
+
+    async def _find_owner_of(self, ticket: str, request: Request) -> str:
+        """Return the owner of a request's ticket. Raises as `_find_owner` does."""
+        if not self._digests:
+            self._check_local(request)
+        request.ticket = await tickets.admit(request, ticket)
+        if self._digests and all(name != request.ticket.owner for _, name in self._digests):
+            raise Unauthenticated  # an owner that was removed from the settings
+        return request.ticket.owner
 
     def _check_local(self, request: Request) -> None:
         """Refuse web pages while there are no keys: neither a name that resolves here nor another origin is allowed."""

@@ -20,6 +20,7 @@ from outlive.core.requests.tools import Tool
 from outlive.http.conversations import MAX_ITEMS
 from outlive.http.request import MAX_PAGE, Reply, Request
 from outlive.http.responses import MAX_NUMBER, MAX_WAIT_SECONDS, STATUSES
+from outlive.http.tickets import MAX_SECONDS
 
 # -- shapes of answers and errors
 
@@ -163,6 +164,29 @@ class Response(ResponseSummary, kw_only=True):
     tools: list[Tool]
 
 
+class Ticket(Struct):
+    """Read-only access to one response or conversation. The ticket itself is shown only here."""
+
+    id: str
+    object: Literal["ticket"]
+    target: Annotated[str, note("The id of what it opens.")]
+    created_at: Seconds
+    expires_at: Seconds
+    ticket: Annotated[str, note("Put it into an address: `?ticket=`.")]
+
+
+class DeletedTicket(Struct):
+    id: str
+    object: Literal["ticket.deleted"]
+    deleted: bool
+
+
+class CreateTicketBody(Struct):
+    expires_in: Given[
+        Annotated[int, Meta(ge=1, le=MAX_SECONDS), note("Seconds; by default those of the settings.")]
+    ] = UNSET
+
+
 class InputTokens(Struct):
     """The length of a context."""
 
@@ -273,7 +297,7 @@ class Repeatable(Struct):
 
 # Query parameters that clients add to any request, and that change nothing here: Azure's, Codex's (but for the list of
 # models) and the beta SDK's.
-IGNORED_QUERY = frozenset({"api-version", "client_version", "beta"})
+IGNORED_QUERY = frozenset({"api-version", "client_version", "beta", "ticket"})  # the last was read by `Auth`
 Ignored = Given[Annotated[Any, note("Accepted for OpenAI's clients; changes nothing.")]]
 
 
@@ -341,6 +365,7 @@ class Route(Struct, frozen=True):
     repeatable: bool = False  # takes an Idempotency-Key
     refuses: tuple[int, ...] = ()  # besides the statuses that follow from the other fields
     open: bool = False  # needs no key
+    ticket: bool = False  # can be opened with a ticket
     leads_to: tuple[str, ...] = ()  # operations that take the id of what this one answers with
 
     @property
@@ -385,7 +410,10 @@ def make_document(routes: Sequence[Route], root_path: str = "") -> Json:
         "paths": paths,
         "components": {
             "schemas": _make_schemas(routes),
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "ticket": {"type": "apiKey", "in": "query", "name": "ticket"},
+            },
         },
     }
 
@@ -405,8 +433,8 @@ def _describe(route: Route) -> Json:
         described["parameters"] += _parameters(Repeatable, "header")
     if route.body is not None:
         described["requestBody"] = {"required": True, "content": _json(route.body)}
-    if route.open:
-        described["security"] = []
+    if route.open or route.ticket:
+        described["security"] = [] if route.open else [{"key": []}, {"ticket": []}]
     return described
 
 

@@ -20,6 +20,7 @@ from outlive.http.addresses import TrustedProxies
 from outlive.http.connections import ClientConnection
 from outlive.http.security import SecurityLog
 from outlive.ports.catalog import Page, Paging
+from outlive.ports.storage import Ticket
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -61,6 +62,7 @@ class Request:
     engine: Engine
     max_body: int
     owner: str = "local"
+    ticket: Ticket | None = None  # with which it came, instead of a key
     params: dict[str, str] = field(default_factory=dict)
     extra_headers: dict[str, str] = field(default_factory=dict)
     large: bool = False

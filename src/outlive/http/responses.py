@@ -100,7 +100,8 @@ async def retrieve(request: Request) -> Reply | None:
         if ids and await request.engine.has_ended_by(request.owner, response_id, after):
             return Reply(b"", 204)  # ends the reconnecting of an EventSource (D11)
         cursor = await request.engine.follow(request.owner, response_id, after)
-        with await request.engine.trace_resume(request.origin(), response_id):
+        span = await request.engine.trace_resume(request.origin(), response_id)
+        with span, request.engine.tickets.watch(request.ticket, cursor):
             await stream(request, cursor, ids)
         return None
     if wait:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable
 from functools import cache
 
 import msgspec
 
 from outlive.core.errors import NotFound
 from outlive.core.requests.create import CompactBody, CountBody, CreateBody
-from outlive.http import chat, conversations, openapi, responses, timeline
+from outlive.http import chat, conversations, openapi, responses, tickets, timeline
 from outlive.http.assets import serve_file
 from outlive.http.errors import envelope
 from outlive.http.metrics import CONTENT_TYPE
@@ -64,10 +63,10 @@ ROUTES = [
           body=CompactBody, refuses=(404, 429)),
     Route("GET", "/v1/responses/{id}", responses.retrieve, "getResponse", openapi.Response,
           "A response as it stands, or its events: all of them, or those after a number.",
-          query=openapi.RetrieveQuery, streams=openapi.Event),
+          query=openapi.RetrieveQuery, streams=openapi.Event, ticket=True),
     Route("GET", "/v1/responses", responses.list_all, "listResponses", openapi.ResponseList,
           "List your responses, without what may be long in them.",
-          query=openapi.ResponsesQuery, refuses=(404,)),
+          query=openapi.ResponsesQuery, refuses=(404,), ticket=True),
     Route("DELETE", "/v1/responses/{id}", responses.delete, "deleteResponse", openapi.DeletedResponse,
           "Delete a response; one that runs is cancelled first."),
     Route("POST", "/v1/responses/{id}/cancel", responses.cancel, "cancelResponse", openapi.Response,
@@ -76,6 +75,10 @@ ROUTES = [
           "List a response's own input.", query=openapi.ItemsQuery),
     Route("GET", "/v1/responses/{id}/timeline", timeline.show, "getTimeline", timeline.Timeline,
           "The course of a response: when it was queued, began, called tools, changed nodes, was continued and ended."),
+    Route("POST", "/v1/responses/{id}/tickets", tickets.create, "createTicket", openapi.Ticket,
+          "Create a ticket with which a page reads this response, and nothing else.", body=openapi.CreateTicketBody),
+    Route("DELETE", "/v1/responses/{id}/tickets/{ticket_id}", tickets.revoke, "revokeTicket", openapi.DeletedTicket,
+          "Revoke a ticket, and cut the streams that were opened with it."),
     Route("POST", "/v1/conversations", conversations.create, "createConversation", openapi.Conversation,
           "Create a conversation.",
           body=openapi.CreateConversationBody, repeatable=True,
@@ -83,7 +86,7 @@ ROUTES = [
     Route("GET", "/v1/conversations", conversations.list_all, "listConversations", openapi.ConversationList,
           "List your conversations.", query=openapi.PageQuery, refuses=(404,)),
     Route("GET", "/v1/conversations/{id}", conversations.retrieve, "getConversation", openapi.Conversation,
-          "One conversation."),
+          "One conversation.", ticket=True),
     Route("POST", "/v1/conversations/{id}", conversations.update, "updateConversation", openapi.Conversation,
           "Replace its metadata.", body=openapi.UpdateConversationBody),
     Route("DELETE", "/v1/conversations/{id}", conversations.delete, "deleteConversation", openapi.DeletedConversation,
@@ -91,11 +94,16 @@ ROUTES = [
     Route("POST", "/v1/conversations/{id}/items", conversations.create_items, "createItems", openapi.ItemList,
           "Add items, and answer with those.", body=openapi.CreateItemsBody, repeatable=True),
     Route("GET", "/v1/conversations/{id}/items", conversations.list_items, "listItems", openapi.ItemList,
-          "List its items.", query=openapi.ItemsQuery),
+          "List its items.", query=openapi.ItemsQuery, ticket=True),
     Route("GET", "/v1/conversations/{id}/items/{item_id}", conversations.retrieve_item, "getItem", "Item",
-          "One item.", query=openapi.ItemQuery),
+          "One item.", query=openapi.ItemQuery, ticket=True),
     Route("DELETE", "/v1/conversations/{id}/items/{item_id}", conversations.delete_item, "deleteItem",
           openapi.Conversation, "Delete an item, and answer with the conversation.", refuses=(400,)),
+    Route("POST", "/v1/conversations/{id}/tickets", tickets.create, "createConversationTicket", openapi.Ticket,
+          "Create a ticket with which a page reads this conversation, and the responses in it.",
+          body=openapi.CreateTicketBody),
+    Route("DELETE", "/v1/conversations/{id}/tickets/{ticket_id}", tickets.revoke, "revokeConversationTicket",
+          openapi.DeletedTicket, "Revoke a ticket, and cut the streams that were opened with it."),
     Route("GET", "/v1/models", chat.list_models, "listModels", openapi.ModelList, "List the upstreams' models."),
     Route("GET", "/v1/models/{model:path}", chat.retrieve_model, "getModel", openapi.Model,
           "One of them; its name may hold slashes."),
@@ -127,10 +135,12 @@ def _compile(path: str) -> re.Pattern[str]:
 _PATTERNS = [(_compile(route.path), route) for route in ROUTES]
 
 
-def _handle(route: Route, request: Request) -> Awaitable[Reply | None]:
+async def _handle(route: Route, request: Request) -> Reply | None:
+    if request.ticket is not None:
+        await tickets.check(request, request.ticket, route.path if route.ticket else None)
     if route.checks_query:
         route.check_query(name for name, _ in request.query())
-    return route.handler(request)
+    return await route.handler(request)
 
 
 async def answer(request: Request) -> Reply | None:

@@ -24,6 +24,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "idempotency": ("owner", "kind", "key", "digest", "target", "used_at"),
     "unanswered": ("response", "owner", "digest", "created_at"),
     "secrets": ("name", "value"),
+    "tickets": ("id", "owner", "target", "expires_at", "digest"),
 }
 
 

@@ -89,10 +89,38 @@ class Retention(Protocol):
         """Erase the bytes of some deleted things that no unfinished run needs. Returns 0 when nothing is left."""
 
     async def forget_keys(self, before: float) -> None:
-        """Erase Idempotency-Keys and records of unanswered creates that are older."""
+        """Erase Idempotency-Keys and records of unanswered creates that are older, and tickets that expired before."""
 
     async def scrub(self) -> None:
         """Make sure that erased bytes are in no file any more."""
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    """Read-only access to one response or conversation until a time."""
+
+    id: str
+    owner: str
+    target: str  # the id of what it opens
+    expires_at: float
+    digest: bytes  # of its secret
+
+
+class StoredTickets(Protocol):
+    """Stores tickets; each method is one statement. Expired ones are erased by `Retention.forget_keys`."""
+
+    async def add(self, ticket: Ticket) -> None: ...
+
+    async def remove(self, owner: str, target: str, ticket_id: str) -> bool:
+        """Remove a ticket. Returns False if the owner has none of that id for this target."""
+
+    async def find(self, ticket_id: str) -> Ticket | None:
+        """Find a ticket, whether or not it has expired."""
+
+    async def find_valid(self, ticket_ids: list[str], at: float) -> set[str]:
+        """Return those of these tickets that exist and expire after that time."""
+
+    async def holds(self, ticket: Ticket, response_id: str) -> bool:
+        """Return True if the ticket is for a conversation that this response belongs to."""
 
 
 class Heartbeat(Protocol):
@@ -140,6 +168,7 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
     catalog: Catalog
     conversations: Conversations
     retention: Retention
+    tickets: StoredTickets
     bell: Bell
     heartbeat: Heartbeat
     probe: Callable[[], Awaitable[bool]]

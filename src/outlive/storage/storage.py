@@ -18,6 +18,7 @@ from outlive.storage.sqlite.journal import SqliteJournal
 from outlive.storage.sqlite.ledger import SqliteLedger
 from outlive.storage.sqlite.retention import SqliteRetention
 from outlive.storage.sqlite.threads import SqliteHistory
+from outlive.storage.tickets import SqlTickets
 
 log = logging.getLogger("outlive")
 
@@ -45,6 +46,7 @@ async def _open_sqlite(url: str, stack: contextlib.AsyncExitStack) -> Storage:
         catalog=SqlCatalog(database),
         conversations=SqliteConversations(database),
         retention=SqliteRetention(database),
+        tickets=SqlTickets(database),
         bell=NoBell(),
         heartbeat=NoHeartbeat(),
         probe=database.probe,
@@ -77,6 +79,7 @@ async def _open_postgres(
         catalog=SqlCatalog(database),
         conversations=postgres.PostgresConversations(database),
         retention=postgres.PostgresRetention(database),
+        tickets=SqlTickets(database),
         bell=bell,
         heartbeat=postgres.PostgresHeartbeat(url, node, lease_seconds),
         probe=database.probe,

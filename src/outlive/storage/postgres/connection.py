@@ -161,6 +161,9 @@ class PostgresDatabase:
     async def fetch(self, statement: str, *values: Any) -> list[Any]:
         return list(await self.read("find", lambda db: db.fetch(statement, *map(_to_sql, values))))
 
+    async def change(self, name: str, statement: str, *values: Any) -> list[Any]:
+        return list(await self.write(name, lambda db: db.fetch(statement, *map(_to_sql, values))))
+
     async def load(self, statement: str, *values: Any) -> list[Json]:
         return await decode_items(await self.fetch(statement, *values))
 

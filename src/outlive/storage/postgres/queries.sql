@@ -470,3 +470,22 @@ SELECT pg_database_size(current_database());
 -- The nodes, their leases, and the seconds until their heartbeats expire.
 SELECT w.name, count(l.response), extract(epoch FROM w.expires_at - clock_timestamp())::float8
   FROM workers w LEFT JOIN leases l ON l.worker = w.name GROUP BY w.name;
+
+-- add_ticket --
+INSERT INTO tickets (id, owner, target, expires_at, digest) VALUES ($1, $2, $3, $4, $5);
+
+-- remove_ticket --
+DELETE FROM tickets WHERE id = $1 AND owner = $2 AND target = $3 RETURNING id;
+
+-- find_ticket --
+SELECT id, owner, target, expires_at, digest FROM tickets WHERE id = $1;
+
+-- find_valid_tickets --
+SELECT id FROM tickets WHERE id = ANY ($1::text[]) AND expires_at > $2;
+
+-- find_in_conversation --
+-- A response, if it belongs to that conversation.
+SELECT id FROM responses WHERE id = $1 AND owner IS NOT DISTINCT FROM $2 AND conversation = $3 AND hidden IS NOT TRUE;
+
+-- erase_old_tickets --
+DELETE FROM tickets WHERE expires_at < $1;

@@ -52,8 +52,8 @@ class PostgresRetention(PostgresPort):
         return await self._database.transact("erase", lambda db: _erase_conversations(db, limit))
 
     async def forget_keys(self, before: float) -> None:
-        await self._database.write("forget keys", lambda db: db.execute(SQL["erase_old_keys"], before))
-        await self._database.write("forget keys", lambda db: db.execute(SQL["erase_old_unanswered"], before))
+        for name in ("erase_old_keys", "erase_old_unanswered", "erase_old_tickets"):
+            await self._database.change("forget keys", SQL[name], before)
 
     async def scrub(self) -> None:
         """Do nothing: erased rows lie in the database's files until it vacuums them by itself, and only its

@@ -76,6 +76,9 @@ class SqliteDatabase:
     async def fetch(self, statement: str, *values: Any) -> list[Any]:
         return await self.read("find", lambda db: db.execute(statement, _to_sql(values)).fetchall())
 
+    async def change(self, name: str, statement: str, *values: Any) -> list[Any]:
+        return await self.write(name, lambda db: db.execute(statement, values).fetchall())
+
     async def load(self, statement: str, *values: Any) -> list[Json]:
         return await self.read("find", lambda db: staging.load_all(db, db.execute(statement, _to_sql(values))))
 

@@ -474,3 +474,22 @@ SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size();
 -- measure_nodes --
 -- The server and its leases.
 SELECT worker, count(*), NULL FROM leases WHERE worker IS NOT NULL GROUP BY worker;
+
+-- add_ticket --
+INSERT INTO tickets (id, owner, target, expires_at, digest) VALUES (?1, ?2, ?3, ?4, ?5);
+
+-- remove_ticket --
+DELETE FROM tickets WHERE id = ?1 AND owner = ?2 AND target = ?3 RETURNING id;
+
+-- find_ticket --
+SELECT id, owner, target, expires_at, digest FROM tickets WHERE id = ?1;
+
+-- find_valid_tickets --
+SELECT id FROM tickets WHERE id IN (SELECT value FROM json_each(?1)) AND expires_at > ?2;
+
+-- find_in_conversation --
+-- A response, if it belongs to that conversation.
+SELECT id FROM responses WHERE id = ?1 AND owner = ?2 AND conversation = ?3 AND hidden = 0;
+
+-- erase_old_tickets --
+DELETE FROM tickets WHERE expires_at < ?1;

@@ -67,6 +67,7 @@ class SqliteRetention(SqlitePort):
         def work(db: sqlite3.Connection) -> None:
             db.execute(SQL["erase_old_keys"], (before,))
             db.execute(SQL["erase_old_unanswered"], (before,))
+            db.execute(SQL["erase_old_tickets"], (before,))
 
         await self._database.write("forget keys", work, heavy=True)
 

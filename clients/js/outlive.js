@@ -1,0 +1,1 @@
+../../src/outlive/console/outlive.js

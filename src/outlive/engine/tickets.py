@@ -1,0 +1,101 @@
+"""Stream tickets: short-lived, read-only access to one response or conversation, for pages that must not hold a key."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import secrets
+from collections.abc import Iterator
+from hashlib import sha256
+
+from outlive.core.errors import NotFound, StorageUnavailable, Unauthenticated
+from outlive.core.events import Json
+from outlive.core.ids import IdSource
+from outlive.engine.delivery.reader import Cursor
+from outlive.ports.clock import Clock
+from outlive.ports.storage import StoredTickets, Ticket
+
+# Seconds between two checks of the tickets of open streams: a revoked one, on whichever node, cuts its streams by then.
+CHECK_SECONDS = 1.0
+SECRET_BYTES = 24
+
+
+class Tickets:
+    """Gives out tickets, finds them, and cuts the streams of those that were revoked or have expired.
+
+    A ticket is its id and a secret, of which only the digest is stored.
+    """
+
+    def __init__(self, stored: StoredTickets, clock: Clock, ids: IdSource, seconds: float) -> None:
+        self._stored = stored
+        self._clock = clock
+        self._ids = ids
+        self._seconds = seconds
+        self._streams: dict[Cursor, str] = {}  # open ones, with the ids of their tickets
+
+    async def create(self, owner: str, target: str, seconds: float | None) -> Json:
+        """Store a ticket for a response or conversation that exists, and return it."""
+        now, secret = self._clock.now(), secrets.token_urlsafe(SECRET_BYTES)
+        ticket = Ticket(self._ids.new("ticket"), owner, target, now + (seconds or self._seconds), _digest(secret))
+        await self._stored.add(ticket)
+        return {
+            "id": ticket.id,
+            "object": "ticket",
+            "target": target,
+            "created_at": int(now),
+            "expires_at": int(ticket.expires_at),
+            "ticket": f"{ticket.id}.{secret}",
+        }
+
+    async def revoke(self, owner: str, target: str, ticket_id: str) -> None:
+        """Revoke a ticket, and cut its streams on this node. Raises NotFound."""
+        if not await self._stored.remove(owner, target, ticket_id):
+            raise NotFound(f"Ticket with id '{ticket_id}' not found.")
+        await self.check_once()
+
+    async def find(self, text: str) -> Ticket:
+        """Return a valid ticket. Raises Unauthenticated."""
+        ticket_id, _, secret = text.partition(".")
+        ticket = await self._stored.find(ticket_id)
+        if (
+            ticket is None
+            or not hmac.compare_digest(ticket.digest, _digest(secret))
+            or ticket.expires_at <= self._clock.now()
+        ):
+            raise Unauthenticated("The ticket is not valid: it has expired or was revoked.", code="invalid_ticket")
+        return ticket
+
+    async def opens_response(self, ticket: Ticket, response_id: str) -> bool:
+        """Return True if the ticket is for this response, or for the conversation that it belongs to."""
+        return ticket.target == response_id or await self._stored.holds(ticket, response_id)
+
+    @contextlib.contextmanager
+    def watch(self, ticket: Ticket | None, cursor: Cursor) -> Iterator[None]:
+        """Stop the cursor once its ticket is not valid any more."""
+        if ticket is not None:
+            self._streams[cursor] = ticket.id
+        try:
+            yield
+        finally:
+            self._streams.pop(cursor, None)
+
+    async def run(self) -> None:
+        """Check the tickets of open streams until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            with contextlib.suppress(StorageUnavailable):  # the next check comes soon
+                await self.check_once()
+
+    async def check_once(self) -> None:
+        if not self._streams:
+            return
+        asked = dict(self._streams)
+        valid = await self._stored.find_valid(sorted(set(asked.values())), self._clock.now())
+        for cursor, ticket_id in asked.items():
+            if ticket_id not in valid:
+                cursor.stop()
+
+
+def _digest(secret: str) -> bytes:
+    return sha256(secret.encode("utf-8", "replace")).digest()
