@@ -23,10 +23,10 @@ export class OutliveChatTransport {
   /** Send what is new in a chat, and return the answer as chunks. */
   async sendMessages({ chatId, messages, trigger, messageId, abortSignal, body }) {
     const conversation = await this.#find(chatId, true);
-    if (trigger === "regenerate-message" || messageId !== undefined) {
+    const last = messages.at(-1);
+    if (trigger === "regenerate-message" || (messageId !== undefined && last.role === "user")) {
       await this.#forget(conversation, messages.filter((message) => message.role === "user").length);
     }
-    const last = messages.at(-1);
     const input = last.role === "assistant" ? readAnswers(last) : [readMessage(last)];
     const start = (options) => this.#outlive.stream({ ...this.#body, ...body, conversation, input }, options);
     return this.#read(start, abortSignal, last.role === "assistant" ? last.id : undefined);

@@ -22,7 +22,9 @@ CHAT = """
       const transport = new library.OutliveChatTransport({ outlive, model, ...options });
       return { transport, chat: new library.Chat({ id, transport, messages }) };
     };
-    const conversation = (await outlive.conversations.create()).id;
+    const until = async (condition) => {
+      while (!condition()) await new Promise((done) => setTimeout(done, 10));
+    };
     const texts = (messages) => messages.map(({ role, parts }) =>
       [role, parts.filter((part) => part.type === "text").map((part) => part.text).join("")]);
 """
@@ -35,6 +37,12 @@ def chats() -> Iterator[JavaScript]:
         yield running
 
 
+def run(chats: JavaScript, server: OutliveServer, code: str, model: str, base_url: str | None = None) -> Any:
+    """Run code on a new conversation."""
+    conversation = server.client.create_conversation()
+    return chats.run(CHAT + code, baseURL=base_url or server.base_url, conversation=conversation, model=model)
+
+
 def test_a_chat_is_a_conversation_that_a_second_page_opens(
     chats: JavaScript, server: OutliveServer, upstream: FakeUpstream
 ) -> None:
@@ -45,7 +53,7 @@ def test_a_chat_is_a_conversation_that_a_second_page_opens(
         await chat.sendMessage({ text: "More" });
         return [texts(chat.messages), await transport.messages(conversation), chat.messages, chat.status];
     """
-    told, loaded, messages, status = chats.run(CHAT + code, baseURL=server.base_url, model=model)
+    told, loaded, messages, status = run(chats, server, code, model)
     assert told == [["user", "Hi"], ["assistant", "Once upon."], ["user", "More"], ["assistant", "And then."]]
     assert [message["role"] for message in loaded] == ["user", "assistant", "user", "assistant"]
     assert [part["type"] for part in loaded[1]["parts"]] == ["reasoning", "text"]
@@ -64,11 +72,11 @@ def test_a_second_page_takes_up_a_running_answer_and_stops_it(
     code = """
         const first = open(conversation);
         const sending = first.chat.sendMessage({ text: "Hi" });
-        while (texts(first.chat.messages).at(-1)[1] !== "Once ") await new Promise((done) => setTimeout(done, 10));
+        await until(() => texts(first.chat.messages).at(-1)?.[1] === "Once ");
         const second = open(conversation, await first.transport.messages(conversation));
         const before = texts(second.chat.messages);
         const resuming = second.chat.resumeStream();
-        while (texts(second.chat.messages).at(-1)[1] !== "Once ") await new Promise((done) => setTimeout(done, 10));
+        await until(() => texts(second.chat.messages).at(-1)?.[1] === "Once ");
         emit("both");
         await second.chat.stop();
         await Promise.all([sending, resuming]);
@@ -76,7 +84,8 @@ def test_a_second_page_takes_up_a_running_answer_and_stops_it(
         await third.chat.resumeStream();
         return [before, texts(first.chat.messages), texts(third.chat.messages), await outlive.list({ conversation })];
     """
-    running = chats.start(CHAT + code, baseURL=server.base_url, model=model)
+    conversation = server.client.create_conversation()
+    running = chats.start(CHAT + code, baseURL=server.base_url, conversation=conversation, model=model)
     assert running.next_emitted() == "both"
     before, told, none, listed = running.result()
     gate.open()
@@ -92,13 +101,13 @@ def test_a_chat_that_is_only_left_goes_on_and_can_be_stopped_by_name(
     code = """
         const { chat, transport } = open(conversation, [], { cancelOnAbort: false });
         const sending = chat.sendMessage({ text: "Hi" });
-        while (texts(chat.messages).at(-1)[1] !== "Once ") await new Promise((done) => setTimeout(done, 10));
+        await until(() => texts(chat.messages).at(-1)?.[1] === "Once ");
         await chat.stop();
         await sending;
         const left = await outlive.running(conversation);
         return [left.length, await transport.stop(conversation), await transport.stop(conversation)];
     """
-    assert chats.run(CHAT + code, baseURL=server.base_url, model=model) == [1, True, False]
+    assert run(chats, server, code, model) == [1, True, False]
     gate.open()
 
 
@@ -115,7 +124,7 @@ def test_an_answer_is_asked_for_again_and_an_earlier_question_changed(
         await chat.sendMessage({ text: "c", messageId: chat.messages[0].id });
         return [again, texts(chat.messages), texts(await transport.messages(conversation))];
     """
-    again, changed, stored = chats.run(CHAT + code, baseURL=server.base_url, model=model)
+    again, changed, stored = run(chats, server, code, model)
     assert again == [["user", "a"], ["assistant", "One."], ["user", "b"], ["assistant", "Three."]]
     assert changed == stored == [["user", "c"], ["assistant", "Four."]]
     given = [[m["content"] for m in call.body["messages"]] for call in upstream.calls(model)]
@@ -137,7 +146,7 @@ def test_a_tool_of_the_page_is_called_and_answered(
         await chat.sendMessage();
         return [part, chat.messages, await transport.messages(conversation)];
     """
-    part, messages, stored = chats.run(CHAT + code, baseURL=server.base_url, model=model)
+    part, messages, stored = run(chats, server, code, model)
     assert (part["type"], part["state"], part["input"]) == ("tool-look", "input-available", {"place": "lake"})
     assert [message["role"] for message in messages] == ["user", "assistant"]
     assert messages[1]["parts"][-1]["text"] == "Wet."
@@ -155,13 +164,13 @@ def test_a_chat_survives_cuts_and_shows_errors(
         await chat.sendMessage({ text: "Hi" });
         return [texts(chat.messages), chat.status, chat.error?.message];
     """
-    with Proxy(server.port, None, Cut(9), Cut(30, 7, "clean")) as proxy:
-        told, status, _ = chats.run(CHAT + code, baseURL=proxy.base_url, model=upstream.model(SCRIPT))
+    with Proxy(server.port, Cut(9), Cut(30, 7, "clean")) as proxy:
+        told, status, _ = run(chats, server, code, upstream.model(SCRIPT), proxy.base_url)
         assert proxy.accepted >= 3
     assert status == "ready" and told[1][1].count("wörd") == 191
-    _, status, message = chats.run(CHAT + code, baseURL=server.base_url, model=upstream.model([Refuse(400)]))
+    _, status, message = run(chats, server, code, upstream.model([Refuse(400)]))
     assert status == "error" and message
-    _, status, message = chats.run(CHAT + code, baseURL=server.base_url, model="")
+    _, status, message = run(chats, server, code, "")
     assert status == "error" and "model" in message
 
 

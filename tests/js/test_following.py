@@ -52,7 +52,7 @@ def test_a_stream_cut_at_any_point_equals_the_uninterrupted_stream(
     def check(frames: int) -> None:
         cut = cut_at(frames, turn=0)
         with Proxy(server.port, cut) as proxy:
-            got = read_all(node, proxy.base_url, model)
+            got = read_all(node, proxy.base_url, model, background=True)
         check_whole(server, got)
         assert len(got["events"]) == EVENTS
         assert got["states"].count("reconnecting") == 1, cut

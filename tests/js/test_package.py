@@ -30,7 +30,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(PACKAGE, source, symlinks=True)
     (folder / LIBRARY.relative_to(ROOT)).parent.mkdir(parents=True)
     shutil.copy(LIBRARY, folder / LIBRARY.relative_to(ROOT))
-    command = [find_program("npm"), "pack", "--silent", "--pack-destination", folder]
+    command = [find_program("npm"), "pack", "--silent", "--pack-destination", str(folder)]
     subprocess.run(command, cwd=source, check=True, timeout=60)
     assert (source / "outlive.js").is_symlink()
     with tarfile.open(next(folder.glob("*.tgz"))) as archive:

@@ -21,6 +21,7 @@ def test_a_ticket_is_valid_on_every_node_until_one_revokes_it(three_nodes: Clust
     assert clients[2].delete(f"/v1/conversations/{conversation}/tickets/{made['id']}").status == 200
     for stream in streams:
         assert stream.read() is None and stream.cut
+        stream.close()
     assert watch.seconds < 5
     assert [client.get(f"/v1/responses/{response_id}{query}").status for client in clients] == [401] * 3
     gate.open()

@@ -133,7 +133,7 @@ def test_a_ticket_opens_no_other_route(anna: HttpClient, page: HttpClient, upstr
         for ticket in (of_response, of_conversation):
             given = names | ({"id": conversation} if "/conversations/" in route.path else {})
             path = route.path.replace(":path", "").format_map(given)
-            body = {} if route.method == "POST" else None
+            body: Json | None = {} if route.method == "POST" else None
             answer = page.request(route.method, f"{path}?ticket={ticket['ticket']}", body, Host="example.com")
             if answer.status == 200:
                 opened.add((route.method, route.path, ticket["target"][:4]))
@@ -182,12 +182,12 @@ def test_a_wrong_time_is_refused_by_name(anna: HttpClient, expires_in: object) -
     assert answer.status == 400 and answer.error["param"] == "expires_in"
 
 
-@pytest.mark.parametrize("text", ["", "x", "ticket_1.secret", "{id}", "{id}.", "{id}.wrong", "{ticket}x", "ä.%00"])
+@pytest.mark.parametrize("text", ["", "x", "ticket_1.secret", "{id}", "{id}.", "{id}.wrong", "{ticket}x", "%C3%A4.%00"])
 def test_a_wrong_ticket_is_unauthenticated(
     anna: HttpClient, page: HttpClient, upstream: FakeUpstream, text: str
 ) -> None:
     made = anna.create(upstream.model()).json()["id"]
-    wrong = text.format_map(make_ticket(anna, made)).encode().decode("latin-1").replace("ä", "%C3%A4")
+    wrong = text.format_map(make_ticket(anna, made))
     answer = page.get(f"/v1/responses/{made}?ticket={wrong}")
     assert answer.status == 401, answer
     assert answer.error["code"] == "invalid_ticket"

@@ -89,7 +89,7 @@ class Auth:
         except Unauthenticated as error:
             if ticket is not None or b"authorization" in request.headers:
                 address = self._security.find_address(request.scope)
-                self._security.count("key refused" if ticket is None else "ticket refused", address, code=error.code or "")
+                self._security.count("key refused", address, code=error.code or "")
                 pause = self._wrong_keys.add(group(address), asyncio.get_running_loop().time())
                 await while_connected(request, asyncio.sleep(pause))
             raise

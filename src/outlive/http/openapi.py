@@ -20,7 +20,6 @@ from outlive.core.requests.tools import Tool
 from outlive.http.conversations import MAX_ITEMS
 from outlive.http.request import MAX_PAGE, Reply, Request
 from outlive.http.responses import MAX_NUMBER, MAX_WAIT_SECONDS, STATUSES
-from outlive.http.tickets import MAX_SECONDS
 
 # -- shapes of answers and errors
 
@@ -162,29 +161,6 @@ class Response(ResponseSummary, kw_only=True):
     instructions: str | None
     output: list[Item]
     tools: list[Tool]
-
-
-class Ticket(Struct):
-    """Read-only access to one response or conversation. The ticket itself is shown only here."""
-
-    id: str
-    object: Literal["ticket"]
-    target: Annotated[str, note("The id of what it opens.")]
-    created_at: Seconds
-    expires_at: Seconds
-    ticket: Annotated[str, note("Put it into an address: `?ticket=`.")]
-
-
-class DeletedTicket(Struct):
-    id: str
-    object: Literal["ticket.deleted"]
-    deleted: bool
-
-
-class CreateTicketBody(Struct):
-    expires_in: Given[
-        Annotated[int, Meta(ge=1, le=MAX_SECONDS), note("Seconds; by default those of the settings.")]
-    ] = UNSET
 
 
 class InputTokens(Struct):
@@ -439,8 +415,9 @@ def _describe(route: Route) -> Json:
 
 
 def _describe_answers(route: Route) -> Json:
-    text = isinstance(route.answer, str) and route.answer.startswith("text/")
-    content = {route.answer: {"schema": {"type": "string"}}} if text else _json(route.answer)
+    content = _json(route.answer)
+    if isinstance(route.answer, str) and route.answer != "Item":
+        content = {route.answer: {"schema": {"type": "string"}}}
     if route.streams is not None:
         content["text/event-stream"] = {"schema": _streamed(route.streams)}
     found: Json = {"200": {"description": "Done.", "content": content}}

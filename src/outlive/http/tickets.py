@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct
+
 from outlive.core.errors import Forbidden, InvalidRequest, NotFound
+from outlive.core.requests.checks import Given, note
 from outlive.http.request import Reply, Request, json_reply
 from outlive.ports.storage import Ticket
 
 MAX_SECONDS = 7 * 86_400
+
+
+class CreateTicketBody(Struct):
+    expires_in: Given[Annotated[int, Meta(ge=1, le=MAX_SECONDS), note("Seconds; by default as the settings say.")]] = (
+        UNSET
+    )
+
+
+class CreatedTicket(Struct):
+    """Read-only access to one response or conversation. The ticket itself is shown only here."""
+
+    id: str
+    object: Literal["ticket"]
+    target: Annotated[str, note("The id of what it opens.")]
+    created_at: Annotated[int, note("Unix time, in seconds.")]
+    expires_at: Annotated[int, note("Unix time, in seconds.")]
+    ticket: Annotated[str, note("For the query of an address: `?ticket=`.")]
+
+
+class RevokedTicket(Struct):
+    id: str
+    object: Literal["ticket.deleted"]
+    deleted: bool
 
 
 async def create(request: Request) -> Reply:
