@@ -176,6 +176,7 @@ def _read_options(settings: Settings, name: str) -> EngineOptions:
             conversation_days=settings.conversation_days,
             every_seconds=settings.sweep_seconds,
         ),
+        pack_after=settings.pack_after,
         limits=settings.limits,
         event_names=settings.event_names,
         claims=settings.role != "api",

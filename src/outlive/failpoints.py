@@ -10,8 +10,9 @@ from outlive.core.errors import SettingsError
 # What a transaction may commit; each has a point before and one after its commit.
 OPERATIONS = (
     *("add items", "admit", "append", "claim", "close", "confirm", "create conversation", "delete"),
-    *("delete conversation", "delete item", "erase", "expire", "find secret", "forget keys", "free dead leases"),
-    *("mark answered", "probe", "release leases", "save checkpoint", "stage", "take over", "update conversation"),
+    *("delete conversation", "delete expired", "delete item", "erase", "expire", "find secret", "forget keys"),
+    *("free dead leases", "mark answered", "pack", "probe", "release", "release leases", "restore"),
+    *("save checkpoint", "stage", "take over", "update conversation"),
 )
 POINTS = {
     *("before-call-journaled", "after-call-journaled", "before-output-journaled", "after-output-journaled"),

@@ -16,7 +16,7 @@ from outlive.core.requests.create import CreateResponse
 from outlive.ports.catalog import Catalog
 from outlive.ports.journal import Journal
 from outlive.ports.ledger import Admission, Lease, Ledger, Position, Quota, RunLedger
-from outlive.ports.storage import Conversations, History, Retention, StoredTickets
+from outlive.ports.storage import Conversations, History, Packing, Retention, StoredTickets
 from outlive.storage.catalog import SqlCatalog
 from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.postgres import connection as postgres
@@ -24,12 +24,14 @@ from outlive.storage.postgres.connection import SQL
 from outlive.storage.postgres.conversations import PostgresConversations
 from outlive.storage.postgres.journal import PostgresHistory, PostgresJournal
 from outlive.storage.postgres.ledger import PostgresLedger
+from outlive.storage.postgres.packing import PostgresPacking
 from outlive.storage.postgres.retention import PostgresRetention
 from outlive.storage.sqlite import threads
 from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.conversations import SqliteConversations
 from outlive.storage.sqlite.journal import SqliteJournal
 from outlive.storage.sqlite.ledger import SqliteLedger
+from outlive.storage.sqlite.packing import SqlitePacking
 from outlive.storage.sqlite.retention import SqliteRetention
 from outlive.storage.sqlite.threads import SqliteHistory
 from outlive.storage.tickets import SqlTickets
@@ -73,6 +75,7 @@ class Storage(msgspec.Struct, frozen=True):
     conversations: Conversations
     retention: Retention
     tickets: StoredTickets
+    packing: Packing
     inspector: Inspector
 
 
@@ -103,6 +106,7 @@ async def open_sqlite(path: Path) -> AsyncIterator[Storage]:
             SqliteConversations(database),
             SqliteRetention(database),
             SqlTickets(database),
+            SqlitePacking(database),
             SqliteInspector(database),
         )
     finally:
@@ -183,6 +187,7 @@ async def open_postgres(url: str, quota: Quota | None = None) -> AsyncIterator[S
             PostgresConversations(database),
             PostgresRetention(database),
             SqlTickets(database),
+            PostgresPacking(database),
             PostgresInspector(database),
         )
     finally:

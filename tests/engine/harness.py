@@ -31,6 +31,7 @@ from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.conversations import SqliteConversations
 from outlive.storage.sqlite.journal import SqliteJournal
 from outlive.storage.sqlite.ledger import SqliteLedger
+from outlive.storage.sqlite.packing import SqlitePacking
 from outlive.storage.sqlite.retention import SqliteRetention
 from outlive.storage.sqlite.threads import SqliteHistory
 from outlive.storage.tickets import SqlTickets
@@ -191,6 +192,7 @@ class Harness:
         claims: bool = True,
         tools: Tools | None = None,
         abandon_after: float | None = None,
+        pack_after: float | None = None,
     ) -> None:
         self.database = database
         self.bus = bus
@@ -211,6 +213,7 @@ class Harness:
             conversations=self.conversations,
             retention=self.retention,
             tickets=SqlTickets(database),
+            packing=SqlitePacking(database),
             bell=bus.bell() if bus is not None else NoBell(),
             heartbeat=self.heartbeat,
             probe=database.probe,
@@ -225,6 +228,7 @@ class Harness:
             commit_seconds=linger,
             run_seconds=run_seconds,
             abandon_after=abandon_after,
+            pack_after=pack_after,
         )
         self.engine = build(
             storage,

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from outlive.core.errors import StorageUnavailable
+from outlive.storage.packing import JOURNAL_FORMAT
 from outlive.storage.postgres.heartbeat import PostgresHeartbeat
-from outlive.storage.rows import JOURNAL_FORMAT
 from tests.conformance.harness import StorageHarness
 from tests.conformance.storages import open_postgres, open_sqlite
 from tests.support.postgres import DATABASES

@@ -132,6 +132,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     conversation_days: Annotated[
         float | None, Meta(gt=0), "Days after its last use until a conversation is deleted, or never."
     ] = None
+    pack_after: Annotated[
+        float | None, Meta(gt=0), "Seconds after its end until the events of a response are compressed, or never."
+    ] = 60.0
     abandon_after: Annotated[
         float | None, Meta(gt=0), "Seconds after which a foreground run without a reader is cancelled, or never."
     ] = None

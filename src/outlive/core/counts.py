@@ -53,6 +53,8 @@ class Counts:
     resumes: int = 0
     upstream_requests: Counter[tuple[str, str]] = field(default_factory=Counter)  # by upstream and outcome
     tool_calls: Counter[str] = field(default_factory=Counter)  # by outcome
+    packed_responses: int = 0
+    packed_bytes: Counter[str] = field(default_factory=Counter)  # of their journals, before and after
 
     def name_model(self, model: str) -> str:
         """Return the model's name if the settings list it."""

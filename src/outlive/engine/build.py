@@ -13,6 +13,7 @@ from outlive.engine.delivery.live import LiveResponses
 from outlive.engine.delivery.reader import Reader, Shutdown
 from outlive.engine.engine import Engine, EngineOptions, Parts
 from outlive.engine.ephemeral import EphemeralRuns, EphemeralStorage, Journals
+from outlive.engine.packer import Packer
 from outlive.engine.retries import PendingCreates, Retries
 from outlive.engine.run.closer import Closer
 from outlive.engine.run.compactor import Compactor
@@ -65,6 +66,8 @@ def build(
     admitter = Admitter(storage, services, worker, ephemeral, retries, ids, options.limits, options.event_names)
     contexts = ContextQueries(storage, services, worker)
     sweeper = Sweeper(storage.retention, clock, options.retention)
+    after = options.pack_after
+    packer = Packer(storage.packing, clock, counts, after) if after is not None else None
     node = None
     if mirrors is not None and reader.remote_folds is not None:
         notifier = ProgressNotifier(live, storage.bell, clock)
@@ -80,6 +83,7 @@ def build(
         creates=creates,
         contexts=contexts,
         sweeper=sweeper,
+        packer=packer,
         node=node,
     )
     return Engine(parts, options, ids)

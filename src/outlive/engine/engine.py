@@ -24,6 +24,7 @@ from outlive.engine.cluster.node import Node
 from outlive.engine.context_queries import ContextQueries
 from outlive.engine.delivery.reader import FOLD_BYTES, Cursor, Reader, StreamInterrupted
 from outlive.engine.ephemeral import EphemeralRuns
+from outlive.engine.packer import Packer
 from outlive.engine.retries import PendingCreates
 from outlive.engine.run.fitting import Count
 from outlive.engine.run.run import RunServices
@@ -57,6 +58,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # of this worker; no other may ever have the same
     capacity: Capacity
     retention: RetentionPolicy = RetentionPolicy()
+    pack_after: float | None = None  # seconds after its end until a journal is packed
     limits: Limits = Limits()
     event_names: EventNames = "openai"
     claims: bool = True  # False: this node runs no stored responses
@@ -81,6 +83,7 @@ class Parts(msgspec.Struct, frozen=True, kw_only=True):
     creates: PendingCreates
     contexts: ContextQueries
     sweeper: Sweeper
+    packer: Packer | None
     node: Node | None  # None on a single server
 
 
@@ -115,8 +118,9 @@ class Engine:
         return await self._worker.recover()
 
     async def run(self) -> None:
-        """Do the regular work until cancelled: sweep, wake idle readers, poll the cluster."""
-        jobs = [self._sweeper.run, self._tick, self.tickets.run, *([self._node.run] if self._node is not None else [])]
+        """Do the regular work until cancelled: sweep, pack journals, wake idle readers, poll the cluster."""
+        jobs = [self._sweeper.run, self._tick, self.tickets.run]
+        jobs += [part.run for part in (self.parts.packer, self._node) if part is not None]
         await asyncio.gather(*map(_keep_running, jobs))
 
     async def drain(self, grace: float) -> None:

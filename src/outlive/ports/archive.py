@@ -17,6 +17,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     ),
     "leases": ("response", "owner", "background", "fence", "attempts", "notes", "sealed", "request"),
     "events": ("response", "first", "count", "at", "frames"),  # of each response together, from its first on
+    "packs": ("response", "first", "count", "at", "block"),
     "items": ("thread", "position", "id", "response", "body"),
     "conversations": (
         *("key", "id", "owner", "created_at", "used_at", "hidden", "expired_at", "thread", "running", "metadata"),

@@ -123,6 +123,24 @@ class StoredTickets(Protocol):
         """Return True if the ticket is for a conversation that this response belongs to."""
 
 
+class Packed(NamedTuple):
+    """Journals that were packed in one step, and the bytes of their frames and of the blocks."""
+
+    responses: int = 0
+    before: int = 0
+    after: int = 0
+
+
+class Packing(Protocol):
+    """Compresses the journals of ended responses, in short steps. A replay gives the same bytes at any moment."""
+
+    async def pack(self, ended_before: float) -> Packed:
+        """Pack some journals of responses that ended before this time; none while a node cannot read them."""
+
+    async def release(self, ended_before: float) -> bool:
+        """Delete some rows of packed journals. False when this was the last of them."""
+
+
 class Heartbeat(Protocol):
     """Beats for one worker, from a thread of its own, so that a busy loop does not lose its leases.
 
@@ -169,6 +187,7 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
     conversations: Conversations
     retention: Retention
     tickets: StoredTickets
+    packing: Packing
     bell: Bell
     heartbeat: Heartbeat
     probe: Callable[[], Awaitable[bool]]

@@ -7,7 +7,7 @@ from importlib import resources
 
 from outlive.core.errors import SettingsError
 
-SCHEMA_VERSION = 9  # of both databases: the number of their last migration
+SCHEMA_VERSION = 10  # of both databases: the number of their last migration
 
 
 def load_queries(package: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from outlive.core.requests.create import unpack
 from outlive.ports.catalog import RunRecord
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Checkpoint, Claim, Entry, Lease, Position
+from outlive.storage.packing import open_row
 from outlive.storage.refusals import conversation_not_found, response_not_found
 
 RUNNING = frozenset({"queued", "in_progress"})
@@ -25,10 +26,6 @@ _decode_checkpoint = msgspec.json.Decoder(Checkpoint).decode
 
 
 # -- journals
-
-# The newest format of journals that this version reads. `responses.format` has the format of each journal; on Postgres
-# each node announces in `workers.reads` the newest one that it reads, before any other may write it.
-JOURNAL_FORMAT = 1
 
 JournalRow = tuple[int, int, bytes]  # first, count, frames
 TimedRow = tuple[int, int, bytes, float]  # and the time of their commit
@@ -61,11 +58,13 @@ def gather(response_id: str, rows: Iterable[TimedRow], ended: bool, after: int, 
             continue
         if first > last + 1:
             raise response_not_found(response_id)  # deleted, and being erased from its beginning on
+        frames, flushes = open_row(first, at, frames)
         if first <= after:
             # The cursor stands within this row.
             frames = b"".join(split_frames(frames)[after + 1 - first :])
         parts.append(frames)
-        times.append((last + 1, at))
+        begun = sum(number <= after + 1 for number, _ in flushes)  # before the cursor, or with it
+        times += [(max(number, after + 1), at) for number, at in flushes[max(begun - 1, 0) :]]
         last, size = reached, size + len(frames)
         if size >= max_bytes:
             break

@@ -16,6 +16,7 @@ from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.conversations import SqliteConversations
 from outlive.storage.sqlite.journal import SqliteJournal
 from outlive.storage.sqlite.ledger import SqliteLedger
+from outlive.storage.sqlite.packing import SqlitePacking
 from outlive.storage.sqlite.retention import SqliteRetention
 from outlive.storage.sqlite.threads import SqliteHistory
 from outlive.storage.tickets import SqlTickets
@@ -47,6 +48,7 @@ async def _open_sqlite(url: str, stack: contextlib.AsyncExitStack) -> Storage:
         conversations=SqliteConversations(database),
         retention=SqliteRetention(database),
         tickets=SqlTickets(database),
+        packing=SqlitePacking(database),
         bell=NoBell(),
         heartbeat=NoHeartbeat(),
         probe=database.probe,
@@ -80,6 +82,7 @@ async def _open_postgres(
         conversations=postgres.PostgresConversations(database),
         retention=postgres.PostgresRetention(database),
         tickets=SqlTickets(database),
+        packing=postgres.PostgresPacking(database),
         bell=bell,
         heartbeat=postgres.PostgresHeartbeat(url, node, lease_seconds),
         probe=database.probe,

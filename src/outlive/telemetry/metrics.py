@@ -117,6 +117,8 @@ def _journal(counts: Counts) -> Iterator[Sample]:
     yield "events_total", counts.events
     yield "commit_seconds", counts.commit_seconds
     yield "commit_events", counts.commit_events
+    yield "packed_responses_total", counts.packed_responses
+    yield "packed_bytes_total", _by(counts.packed_bytes)
     yield "commits_failed_total", counts.commits_failed
 
 

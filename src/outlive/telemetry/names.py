@@ -54,6 +54,8 @@ METRICS: dict[str, Metric] = {
     "commit_seconds": Metric("histogram", "Time of a group commit."),
     "commit_events": Metric("histogram", "Events in a group commit."),
     "commits_failed_total": Metric("counter", "Group commits that failed and were tried again."),
+    "packed_responses_total": Metric("counter", "Responses whose events were compressed by this node."),
+    "packed_bytes_total": Metric("counter", "Bytes of their events before and after that.", ("form",)),
     # Upstreams and tools
     "upstream_requests_total": Metric("counter", "Requests to upstreams by how they ended.", ("upstream", "outcome")),
     "tool_calls_total": Metric("counter", "Calls of the server's own tools.", ("outcome",)),

@@ -6,6 +6,7 @@ from outlive.storage.postgres.conversations import PostgresConversations
 from outlive.storage.postgres.heartbeat import PostgresHeartbeat
 from outlive.storage.postgres.journal import PostgresHistory, PostgresJournal
 from outlive.storage.postgres.ledger import PostgresLedger
+from outlive.storage.postgres.packing import PostgresPacking
 from outlive.storage.postgres.retention import PostgresRetention
 
 __all__ = [
@@ -16,5 +17,6 @@ __all__ = [
     "PostgresHistory",
     "PostgresJournal",
     "PostgresLedger",
+    "PostgresPacking",
     "PostgresRetention",
 ]

@@ -306,7 +306,9 @@ BEGIN
         RETURN CASE WHEN EXISTS (SELECT 1 FROM snapshots s JOIN events e ON e.response = s.response
                                   WHERE s.response = c.key AND s.body = c.snapshot
                                     AND e.first = c.firsts[cardinality(c.firsts)]
-                                    AND e.frames = c.frames[cardinality(c.frames)]) THEN 'ended' ELSE 'stale' END;
+                                    AND e.frames = c.frames[cardinality(c.frames)])
+                      OR EXISTS (SELECT 1 FROM snapshots s JOIN responses r ON r.key = s.response
+                                  WHERE s.response = c.key AND s.body = c.snapshot AND r.format = 2) THEN 'ended' ELSE 'stale' END;
     END IF;
     -- Those that are there already came with an append whose commit was not confirmed.
     DELETE FROM events e WHERE e.response = c.key AND e.first >= c.firsts[1];
@@ -379,6 +381,14 @@ BEGIN
         RETURN;
     ELSIF in_format > newest THEN
         RAISE 'the journal of % has format %, this version reads up to %', response_id, in_format, newest;
+    END IF;
+    IF in_format = 2 THEN
+        RETURN QUERY SELECT true, p.first, p.count, p.block, p.at FROM packs p
+         WHERE p.response = of_response AND p.first >= coalesce(
+               (SELECT b.first FROM packs b WHERE b.response = of_response AND b.first <= wanted
+                 ORDER BY b.first DESC LIMIT 1), 0)
+         ORDER BY p.first LIMIT 1 + max_bytes / 65536;
+        RETURN;
     END IF;
     FOR first, count, frames, at IN
         SELECT e.first, e.count, e.frames, e.at FROM events e

@@ -10,8 +10,8 @@ import time
 
 from outlive.ports.storage import HUNG_SECONDS
 from outlive.storage.batching import settle
+from outlive.storage.packing import JOURNAL_FORMAT
 from outlive.storage.postgres.connection import ERRORS, Connection, connect, describe
-from outlive.storage.rows import JOURNAL_FORMAT
 
 log = logging.getLogger(__name__)
 

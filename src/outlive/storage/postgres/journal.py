@@ -10,9 +10,10 @@ from outlive.core.events import Json
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Position
 from outlive.ports.storage import UNBOUNDED, LoadedItems
+from outlive.storage.packing import JOURNAL_FORMAT
 from outlive.storage.postgres.connection import SQL, Connection, PostgresPort, as_text
 from outlive.storage.refusals import refuse
-from outlive.storage.rows import JOURNAL_FORMAT, gather, read_each
+from outlive.storage.rows import gather, read_each
 
 # Clients may ask for what comes after any number; no journal has this many events.
 MOST = (1 << 31) - 1

@@ -398,6 +398,35 @@ DELETE FROM events WHERE response = $1 AND first IN
 -- Checks whether anything is left of a journal.
 SELECT EXISTS (SELECT 1 FROM events WHERE response = $1);
 
+-- erase_packs --
+-- The blocks of a packed journal.
+DELETE FROM packs WHERE response = $1;
+
+-- find_unpacked --
+-- Responses that ended before a time and are not packed, locked against other nodes; none while a node is alive that
+-- does not read this format ($2).
+SELECT key FROM responses WHERE format = 1 AND ended_at IS NOT NULL AND ended_at < $1 AND NOT hidden
+   AND NOT EXISTS (SELECT 1 FROM workers WHERE expires_at > clock_timestamp() AND reads < $2)
+ ORDER BY ended_at LIMIT $3 FOR UPDATE SKIP LOCKED;
+
+-- read_flushes --
+-- Rows of a journal with their times, from a number on.
+SELECT first, count, at, frames FROM events WHERE response = $1 AND first >= $2 ORDER BY first LIMIT $3;
+
+-- add_packs --
+-- Blocks of a packed journal.
+INSERT INTO packs (response, first, count, at, block)
+SELECT $1, g.first, g.count, g.at, g.block
+  FROM unnest($2::int[], $3::int[], $4::float8[], $5::bytea[]) AS g(first, count, at, block);
+
+-- release_events --
+-- Deletes the rows of a journal that is packed now.
+DELETE FROM events WHERE response = $1;
+
+-- mark_packed --
+-- From here on readers read the blocks.
+UPDATE responses SET format = 2 WHERE key = $1;
+
 -- erase_response_items --
 -- Its items: input and output are next to each other.
 DELETE FROM items WHERE response = $1 AND thread = $2 AND position >= $3 AND position < $4;

@@ -98,6 +98,7 @@ async def _erase_responses(db: Connection, limit: int) -> int:
         left -= gone
         if left <= 0 and await db.fetchval(SQL["has_events"], row["key"]):
             break
+        await db.execute(SQL["erase_packs"], row["key"])
         await db.execute(SQL["erase_keys"], row["id"])
         if not row["kept"]:
             span = (row["thread"], row["first"], row["last"])

@@ -52,7 +52,9 @@ class SqliteArchive:
             db.execute("BEGIN IMMEDIATE")
         columns = TABLES[table]
         if table == "responses":
-            _insert(db, table, (*columns, "era"), [(*row, 0) for row in rows])
+            ended = columns.index("ended_at")
+            eras = [(*row, 0, None if row[ended] is None else 0) for row in rows]
+            _insert(db, table, (*columns, "era", "last_era"), eras)
         elif table == "leases":
             _insert(db, table, columns[:-1], [row[:-1] for row in rows])
             db.executemany("UPDATE responses SET request = ? WHERE key = ?", [(row[-1], row[0]) for row in rows])

@@ -13,10 +13,12 @@ from pathlib import Path
 import msgspec
 
 from outlive.core.errors import OutliveError, SettingsError
+from outlive.storage.packing import open_row
 from outlive.storage.queries import find_migrations
 from outlive.storage.sqlite import SQL
 from outlive.storage.sqlite.connection import connect_read_only
 from outlive.storage.sqlite.files import DatabaseFile
+from outlive.storage.sqlite.journal import read_rows
 
 # Pages (of 4 KB) that are copied at once, and the seconds until the next: the server needs the disk too.
 STEP_PAGES = 256
@@ -107,14 +109,13 @@ def _verify(db: sqlite3.Connection) -> int:
 
 def _hash_all(db: sqlite3.Connection) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the hash of each response's replay, and of each other table. Raises BackupError for a gap."""
-    for id_, key, first_era, last_era, *values in db.execute(SQL["list_journals"]):
+    for id_, key, first_era, last_era, journal_format, *values in db.execute(SQL["list_journals"]):
         hash_, number = sha256(msgspec.msgpack.encode(values)), 0
-        for era in range(first_era, last_era + 1):
-            for first, count, frames, _ in db.execute(SQL["read_events"], (era, key, number)):
-                if first != number:
-                    raise BackupError(f"The journal of {id_} lacks the events {number} to {first - 1}.")
-                hash_.update(frames)
-                number += count
+        for first, count, data, at in read_rows(db, key, range(first_era, last_era + 1), journal_format, 0):
+            if first != number:
+                raise BackupError(f"The journal of {id_} lacks the events {number} to {first - 1}.")
+            hash_.update(open_row(first, at, data)[0])
+            number += count
         yield id_, hash_.digest()
     for (table,) in db.execute(_TABLES).fetchall():
         if table not in _REPLAYED:

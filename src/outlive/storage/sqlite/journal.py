@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from outlive.core.errors import StorageUnavailable
 from outlive.ports.journal import Batch
+from outlive.storage.packing import JOURNAL_FORMAT, PACKED
 from outlive.storage.refusals import response_not_found
-from outlive.storage.rows import JOURNAL_FORMAT, TimedRow, gather, read_each
+from outlive.storage.rows import TimedRow, gather, read_each
 from outlive.storage.sqlite import SQL
 from outlive.storage.sqlite.connection import SqlitePort
 
@@ -25,15 +26,28 @@ class SqliteJournal(SqlitePort):
 
 
 def _read(db: sqlite3.Connection, response_id: str, after: int, max_bytes: int) -> Batch | None:
-    row = db.execute(SQL["find_journal"], (response_id,)).fetchone()
-    if row is None:
-        raise response_not_found(response_id)
-    key, ended, first_era, last_era, journal_format = row
-    if journal_format > JOURNAL_FORMAT:
-        found = f"the journal of {response_id} has format {journal_format}, this version reads up to {JOURNAL_FORMAT}"
-        raise StorageUnavailable("read", found)
-    rows = _rows(db, key, range(first_era, last_era + 1), after + 1)
-    return gather(response_id, rows, ended, after, max_bytes)
+    db.execute("BEGIN")  # one snapshot: the journal may be packed between two statements
+    try:
+        row = db.execute(SQL["find_journal"], (response_id,)).fetchone()
+        if row is None:
+            raise response_not_found(response_id)
+        key, ended, first_era, last_era, journal_format = row
+        if journal_format > JOURNAL_FORMAT:
+            found = (
+                f"the journal of {response_id} has format {journal_format}, this version reads up to {JOURNAL_FORMAT}"
+            )
+            raise StorageUnavailable("read", found)
+        rows = read_rows(db, key, range(first_era, last_era + 1), journal_format, after + 1)
+        return gather(response_id, rows, ended, after, max_bytes)
+    finally:
+        db.execute("COMMIT")
+
+
+def read_rows(db: sqlite3.Connection, key: int, eras: range, journal_format: int, wanted: int) -> Iterable[TimedRow]:
+    """Read the rows of a journal, packed or not, from the one that holds the wanted number on."""
+    if journal_format == PACKED:
+        return db.execute(SQL["read_packs"], (key, wanted))
+    return _rows(db, key, eras, wanted)
 
 
 def _rows(db: sqlite3.Connection, key: int, eras: range, wanted: int) -> Iterator[TimedRow]:

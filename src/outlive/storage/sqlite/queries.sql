@@ -203,9 +203,41 @@ SELECT key, ended_at IS NOT NULL, era, coalesce(last_era, (SELECT max(key) FROM 
   FROM responses WHERE id = ?;
 
 -- list_journals --
--- The journals of all responses that are not deleted, with the eras of their rows, and what else clients are shown.
-SELECT id, key, era, coalesce(last_era, (SELECT max(key) FROM events) >> 12, era), owner, status, snapshot
+-- The journals of all responses that are not deleted, with the eras and the format of their rows, and what else clients are shown.
+SELECT id, key, era, coalesce(last_era, (SELECT max(key) FROM events) >> 12, era), format, owner, status, snapshot
   FROM responses WHERE hidden = 0 ORDER BY key;
+
+-- read_packs --
+-- The blocks of a packed journal, from the one that holds a number on.
+SELECT first, count, block, at FROM packs WHERE response = ?1 AND first >=
+       coalesce((SELECT max(first) FROM packs WHERE response = ?1 AND first <= ?2), 0) ORDER BY first;
+
+-- find_unpacked --
+-- Responses that ended before a time and are not packed, with the eras of their rows.
+SELECT key, era, last_era FROM responses
+ WHERE format = 1 AND ended_at IS NOT NULL AND ended_at < ? AND hidden = 0 ORDER BY ended_at LIMIT ?;
+
+-- read_flushes --
+-- The rows of a journal in one era, with their times.
+SELECT first, count, at, frames FROM events WHERE key >> 12 = ? AND response = ? ORDER BY first;
+
+-- mark_packed --
+-- From here on readers read the blocks.
+UPDATE responses SET format = 2 WHERE key = ?;
+
+-- add_pack --
+-- A block of a packed journal.
+INSERT INTO packs (response, first, count, at, block) VALUES (?, ?, ?, ?, ?);
+
+-- find_releasable --
+-- The next rows of journals: the last key, how many belong to packed journals, and the oldest time.
+SELECT max(key), sum(packed), min(at) FROM
+       (SELECT e.key, e.at, coalesce(r.format = 2, 0) AS packed FROM events e LEFT JOIN responses r ON r.key = e.response
+         WHERE e.key > ? ORDER BY e.key LIMIT ?);
+
+-- release_events --
+-- Deletes those rows in a range of keys that belong to packed journals.
+DELETE FROM events WHERE key > ? AND key <= ? AND (SELECT format = 2 FROM responses r WHERE r.key = events.response);
 
 -- read_items --
 -- One indexed range: the items of a thread below a position, newest first.
@@ -409,6 +441,10 @@ SELECT key FROM events WHERE key >> 12 = ? AND response = ? ORDER BY first LIMIT
 -- erase_event --
 -- One row of a journal.
 DELETE FROM events WHERE key = ?;
+
+-- erase_packs --
+-- The blocks of a packed journal.
+DELETE FROM packs WHERE response = ?;
 
 -- erase_response_items --
 -- Its items: input and output are next to each other.

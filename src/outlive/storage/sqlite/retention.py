@@ -95,6 +95,7 @@ def _erase_responses(db: sqlite3.Connection, responses: list[tuple[Any, ...]]) -
         if len(events) > left:
             return False
         left -= len(events)
+        db.execute(SQL["erase_packs"], row[:1])
         _erase_response(db, *row)
     return True
 
