@@ -278,10 +278,9 @@ class Engine:
         return Page(await self._add_runs(data) if details else data, more)
 
     async def _add_runs(self, summaries: list[Json]) -> list[Json]:
-        runs = await self._catalog.runs([summary["id"] for summary in summaries])
-        return [
-            _add_details(each, self._describe_run(each, runs[each["id"]])) for each in summaries if each["id"] in runs
-        ]
+        runs = await self._catalog.runs([each["id"] for each in summaries])
+        found = (each for each in summaries if each["id"] in runs)
+        return [_add_details(each, self._describe_run(each, runs[each["id"]])) for each in found]
 
     def _describe_run(self, summary: Json, run: RunRecord) -> Json:
         live = self._reader.live.get(summary["id"])
@@ -498,5 +497,4 @@ async def _keep_running(job: Callable[[], Awaitable[None]]) -> None:
 
 def _tick_seconds(options: EngineOptions) -> float:
     """Tick often enough for the shorter of the two times that each tick looks after."""
-    abandon = options.abandon_after if options.abandon_after is not None else 60.0
-    return max(min(options.keep_alive_seconds / 3, abandon / 4, 5.0), 0.05)
+    return max(min(options.keep_alive_seconds / 3, (options.abandon_after or 60.0) / 4, 5.0), 0.05)
