@@ -178,8 +178,7 @@ class Engine:
     async def create(self, submission: Submission) -> AsyncIterator[Created]:
         """Create a response and hold it for the connection that answers: `async with engine.create(...) as created`.
 
-        What happens to the connection never ends a stored response; one with `store: false` ends with the block.
-        """
+        What happens to the connection never ends a stored response; one with `store: false` ends with the block."""
         accepted, parts, owner = await self.admit(submission), self.parts, submission.owner
         del submission  # its body may be large, and a stream long
         stored, response_id = accepted.request.store, accepted.response_id
@@ -400,8 +399,7 @@ class Engine:
         return await self.parts.contexts.compact(owner, request)
 
     async def list_models(self) -> list[Json]:
-        """List the models of all upstreams. With several, each is `NAME/model`, which is how requests name it; an
-        agent has one name."""
+        """List the models of all upstreams: as `NAME/model` where there are several, but for agents."""
         backends = list(self._backends.by_name.values())
         lists = await asyncio.gather(*(backend.models() for backend in backends))
         several = sum(not backend.stepwise for backend in backends) > 1
