@@ -71,6 +71,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "host": ("::1", "::1"),
     "database": ("sqlite:///other.db", "sqlite:///other.db"),
     "root_path": ("/some/path", "/some/path"),
+    "console": ("no", False),
     "lenient_chat": ("yes", True),
     "offer_tools": ("yes", True),
     "mcp_private": ("yes", True),

@@ -47,7 +47,7 @@ class Described:
         if kind == "application/json":
             self.validate(schema, answer.json())
             return
-        if kind in ("text/plain", "text/javascript"):
+        if kind in ("text/plain", "text/javascript", "text/html"):
             self.validate(schema, answer.body.decode())
             return
         content = schema["properties"]["data"]["anyOf"][1]["contentSchema"]
@@ -111,7 +111,7 @@ def test_every_route_answers_as_described(client: Described, upstream: FakeUpstr
     messages = [{"role": "user", "content": "Hi"}]
     client.ask("POST", "/v1/chat/completions", {"model": model, "messages": messages})
     client.ask("POST", "/v1/chat/completions", {"model": model, "messages": messages, "stream": True})
-    for path in ("/healthz", "/readyz", "/metrics", "/openapi.json", "/outlive.js"):
+    for path in ("/healthz", "/readyz", "/metrics", "/openapi.json", "/outlive.js", "/", "/console/app.js"):
         client.ask("GET", path)
     assert client.seen == {(route.method, route.path.replace(":path", "")) for route in ROUTES}
 

@@ -142,6 +142,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     silence_seconds: Annotated[Seconds, "Seconds without a byte after which an upstream request counts as failed."] = (
         1800.0
     )
+    console: Annotated[bool, "Serve the console at /."] = True
     lenient_chat: Annotated[bool, "Ignore state fields on /v1/chat/completions instead of refusing them."] = False
     event_names: Annotated[EventNames, "The event names to use where OpenAI and Open Responses differ."] = "openai"
     sweep_seconds: Annotated[Seconds, "Seconds between two searches for expired data."] = 60.0

@@ -9,11 +9,12 @@ from typing import Literal
 
 import msgspec
 
-from outlive.core.errors import ClientDisconnected, Misdirected, OutliveError, StorageUnavailable
+from outlive.core.errors import ClientDisconnected, Misdirected, NotFound, OutliveError, StorageUnavailable
 from outlive.engine.budget import ByteBudget
 from outlive.engine.engine import Engine
 from outlive.http.access import Auth, answer_preflight
 from outlive.http.addresses import TrustedProxies
+from outlive.http.assets import is_console
 from outlive.http.errors import error_reply
 from outlive.http.metrics import PATH as METRICS_PATH
 from outlive.http.metrics import Scrape
@@ -38,6 +39,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     root_path: str = "/"
     max_body_bytes: int = 64 * 1024 * 1024
     lenient_chat: bool = False
+    console: bool = True
     websocket_seconds: float = 3600.0
     role: Literal["all", "api", "worker"] = "all"  # a worker answers health checks only
 
@@ -106,6 +108,9 @@ class Application:
         if request.scope["path"] == METRICS_PATH:
             await self._auth.admit_admin(request)
             request.scrape = self._scrape
+        elif is_console(request.scope["path"]):
+            if self._only_health or not self._access.console:
+                raise NotFound("This server has no console.", code="unknown_url")
         elif request.scope["path"] not in OPEN_PATHS:
             if self._only_health:
                 raise Misdirected

@@ -134,12 +134,9 @@ async def list_all(request: Request) -> Reply:
             raise InvalidRequest(f"status must be one of {', '.join(STATUSES)}, not {status!r}.", param="status")
     if (conversation := dict(query).get("conversation")) is not None:
         check_conversation_id(conversation, "conversation")
+    details = read_bool(dict(query).get("details"), "details")
     page = await request.engine.list_responses(
-        request.owner,
-        read_paging(query),
-        statuses=statuses,
-        conversation=conversation,
-        details=read_bool(dict(query).get("details"), "details"),
+        request.owner, read_paging(query), statuses=statuses, conversation=conversation, details=details
     )
     return list_reply(page)
 

@@ -11,7 +11,7 @@ import msgspec
 from outlive.core.errors import NotFound
 from outlive.core.requests.create import CompactBody, CountBody, CreateBody
 from outlive.http import chat, conversations, openapi, responses, tickets, timeline
-from outlive.http.assets import serve_file
+from outlive.http.assets import PAGE_HEADERS, serve_console_file, serve_file
 from outlive.http.errors import envelope
 from outlive.http.metrics import CONTENT_TYPE
 from outlive.http.metrics import PATH as METRICS_PATH
@@ -117,6 +117,10 @@ ROUTES = [
           "The metrics of this process in the Prometheus text format, for this machine or with an admin's key."),
     Route("GET", "/outlive.js", serve_file("outlive.js"), "getClient", "text/javascript",
           "The client for browsers and JavaScript runtimes, as an ES module.", open=True),
+    Route("GET", "/", serve_file("index.html", PAGE_HEADERS), "getConsole", "text/html",
+          "The console: a page to chat, to look at responses, and to watch the server.", open=True),
+    Route("GET", "/console/{file}", serve_console_file, "getConsoleFile", "text/javascript",
+          "A file of the console.", open=True),
     Route("GET", "/openapi.json", describe, "describe", openapi.Anything, "This document.", open=True),
 ]
 # fmt: on
