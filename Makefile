@@ -21,7 +21,7 @@ CLIENTS_PYTHON := $(patsubst clients/environments/%.txt,build/clients/%/.install
 CLIENTS_NODE   := clients/node/node_modules/.installed
 AUDIT          := build/audit/.installed
 
-.PHONY: help install run demo test pythons fuzz siege soak cluster check audit format bench clients engines package clean
+.PHONY: help install run demo test pictures pythons fuzz siege soak cluster check audit format bench clients engines package clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -43,6 +43,9 @@ test: $(DEV) ## all tests; make test ARGS="-k fence" for some of them
 
 pythons: ## all tests on every Python from 3.11 to 3.14 that is installed, each with an environment in build/pythons
 	@tools/test-pythons "$(ARGS)"
+
+pictures: $(DEV) ## make the pictures of the console under docs/images
+	$(PY) -m tests.console.pictures
 
 fuzz: $(DEV) ## try 100,000 random requests, items and frames on both databases; ARGS="--cases 1000000" for more
 	$(PY) -m tests.fuzz $(ARGS)

@@ -157,7 +157,7 @@ def test_a_server_with_keys_accepts_any_host_name_and_keyless_preflights(servers
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/v1", "/v2/responses", "/v1/responses/", "/v1/nothing", "/v1/responses/resp_1/nothing", "/favicon.ico"],
+    ["/v1", "/v2/responses", "/v1/responses/", "/v1/nothing", "/v1/responses/resp_1/nothing", "/favicon.ico"],
 )
 def test_an_unknown_path_is_a_404(http: HttpClient, path: str) -> None:
     answer = http.get(path)

@@ -156,7 +156,7 @@ class Chart {
 
   show(samples) {
     const start = Math.max(samples[0].at, samples.at(-1).at - (KEPT * EVERY_MS) / 1000);
-    const span = Math.max(samples.at(-1).at - start, 60);
+    const span = Math.max(samples.at(-1).at - start, 20);
     const lines = this.#series.map(([name, read]) => [name, samples.slice(1).map((now, index) => [now.at - start, read(now, samples[index])])]);
     const highest = Math.max(...lines.flatMap(([, points]) => points.map(([, value]) => value ?? 0)), 0);
     const y = (value) => (HEIGHT - 3 - (value / (highest || 1)) * (HEIGHT - 8)).toFixed(1);
