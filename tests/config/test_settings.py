@@ -78,6 +78,7 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "mcp_proxy": ("yes", True),
     "mcp_requests": ("off", "off"),
     "metrics_owners": ("yes", True),
+    "processes": ("1", 1),
     "log_level": ("debug", "debug"),
     "security_log": ("security.log", "security.log"),
     "log_format": ("json", "json"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import msgspec
 
 from outlive.core.errors import UpstreamFault
@@ -29,7 +31,9 @@ class EventStream(msgspec.Struct, eq=False):
         if len(self._rest) > _LONG:
             self._more.append(piece)
             self._waiting += len(piece)
-            if b"\n" not in piece and self._waiting <= MOST_EVENT:
+            if self._waiting > MOST_EVENT:
+                self._refuse()  # before anything is joined: each copy is as long
+            if b"\n" not in piece:
                 return []
             piece = b"".join(self._more)
             self._more, self._waiting = [], 0
@@ -38,7 +42,7 @@ class EventStream(msgspec.Struct, eq=False):
             read = read.replace(b"\r\n", b"\n")
         *events, self._rest = read.split(b"\n\n")
         if len(self._rest) > MOST_EVENT or self._size > MOST_ANSWER:
-            raise UpstreamFault("The model's server sent more than is taken of it.", retryable=False)
+            self._refuse()
         payloads: list[bytes] = []
         for event in events:
             payload = event[6:] if event.startswith(b"data: ") and b"\n" not in event else _join_data(event)
@@ -48,6 +52,10 @@ class EventStream(msgspec.Struct, eq=False):
             if payload:
                 payloads.append(payload)
         return payloads
+
+    def _refuse(self) -> NoReturn:
+        self._rest, self._more = b"", []
+        raise UpstreamFault("The model's server sent more than is taken of it.", retryable=False)
 
     def end(self) -> list[bytes]:
         """Return the payload of a last event that lacks its blank line."""
