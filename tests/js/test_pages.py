@@ -1,4 +1,4 @@
-"""The example with useChat in a real browser."""
+"""Pages in a real browser: the example with useChat, and an EventSource with a ticket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pytest
 from playwright.sync_api import BrowserContext, expect
 
 from tests.support.browser import browser, complaints, context  # noqa: F401 - fixtures
+from tests.support.http_client import HttpClient
 from tests.support.javascript import ROOT, find_installed, find_program
+from tests.support.proxy import Proxy
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, Gate, ending, say, text
 
@@ -97,3 +99,41 @@ def test_stop_on_a_reloaded_page_cancels_the_answer(
     expect(page.get_by_role("button", name="Send")).to_be_visible()
     assert server.client.wait_ended(running["id"])["status"] == "cancelled"
     gate.open()
+
+
+def test_an_event_source_with_a_ticket_resumes_on_a_page_of_another_origin(
+    context: BrowserContext,  # noqa: F811
+    server: OutliveServer,
+    upstream: FakeUpstream,
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    flags = ("--api-key", "anna=key", "--cors-origin", server.url)
+    with (
+        OutliveServer(tmp_path / "server", upstream.url, *flags) as guarded,
+        Proxy(guarded.port) as proxy,
+    ):
+        anna = HttpClient(guarded.port, "key")
+        response_id = anna.submit(upstream.model([text("Once "), gate, text("upon."), *ending()]))
+        ticket = anna.post(f"/v1/responses/{response_id}/tickets", {}).json()["ticket"]
+        page = context.new_page()
+        page.goto(f"{server.url}/healthz")  # any page of that origin
+        address = f"{proxy.base_url}/responses/{response_id}?stream=true&sse_ids=true&ticket={ticket}"
+        page.evaluate(
+            """(address) => {
+              window.numbers = [];
+              window.source = new EventSource(address);
+              const note = (message) => numbers.push(Number(message.lastEventId));
+              for (const type of ["created", "queued", "in_progress", "output_item.added", "content_part.added",
+                "output_text.delta", "output_text.done", "content_part.done", "output_item.done", "completed"]) {
+                source.addEventListener(`response.${type}`, note);
+              }
+            }""",
+            address,
+        )
+        page.wait_for_function("window.numbers.length >= 5")
+        proxy.cut()
+        gate.open()
+        page.wait_for_function("window.source.readyState === EventSource.CLOSED")
+        numbers = page.evaluate("window.numbers")
+        assert numbers == list(range(len(anna.replay(response_id))))
