@@ -12,6 +12,7 @@ export class OutliveChatTransport {
   #body;
   #conversation;
   #cancelOnAbort;
+  #unread = new Map(); // answers that `messages` has left out, by conversation
 
   constructor({ outlive, model, body, conversation = storedConversation, cancelOnAbort = true, ...options } = {}) {
     this.#outlive = outlive ?? new Outlive(options);
@@ -37,9 +38,11 @@ export class OutliveChatTransport {
     const conversation = await this.#find(chatId, false);
     if (!conversation) return null;
     const [running] = await this.#outlive.running(conversation, { signal: abortSignal });
+    const id = running?.id ?? this.#unread.get(conversation);
     // What is stopped before it was taken up is not cancelled: React may do so while it mounts a component.
-    if (!running || abortSignal?.aborted) return null;
-    return this.#read((options) => this.#outlive.follow(running.id, options), abortSignal);
+    if (!id || abortSignal?.aborted) return null;
+    this.#unread.delete(conversation);
+    return this.#read((options) => this.#outlive.follow(id, options), abortSignal);
   }
 
   /** Cancel the answer that is running in a chat, from any page. Returns true if there was one. */
@@ -53,7 +56,15 @@ export class OutliveChatTransport {
   /** Return the messages of a chat, for a page that is opened again. The answer that is running comes by `resume`. */
   async messages(chatId) {
     const conversation = await this.#find(chatId, false);
-    return conversation ? makeMessages(await this.#items(conversation)) : [];
+    if (!conversation) return [];
+    const items = await this.#items(conversation);
+    // An answer that ends before `resume` asks for it is not running any more, and must be shown all the same.
+    const last = items.at(-1);
+    const [newest] = last ? (await this.#outlive.list({ conversation, limit: 1 })).data : [];
+    const query = { limit: 1 };
+    const input = newest ? await this.#outlive.request("GET", `/responses/${newest.id}/input_items`, { query }) : null;
+    if (input?.data[0]?.id === last?.id && newest) this.#unread.set(conversation, newest.id);
+    return makeMessages(items);
   }
 
   async #find(chatId, create) {

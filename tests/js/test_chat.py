@@ -93,6 +93,34 @@ def test_a_second_page_takes_up_a_running_answer_and_stops_it(
     assert [each["status"] for each in listed["data"]] == ["cancelled"]
 
 
+def test_an_answer_that_ends_between_loading_and_resuming_is_shown(
+    chats: JavaScript, server: OutliveServer, upstream: FakeUpstream
+) -> None:
+    gate = Gate()
+    code = """
+        const { chat } = open(conversation);
+        const sending = chat.sendMessage({ text: "Hi" });
+        await until(() => texts(chat.messages).at(-1)?.[1] === "Once ");
+        const { transport } = open(conversation);
+        const messages = await transport.messages(conversation);
+        const second = new library.Chat({ id: conversation, transport, messages });
+        emit("loaded");
+        await sending;
+        await second.resumeStream();
+        const again = texts(second.messages);
+        await second.resumeStream();
+        const third = open(conversation, await transport.messages(conversation)).chat;
+        await third.resumeStream();
+        return [again, texts(second.messages), texts(third.messages)];
+    """
+    conversation = server.client.create_conversation()
+    model = upstream.model([text("Once "), gate, text("upon."), *ending()])
+    running = chats.start(CHAT + code, baseURL=server.base_url, conversation=conversation, model=model)
+    assert running.next_emitted() == "loaded"
+    gate.open()
+    assert running.result() == [[["user", "Hi"], ["assistant", "Once upon."]]] * 3
+
+
 def test_a_chat_that_is_only_left_goes_on_and_can_be_stopped_by_name(
     chats: JavaScript, server: OutliveServer, upstream: FakeUpstream
 ) -> None:
