@@ -14,7 +14,7 @@ function Chat({ before }) {
 
   const submit = (event) => {
     event.preventDefault();
-    sendMessage({ text });
+    if (text) sendMessage({ text });
     setText("");
   };
   return (
@@ -28,7 +28,8 @@ function Chat({ before }) {
       {error && <p role="alert">{error.message}</p>}
       <form onSubmit={submit} data-status={status}>
         <input value={text} onChange={(event) => setText(event.target.value)} aria-label="Message" />
-        {busy ? <button type="button" onClick={stop}>Stop</button> : <button>Send</button>}
+        {/* The keys make them two elements: one that became "Send" during its click would send. */}
+        {busy ? <button key="stop" type="button" onClick={stop}>Stop</button> : <button key="send">Send</button>}
       </form>
     </main>
   );
