@@ -13,6 +13,7 @@ from openai import OpenAI
 from tests.support.http_client import HttpClient
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, Refuse, say
+from tests.support.waiting import wait_until
 from tests.wire import events
 from tests.wire.conftest import Servers
 
@@ -234,7 +235,7 @@ def test_an_internal_error_is_a_500_with_an_id_and_without_details(upstream: Fak
         assert answer.error["type"] == "server_error"
         assert answer.headers["x-request-id"] in answer.error["message"]
         assert "json" not in answer.error["message"].lower()
-        assert answer.headers["x-request-id"] in server.log
+        wait_until(lambda: answer.headers["x-request-id"] in server.log, "the error is in the log")
         assert http.get("/v1/conversations/conv_unknown").status == 404  # it still serves
 
 
