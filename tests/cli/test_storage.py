@@ -38,6 +38,7 @@ async def fill(harness: StorageHarness) -> dict[str, Any]:
     odd = message("msg_\x00odd", "Hi\x00\n\N{PILE OF POO}") | {"x_vendor": {"deep": [1, None]}}
     await harness.answer(items=[odd], conversation=conversation)
     failed = await harness.answer("no", None, conversation=conversation, status="failed")
+    assert (await harness.storage.packing.pack(harness.tick())).responses == 2
     chain = await harness.answer("one", key="k")
     await harness.answer("two", parent=chain)
     fork = await harness.answer("fork", parent=chain)
