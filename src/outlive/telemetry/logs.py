@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
+import re
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator
-from logging.handlers import QueueHandler, QueueListener
-from queue import Full, Queue
+from functools import lru_cache
+from logging.handlers import QueueHandler
+from queue import SimpleQueue
 from typing import Any, Literal, TextIO
 
 import msgspec
@@ -31,10 +35,15 @@ FIELDS = (
 MAX_VALUE = 256
 # Lines that wait to be written; more are dropped and counted.
 MAX_LINES = 10_000
+# Seconds that the thread waits after each write, for more to write at once.
+PAUSE_SECONDS = 0.01
 # Seconds that the exit waits for the last lines to be written.
 FLUSH_SECONDS = 1.0
 # Loggers of libraries that users' agents and tools use: below WARNING they log what is sent to models.
 _VERBOSE = ("openai", "httpx", "httpcore", "httpx2", "httpcore2", "mcp", "client", "anthropic")
+
+_NUMBERS = (int, float)
+_is_plain = re.compile(r"[!#-<>-~]*").fullmatch  # ASCII that prints, without what separates fields
 
 
 class Formatter(logging.Formatter):
@@ -45,12 +54,11 @@ class Formatter(logging.Formatter):
 
     node = ""  # of this process, which JSON lines show
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(message)s")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (logging's own name)
+    def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {name}={_quote(value)}" for name, value in read_fields(record))
-        return super().formatMessage(record) + fields
+        at = f"{_render_local(int(record.created))},{int(record.msecs):03}"
+        line = f"{at} {record.levelname} {record.getMessage()}{fields}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 (logging's own name)
         return "\n".join(_describe(each) for each in _chain(ei[1]))
@@ -60,52 +68,76 @@ class JsonFormatter(Formatter):
     """A line of JSON, with the node's name once that is known."""
 
     def format(self, record: logging.LogRecord) -> str:
-        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         line = {
-            "time": f"{at}.{int(record.msecs):03}Z",
+            "time": f"{_render_utc(int(record.created))}.{int(record.msecs):03}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= {"node": self.node, **dict(read_fields(record))} if self.node else dict(read_fields(record))
+        if self.node:
+            line["node"] = self.node
+        line.update(read_fields(record))
         if record.exc_info and record.exc_info[1] is not None:
             line["error"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line).decode()
 
 
-def read_fields(record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a record that have a value, in their order."""
-    for name in FIELDS:
-        value = record.__dict__.get(name)
-        if value is not None and value != "":
-            yield name, value if isinstance(value, int | float) else str(value)[:MAX_VALUE]
+def read_fields(record: logging.LogRecord) -> list[tuple[str, Any]]:
+    """Return the fields of a record that have a value, in their order."""
+    values = record.__dict__
+    named = [(name, values[name]) for name in FIELDS if name in values]
+    return [
+        (name, value if isinstance(value, _NUMBERS) else str(value)[:MAX_VALUE])
+        for name, value in named
+        if value is not None and value != ""
+    ]
 
 
 class LogWriter(QueueHandler):
-    """Has lines written by a thread: while a full pipe takes none, the event loop must go on."""
+    """Has lines written by a thread: while a full pipe takes none, the event loop must go on. Lines that come soon
+    after one another are written together."""
 
-    queue: Queue[logging.LogRecord]
+    queue: SimpleQueue[str | threading.Event]
 
     def __init__(self, output: TextIO) -> None:
-        super().__init__(Queue(MAX_LINES))
+        super().__init__(SimpleQueue())
+        self._writing = 0  # lines taken from the queue and not written yet
         self._dropped = 0
-        QueueListener(self.queue, logging.StreamHandler(output)).start()
+        threading.Thread(target=self._write, args=(output,), daemon=True).start()
 
-    def enqueue(self, record: logging.LogRecord) -> None:
-        try:
-            self.queue.put_nowait(record)
-        except Full:
+    def prepare(self, record: logging.LogRecord) -> str:
+        return self.format(record)
+
+    def enqueue(self, line: Any) -> None:
+        waiting = self.queue.qsize() + self._writing
+        if waiting >= MAX_LINES:
             self._dropped += 1
             return
-        if self._dropped and self.queue.qsize() < MAX_LINES // 2:
+        self.queue.put(line)
+        if self._dropped and waiting < MAX_LINES // 2:
             dropped, self._dropped = self._dropped, 0
             log.warning("log lines were dropped: they came faster than they were read", extra={"count": dropped})
 
     def flush(self) -> None:
         """Wait until all lines are written, FLUSH_SECONDS at most."""
-        until = time.monotonic() + FLUSH_SECONDS
-        while self.queue.unfinished_tasks and time.monotonic() < until:
-            time.sleep(0.005)
+        written = threading.Event()
+        self.queue.put(written)
+        written.wait(FLUSH_SECONDS)
+
+    def _write(self, output: TextIO) -> None:
+        while True:
+            taken = [self.queue.get()]
+            while not self.queue.empty():
+                self._writing += 1
+                taken.append(self.queue.get())
+            with contextlib.suppress(OSError, ValueError):  # no one reads it any more, or it is closed
+                output.write("".join(f"{line}\n" for line in taken if isinstance(line, str)))
+                output.flush()
+            self._writing = 0
+            for each in taken:
+                if isinstance(each, threading.Event):
+                    each.set()
+            time.sleep(PAUSE_SECONDS)
 
 
 def make_formatter(form: LogFormat) -> Formatter:
@@ -117,6 +149,9 @@ def start_log(level: str, form: LogFormat) -> None:
     """Log to standard error from this level on."""
     output = LogWriter(sys.stderr)
     output.setFormatter(make_formatter(form))
+    logging._srcfile = (
+        None  # lines do not show where in the code they were logged: finding that out takes a third of the time
+    )
     logging.basicConfig(level=level.upper(), handlers=[output])
     for name in _VERBOSE:
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
@@ -142,11 +177,21 @@ def log_stray(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     log.error("%s", context.get("message", "unhandled error in a task"), exc_info=context.get("exception"))
 
 
+@lru_cache(maxsize=1)
+def _render_local(second: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(second))
+
+
+@lru_cache(maxsize=1)
+def _render_utc(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+
+
 def _quote(value: object) -> str:
     """Return a value that a reader can tell from what follows it, on one line."""
-    text = str(value)
-    plain = text.isascii() and text.isprintable() and not any(mark in text for mark in ' "=')
-    return text if plain else msgspec.json.encode(text).decode()
+    if isinstance(value, str) and not _is_plain(value):
+        return msgspec.json.encode(value).decode()
+    return str(value)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -294,6 +294,9 @@ class Committer:
 
 def _log_end(live: LiveResponse, outcome: Outcome, now: float) -> None:
     """Log a response whose terminal event is durable."""
+    level = logging.WARNING if outcome.status == "failed" else logging.INFO
+    if not log.isEnabledFor(level):
+        return
     began = live.claim.request.origin.at or float(live.fold.header.get("created_at") or now)
     usage, shown_at = outcome.usage or {}, live.first_token_at
     fields = live.describe() | {
@@ -305,7 +308,7 @@ def _log_end(live: LiveResponse, outcome: Outcome, now: float) -> None:
         "output_tokens": usage.get("output_tokens"),
         "attempts": outcome.attempts,
     }
-    log.log(logging.WARNING if outcome.status == "failed" else logging.INFO, "response ended", extra=fields)
+    log.log(level, "response ended", extra=fields)
 
 
 def _pause(failures: int) -> float:
