@@ -79,6 +79,20 @@ def test_an_answer_outlives_its_page_and_a_killed_server(
         expect(page.get_by_text("This answer was cut off.")).to_be_visible()
 
 
+def test_a_conversation_opens_at_its_end(
+    server: OutliveServer, upstream: FakeUpstream, context: BrowserContext, complaints: list[str]
+) -> None:
+    conversation = server.client.create_conversation()
+    lines = [f"line {number}\n\n" for number in range(30)]
+    for _ in range(5):
+        server.client.create(upstream.model(say(*lines)), conversation=conversation)
+    page = context.new_page()
+    page.goto(f"{server.url}/#/chat/{conversation}")
+    expect(page.locator(".end-line")).to_be_in_viewport()
+    expect(page.get_by_text("line 29").last).to_be_in_viewport()
+    assert complaints == []
+
+
 def test_two_pages_follow_one_answer_and_the_second_stops_it(
     server: OutliveServer, upstream: FakeUpstream, context: BrowserContext, complaints: list[str]
 ) -> None:

@@ -63,7 +63,7 @@ export default class ChatPage {
     }
     await this.#addEarlier(null, signal);
     if (signal.aborted) return;
-    this.#scrollDown(true);
+    this.#scrollToEnd(signal);
     await this.#lookForAnswer();
   }
 
@@ -267,6 +267,13 @@ export default class ChatPage {
 
   #isDown() {
     return this.#log.scrollHeight - this.#log.scrollTop - this.#log.clientHeight < 60;
+  }
+
+  /** Scroll to the end of a conversation that was just opened: messages get their real heights only once they are in view. */
+  #scrollToEnd(signal, frames = 10) {
+    if (signal.aborted) return;
+    this.#scrollDown(true);
+    if (frames > 0) requestAnimationFrame(() => this.#scrollToEnd(signal, frames - 1));
   }
 
   #scrollDown(really) {
