@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -40,6 +41,9 @@ STUBBORN_SECONDS = 1.0
 # Files that the process may have open: for each connection, with the upstream that answers it, and for all the rest.
 _FILES_PER_CONNECTION = 2
 _OTHER_FILES = 200
+# Parameters of glibc's mallopt, and bytes of a block that goes back to the system when it is freed.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_LARGE_BLOCK = 1024 * 1024
 
 
 class Inherited(NamedTuple):
@@ -113,6 +117,7 @@ async def run_until_signal(
     settings: Settings, engine: Engine, listening: socket.socket, inherited: Inherited | None = None
 ) -> None:
     """Serve until a signal has drained the engine."""
+    return_large_blocks()
     metrics = Metrics(engine, lease_seconds=settings.lease_seconds, owners=settings.metrics_owners)
     if (fault := await find_fault()) is not None:
         log.warning("this version of uvicorn is not known here (%s): %s", fault, LOST)
@@ -214,6 +219,14 @@ def raise_descriptor_limit(settings: Settings) -> None:
     if soft not in (resource.RLIM_INFINITY, wanted) and soft < wanted:
         with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid it
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def return_large_blocks() -> None:
+    """Have the C library return large blocks to the system when they are freed. By itself, glibc soon keeps blocks of
+    up to 32 MB in the heaps of its threads, and the process stays several times as large as what it holds."""
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        mallopt(_MMAP_THRESHOLD, _LARGE_BLOCK)
+        mallopt(_TRIM_THRESHOLD, 2 * _LARGE_BLOCK)
 
 
 def _fit_limits(limits: ConnectionLimits) -> ConnectionLimits:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from outlive.engine.run import context
 from outlive.engine.run.fitting import ANSWER_TOKENS
 from outlive.ports.backend import ModelCall
 from outlive.ports.catalog import Paging
+from outlive.ports.ledger import Position
+from outlive.ports.storage import LoadedItems
 from outlive.testing import Script, finish_chunk, text_chunk, usage_chunk
 from tests.engine.harness import Harness, answer_of, run_with_harness, text_of
 from tests.support.scripting import Gate
@@ -410,6 +414,38 @@ def test_a_history_over_the_budget_fails_unless_it_may_be_shortened(tmp_path: Pa
         assert final["status"] == "completed"
         sent = context_texts(harness.backend.calls[-1])
         assert (sent[-1], sent[0][0]) == ("next", "1")  # the first turn is left out
+
+    run_with_harness(tmp_path, body, ANSWER)
+
+
+@pytest.mark.usefixtures("short")
+def test_a_refused_history_is_freed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Items(list[Json]):
+        """A list that can be watched."""
+
+    async def body(harness: Harness) -> None:
+        parent = await make_chain(harness, 4, truncation="auto")
+        held: list[weakref.ref[Items]] = []
+        before = harness.services.history.before
+
+        async def watch(position: Position, most: int) -> LoadedItems:
+            loaded = await before(position, most)
+            items = Items(loaded.items)
+            held.append(weakref.ref(items))
+            return LoadedItems(items, loaded.whole)
+
+        monkeypatch.setattr(harness.services.history, "before", watch)
+        gc.disable()
+        try:
+            accepted = await harness.create("next", previous_response_id=parent["id"])
+            cursor = harness.reader.follow(accepted.response_id)
+            await harness.end(accepted.response_id)
+            while await cursor.read():
+                pass
+            assert cursor.cause is None or cursor.cause.__traceback__ is None
+            assert [items() for items in held] == [None] * 3
+        finally:
+            gc.enable()
 
     run_with_harness(tmp_path, body, ANSWER)
 

@@ -46,6 +46,8 @@ class Closer:
         if live.fold.visible:
             await self.end(live, "incomplete", message=f"{CUT_OFF} {fault.message}", attempts=attempts)
         else:
+            # The frames in its traceback hold the request, and lead to the live response, which holds the fault.
+            fault.__traceback__ = fault.__cause__ = fault.__context__ = None
             live.tail.cause = fault
             await self.end(live, "failed", error={"code": fault.code, "message": fault.message}, attempts=attempts)
 

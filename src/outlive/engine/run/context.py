@@ -125,6 +125,7 @@ async def read_history(
             loaded = await history.before(position, most)
         shortens = request.truncation == "auto" or request.context_management is not None or request.compacts
         if not loaded.whole and not shortens and not any(map(is_own, loaded.items)):
+            del loaded  # the error holds this frame
             raise UpstreamFault(TOO_LONG, code="invalid_prompt", retryable=False, too_long=True)
         held = room.pop_all()
     return loaded.items, held

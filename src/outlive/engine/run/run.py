@@ -258,7 +258,7 @@ class Run:
                 self._services.counts.count_request(backend.name, fault)
                 about = {"upstream": backend.name, "status": fault.status, "code": fault.code}
                 log.warning("upstream request failed", extra=self._live.describe() | about)
-                cause = fault
+                cause = fault.with_traceback(None)  # which holds this frame
                 await self._log.flush()
                 shorter = self._fitting is not None and self._fitting.can_shrink(fault)
                 if not shorter and not await self._wait_to_retry(fault):
