@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -11,7 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlive.dialects.transport.http1 import MOST_HEAD, AnswerTooLong, Connection, ConnectionBroken, HttpPool, OnPiece
+from outlive.dialects.transport.endpoint import Endpoint
+from outlive.dialects.transport.http1 import (
+    LARGE_BODY,
+    MOST_HEAD,
+    AnswerTooLong,
+    Connection,
+    ConnectionBroken,
+    HttpPool,
+    OnPiece,
+)
+from outlive.ports.backend import Upstream
 from tests.engine.virtual_clock import turn
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -245,5 +256,36 @@ def test_a_whole_answer_over_the_limit_is_refused() -> None:
                 else:
                     with pytest.raises(AnswerTooLong):
                         await connection.read_whole(1000)
+
+    asyncio.run(main())
+
+
+def test_a_large_body_is_not_held_while_the_answer_is_awaited() -> None:
+    body = b"x" * LARGE_BODY
+    received: list[bytes] = []
+
+    async def main() -> None:
+        arrived, answers = asyncio.Event(), asyncio.Event()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            received.append(await reader.readexactly(len(body)))
+            arrived.set()
+            await answers.wait()
+            writer.write(HEAD + LAST)
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        pool = HttpPool()
+        endpoint = Endpoint(Upstream(name="u", url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"), pool)
+        held = sys.getrefcount(body)
+        asking = asyncio.create_task(endpoint.request("POST", endpoint.url("x"), body))
+        async with asyncio.timeout(5):
+            await arrived.wait()
+            assert (sys.getrefcount(body), received) == (held, [body])
+            answers.set()
+            (await asking).leave()
+        pool.close()
+        server.close()
 
     asyncio.run(main())

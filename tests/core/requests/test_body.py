@@ -76,6 +76,16 @@ def test_half_a_surrogate_pair_becomes_the_replacement_character(raw: bytes, tex
     assert decode_body(raw) == text
 
 
+def test_replacing_half_a_pair_takes_no_memory_for_the_other_escapes():
+    raw = b'"' + rb"\u00e4" * 200_000 + rb'\ud800"'
+    tracemalloc.start()
+    try:
+        assert decode_body(raw) == "\u00e4" * 200_000 + "\ufffd"
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(raw)
+    finally:
+        tracemalloc.stop()
+
+
 def test_half_a_surrogate_pair_does_not_excuse_other_faults():
     with pytest.raises(InvalidRequest, match="not valid JSON"):
         decode_body(rb'{"a":"\ud800",}')

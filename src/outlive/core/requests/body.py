@@ -26,7 +26,7 @@ _ESCAPE = re.compile(
 )
 
 
-def decode_body(raw: bytes) -> object:
+def decode_body(raw: bytes | bytearray) -> object:
     """Decode JSON; half surrogate pairs become U+FFFD, because UTF-8 cannot encode them."""
     if len(raw) > MAX_VALUES and has_too_many_values(raw):
         raise InvalidRequest(f"The request body has more than {MAX_VALUES:,} JSON values.")
@@ -38,13 +38,16 @@ def decode_body(raw: bytes) -> object:
         raise InvalidRequest("The request body is not valid UTF-8.", code="invalid_json") from error
     except msgspec.DecodeError as error:
         if _SURROGATE.search(raw):
-            whole = _ESCAPE.sub(_replace_half, raw)
+            whole = bytearray(raw)
+            for escape in _ESCAPE.finditer(raw):
+                if escape[1]:
+                    whole[escape.start() : escape.end()] = rb"\ufffd"  # as long as what it stands for
             if whole != raw:
                 return decode_body(whole)
         raise InvalidRequest(f"The request body is not valid JSON: {error}", code="invalid_json") from error
 
 
-def has_too_many_values(raw: bytes) -> bool:
+def has_too_many_values(raw: bytes | bytearray) -> bool:
     """Return True if JSON has too many values: there is at most one for each comma and each opening bracket."""
     pieces = range(0, len(raw), PIECE_BYTES)
     # Most bodies have few, even with those in their texts.
@@ -62,7 +65,3 @@ def has_too_many_values(raw: bytes) -> bool:
         if count > MAX_VALUES:
             return True
     return False
-
-
-def _replace_half(escape: re.Match[bytes]) -> bytes:
-    return rb"\ufffd" if escape[1] else escape[0]

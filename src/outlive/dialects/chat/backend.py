@@ -50,5 +50,5 @@ class ChatBackend(FunctionsBackend):
 
     async def _ask(self, call: ModelCall) -> Connection:
         """Ask the model. Raises UpstreamFault for a refusal."""
-        data = await self._render(call, lambda: msgspec.json.encode(render(call, self.upstream)))
-        return await self.request("POST", self._url, data, call.headers)
+        rendered = self._render(call, lambda: msgspec.json.encode(render(call, self.upstream)))
+        return await self.request("POST", self._url, await rendered, call.headers)

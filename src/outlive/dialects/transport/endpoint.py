@@ -110,8 +110,10 @@ class Endpoint:
         lines = self._headers + _make_lines(
             {name: each for name, each in (headers or {}).items() if name not in self._own}
         )
+        sending = self._pool.request(method, url, lines, data, self.upstream.silence_seconds)
+        del data  # held by no one once it was sent
         try:
-            return await self._pool.request(method, url, lines, data, self.upstream.silence_seconds)
+            return await sending
         except (OSError, BadUrl) as error:
             raise self.broken(error) from error
 
@@ -119,7 +121,9 @@ class Endpoint:
         self, method: str, url: str, data: bytes = b"", headers: dict[str, str] | None = None
     ) -> Connection:
         """Send a request and wait for the head of its answer. Raises UpstreamFault, also for a status but 200."""
-        answer = await self.ask(method, url, data, headers)
+        asking = self.ask(method, url, data, headers)
+        del data
+        answer = await asking
         if answer.status == 200:
             return answer
         try:

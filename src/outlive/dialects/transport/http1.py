@@ -21,6 +21,8 @@ CONNECT_SECONDS = 30.0
 IDLE_SECONDS = 60.0  # until an unused connection is closed
 # Bytes that may wait to be read before reading from the socket stops.
 MOST_BUFFERED = 256 * 1024
+# Bytes of a request's body that is not copied to its head, nor kept until the answer comes.
+LARGE_BODY = 1024 * 1024
 # Bytes that one read of a compressed answer may become.
 MOST_INFLATED = 16 * 1024 * 1024
 # Bytes of a head, or of anything else that is no part of a body, in one go.
@@ -96,13 +98,21 @@ class HttpPool:
         if self._route.proxy is not None and not origin[2]:
             target, length = f"http://{host}{target}", length + self._route.proxy.authorization
         head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\n{length}"
-        message = b"%b%b\r\n%b" % (head.encode(), headers, body)
+        message = b"%b%b\r\n%b" % (head.encode(), headers, body if len(body) < LARGE_BODY else b"")
+        if len(body) >= LARGE_BODY:
+            # On a new connection, where it is sent only once, so that nothing holds it while the model thinks.
+            connection = await self._connect(origin)
+            connection.send(message, body)
+            del body
+            await connection.wait_head(patience)
+            return connection
         while True:
             idle = self._idle[origin]
             fresh = not idle
             connection = idle.pop() if idle else await self._connect(origin)
             try:
-                await connection.ask(message, patience)
+                connection.send(message)
+                await connection.wait_head(patience)
                 return connection
             except Unanswered:
                 # A server may close an idle connection at the moment in which it is used again; a new one will do.
@@ -162,7 +172,8 @@ class HttpPool:
                 return connection
             place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             lines = f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n{proxy.authorization}\r\n"
-            await connection.ask(lines.encode())
+            connection.send(lines.encode())
+            await connection.wait_head()
         except OSError as error:
             raise ProxyFailed from error
         if connection.status != 200:
@@ -203,15 +214,19 @@ class Connection(asyncio.Protocol):
 
     # -- asking and reading
 
-    async def ask(self, request: bytes, patience: float | None = None) -> None:
-        """Send, and wait for the head of the answer; without one, the connection is closed."""
+    def send(self, *parts: bytes) -> None:
+        """Send a request."""
         if self._transport is None or self._transport.is_closing():
             raise Unanswered("The connection was closed.")
         self._lent = True
         self.status, self.headers = 0, {}
         self.is_complete = self._head_done = self._reusable = False
         self._bodiless = 0
-        self._transport.write(request)
+        for part in parts:
+            self._transport.write(part)
+
+    async def wait_head(self, patience: float | None = None) -> None:
+        """Wait for the head of the answer; without one, the connection is closed."""
         # A plain timer: asyncio.timeout costs several times as much, and this is once per response.
         timer = None if patience is None else self._loop.call_later(patience, self.fail, TimeoutError())
         try:

@@ -34,13 +34,17 @@ class StagedItems(msgspec.Struct, frozen=True):
 
 def stage(staging_id: str, items: list[Json]) -> StagedItems:
     bodies: dict[str, bytes] = {}
-    encoded, offset = [encode(item) for item in items], 0
-    for item, body in zip(items, encoded, strict=True):
+    pieces: list[bytes] = []
+    rest, offset = b"", 0
+    for item in items:
+        body = encode(item)
         bodies[item["id"]] = MARK + f"{staging_id}:{offset}:{len(body)}".encode()
         offset += len(body)
-    whole = b"".join(encoded)
-    pieces = [whole[at : at + PIECE_BYTES] for at in range(0, len(whole), PIECE_BYTES)]
-    return StagedItems(staging_id, pieces, bodies)
+        body = rest + body
+        cut = len(body) // PIECE_BYTES * PIECE_BYTES
+        pieces += [body[at : at + PIECE_BYTES] for at in range(0, cut, PIECE_BYTES)]
+        rest = body[cut:]
+    return StagedItems(staging_id, [*pieces, rest] if rest else pieces, bodies)
 
 
 def load_raw(db: sqlite3.Connection, body: bytes) -> bytes:
