@@ -130,7 +130,7 @@ class StorageHarness:
             worker=worker,
             idempotency=Idempotency(key, digest) if key is not None else None,
             retry_digest=retry_digest,
-            large=large,
+            size=1_000_000 if large else 0,
             sealed=sealed,
         )
         return response_id, await self.ledger.admit(admission)

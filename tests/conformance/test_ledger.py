@@ -10,7 +10,7 @@ import pytest
 from outlive.core.errors import Conflict, ConversationLocked, InvalidRequest, NotFound, StaleFence
 from outlive.core.events import Json, is_last, split_frames
 from outlive.ports.catalog import Paging
-from outlive.ports.ledger import Checkpoint, Position
+from outlive.ports.ledger import CLAIM_BYTES, Checkpoint, Position
 from tests.conformance.harness import STALE, WRITTEN, StorageHarness, entry, message, storage_test
 from tests.conformance.storages import Opener
 
@@ -83,6 +83,18 @@ async def test_claims_take_foreground_first_then_the_oldest(harness: StorageHarn
     fourth, _ = await harness.admit(worker=None)
     claimed = [claim.lease.response_id for n in range(4) for claim in await harness.claim(1)]
     assert claimed == [second, fourth, first, third]
+
+
+@storage_test
+async def test_a_claim_takes_nothing_behind_a_large_request(harness: StorageHarness) -> None:
+    ids = []
+    for n, size in enumerate((1, CLAIM_BYTES, 1, 1)):
+        items = [message(f"msg_{n}", "x" * size)]
+        ids.append((await harness.admit(items=items, worker=None, large=size == CLAIM_BYTES))[0])
+    first, second = await harness.claim(), await harness.claim()
+    assert [claim.lease.response_id for claim in first] == ids[:2]
+    assert [claim.lease.response_id for claim in second] == ids[2:]
+    assert [claim.size > CLAIM_BYTES for claim in first + second] == [False, True, False, False]
 
 
 @storage_test

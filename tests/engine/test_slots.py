@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outlive.core.errors import TooMany
-from outlive.engine.slots import Capacity, Slots
+from outlive.engine.slots import OWNER_INPUTS, SMALL_INPUT, Capacity, Slots
 
 
 def test_slots_are_taken_released_and_limited_per_owner() -> None:
@@ -57,3 +57,21 @@ def test_a_hint_changes_nothing_for_a_queue_that_is_not_shared() -> None:
     slots = Slots(Capacity(running=1, queued=1))
     slots.hint()
     assert not slots.has_queue
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_an_owner_with_many_bytes_running_gets_no_slot_for_a_large_request(shared: bool) -> None:
+    slots = Slots(Capacity(running=9, queued=9), shared=shared)
+    slots.hold_input("ann", SMALL_INPUT)  # too small to count
+    slots.hold_input("ann", OWNER_INPUTS)
+    assert [slots.take(*asked) for asked in (("ann", SMALL_INPUT + 1), ("ann", 0), ("bob", OWNER_INPUTS))] == [
+        False,
+        True,
+        True,
+    ]
+    assert slots.busy_owners() == {"ann"}
+    slots.clear_hint()
+    slots.release_input("ann", OWNER_INPUTS)
+    slots.release_input("ann", SMALL_INPUT)
+    assert (slots.take("ann", OWNER_INPUTS), slots.busy_owners()) == (True, frozenset())
+    assert slots.has_queue == shared  # another node may have queued one

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from outlive.core.errors import StorageUnavailable, TooMany
-from outlive.engine.slots import Capacity
+from outlive.engine.admission import Submission
+from outlive.engine.slots import OWNER_INPUTS, SMALL_INPUT, Capacity
 from outlive.ports.catalog import Paging
 from outlive.testing import Script, answer, finish_chunk, role_chunk
 from tests.engine.harness import Harness, answer_of, run_with_harness
@@ -61,6 +62,32 @@ def test_a_response_without_a_slot_is_queued_and_runs_when_one_is_free(tmp_path:
 
     gate, script = gated("Hel")
     run_with_harness(tmp_path, body, script, capacity=Capacity(running=1, queued=10))
+
+
+def test_a_large_request_is_queued_until_the_owners_other_large_ones_have_ended(tmp_path: Path) -> None:
+    async def create(harness: Harness, text: str, owner: str = "ann", **fields: Any) -> str:
+        body = {"model": "m", "input": text, **fields}
+        return (await harness.engine.admit(Submission(owner=owner, body=body, size=OWNER_INPUTS))).response_id
+
+    async def body(harness: Harness) -> None:
+        ids = [await create(harness, f"{n}" * SMALL_INPUT) for n in range(3)]
+        await gate.reached.wait()
+        assert await statuses(harness) == ["in_progress", "queued", "queued"]
+        small, bobs = (await harness.create("small")).response_id, await create(harness, "large", "bob")
+        with pytest.raises(TooMany):
+            await create(harness, "not stored", store=False)
+        assert await statuses(harness) == ["in_progress", "queued", "queued", "in_progress"]
+        assert await statuses(harness, "bob") == ["in_progress"]
+        gate.open()
+        for response_id in (*ids, small):
+            assert (await harness.end(response_id))["status"] == "completed"
+        await harness.end(bobs, "bob")
+        harness.ephemeral.discard(await create(harness, "not stored", store=False))
+        await is_idle(harness)
+        assert harness.worker.slots.take("ann", OWNER_INPUTS)
+
+    gate, script = gated("Hel")
+    run_with_harness(tmp_path, body, script)
 
 
 def test_never_more_run_than_may(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ async def admit(
         frames=b"event: response.created\ndata: {}\n\n",
         count=1,
         worker="w",
-        large=True,
+        size=1_000_000,
     )
     return await SqliteLedger(database).admit(admission), request.input
 

@@ -52,11 +52,15 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     body: object
     idempotency_key: str | None = None
-    large: bool = False  # too large to be checked on the event loop
+    size: int = 0  # bytes of a body that is too large to be checked on the event loop
     retry_count: int | None = None  # the SDK's x-stainless-retry-count; None: not an SDK that retries silently
     memory: Memory | None = None  # what the connection remembers of the response to be continued
     origin: Origin = Origin()
     is_abandoned: Callable[[], bool] = lambda: False  # the client is gone already
+
+    @property
+    def large(self) -> bool:
+        return self.size > 0
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -158,7 +162,7 @@ class Admitter:
     # -- stored responses
 
     async def _admit_stored(self, submission: Submission, examined: Examined) -> Accepted:
-        runs = self._worker.reserve(submission.owner)
+        runs = self._worker.reserve(submission.owner, submission.size)
         try:
             return await self._admit_reserved(submission, examined, runs=runs)
         except MustWait:
@@ -194,7 +198,7 @@ class Admitter:
             frames=frames,
             count=fold.last + 1,
             worker=self._worker.name if runs else None,
-            large=submission.large,
+            size=submission.size,
             idempotency=Idempotency(key, digest) if key is not None and digest is not None else None,
             retry_digest=digest if submission.retry_count is not None else None,
             sealed=self._seal_secrets(request, response_id) if request.secrets else None,
@@ -242,7 +246,8 @@ class Admitter:
         counts.admitted[counts.name_model(admission.request.model)] += 1
         if admitted.lease is not None and admitted.position is not None:
             request, position = admission.request, admitted.position
-            claim = Claim(admitted.lease, admission.owner, request, position, 1, NO_CHECKPOINT, request.background)
+            about = (1, NO_CHECKPOINT, request.background, admission.size)
+            claim = Claim(admitted.lease, admission.owner, request, position, *about)
             ledger, read_at = self._storage.ledger, self._services.clock.monotonic()
             live = LiveResponse(claim, fold, ledger, read_at, admission.frames, received_at)
             self._worker.start(live)
@@ -259,7 +264,7 @@ class Admitter:
                 param="Idempotency-Key",
                 code="unsupported_parameter",
             )
-        if not self._worker.reserve(owner, stored=False):
+        if not self._worker.reserve(owner, submission.size, stored=False):
             self._worker.release_slot(owner, runs=False)
             raise TooMany("The server is busy, and a response that is not stored cannot be queued.")
         opened = None
@@ -273,10 +278,13 @@ class Admitter:
                 self._worker.release_slot(owner, runs=True)
         ledger = self._ephemeral.ledger
         lease = ledger.admit(response_id, frames, fold.last + 1)
-        claim = Claim(lease, owner, request, position or NO_POSITION, 1, NO_CHECKPOINT, False, memory=submission.memory)
+        about = (1, NO_CHECKPOINT, False, submission.size)
+        claim = Claim(lease, owner, request, position or NO_POSITION, *about, memory=submission.memory)
         self._services.counts.admitted[self._services.counts.name_model(request.model)] += 1
         live = LiveResponse(claim, fold, ledger, frames=frames, received_at=examined.received_at)
+        self._worker.slots.hold_input(owner, submission.size)
         task = self._ephemeral.start(live)
+        task.add_done_callback(lambda _: self._worker.slots.release_input(owner, claim.size))
         task.add_done_callback(lambda _: self._worker.release_slot(owner, runs=True))
         return Accepted(lease.response_id, request, fold)
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 from outlive.core.errors import TooMany
+from outlive.engine.budget import SMALL_ANSWER
 from outlive.ports.ledger import Quota
+
+# Bytes of large requests that run, from which on an owner's next large one is queued: each is held in memory while it
+# runs. Smaller ones do not count.
+OWNER_INPUTS = 32 * 1024 * 1024
+SMALL_INPUT = SMALL_ANSWER
 
 
 class Capacity(Quota, frozen=True, kw_only=True):
@@ -22,14 +28,15 @@ class Slots:
         self._capacity = capacity
         self._shared = shared
         self._taken: Counter[str] = Counter()  # running or about to run, by owner
+        self._inputs: Counter[str] = Counter()  # bytes of the large requests that run, by owner
         self._queued: Counter[str] = Counter()
         self._hinted = False  # something may be in the shared queue
 
     # -- running
 
-    def take(self, owner: str) -> bool:
-        """Take a slot to run in, if one is free."""
-        if not self.is_free(owner):
+    def take(self, owner: str, size: int = 0) -> bool:
+        """Take a slot to run a request of so many bytes in, if one is free."""
+        if not self.is_free(owner) or (size > SMALL_INPUT and self._inputs[owner] >= OWNER_INPUTS):
             return False
         self._taken[owner] += 1
         return True
@@ -45,6 +52,17 @@ class Slots:
         if self._shared and self._capacity.running_per_owner:
             self._hinted = True  # another response of this owner's may be queued for just that
 
+    def hold_input(self, owner: str, size: int) -> None:
+        """Count the bytes of a request that begins to run."""
+        if size > SMALL_INPUT:
+            self._inputs[owner] += size
+
+    def release_input(self, owner: str, size: int) -> None:
+        """Count the bytes of a request that runs no more."""
+        if size > SMALL_INPUT:
+            _decrement(self._inputs, owner, size)
+            self.hint()  # another one may be queued for just that
+
     def is_free(self, owner: str | None = None) -> bool:
         """Return True if a slot is free, for that owner or for anyone."""
         capacity = self._capacity
@@ -59,7 +77,8 @@ class Slots:
     def busy_owners(self) -> frozenset[str]:
         """Return the owners that have as much running as is allowed."""
         per_owner = self._capacity.running_per_owner
-        return frozenset(owner for owner, n in self._taken.items() if per_owner and n >= per_owner)
+        busy = {owner for owner, n in self._taken.items() if per_owner and n >= per_owner}
+        return frozenset(busy.union(owner for owner, size in self._inputs.items() if size >= OWNER_INPUTS))
 
     @property
     def running(self) -> int:
@@ -115,7 +134,7 @@ class Slots:
         return self._queued.total()
 
 
-def _decrement(counter: Counter[str], owner: str) -> None:
-    counter[owner] -= 1
+def _decrement(counter: Counter[str], owner: str, by: int = 1) -> None:
+    counter[owner] -= by
     if counter[owner] <= 0:
         del counter[owner]

@@ -62,11 +62,11 @@ class Worker:
 
     # -- slots
 
-    def reserve(self, owner: str, *, stored: bool = True) -> bool:
-        """Reserve a slot for a new response: True to run it at once, False to queue it. Raises TooMany."""
+    def reserve(self, owner: str, size: int = 0, *, stored: bool = True) -> bool:
+        """Reserve a slot for a request of so many bytes: True to run it at once, False to queue it. Raises TooMany."""
         if self._shutdown.draining:
             raise ShuttingDown
-        if (not stored or self._may_claim()) and self.slots.take(owner):
+        if (not stored or self._may_claim()) and self.slots.take(owner, size):
             return True
         self.slots.enqueue(owner)
         return False
@@ -112,6 +112,7 @@ class Worker:
     def start(self, live: LiveResponse) -> None:
         """Run a response whose slot is reserved already."""
         self._live.add(live)
+        self.slots.hold_input(live.claim.owner, live.claim.size)
         run = Run(self._services, live)
         task = asyncio.create_task(run.run())
         self._running[live.lease.response_id] = Running(task, run, live)
@@ -184,6 +185,7 @@ class Worker:
         if (running := self._running.get(response_id)) is not None and running.live is live:
             del self._running[response_id]
         self._live.remove(live)
+        self.slots.release_input(live.claim.owner, live.claim.size)
         self.release_slot(live.claim.owner, runs=True)
         self._release_if_behind(live)
 

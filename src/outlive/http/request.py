@@ -65,7 +65,7 @@ class Request:
     ticket: Ticket | None = None  # with which it came, instead of a key
     params: dict[str, str] = field(default_factory=dict)
     extra_headers: dict[str, str] = field(default_factory=dict)
-    large: bool = False
+    size: int = 0  # bytes of the body, if it is large
     bodies: ByteBudget = field(default_factory=lambda: ByteBudget(MAX_BODIES))
     lenient_chat: bool = False
     scrape: Callable[[], Awaitable[bytes]] | None = None  # renders the metrics
@@ -137,8 +137,12 @@ class Request:
         if kind != "application/json":
             # Web pages can send other types without a preflight, so this also keeps pages out.
             raise UnsupportedMedia
-        self.large = len(raw) > LARGE_BYTES
+        self.size = len(raw) if len(raw) > LARGE_BYTES else 0
         return await self.work(decode_body, raw)
+
+    @property
+    def large(self) -> bool:
+        return self.size > 0
 
     async def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function that works on the body; in a thread if that is large."""
@@ -151,26 +155,24 @@ class Request:
             raise InvalidRequest("The body must be a JSON object.", code="invalid_type")
         return body
 
-    async def _read(self) -> bytes:
+    async def _read(self) -> bytearray:
         declared = self.header(b"content-length")
         if declared is not None and declared.isdigit() and int(declared) > self.max_body:
             raise self._too_large()
-        pieces: list[bytes] = []
-        size, more = 0, True
+        body, more = bytearray(), True
         if declared is not None and declared.isdigit() and int(declared) > LARGE_BYTES:
             await self._hold(int(declared))
         while more:
             message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnected
-            pieces.append(message.get("body", b""))
-            size += len(pieces[-1])
-            if size > self.max_body:  # its length need not have been declared
+            body += message.get("body", b"")
+            if len(body) > self.max_body:  # its length need not have been declared
                 raise self._too_large()
-            if size > LARGE_BYTES and not self.held:
+            if len(body) > LARGE_BYTES and not self.held:
                 await self._hold(self.max_body)
             more = message.get("more_body", False)
-        return b"".join(pieces)
+        return body
 
     async def _hold(self, size: int) -> None:
         """Wait until the owner's other large bodies leave room for one of this size."""

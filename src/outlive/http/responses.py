@@ -79,7 +79,7 @@ async def _read_submission(request: Request) -> Submission:
     return Submission(
         owner=request.owner,
         body=await request.json(),
-        large=request.large,
+        size=request.size,
         idempotency_key=key,
         retry_count=int(retries) if retries is not None and retries.isdecimal() and len(retries) < 10 else None,
         is_abandoned=request.is_abandoned,

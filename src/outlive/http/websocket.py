@@ -94,7 +94,8 @@ class Turn:
         engine, parent = request.engine, cache.find(self._parent)
         memory = parent.memory if parent is not None else None
         origin = request.origin(f".{self.number}")
-        submission = Submission(owner=request.owner, body=self._body, large=self._large, memory=memory, origin=origin)
+        size = self.size if self._large else 0
+        submission = Submission(owner=request.owner, body=self._body, size=size, memory=memory, origin=origin)
         with contextlib.ExitStack() as failed:
             failed.callback(cache.evict, self._parent, self.lane)
             async with engine.create(submission) as created:

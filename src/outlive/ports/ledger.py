@@ -46,7 +46,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     worker: str | None  # takes the lease at once; None: queued for any worker to claim
     idempotency: Idempotency | None = None
-    large: bool = False  # so much input that it should not be written in one go
+    size: int = 0  # bytes of a request with so much input that it should not be written in one go
     retry_digest: bytes | None = None  # lets an SDK's silent retry find this response (D17)
     sealed: bytes | None = None  # the secrets of its tools, stored until the lease is dropped
 
@@ -95,6 +95,10 @@ class Memory(msgspec.Struct, frozen=True):
     parent: str | None = None  # or a stored response's
 
 
+# Bytes of requests after which one claim takes no more.
+CLAIM_BYTES = 1024 * 1024
+
+
 class Claim(msgspec.Struct, frozen=True):
     """A response that a worker has just taken."""
 
@@ -105,6 +109,7 @@ class Claim(msgspec.Struct, frozen=True):
     attempts: int
     checkpoint: Checkpoint
     background: bool
+    size: int = 0  # bytes of the request, if it is large
     was_queued: bool = False  # no worker held it before; set by `take_over` only
     memory: Memory | None = None  # what it continues, when that is not stored
     sealed: bytes | None = None  # the secrets of its tools
@@ -167,7 +172,8 @@ class Ledger(RunLedger, Protocol):
         """
 
     async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
-        """Take up to `limit` queued responses, foreground first, then oldest; counts an attempt for each.
+        """Take up to `limit` queued responses, foreground first, then oldest; counts an attempt for each. None is taken
+        behind CLAIM_BYTES of requests.
 
         Where nodes share the ledger, takes no more of an owner's than may run on all nodes together (`Quota`).
         """

@@ -88,7 +88,7 @@ def read_each(after: dict[str, int], read: Callable[[str, int], Batch | None]) -
 # -- claims and conversations
 
 
-def make_claim(row: Sequence[Any], items: list[Json], was_queued: bool) -> Claim:
+def make_claim(row: Sequence[Any], items: list[Json], size: int, was_queued: bool) -> Claim:
     response_id, key, fence, owner, request, thread, first, _, attempts, checkpoint, background, sealed = row
     return Claim(
         lease=Lease(response_id, key, fence),
@@ -98,6 +98,7 @@ def make_claim(row: Sequence[Any], items: list[Json], was_queued: bool) -> Claim
         attempts=attempts,
         checkpoint=_decode_checkpoint(checkpoint),
         background=bool(background),
+        size=len(request) + size,
         was_queued=was_queued,
         sealed=sealed,
     )

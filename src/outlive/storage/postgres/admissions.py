@@ -116,7 +116,7 @@ def _as_row(admission: Admission, until: float | None) -> tuple[Any, ...]:
         *((as_text(repeat.key), repeat.digest) if repeat is not None else (None, None)),
         admission.retry_digest,
         ids_of(request.input),
-        None if admission.large else [encode(item) for item in request.input],
+        None if admission.size else [encode(item) for item in request.input],
         request.given_ids,
         until,
     )

@@ -5,10 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from outlive.core.errors import Behind, OutliveError, StaleFence
-from outlive.ports.ledger import Admission, Admitted, AppendResults, Checkpoint, Claim, Closing, Entry, Lease, Quota
+from outlive.ports.ledger import (
+    CLAIM_BYTES,
+    Admission,
+    Admitted,
+    AppendResults,
+    Checkpoint,
+    Claim,
+    Closing,
+    Entry,
+    Lease,
+    Quota,
+)
 from outlive.storage.postgres import admissions, appends
 from outlive.storage.postgres.connection import SQL, Connection, InDoubt, PostgresDatabase, as_text, ids_of, lock_key
 from outlive.storage.postgres.writer import PostgresWriter
@@ -42,7 +54,7 @@ class PostgresLedger:
 
     def admit(self, admission: Admission) -> asyncio.Future[Admitted]:
         asked = (admission, time.monotonic())
-        if admission.large:
+        if admission.size:
             return self._loop.create_task(self._admissions.write_large(asked))
         return self._admitting.submit(asked)
 
@@ -65,6 +77,8 @@ class PostgresLedger:
     async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
         async def work(db: Connection) -> list[Claim]:
             rows = await db.fetch(SQL["find_queued"], sorted(busy_owners), limit)
+            sizes = accumulate(row[2] for row in rows)
+            rows = rows[: 1 + sum(size <= CLAIM_BYTES for size in sizes)]
             keys = await self._within_quota(db, rows) if self._quota.running_per_owner else [row[0] for row in rows]
             return await _take(db, keys, worker, attempts=1) if keys else []
 
@@ -77,7 +91,7 @@ class PostgresLedger:
             await db.execute(SQL["lock"], lock)
         running: dict[str, int] = dict(await db.fetch(SQL["count_running"], sorted(owners)))
         keys = []
-        for key, owner in rows:
+        for key, owner, _ in rows:
             running[owner] = running.get(owner, 0) + 1
             if running[owner] <= self._quota.running_per_owner:
                 keys.append(key)
@@ -159,8 +173,9 @@ class PostgresLedger:
 async def _take(db: Connection, keys: list[int], worker: str, attempts: int, was_queued: bool = False) -> list[Claim]:
     claims = []
     for row in await db.fetch(SQL["take_leases"], worker, attempts, keys):
-        items = await decode_items(await db.fetch(SQL["read_input"], row["thread"], row["first"], row["input_end"]))
-        claims.append(make_claim(row, items, was_queued))
+        bodies = await db.fetch(SQL["read_input"], row["thread"], row["first"], row["input_end"])
+        size = sum(len(body) for (body,) in bodies)
+        claims.append(make_claim(row, await decode_items(bodies), size, was_queued))
     return claims
 
 

@@ -87,8 +87,11 @@ RETURNING response;
 SELECT owner, count(*) FROM leases WHERE worker IS NULL GROUP BY owner;
 
 -- find_queued --
--- Foreground first, then oldest; without those that another node is taking at this moment.
-SELECT response, owner FROM leases WHERE worker IS NULL AND owner <> ALL ($1::text[])
+-- Foreground first, then oldest, with the bytes of the request; without those that another node is taking at this moment.
+SELECT response, owner, octet_length(request) + (
+           SELECT coalesce(sum(octet_length(i.body)), 0) FROM responses r JOIN items i
+               ON i.thread = r.thread AND i.position >= r.first AND i.position < r.input_end WHERE r.key = leases.response)
+  FROM leases WHERE worker IS NULL AND owner <> ALL ($1::text[])
  ORDER BY background, response LIMIT $2 FOR UPDATE SKIP LOCKED;
 
 -- lock --

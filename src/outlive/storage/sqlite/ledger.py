@@ -9,6 +9,7 @@ from functools import partial
 from outlive.core.errors import StaleFence
 from outlive.core.requests.create import pack
 from outlive.ports.ledger import (
+    CLAIM_BYTES,
     Admission,
     Admitted,
     AppendResult,
@@ -20,6 +21,7 @@ from outlive.ports.ledger import (
     Lease,
     Position,
 )
+from outlive.ports.storage import UNBOUNDED
 from outlive.storage.refusals import refuse, response_not_found
 from outlive.storage.rows import ROW_BYTES, encode, make_claim, split_entry
 from outlive.storage.sqlite import SQL, staging, threads
@@ -33,7 +35,7 @@ MANY_ITEMS = 200
 
 class SqliteLedger(SqlitePort):
     def admit(self, admission: Admission) -> asyncio.Future[Admitted]:
-        if not admission.large:
+        if not admission.size:
             many = len(admission.request.input) > MANY_ITEMS
             return self._database.write("admit", lambda db: _admit(admission, db), heavy=many)
         work, items = partial(_admit, admission), admission.request.input
@@ -42,7 +44,12 @@ class SqliteLedger(SqlitePort):
     async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
         def work(db: sqlite3.Connection) -> list[Claim]:
             rows = db.execute(SQL["find_queued"], (encode(sorted(busy_owners)).decode(), limit)).fetchall()
-            return [_take(db, key, worker, attempts=1) for (key,) in rows]
+            claims: list[Claim] = []
+            for (key,) in rows:
+                claims.append(_take(db, key, worker, attempts=1))
+                if sum(claim.size for claim in claims) > CLAIM_BYTES:
+                    break
+            return claims
 
         return await self._database.write("claim", work, heavy=True)
 
@@ -173,8 +180,8 @@ def _take(db: sqlite3.Connection, key: int, worker: str, attempts: int, was_queu
     db.execute(SQL["take_lease"], (worker, attempts, key))
     db.execute(SQL["start_response"], (worker, attempts, key))
     row = db.execute(SQL["find_claim"], (key,)).fetchone()
-    items = staging.load_all(db, db.execute(SQL["read_input"], row[5:8]))
-    return make_claim(row, items, was_queued)
+    items, left = staging.load_some(db, db.execute(SQL["read_input"], row[5:8]), UNBOUNDED)
+    return make_claim(row, items, UNBOUNDED - left, was_queued)
 
 
 def _append_all(db: sqlite3.Connection, entries: list[Entry]) -> AppendResults:
