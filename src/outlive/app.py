@@ -206,6 +206,8 @@ def _share(settings: Settings, given: int | None, all_owners: int) -> int:
 
 
 def _make_route(upstreams: list[Upstream], backends: dict[str, Backend], agents: Mapping[str, Backend]) -> Route:
+    answer_all = {upstream.name for upstream in upstreams if upstream.any_model}
+
     def route(model: str) -> tuple[Backend, str]:
         if model in agents:
             return agents[model], model
@@ -213,7 +215,6 @@ def _make_route(upstreams: list[Upstream], backends: dict[str, Backend], agents:
             known = f"There is no model {model!r} here, only {', '.join(agents)}."
             raise InvalidRequest(known, param="model", code="model_not_found")
         name, upstream_model = routing.route(model, upstreams)
-        answers_all = any(upstream.name == name and upstream.any_model for upstream in upstreams)
-        return backends[name], MODEL if answers_all else upstream_model
+        return backends[name], MODEL if name in answer_all else upstream_model
 
     return route

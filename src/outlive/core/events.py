@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from copy import copy
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -84,6 +85,7 @@ class Channel:
         return Draft(self.text.parts.done, {**self.place, "part": part})
 
 
+@lru_cache(256)
 def _head(type_: str) -> bytes:
     name = type_.encode()
     return b'event: %b\ndata: {"type":"%b","sequence_number":' % (name, name)

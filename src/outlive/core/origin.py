@@ -28,8 +28,11 @@ class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return the headers of a request made for the response. An id sent to an upstream ends with `unique`: some
         servers take it for the id of their own request, and two with the same id would disturb each other."""
         headers = {"x-request-id": f"{self.request_id}.{unique}".lstrip(".")}
-        trace = {"traceparent": self.traceparent, "tracestate": self.tracestate} if self.traceparent else {}
-        return headers | {name: text for name, text in trace.items() if text}
+        if self.traceparent:
+            headers["traceparent"] = self.traceparent
+            if self.tracestate:
+                headers["tracestate"] = self.tracestate
+        return headers
 
 
 def is_request_id(text: str) -> bool:

@@ -132,7 +132,9 @@ def _are_plain(request: CreateResponse) -> bool:
     choice = request.tool_choice
     if isinstance(choice, dict) and choice.get("type") != "function":
         return False
-    return all(tool["type"] == "function" and not tool.get("defer_loading") for tool in request.tools)
+    return not request.tools or all(
+        tool["type"] == "function" and not tool.get("defer_loading") for tool in request.tools
+    )
 
 
 def _find_all(request: CreateResponse, brought: list[Json]) -> Iterator[_Found]:
@@ -283,7 +285,8 @@ def check_tools_of(request: CreateResponse, upstream: Upstream) -> None:
 
 def find_left_out(request: CreateResponse) -> list[str]:
     """Return the types of the hosted tools that a checked request has, each once."""
-    return list(dict.fromkeys(str(tool["type"]) for _, tools in _given(request) for tool in tools if is_hosted(tool)))
+    given = [tool for _, tools in _given(request) for tool in tools]
+    return list(dict.fromkeys(str(tool["type"]) for tool in given if is_hosted(tool))) if given else []
 
 
 def _given(request: CreateResponse) -> list[tuple[str, list[Json]]]:

@@ -37,6 +37,7 @@ LINGER_BYTES = 1024 * 1024
 # Seconds after which a client that sends nothing counts as having read its answer. Its retry waits for longer than that
 # (RETRY_PATIENCE_SECONDS in engine/retries), or it would not learn of it.
 READING_SECONDS = 0.5
+_PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 
 
 class RequestConnection(ClientConnection):
@@ -47,7 +48,7 @@ class RequestConnection(ClientConnection):
     def __init__(self, cycle: RequestResponseCycle) -> None:
         super().__init__()
         self._cycle = cycle
-        self._reaction: asyncio.Future[None] | None = None  # resolved by what the client does after its answer
+        self._reaction: asyncio.Future[bool] | None = None  # resolved by what the client does after its answer
         self._refused = False
 
     def write_now(self, body: bytes) -> bool:
@@ -64,7 +65,7 @@ class RequestConnection(ClientConnection):
         # Peek at what waits to be read, and leave it there.
         peeking = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, transport.get_extra_info("socket").fileno())
         try:
-            return peeking.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+            return peeking.recv(1, _PEEK) == b""
         except BlockingIOError:
             return False
         except OSError:
@@ -78,19 +79,32 @@ class RequestConnection(ClientConnection):
         its system has confirmed every byte."""
         if self.is_cut:
             return False
-        self._reaction = asyncio.get_running_loop().create_future()
         left = self._count_unconfirmed()
-        while not (await asyncio.wait([self._reaction], timeout=READING_SECONDS))[0]:
+        while not await self._wait_reaction():
             before, left = left, self._count_unconfirmed()
             if left == 0 or left >= before:
                 return left == 0
         return not self._refused
 
+    async def _wait_reaction(self) -> bool:
+        """Return False if the client does nothing for READING_SECONDS. (asyncio.wait would take several times as much
+        CPU time, and this is once per response.)"""
+        loop = asyncio.get_running_loop()
+        self._reaction = loop.create_future()
+        timer = loop.call_later(READING_SECONDS, self._resolve, False)
+        try:
+            return await self._reaction
+        finally:
+            timer.cancel()
+
+    def _resolve(self, reacted: bool) -> None:
+        if self._reaction is not None and not self._reaction.done():
+            self._reaction.set_result(reacted)
+
     def react(self, *, refused: bool = False) -> None:
         """Note that the client has sent another request, or is gone."""
         self._refused = self._refused or refused
-        if self._reaction is not None and not self._reaction.done():
-            self._reaction.set_result(None)
+        self._resolve(True)
 
     def on_eof(self) -> None:
         """Note that the client has closed its side. If not everything had reached it by then, it has not read that."""

@@ -84,8 +84,8 @@ class Request:
         self.headers = dict(self.scope["headers"])
         # Removed from the scope, which it refers to: a cycle would be left to the garbage collector.
         self.connection = self.scope.get("state", {}).pop("outlive.connection", None) or ClientConnection(self.receive)
-        given = self.header(b"x-request-id") or ""
-        self.request_id = given if is_request_id(given) else self.engine.new_id("req")
+        given = self.header(b"x-request-id")
+        self.request_id = given if given and is_request_id(given) else self.engine.new_id("req")
 
     def header(self, name: bytes) -> str | None:
         """Return a header's value."""
@@ -94,7 +94,8 @@ class Request:
 
     def origin(self, part: str = "") -> Origin:
         """Return what a response created now, by that part of the request, has of it."""
-        trace = read_trace(self.header(b"traceparent") or "", self.header(b"tracestate") or "")
+        parent = self.header(b"traceparent")
+        trace = read_trace(parent, self.header(b"tracestate") or "") if parent else ("", "")
         return Origin(self.request_id + part, self.engine.now(), *trace)
 
     def describe(self) -> dict[str, Any]:

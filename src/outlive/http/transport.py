@@ -20,13 +20,14 @@ class HeaderCoalescingTransport:
     Where protocols pause and resume reading, they pause and resume the parsing of what was read already, too.
     """
 
-    __slots__ = ("_head", "_loop", "_transport", "_write", "intake")
+    __slots__ = ("_head", "_loop", "_transport", "_write", "get_extra_info", "intake", "is_closing")
 
     intake: Intake
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._write = transport.write
+        self.is_closing, self.get_extra_info = transport.is_closing, transport.get_extra_info
         self._loop = loop
         self._head = b""
 

@@ -3,7 +3,7 @@ send; `telemetry/traces` exports spans."""
 
 from __future__ import annotations
 
-from secrets import token_hex
+import os
 from typing import Literal, Self
 
 from outlive.core.endings import Outcome
@@ -42,7 +42,7 @@ class Tracer:
         return origin
 
     def start(self, origin: Origin, name: str, kind: SpanKindName, attributes: Json) -> Span:
-        return Span(origin.headers(token_hex(4)))
+        return Span(origin.headers(os.urandom(4).hex()))
 
     def start_resume(self, origin: Origin, response_id: str, trace_id: str | None) -> Span:
         """Start the span of a stream that is resumed, linked to the response's trace."""
@@ -55,6 +55,8 @@ class Tracer:
         """Export what is left, for a few seconds at most."""
 
     def start_model_call(self, origin: Origin, call: ModelCall, backend: Backend) -> Span:
+        if not self.is_tracing:
+            return self.start(origin, "", "CLIENT", {})
         operation, request = "invoke_agent" if backend.stepwise else "chat", call.request
         attributes = {
             "gen_ai.operation.name": operation,

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
 import sys
 import threading
 import time
@@ -41,9 +40,6 @@ PAUSE_SECONDS = 0.01
 FLUSH_SECONDS = 1.0
 # Loggers of libraries that users' agents and tools use: below WARNING they log what is sent to models.
 _VERBOSE = ("openai", "httpx", "httpcore", "httpx2", "httpcore2", "mcp", "client", "anthropic")
-
-_NUMBERS = (int, float)
-_is_plain = re.compile(r"[!#-<>-~]*").fullmatch  # ASCII that prints, without what separates fields
 
 
 class Formatter(logging.Formatter):
@@ -84,13 +80,13 @@ class JsonFormatter(Formatter):
 
 def read_fields(record: logging.LogRecord) -> list[tuple[str, Any]]:
     """Return the fields of a record that have a value, in their order."""
+    fields: list[tuple[str, Any]] = []
     values = record.__dict__
-    named = [(name, values[name]) for name in FIELDS if name in values]
-    return [
-        (name, value if isinstance(value, _NUMBERS) else str(value)[:MAX_VALUE])
-        for name, value in named
-        if value is not None and value != ""
-    ]
+    for name in FIELDS:
+        value = values.get(name)
+        if value is not None and value != "":
+            fields.append((name, value if type(value) is int else str(value)[:MAX_VALUE]))
+    return fields
 
 
 class LogWriter(QueueHandler):
@@ -104,6 +100,10 @@ class LogWriter(QueueHandler):
         self._writing = 0  # lines taken from the queue and not written yet
         self._dropped = 0
         threading.Thread(target=self._write, args=(output,), daemon=True).start()
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        self.emit(record)  # without the lock of handlers: the queue has its own
+        return True
 
     def prepare(self, record: logging.LogRecord) -> str:
         return self.format(record)
@@ -149,9 +149,9 @@ def start_log(level: str, form: LogFormat) -> None:
     """Log to standard error from this level on."""
     output = LogWriter(sys.stderr)
     output.setFormatter(make_formatter(form))
-    logging._srcfile = (
-        None  # lines do not show where in the code they were logged: finding that out takes a third of the time
-    )
+    # Lines do not show these. To find the place in the code takes as long as all the rest.
+    logging._srcfile, logging.logThreads, logging.logProcesses = None, False, False
+    logging.logMultiprocessing = False
     logging.basicConfig(level=level.upper(), handlers=[output])
     for name in _VERBOSE:
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
@@ -189,9 +189,9 @@ def _render_utc(second: int) -> str:
 
 def _quote(value: object) -> str:
     """Return a value that a reader can tell from what follows it, on one line."""
-    if isinstance(value, str) and not _is_plain(value):
-        return msgspec.json.encode(value).decode()
-    return str(value)
+    text = str(value)
+    is_plain = text.isascii() and text.isprintable() and not (" " in text or '"' in text or "=" in text)
+    return text if is_plain else msgspec.json.encode(text).decode()
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

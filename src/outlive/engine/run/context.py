@@ -42,7 +42,7 @@ class ContextLoader:
         self, claim: Claim, history: History, compactor: Compactor, clock: Clock, budget: ByteBudget | None = None
     ) -> None:
         self._budget = budget or ByteBudget(OWNER_BYTES)
-        self._room = contextlib.ExitStack()
+        self._room: contextlib.ExitStack | None = None  # of a long history
         self._claim = claim
         self._clock = clock
         self._history = history
@@ -52,7 +52,8 @@ class ContextLoader:
     def close(self) -> None:
         """Give back the room that a long history took."""
         self._items = None
-        self._room.close()
+        if self._room is not None:
+            self._room.close()
 
     async def history(self) -> list[Json]:
         """Return the items of ended turns: from the storage, and from the memory of the connection that asks."""
@@ -103,8 +104,7 @@ class ContextLoader:
 
     async def _read_before(self, position: Position) -> list[Json]:
         claim = self._claim
-        items, room = await read_history(self._history, position, self._budget, claim.owner, claim.request)
-        self._room.push(room)
+        items, self._room = await read_history(self._history, position, self._budget, claim.owner, claim.request)
         return items
 
 
@@ -115,14 +115,16 @@ async def read_history(
     closed. Of a history that is too long, only the newest part is read if the request allows that, or if a compaction
     item in it stands for the rest. Raises UpstreamFault otherwise."""
     loaded = await history.before(position, STEPS[0])
+    if loaded.whole:
+        return loaded.items, contextlib.ExitStack()
     with contextlib.ExitStack() as room:
         for most in STEPS[1:]:
-            if loaded.whole:
-                break
             room.close()  # to hold some and wait for more could wait for ever
             loaded = LoadedItems([], False)
             room.callback(budget.release, owner, await budget.acquire(owner, most))
             loaded = await history.before(position, most)
+            if loaded.whole:
+                break
         shortens = request.truncation == "auto" or request.context_management is not None or request.compacts
         if not loaded.whole and not shortens and not any(map(is_own, loaded.items)):
             del loaded  # the error holds this frame

@@ -297,7 +297,8 @@ class Run:
                 step = await self._listen(
                     partial(backend.stream, call), translator if wrap is None else wrap(translator)
                 )
-            span.note(describe_answer(step.ending))
+            if self._services.tracer.is_tracing:
+                span.note(describe_answer(step.ending))
             return step
 
     async def _listen(self, open_stream: OpenStream, translator: StepTranslator) -> StepResult:
