@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from secrets import token_hex
+from typing import Self
 
 import msgspec
 
@@ -174,20 +175,14 @@ class Engine:
 
     # -- responses
 
-    @contextlib.asynccontextmanager
-    async def create(self, submission: Submission) -> AsyncIterator[Created]:
-        """Create a response and hold it for the connection that answers: `async with engine.create(...) as created`.
+    async def create(self, submission: Submission) -> Created:
+        """Create a response and hold it for the connection that answers: `with await engine.create(...) as created`.
 
         What happens to the connection never ends a stored response; one with `store: false` ends with the block."""
-        accepted, parts, owner = await self.admit(submission), self.parts, submission.owner
-        del submission  # its body may be large, and a stream long
-        stored, response_id = accepted.request.store, accepted.response_id
-        if stored:
-            parts.creates.add(response_id)
-        try:
-            yield Created(self, owner, accepted)
-        finally:
-            (parts.creates if stored else parts.ephemeral).discard(response_id)
+        accepted = await self.admit(submission)
+        if accepted.request.store:
+            self.parts.creates.add(accepted.response_id)
+        return Created(self, submission.owner, accepted)
 
     async def admit(self, submission: Submission) -> Accepted:
         """Admit a submission. Use `create`, which also cleans up."""
@@ -426,13 +421,20 @@ class Engine:
         return answer
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Created:
     """A response in the hands of the connection that created it."""
 
     engine: Engine
     owner: str
     accepted: Accepted
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        parts = self.engine.parts
+        (parts.creates if self.request.store else parts.ephemeral).discard(self.id)
 
     @property
     def id(self) -> str:

@@ -59,7 +59,7 @@ _check_personality = make_check(Personality)
 
 async def create(request: Request) -> Reply | None:
     """Create a response; answer with a stream, the admitted object, or the final object."""
-    async with request.engine.create(await _read_submission(request)) as created:
+    with await request.engine.create(await _read_submission(request)) as created:
         request.release_body()
         request.response_id = created.id
         if created.request.stream:

@@ -139,7 +139,11 @@ def _compile(path: str) -> re.Pattern[str]:
 _PATTERNS = [(_compile(route.path), route) for route in ROUTES]
 
 
-async def _handle(route: Route, request: Request) -> Reply | None:
+async def answer(request: Request) -> Reply | None:
+    """Let the handler of a request's route answer it. Raises NotFound if there is none."""
+    route = _EXACT.get((request.scope["method"], request.scope["path"])) or _find(request)
+    if isinstance(route, Reply):
+        return route
     if request.ticket is not None:
         await tickets.check(request, request.ticket, route.path if route.ticket else None)
     if route.checks_query:
@@ -147,17 +151,15 @@ async def _handle(route: Route, request: Request) -> Reply | None:
     return await route.handler(request)
 
 
-async def answer(request: Request) -> Reply | None:
-    """Let the handler of a request's route answer it. Raises NotFound if there is none."""
+def _find(request: Request) -> Route | Reply:
+    """Return the route of a request, or the refusal of its method."""
     asked, path = request.scope["method"], request.scope["path"]
     method = "GET" if asked == "HEAD" else asked
-    if (exact := _EXACT.get((method, path))) is not None:
-        return await _handle(exact, request)
     found = [(route, match) for pattern, route in _PATTERNS if (match := pattern.fullmatch(path)) is not None]
     for route, match in found:
         if route.method == method:
             request.params = match.groupdict()
-            return await _handle(route, request)
+            return route
     if not found:
         raise NotFound(f"There is no {asked} {path} here.", code="unknown_url")
     # A path that is a route by its own words is not the id of something.

@@ -98,7 +98,7 @@ class Turn:
         submission = Submission(owner=request.owner, body=self._body, size=size, memory=memory, origin=origin)
         with contextlib.ExitStack() as failed:
             failed.callback(cache.evict, self._parent, self.lane)
-            async with engine.create(submission) as created:
+            with await engine.create(submission) as created:
                 self.response_id = created.id
                 final = await self._stream(engine, created.follow(), send)
                 memory = None if created.request.store else created.remember()

@@ -40,6 +40,7 @@ PAUSE_SECONDS = 0.01
 FLUSH_SECONDS = 1.0
 # Loggers of libraries that users' agents and tools use: below WARNING they log what is sent to models.
 _VERBOSE = ("openai", "httpx", "httpcore", "httpx2", "httpcore2", "mcp", "client", "anthropic")
+_PLAIN = frozenset({int, bool, float})  # types of values that JSON has, too
 
 
 class Formatter(logging.Formatter):
@@ -85,7 +86,7 @@ def read_fields(record: logging.LogRecord) -> list[tuple[str, Any]]:
     for name in FIELDS:
         value = values.get(name)
         if value is not None and value != "":
-            fields.append((name, value if type(value) is int else str(value)[:MAX_VALUE]))
+            fields.append((name, value if type(value) in _PLAIN else str(value)[:MAX_VALUE]))
     return fields
 
 

@@ -196,8 +196,9 @@ def finish_calls(items: Sequence[Json]) -> list[Json]:
 
 
 def is_call(item: Json) -> bool:
-    is_hosted = item.get("type") in ("program", "program_output")  # run by the model's server
-    return isinstance(item.get("call_id"), str) and not is_hosted and not is_output(item)
+    if not isinstance(item.get("call_id"), str) or item.get("type") in ("program", "program_output"):
+        return False  # programs are run by the model's server
+    return not is_output(item)
 
 
 def call_of(output: Json) -> str | None:
@@ -217,9 +218,9 @@ def is_output(item: Json) -> bool:
     """Return True for the output of a call. A program, and a search for tools without a `call_id`, are run by the
     model's server; the output that it made goes back to it like any other item."""
     kind = str(item.get("type"))
-    if kind == "program_output" or (kind == "tool_search_output" and item.get("call_id") is None):
+    if not kind.endswith("_output") or kind == "program_output":
         return False
-    return kind.endswith("_output")
+    return kind != "tool_search_output" or item.get("call_id") is not None
 
 
 # -- calls that a server made itself, as function calls: the only kind that every model's server knows

@@ -172,7 +172,7 @@ class _Chat:
 
     def take(self, item: Json) -> None:
         kind = str(item.get("type"))
-        if is_output(item):
+        if kind != "message" and is_output(item):
             self._answer(str(call_of(item)), item)
             return
         self._show()
@@ -230,15 +230,15 @@ class _Chat:
         return [part for _, part in read_parts(content, field, _PARTS, strict=self._strict)]
 
     def _show(self) -> None:
-        shown, self._shown = self._shown, []
-        self.say("user", shown)
+        if self._shown:
+            shown, self._shown = self._shown, []
+            self.say("user", shown)
 
 
 def _join(parts: list[Json], seam: str) -> str | list[Json]:
     """Join parts into plain text where all are text: not every server takes parts."""
-    if all(part["type"] == "text" for part in parts):
-        return seam.join([part["text"] for part in parts])
-    return parts
+    texts = [part["text"] for part in parts if part["type"] == "text"]
+    return seam.join(texts) if len(texts) == len(parts) else parts
 
 
 def _read_arguments(arguments: object) -> str:
