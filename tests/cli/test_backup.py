@@ -171,7 +171,7 @@ def truncate(copy: Path) -> None:
     ("harm", "sentence"),
     [
         (
-            damage("UPDATE events SET frames = CAST(replace(frames, 'd', 'D') AS BLOB) WHERE key = 3"),
+            damage(f"UPDATE events SET frames = CAST(replace(frames, 'd', 'D') AS BLOB) WHERE response = {LONG}"),
             "is not as it was",
         ),
         (damage(f"DELETE FROM events WHERE first = 2 AND response = {LONG}"), "lacks the events"),

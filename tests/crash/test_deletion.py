@@ -6,6 +6,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -117,14 +118,24 @@ def test_expired_data_is_erased_from_all_files(upstream: FakeUpstream, make_serv
     running = client.submit(upstream.model([text("late-4713"), gate, *say("!")]))
     body = client.create(upstream.model(say(fill("old-4713", 500))), input=fill("asked-4713", 500)).json()
     conversation = client.create_conversation(items=[{"role": "user", "content": "note-4713"}])
+    for path in (f"/v1/responses/{body['id']}", f"/v1/conversations/{conversation}"):
+        wait_until(lambda path=path: client.get(path).status == 404, f"{path} is hidden")  # type: ignore[misc]
+    let_a_day_pass(server)
     for needle in ("old-4713", "asked-4713", "note-4713"):
         wait_erased(needle, server)
-    assert client.get(f"/v1/responses/{body['id']}").status == 404
-    assert client.get(f"/v1/conversations/{conversation}").status == 404
     # A running response does not expire, however old it is.
     assert client.retrieve(running)["status"] == "in_progress"
     gate.open()
+    wait_until(lambda: client.get(f"/v1/responses/{running}").status == 404, "it is hidden after its end")
+    let_a_day_pass(server)
     wait_erased("late-4713", server)
+
+
+def let_a_day_pass(server: OutliveServer) -> None:
+    """Date back what has expired: it is erased a day later."""
+    with closing(sqlite3.connect(server.database)) as db, db:
+        for table in ("responses", "conversations"):
+            db.execute(f"UPDATE {table} SET expired_at = expired_at - 86401 WHERE expired_at IS NOT NULL")
 
 
 def test_a_chain_through_a_deleted_response_is_refused(

@@ -19,7 +19,7 @@ from outlive.http.errors import error_reply
 from outlive.http.metrics import PATH as METRICS_PATH
 from outlive.http.metrics import Scrape
 from outlive.http.request import MAX_BODIES, Receive, Reply, Request, Scope, Send
-from outlive.http.routes import OPEN_PATHS, answer
+from outlive.http.routes import OPEN_PATHS, PATHS, answer
 from outlive.http.security import SecurityLog
 from outlive.http.websocket import RESTART, Socket, check_handshake, deny
 
@@ -62,7 +62,14 @@ class Application:
         if self._root:
             self._strip_root(scope)
         request = Request(
-            scope, receive, send, self._engine, self._access.max_body_bytes, bodies=self._bodies, security=self.security
+            scope,
+            receive,
+            send,
+            self._engine,
+            self._access.max_body_bytes,
+            bodies=self._bodies,
+            security=self.security,
+            paths=PATHS,
         )
         began = time.monotonic()
         try:

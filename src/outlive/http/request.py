@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+import re
+from collections.abc import Awaitable, Callable, Container, Coroutine, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
@@ -52,6 +53,9 @@ class Reply(msgspec.Struct):
     content_type: str = "application/json"
 
 
+_ID = re.compile(r"[a-z]{2,8}_[0-9a-f]{6,64}")  # as this server makes them
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A request with the engine that serves it and the owner it came from."""
@@ -64,6 +68,7 @@ class Request:
     owner: str = "local"
     ticket: Ticket | None = None  # with which it came, instead of a key
     params: dict[str, str] = field(default_factory=dict)
+    paths: Container[str] = ()  # of routes without parameters
     extra_headers: dict[str, str] = field(default_factory=dict)
     size: int = 0  # bytes of the body, if it is large
     bodies: ByteBudget = field(default_factory=lambda: ByteBudget(MAX_BODIES))
@@ -99,8 +104,11 @@ class Request:
         return Origin(self.request_id + part, self.engine.now(), *trace)
 
     def describe(self) -> dict[str, Any]:
-        """Return the fields of a log line about it: the path without the query, which may hold a secret."""
+        """Return the fields of a log line about it. The query may hold a secret, and a path that is no route, or has an
+        id that is none of ours, may hold anything: neither is logged."""
         path, named = self.scope["path"], self.params.get("id")
+        if not (path in self.paths or (self.params and all(map(_ID.fullmatch, self.params.values())))):
+            path, named = "(unknown)", None
         in_conversations = path.startswith("/v1/conversations/")
         return {
             "request_id": self.request_id,

@@ -136,6 +136,7 @@ def _compile(path: str) -> re.Pattern[str]:
     return re.compile(parameter.sub(lambda found: f"(?P<{found[1]}>{'.*' if found[2] else '[^/]+'})", re.escape(path)))
 
 
+PATHS = frozenset(route.path for route in ROUTES if "{" not in route.path)
 _PATTERNS = [(_compile(route.path), route) for route in ROUTES]
 
 

@@ -23,6 +23,7 @@ from outlive.storage.sqlite.journal import read_rows
 # Pages (of 4 KB) that are copied at once, and the seconds until the next: the server needs the disk too.
 STEP_PAGES = 256
 STEP_PAUSE = 0.002
+FORMATS_SINCE = 8  # schema version
 # The table of hashes in a backup. The database itself never has it.
 _HASHES = "backup"
 _TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
@@ -109,7 +110,10 @@ def _verify(db: sqlite3.Connection) -> int:
 
 def _hash_all(db: sqlite3.Connection) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the hash of each response's replay, and of each other table. Raises BackupError for a gap."""
-    for id_, key, first_era, last_era, journal_format, *values in db.execute(SQL["list_journals"]):
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    # A database that no server of this version has opened yet has no column for the format.
+    statement = SQL["list_journals"] if version >= FORMATS_SINCE else SQL["list_journals"].replace(" format,", " 1,")
+    for id_, key, first_era, last_era, journal_format, *values in db.execute(statement):
         hash_, number = sha256(msgspec.msgpack.encode(values)), 0
         for first, count, data, at in read_rows(db, key, range(first_era, last_era + 1), journal_format, 0):
             if first != number:
