@@ -77,6 +77,7 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._opened: list[asyncio.StreamWriter] = []  # all that ever were: one may have bytes that are never read
         self._blocked = False
         self._flowing = asyncio.Event()
         self._flowing.set()
@@ -153,10 +154,15 @@ class Proxy:
     async def _stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        self._reset_all()
-        for task in self._tasks:
-            task.cancel()
+        for _ in range(20):  # a connection that was just accepted takes some steps of the loop until it is served
+            self._reset_all()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.sleep(0)
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._opened:
+            writer.transport.abort()
+        await asyncio.sleep(0)  # the transports close their sockets
 
     def _reset_all(self) -> None:
         for writer in self._writers:
@@ -170,6 +176,7 @@ class Proxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._keep(asyncio.current_task())
+        self._opened.append(writer)
         self.accepted += 1
         fault = self._faults.popleft() if self._faults else None
         if self._blocked or isinstance(fault, RefuseConnection):
@@ -178,6 +185,7 @@ class Proxy:
             server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
         except OSError:
             return _reset(writer)
+        self._opened.append(server_writer)
         ends = {writer, server_writer}
         if self._blocked:  # since then
             for each in ends:
