@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.core.errors import NotFound
-from outlive.core.events import split_frames
+from outlive.core.events import Draft, number, split_frames
+from outlive.ports.ledger import Entry
 from outlive.storage.packing import BLOCK_BYTES, Flush, open_row, pack
 from tests.conformance.harness import StorageHarness, entry, storage_test
 
@@ -77,6 +79,19 @@ async def test_packed_journals_keep_the_times_of_their_commits(harness: StorageH
         assert packed is not None and before is not None
         assert [number for number, _ in packed.times] == [number for number, _ in before.times]
         assert [at for _, at in packed.times] == pytest.approx([at for _, at in before.times])
+
+
+@storage_test
+async def test_a_long_event_is_packed_and_replayed(harness: StorageHarness) -> None:
+    response_id, lease = await harness.start()
+    noise = random.Random(1).randbytes(1_000_000).hex()
+    frames = b"".join(number([Draft("response.output_text.delta", {"delta": noise})], 1))
+    await harness.ledger.append([Entry(lease, 2, 1, harness.tick(), frames)])
+    await harness.close(lease, first=3)
+    whole = await read_all(harness, response_id)
+    assert await pack_all(harness) == 1
+    assert await read_all(harness, response_id) == whole
+    assert await read_all(harness, response_id, 2) == split_frames(whole)[3]
 
 
 @storage_test

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -13,7 +14,7 @@ from outlive.ports.storage import UNBOUNDED, LoadedItems
 from outlive.storage.packing import JOURNAL_FORMAT
 from outlive.storage.postgres.connection import SQL, Connection, PostgresPort, as_text
 from outlive.storage.refusals import refuse
-from outlive.storage.rows import gather, read_each
+from outlive.storage.rows import MANY_BYTES, gather, read_each
 
 # Clients may ask for what comes after any number; no journal has this many events.
 MOST = (1 << 31) - 1
@@ -23,6 +24,8 @@ class PostgresJournal(PostgresPort):
     async def read(self, response_id: str, after: int, max_bytes: int) -> Batch | None:
         arguments = (as_text(response_id), min(after + 1, MOST), max_bytes, JOURNAL_FORMAT)
         rows = await self._database.read("read", lambda db: db.fetch(SQL["read_journal"], *arguments))
+        if sum(len(row["frames"] or b"") for row in rows) > MANY_BYTES:  # a long event, perhaps packed: not on the loop
+            return await asyncio.to_thread(_gather, response_id, rows, after, max_bytes)
         return _gather(response_id, rows, after, max_bytes)
 
     async def read_many(self, after: dict[str, int], max_bytes: int) -> dict[str, Batch | None]:
