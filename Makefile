@@ -20,8 +20,9 @@ ENGINES        := build/engines/.installed
 CLIENTS_PYTHON := $(patsubst clients/environments/%.txt,build/clients/%/.installed,$(wildcard clients/environments/*.txt))
 CLIENTS_NODE   := clients/node/node_modules/.installed
 AUDIT          := build/audit/.installed
+PEERS          := build/peers/ogx/.installed build/peers/litellm/.installed
 
-.PHONY: help install run demo test pictures pythons fuzz siege soak cluster check audit format bench clients engines package clean
+.PHONY: help install run demo test pictures pythons fuzz siege soak cluster check audit format bench clients peers engines package clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -55,6 +56,7 @@ siege: $(DEV) ## attack a server in every known way while a victim streams, and 
 
 soak: $(DEV) ## kill nodes, cut lines and restart Postgres under load for ten minutes; ARGS="--minutes 60" for longer
 	$(PY) -m tests.chaos $(ARGS)
+	OUTLIVE_TEST_KILLS=200 $(PY) -m pytest -q tests/crash/test_webhooks.py -k again_and_again
 
 cluster: $(DEV) ## watch three nodes on one Postgres for a minute while they are killed one by one
 	@$(PY) -m tests.chaos.dashboard $(ARGS)
@@ -76,6 +78,9 @@ bench: $(DEV) ## measure against a relay that keeps nothing, with a fake upstrea
 
 clients: $(DEV) $(CLIENTS_PYTHON) $(CLIENTS_NODE) ## try every client there is, and write docs/clients.md; ARGS="agno ai" for some
 	$(PY) -m clients.run $(ARGS)
+
+peers: $(DEV) $(PEERS) ## measure OGX and LiteLLM beside Outlive, and write docs/performance.md and README.md; needs Python 3.12
+	$(PY) bench/peers.py $(ARGS)
 
 engines: $(DEV) $(ENGINES) ## measure Outlive's ledger beside procrastinate and DBOS, and write docs/decisions/engine.md
 	$(PY) bench/engines/run.py
@@ -118,6 +123,12 @@ $(AUDIT): tools/audit/requirements.txt tools/make-venv
 	@tools/make-venv build/audit
 	@echo "Installing the programs of the audit ..."
 	@build/audit/bin/python -m pip --disable-pip-version-check --no-input install --quiet -r $<
+	@touch $@
+
+build/peers/%/.installed: bench/peers/%.txt tools/make-venv
+	@tools/make-venv build/peers/$* 12
+	@echo "Installing $* ..."
+	@build/peers/$*/bin/python -m pip --disable-pip-version-check --no-input install --quiet -r $<
 	@touch $@
 
 $(ENGINES): bench/engines/constraints.txt tools/make-venv

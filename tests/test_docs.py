@@ -158,8 +158,9 @@ def codes() -> set[str]:
     for file in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             values: list[ast.expr | None] = []
-            if isinstance(node, ast.Call):
+            if isinstance(node, ast.Call | ast.ClassDef):
                 values = [keyword.value for keyword in node.keywords if keyword.arg == "code"]
+            if isinstance(node, ast.Call):
                 place = places.get(getattr(node.func, "id", ""), len(node.args))
                 values += node.args[place : place + 1]
             elif isinstance(node, ast.Assign) and [getattr(target, "id", "") for target in node.targets] == ["code"]:

@@ -9,16 +9,18 @@ import sqlite3
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from outlive.core.errors import StaleFence, UpstreamFault
 from outlive.core.events import is_last, read_frame, split_frames
+from outlive.core.owners import Policy
 from outlive.engine.delivery.live import LiveResponses
 from outlive.engine.delivery.reader import Cursor
 from outlive.engine.delivery.tail import Tail
 from outlive.ports.ledger import AppendResult, Checkpoint, Closing, Entry, Lease
+from outlive.storage.packing import lengthen
 from outlive.testing import (
     Script,
     answer,
@@ -63,7 +65,7 @@ def stored(folder: Path, response_id: str) -> bytes:
             "SELECT frames FROM events WHERE response = (SELECT key FROM responses WHERE id = ?) ORDER BY first",
             (response_id,),
         )
-        return b"".join(frames for (frames,) in rows)
+        return b"".join(lengthen(frames) for (frames,) in rows)
 
 
 def dump(folder: Path) -> list[str]:
@@ -315,8 +317,12 @@ def test_a_conversation_changes_only_at_admission_at_the_end_or_by_its_own_endpo
     run_with_harness(tmp_path, body, ["Hel", gate, "lo", finish_chunk()], [answer("x")])
 
 
-def test_store_false_leaves_no_byte_on_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """In every mode a canary goes in and comes out; then the files of the database, and the log, are searched."""
+@pytest.mark.parametrize("storage", ["allowed", "never"])
+def test_store_false_leaves_no_byte_on_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, storage: Literal["allowed", "never"]
+) -> None:
+    """In every mode a canary goes in and comes out; then the files of the database, and the log, are searched. An owner
+    with `storage = "never"` need not ask for it."""
     caplog.set_level("DEBUG", "outlive")
     canary = "canary-that-sang"
 
@@ -324,18 +330,21 @@ def test_store_false_leaves_no_byte_on_disk(tmp_path: Path, caplog: pytest.LogCa
         conversation = await harness.converse()
         parent = await harness.answer("before")
         before = dump(tmp_path)
-        for where in ({}, {"conversation": conversation}, {"previous_response_id": parent["id"]}):
+        harness.engine.policies.active["ann"] = Policy(storage=storage)
+        asked: dict[str, Any] = {"store": False} if storage == "allowed" else {}
+        in_conversation = [{"conversation": conversation}] if storage == "allowed" else []
+        for where in ({}, {"previous_response_id": parent["id"]}, *in_conversation):
             for stream in (False, True):
                 for script in scripts:
                     harness.backend.scripts = [script]
                     accepted = await harness.create(
                         canary,
-                        store=False,
                         stream=stream,
                         instructions=canary,
                         metadata={"secret": canary},
                         tools=[{"type": "function", "name": "weather", "description": canary, "parameters": {}}],
                         **where,
+                        **asked,
                     )
                     cursor = harness.reader.follow(accepted.response_id)
                     seen = await cursor.read()

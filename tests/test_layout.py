@@ -21,7 +21,7 @@ LAYERS: dict[str, set[str]] = {
     "engine": {"core", "ports"},
     "dialects": {"core", "ports"},
     "storage": {"core", "ports", "config"},
-    "tooling": {"core", "ports", "config"},
+    "tooling": {"core", "ports", "config", "dialects"},
     "served_agents": {"core", "ports", "config", "dialects"},
     "http": {"core", "ports", "engine"},
     "telemetry": {"core", "ports", "engine"},

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 import uvloop
 
-from outlive.watchdog import LongStep, Warnings, Watchdog
+from outlive.watchdog import LongStep, Watchdog
 from tests.support.long_steps import no_long_steps
 
 SECONDS = 0.02
@@ -99,15 +99,18 @@ def test_an_idle_loop_is_not_woken() -> None:
 
 
 def test_each_place_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    warnings = Warnings()
+    async def make() -> Watchdog:
+        return Watchdog(SECONDS)
+
+    warn = asyncio.run(make())._warn
     now = time.monotonic()
     with caplog.at_level(logging.WARNING):
         for place in ("a.py:1 f < b.py:2 g", "a.py:1 f < c.py:3 h", "d.py:4 i"):
-            warnings.add(LongStep(0.13, 0.125, place))
+            warn(LongStep(0.13, 0.125, place))
         assert [record.getMessage() for record in caplog.records] == [
             "event loop blocked for 130 ms (125 ms of it computing) in a.py:1 f < b.py:2 g",
             "event loop blocked for 130 ms (125 ms of it computing) in d.py:4 i",
         ]
         monkeypatch.setattr("outlive.watchdog.monotonic", lambda: now + 100)
-        warnings.add(LongStep(0.13, 0.125, "d.py:4 i"))
+        warn(LongStep(0.13, 0.125, "d.py:4 i"))
     assert len(caplog.records) == 3

@@ -167,19 +167,25 @@ function readAnswers(message) {
 function makeMessages(items) {
   const messages = [];
   const outputs = new Map(items.filter((item) => item.call_id && "output" in item).map((item) => [item.call_id, item.output]));
+  const approvals = new Map(items.filter(isApproval).map((item) => [item.approval_request_id, item]));
+  let answered = false; // what follows an answer of the client's is another step
   for (const item of items) {
     if (item.type === "message" && item.role === "user") {
       messages.push({ id: item.id, role: "user", parts: item.content.flatMap(makePart) });
       continue;
     }
-    const parts = makeParts(item, outputs);
+    const parts = makeParts(item, outputs, approvals);
+    answered ||= isApproval(item) || (item.call_id !== undefined && "output" in item);
     if (parts.length === 0) continue;
     const last = messages.at(-1);
-    if (last?.role === "assistant") last.parts.push(...parts);
+    if (last?.role === "assistant") last.parts.push(...(answered ? [{ type: "step-start" }] : []), ...parts);
     else messages.push({ id: item.id, role: "assistant", parts });
+    answered = false;
   }
   return messages;
 }
+
+const isApproval = (item) => item.type === "mcp_approval_response";
 
 function makePart(part) {
   if (part.type === "input_image") return [{ type: "file", mediaType: "image/*", url: part.image_url }];
@@ -189,7 +195,7 @@ function makePart(part) {
   return part.text === undefined ? [] : [{ type: "text", text: part.text, state: "done" }];
 }
 
-function makeParts(item, outputs) {
+function makeParts(item, outputs, approvals) {
   if (item.type === "message" && item.role === "assistant") {
     return item.content.map((part) => ({ type: "text", text: part.text ?? part.refusal ?? "", state: "done" }));
   }
@@ -202,6 +208,11 @@ function makeParts(item, outputs) {
   const { name, ...shared } = call;
   const output = call.providerExecuted ? call.output : outputs.get(call.toolCallId);
   const kind = call.dynamic ? { type: "dynamic-tool", toolName: name } : { type: `tool-${name}` };
+  if (item.type === "mcp_approval_request") {
+    const { approve: approved, reason } = approvals.get(item.id) ?? {};
+    const approval = { id: item.id, ...(approved === undefined ? {} : { approved }), ...(reason ? { reason } : {}) };
+    return [{ ...kind, ...shared, approval, state: approved === undefined ? "approval-requested" : "approval-responded" }];
+  }
   if (call.errorText) return [{ ...kind, ...shared, state: "output-error" }];
   if (output === undefined) return [{ ...kind, ...shared, state: "input-available" }];
   return [{ ...kind, ...shared, output, state: "output-available" }];

@@ -1,7 +1,5 @@
 """Assembly: the only place that picks the parts of a server by its settings."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import importlib.util
@@ -11,19 +9,20 @@ import secrets
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
+from functools import lru_cache
 
 import uvloop
 
 from outlive import failpoints, server
 from outlive.clock import RandomIds, SystemClock
 from outlive.config.settings import Settings
+from outlive.config.tables import make_prices
 from outlive.core import routing
 from outlive.core.errors import InvalidRequest, SettingsError
 from outlive.core.ids import IdSource
 from outlive.dialects.build import make_backend
 from outlive.dialects.embedded.backend import MODEL, LocalModel
 from outlive.dialects.transport.http1 import HttpPool
-from outlive.engine.build import build
 from outlive.engine.engine import Engine, EngineOptions
 from outlive.engine.ephemeral import EphemeralStorage
 from outlive.engine.slots import Capacity
@@ -37,11 +36,11 @@ from outlive.served_agents.backend import load_agents
 from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.seal import SecretSeal, make_seal
 from outlive.storage.storage import open_storage
-from outlive.supervisor import Supervisor
 from outlive.telemetry import logs
 from outlive.tooling.functions import LABEL, FunctionSource, load_tools
-from outlive.tooling.mcp.servers import McpRules, McpSource
+from outlive.tooling.mcp.servers import McpSource
 from outlive.tooling.registry import ToolRegistry, ToolSource
+from outlive.tooling.sender import HttpSender
 
 log = logging.getLogger("outlive")
 
@@ -60,7 +59,7 @@ def serve(settings: Settings) -> None:
     server.raise_descriptor_limit(settings)
     inherited = server.inherit()
     if settings.processes > 1 and inherited is None:
-        sys.exit(asyncio.run(Supervisor(settings).run()))
+        sys.exit(asyncio.run(server.Supervisor(settings).run()))
     sys.setswitchinterval(SWITCH_SECONDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, inherited))
@@ -70,7 +69,7 @@ async def _serve(settings: Settings, inherited: server.Inherited | None) -> None
     asyncio.get_running_loop().set_exception_handler(logs.log_stray)
     with inherited.listening if inherited else server.listen(settings.host, settings.port) as listening:
         async with open_engine(settings) as engine:
-            logs.Formatter.node = engine.parts.worker.name
+            logs.Formatter.node = engine.worker.name
             await server.run_until_signal(settings, engine, listening, inherited)
     await server.end_stubborn_tasks()
 
@@ -80,12 +79,17 @@ async def open_engine(settings: Settings, backends: Backends | None = None) -> A
     """Start the engine that the settings describe, with other backends than theirs if these are given."""
     async with contextlib.AsyncExitStack() as stack:
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"  # of this process, and of no other ever
+        capacity = _read_capacity(settings)
         storage = await stack.enter_async_context(
-            open_storage(settings.database, name, settings.lease_seconds, _read_capacity(settings))
+            open_storage(settings.database, name, settings.lease_seconds, capacity)
         )
         if backends is None:
             backends = await _open_backends(settings, stack)
-        engine = _build_engine(settings, storage, name, backends)
+        sender = HttpSender(
+            private=settings.webhook_private, proxied=settings.webhook_proxy, seconds=settings.webhook_seconds
+        )
+        stack.callback(sender.close)
+        engine = _build_engine(settings, storage, _read_options(settings, name, capacity, sender), backends)
         stack.push_async_callback(engine.stop)
         if recovered := await engine.start():
             log.info("recovering interrupted responses", extra={"count": recovered})
@@ -107,13 +111,13 @@ async def _open_backends(settings: Settings, stack: contextlib.AsyncExitStack) -
     return Backends(backends, _make_route(upstreams, backends, agents), models)
 
 
-def _build_engine(settings: Settings, storage: Storage, name: str, backends: Backends) -> Engine:
+def _build_engine(settings: Settings, storage: Storage, options: EngineOptions, backends: Backends) -> Engine:
     ids, journal = RandomIds(), MemoryJournal()
-    return build(
+    return Engine(
         storage,
         EphemeralStorage(MemoryLedger(journal), journal),
         backends,
-        _read_options(settings, name),
+        options,
         clock=SystemClock(),
         ids=ids,
         seal=SecretSeal([storage.secret]),
@@ -144,7 +148,7 @@ def build_tools(settings: Settings, ids: IdSource, seal: Seal | None) -> Tools:
         if settings.offer_tools:
             always.append({"type": "mcp", "server_label": LABEL})
     if importlib.util.find_spec("mcp") is not None:
-        sources.append(McpSource(settings.mcp, ids, _read_rules(settings)))
+        sources.append(McpSource(settings, ids))
     elif settings.mcp:
         raise SettingsError("[mcp] needs the MCP SDK: install outlive[mcp].")
     return Tools(
@@ -156,21 +160,11 @@ def build_tools(settings: Settings, ids: IdSource, seal: Seal | None) -> Tools:
     )
 
 
-def _read_rules(settings: Settings) -> McpRules:
-    return McpRules(
-        requests=settings.mcp_requests,
-        hosts=settings.mcp_hosts,
-        private=settings.mcp_private,
-        proxy=settings.mcp_proxy,
-        seconds=settings.tool_seconds,
-        max_connections=settings.max_mcp_connections,
-    )
-
-
-def _read_options(settings: Settings, name: str) -> EngineOptions:
+def _read_options(settings: Settings, name: str, capacity: Capacity, sender: HttpSender) -> EngineOptions:
     return EngineOptions(
         name=name,
-        capacity=_read_capacity(settings),
+        sender=sender,
+        capacity=capacity,
         retention=RetentionPolicy(
             response_days=settings.response_days,
             conversation_days=settings.conversation_days,
@@ -186,6 +180,7 @@ def _read_options(settings: Settings, name: str) -> EngineOptions:
         abandon_after=settings.abandon_after,
         tracer=_make_tracer(name),
         ticket_seconds=settings.ticket_seconds,
+        prices=make_prices(settings),
     )
 
 
@@ -195,6 +190,7 @@ def _read_capacity(settings: Settings) -> Capacity:
         queued=settings.max_waiting,
         running_per_owner=_share(settings, settings.max_running_per_owner, settings.max_running),
         queued_per_owner=_share(settings, settings.max_waiting_per_owner, settings.max_waiting),
+        policies=dict(settings.owners),
     )
 
 
@@ -202,19 +198,21 @@ def _share(settings: Settings, given: int | None, all_owners: int) -> int:
     """Return an owner's part of a limit. Where there are several owners, none may take all of it."""
     if given is not None:
         return given
-    return (all_owners + 1) // 2 if len(settings.keys) > 1 else 0
+    return (all_owners + 1) // 2 if len(settings.keys) > 1 or settings.require_keys or settings.oidc else 0
 
 
 def _make_route(upstreams: list[Upstream], backends: dict[str, Backend], agents: Mapping[str, Backend]) -> Route:
     answer_all = {upstream.name for upstream in upstreams if upstream.any_model}
+    aliases = {upstream.name: upstream.models for upstream in upstreams}
 
+    @lru_cache(256)
     def route(model: str) -> tuple[Backend, str]:
         if model in agents:
             return agents[model], model
         if not upstreams:
             known = f"There is no model {model!r} here, only {', '.join(agents)}."
             raise InvalidRequest(known, param="model", code="model_not_found")
-        name, upstream_model = routing.route(model, upstreams)
+        name, upstream_model = routing.route(model, aliases)
         return backends[name], MODEL if name in answer_all else upstream_model
 
     return route

@@ -1,11 +1,8 @@
 """The system clock and the random ids of a running server."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time
-from collections.abc import Iterator
 
 RANDOM_BYTES = 18  # in an id
 BATCH = 128  # ids per system call
@@ -14,14 +11,9 @@ BATCH = 128  # ids per system call
 class SystemClock:
     """Wall clock, monotonic clock and sleep of this machine."""
 
-    def now(self) -> float:
-        return time.time()
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    now = staticmethod(time.time)
+    monotonic = staticmethod(time.monotonic)
+    sleep = staticmethod(asyncio.sleep)
 
 
 class RandomIds:
@@ -31,15 +23,11 @@ class RandomIds:
     """
 
     def __init__(self) -> None:
-        self._batch: Iterator[str] = iter(())
+        self._batch: list[str] = []
 
     def new(self, prefix: str) -> str:
-        return f"{prefix}_{int(time.time() * 1000):012x}{self._draw()}"
-
-    def _draw(self) -> str:
-        # In batches, because each read from the system is a system call.
-        for digits in self._batch:
-            return digits
-        random = os.urandom(BATCH * RANDOM_BYTES).hex()
-        self._batch = iter([random[at : at + 2 * RANDOM_BYTES] for at in range(0, len(random), 2 * RANDOM_BYTES)])
-        return next(self._batch)
+        if not self._batch:
+            # In batches, because each read from the system is a system call.
+            random = os.urandom(BATCH * RANDOM_BYTES).hex()
+            self._batch = [random[at : at + 2 * RANDOM_BYTES] for at in range(0, len(random), 2 * RANDOM_BYTES)]
+        return f"{prefix}_{int(time.time() * 1000):012x}{self._batch.pop()}"

@@ -1,7 +1,5 @@
 """Failpoints: named places where a crash test kills the process with SIGKILL."""
 
-from __future__ import annotations
-
 import os
 import signal
 
@@ -12,11 +10,11 @@ OPERATIONS = (
     *("add items", "admit", "append", "claim", "close", "confirm", "create conversation", "delete"),
     *("delete conversation", "delete expired", "delete item", "erase", "expire", "find secret", "forget keys"),
     *("free dead leases", "mark answered", "pack", "probe", "release", "release leases", "restore"),
-    *("save checkpoint", "stage", "take over", "update conversation"),
+    *("save checkpoint", "shrink", "stage", "take over", "update conversation"),
 )
 POINTS = {
     *("before-call-journaled", "after-call-journaled", "before-output-journaled", "after-output-journaled"),
-    *("before-upstream-noted", "between-steps", "before-commit", "after-commit"),
+    *("before-upstream-noted", "between-steps", "after-webhook-sent", "before-commit", "after-commit"),
     *(f"{when}-commit-of-{each.replace(' ', '-')}" for when in ("before", "after") for each in OPERATIONS),
 }
 

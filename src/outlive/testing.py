@@ -4,14 +4,12 @@ A script is what the model does in one call. Each step is a text, a chunk as an 
 read, a pause in seconds, an event to wait for, or an error to raise.
 """
 
-from __future__ import annotations
-
 import asyncio
-import concurrent.futures
 import contextlib
 import tempfile
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeAlias
 
 import msgspec
@@ -33,22 +31,21 @@ POLL_SECONDS = 0.005
 
 Step: TypeAlias = str | bytes | list[bytes] | float | threading.Event | asyncio.Event | BaseException
 Script: TypeAlias = Sequence[Step]
+Ready: TypeAlias = Future[tuple[str, Callable[[], object]]]  # of a server's URL, and a function that stops it
 
 
 @contextlib.contextmanager
-def serve(*backends: ScriptedBackend, **settings: Any) -> Iterator[str]:
+def serve(*backends: "ScriptedBackend", **settings: Any) -> Iterator[str]:
     """Run a server on a free port, in a thread, and give its base URL. Each model has its backend's name.
 
     `settings` are fields of `outlive.config.settings.Settings`. The database is temporary unless they name one.
     """
-    ready: concurrent.futures.Future[tuple[str, Callable[[], object]]] = concurrent.futures.Future()
-    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(1) as thread:
+    ready: Ready = Future()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(1) as thread:
         given: dict[str, Any] = {"port": 0, "database": f"sqlite:///{folder}/outlive.db", **settings}
         running = thread.submit(asyncio.run, _serve(Settings(**given), backends, ready))
-        started: list[concurrent.futures.Future[Any]] = [ready, running]
-        concurrent.futures.wait(started, return_when=concurrent.futures.FIRST_COMPLETED)
-        if running.done():
-            running.result()  # raises the reason why the server did not start
+        # Raise the reason here if the server does not start.
+        running.add_done_callback(lambda ended: ready.done() or ready.set_exception(ended.exception()))  # type: ignore[func-returns-value]
         url, stop = ready.result()
         try:
             yield url
@@ -57,11 +54,7 @@ def serve(*backends: ScriptedBackend, **settings: Any) -> Iterator[str]:
             running.result()
 
 
-async def _serve(
-    settings: Settings,
-    backends: Sequence[ScriptedBackend],
-    ready: concurrent.futures.Future[tuple[str, Callable[[], object]]],
-) -> None:
+async def _serve(settings: Settings, backends: Sequence["ScriptedBackend"], ready: Ready) -> None:
     by_name = {backend.name: backend for backend in backends}
 
     def route(model: str) -> tuple[ScriptedBackend, str]:

@@ -1,7 +1,5 @@
 """A watchdog of the event loop: it finds steps that make everything else wait, and the place in the code."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sys
@@ -36,7 +34,8 @@ class Watchdog:
 
     def __init__(self, seconds: float, report: Callable[[LongStep], None] | None = None) -> None:
         self._seconds = seconds  # the threshold, and the interval between two looks
-        self._report = report or Warnings().add
+        self._report = report or self._warn
+        self._warned_at: dict[str, float] = {}  # by place
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._clock = pthread_getcpuclockid(self._loop_thread)
@@ -87,20 +86,13 @@ class Watchdog:
         frame = sys._current_frames().get(self._loop_thread)
         return " < ".join([_name(*each) for each in traceback.walk_stack(frame)][:_FRAMES]) if frame else ""
 
-
-class Warnings:
-    """Writes long steps to the log, each place once a minute."""
-
-    def __init__(self) -> None:
-        self._logged_at: dict[str, float] = {}
-
-    def add(self, step: LongStep) -> None:
+    def _warn(self, step: LongStep) -> None:
+        """Write a long step to the log, but not about a place that was named in the last minute."""
         innermost, now = step.place.partition(" < ")[0], monotonic()
-        if now - self._logged_at.get(innermost, -QUIET_SECONDS) < QUIET_SECONDS:
-            return
-        self._logged_at[innermost] = now
-        wall, cpu = step.seconds * 1000, step.cpu_seconds * 1000
-        log.warning("event loop blocked for %.0f ms (%.0f ms of it computing) in %s", wall, cpu, step.place)
+        if now - self._warned_at.get(innermost, -QUIET_SECONDS) >= QUIET_SECONDS:
+            self._warned_at[innermost] = now
+            wall, cpu = step.seconds * 1000, step.cpu_seconds * 1000
+            log.warning("event loop blocked for %.0f ms (%.0f ms of it computing) in %s", wall, cpu, step.place)
 
 
 def _name(frame: FrameType, line: int) -> str:

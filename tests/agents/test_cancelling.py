@@ -19,7 +19,7 @@ from agents import ModelSettings, ModelTimeoutError, Runner
 from tests.agents.harness import connect, durable, list_responses, make_agent, wait_status
 from tests.client.stub import Reply, Stub, event, response
 from tests.support.proxy import Delay, Proxy
-from tests.support.server import OutliveServer
+from tests.support.server import OutliveServer, search_path
 from tests.support.upstream import FakeUpstream, Gate, say, text
 
 SCRIPT = """
@@ -167,7 +167,7 @@ def test_ctrl_c_cancels_every_run(server: OutliveServer, upstream: FakeUpstream)
     script = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, server.base_url, *models],
         cwd=Path(__file__).parents[2],
-        env=os.environ | {"PYTHONPATH": "."},
+        env=os.environ | {"PYTHONPATH": search_path(".")},
         stderr=subprocess.PIPE,
     )
     for gate, model in zip(gates, models, strict=True):

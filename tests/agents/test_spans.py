@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from agents import Runner, TracingProcessor, set_trace_processors
+from agents import Runner, TracingProcessor, set_trace_processors, set_tracing_disabled
 
 from tests.agents.harness import connect, durable, make_agent
 from tests.client.stub import Reply, Stub, response
@@ -36,6 +36,7 @@ class Collector(TracingProcessor):
 @pytest.fixture
 def collector() -> Iterator[Collector]:
     made = Collector()
+    set_tracing_disabled(False)  # an example that another test ran may have switched it off
     set_trace_processors([made])
     yield made
     set_trace_processors([])

@@ -104,7 +104,6 @@ def test_a_restored_database_has_everything_and_its_runs_continue(run: Run, fill
     file, made = filled
     copy, restored = file.with_name("copy.db"), file.with_name("restored.db")
     assert run("backup", str(copy), "--database", url(file)).exit_code == 0
-    assert copy.stat().st_mode & 0o777 == 0o600
     done = run("restore", str(copy), "--database", url(restored))
     assert done.exit_code == 0, done.output
     with closing(sqlite3.connect(restored)) as db:
@@ -274,6 +273,43 @@ def test_what_is_no_database_of_this_version_is_refused(run: Run, filled: tuple[
     done = run("backup", str(tmp_path / "missing" / "b"), "--database", url(other))
     assert (done.exit_code, "was not written: No such file or directory" in done.output) == (1, True)
     assert not (tmp_path / "none.db").exists()
+
+
+# -- shrinking
+
+
+def test_an_old_file_is_shrunk_and_shrinks_by_itself_from_then_on(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "outlive.db"
+    with closing(sqlite3.connect(file)) as db:
+        db.execute("PRAGMA user_version = 0")  # writes the first page, without auto_vacuum
+    made = run_on(lambda: open_sqlite(file), fill)
+    with closing(sqlite3.connect(file)) as db:
+        assert db.execute("PRAGMA auto_vacuum").fetchone() == (0,)
+        db.execute("CREATE TABLE filling AS SELECT zeroblob(5000000)")
+        db.execute("DROP TABLE filling")
+    done = run("shrink", "--database", url(file))
+    assert done.exit_code == 0, done.output
+    assert "MB now" in done.output
+    assert file.stat().st_size < 1_000_000
+    with closing(sqlite3.connect(file)) as db:
+        assert db.execute("PRAGMA auto_vacuum").fetchone() == (2,)
+    check_restored(file, made)
+
+
+def test_what_cannot_be_shrunk_is_left_as_it_is(run: Run, filled: tuple[Path, Any], tmp_path: Path) -> None:
+    file, made = filled
+    assert "There is no database" in refused(run, "shrink", "--database", url(tmp_path / "none.db"))
+    assert "docs/how-to" in refused(run, "shrink", "--database", "postgresql://outlive@127.0.0.1/outlive")
+
+    async def go() -> None:
+        database = SqliteDatabase(str(file))
+        try:
+            assert "already running" in await asyncio.to_thread(refused, run, "shrink", "--database", url(file))
+        finally:
+            await database.close()
+
+    asyncio.run(go())
+    check_restored(file, made)
 
 
 @pytest.mark.parametrize("command", ["backup", "restore"])

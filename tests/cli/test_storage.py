@@ -204,6 +204,19 @@ def test_the_doctor_checks_postgres(run: Run, tmp_path: Path) -> None:
         assert "is off" in detail
 
 
+def test_the_doctor_reports_that_vacuum_lags(run: Run, tmp_path: Path) -> None:
+    url = DATABASES.create()
+    run_on(lambda: open_postgres(url), lambda harness: harness.answer())
+    name = url.rpartition("/")[2]
+    assert "vacuum" not in findings(run, url)
+    DATABASES.server.sql("ALTER TABLE outlive.events SET (autovacuum_enabled = off)", name)
+    DATABASES.server.sql("INSERT INTO outlive.events SELECT 99, n, 1, 0, '' FROM generate_series(1, 25000) n", name)
+    DATABASES.server.sql("DELETE FROM outlive.events WHERE response = 99", name)
+    state, detail = findings(run, url)["vacuum"]
+    assert state == "warn"
+    assert detail.startswith("events: 25000 dead rows")
+
+
 def test_a_server_logs_the_risks_of_its_database_at_start(tmp_path: Path) -> None:
     with OutliveServer(tmp_path, "http://127.0.0.1:1/v1", database_url=DATABASES.create()) as server:
         for name in ("fsync", "full_page_writes", "synchronous_commit"):

@@ -7,17 +7,16 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from openai import BaseModel
+
 from outlive.client.core import (
+    UNKNOWN_ID,
     Action,
     Deliver,
-    DeliverEnding,
-    Done,
-    EventArrived,
     Fault,
     FaultKind,
     Follow,
     Outcome,
-    Probe,
     Program,
     Read,
     Received,
@@ -39,7 +38,8 @@ def fault(kind: FaultKind, status: int | None = None, **headers: str) -> Fault:
 
 
 LOST = fault(FaultKind.LOST)
-ENDED = EventArrived(None)
+ENDED = None
+PROBE = Retrieve(UNKNOWN_ID)
 
 
 @dataclass
@@ -113,9 +113,8 @@ class FakeServer:
     def perform(self, action: Action) -> Outcome:
         match action:
             case Deliver(event):
-                self.delivered.append(event)
-            case DeliverEnding(response, number):
-                self.delivered.append((response.status, number))
+                by_core = isinstance(event, BaseModel)
+                self.delivered.append((event.response.status, event.sequence_number) if by_core else event)
             case Sleep(seconds):
                 self.clock.sleep(seconds)
             case Submit():
@@ -124,6 +123,8 @@ class FakeServer:
                 return self._connect(-1 if after is None else after)
             case Read():
                 return next(self._open)
+            case Retrieve(response_id) if response_id == UNKNOWN_ID:
+                return fault(FaultKind.MISSING, 404, **self.headers)
             case Retrieve():
                 status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
                 return (
@@ -131,9 +132,7 @@ class FakeServer:
                     if isinstance(status, Fault)
                     else Received(make_response(status, self.background), self.headers)
                 )
-            case Probe():
-                return Received(None, self.headers)
-        return Done()
+        return None
 
     def _connect(self, after: int) -> Outcome:
         connection = next(self.connections, Connection())
@@ -141,7 +140,7 @@ class FakeServer:
             return connection.refusal
         begin = max(0, after + 1 - connection.rewinds)
         end = len(self.events) if connection.events is None else begin + connection.events
-        self._open = iter([*(EventArrived(event) for event in self.events[begin:end]), connection.end])
+        self._open = iter([*self.events[begin:end], connection.end])
         return Received(None, self.headers)
 
 

@@ -10,8 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.client import ConnectionLost, PollTimeout, Token
-from outlive.client.core import FaultKind, Follow, Outcome, Probe, Retrieve, Sleep, StreamFollower, Submit
-from tests.client.fake_server import ENDED, LOST, OURS, Connection, FakeError, FakeServer, fault, make_events, make_plan
+from outlive.client.core import FaultKind, Follow, Outcome, Retrieve, Sleep, StreamFollower, Submit
+from tests.client.fake_server import (
+    ENDED,
+    LOST,
+    OURS,
+    PROBE,
+    Connection,
+    FakeError,
+    FakeServer,
+    fault,
+    make_events,
+    make_plan,
+)
 
 ends: st.SearchStrategy[Outcome] = st.sampled_from([ENDED, LOST, fault(FaultKind.GARBLED)])
 temporary = st.sampled_from(
@@ -48,7 +59,7 @@ def test_token_with_any_cursor_resumes_with_the_next_event(
 ) -> None:
     cursor = min(cursor, count - 2)
     server = FakeServer(make_events(count), connections, OURS, ["in_progress"])
-    server.run(make_follower(server, create=None, token=Token("resp_1", cursor)).run())
+    server.run(make_follower(server, token=Token("resp_1", cursor)).run())
     assert server.delivered == server.events[cursor + 1 :]
     assert server.count(Submit) == 0
 
@@ -110,7 +121,7 @@ def test_failed_submit_is_repeated_once_an_outlive_answers(first: Connection) ->
     server = FakeServer(make_events(9), [first], OURS)
     follower = make_follower(server)
     server.run(follower.run())
-    assert [type(action) for action in server.actions[:4]] == [Submit, Sleep, Probe, Submit]
+    assert server.actions[:4] == [Submit(), Sleep(0.25), PROBE, Submit()]
     assert follower.plan.stats.resubmits == 1
     assert server.delivered == server.events
 
@@ -120,7 +131,7 @@ def test_stream_cut_before_its_first_event_is_resubmitted_to_an_outlive(end: Out
     server = FakeServer(make_events(9), [Connection(events=0, end=end)], OURS)
     server.run(make_follower(server).run())
     assert server.delivered == server.events
-    assert server.count(Submit) == 2 and server.count(Probe) == 0
+    assert server.count(Submit) == 2 and PROBE not in server.actions
 
 
 def test_streams_without_a_first_event_raise_after_the_outage_limit() -> None:
@@ -246,5 +257,5 @@ def test_events_without_numbers_are_delivered_but_not_resumed() -> None:
 
 def test_ended_token_sends_no_request() -> None:
     server = FakeServer(make_events(9), [])
-    server.run(make_follower(server, create=None, token=Token("resp_1", 8, ended=True)).run())
+    server.run(make_follower(server, token=Token("resp_1", 8, ended=True)).run())
     assert server.actions == []

@@ -11,18 +11,16 @@ from hypothesis import strategies as st
 from outlive.client import ConnectionLost, PollTimeout, Token
 from outlive.client.core import (
     Action,
-    Done,
     Fault,
     FaultKind,
     Outcome,
-    Probe,
     Received,
     Retrieve,
     Sleep,
     Submit,
     poll,
 )
-from tests.client.fake_server import LOST, OURS, FakeClock, FakeError, fault, make_plan, make_response
+from tests.client.fake_server import LOST, OURS, PROBE, FakeClock, FakeError, fault, make_plan, make_response
 
 
 class FakePollServer:
@@ -54,7 +52,7 @@ class FakePollServer:
     def perform(self, action: Action) -> Outcome:
         if isinstance(action, Sleep):
             self.clock.sleep(action.seconds)
-            return Done()
+            return None
         answer = self.answers.pop(0)
         if isinstance(answer, Fault):
             return answer
@@ -172,7 +170,7 @@ temporary = st.sampled_from(
 def test_temporary_faults_never_cause_a_second_submit(between: list[Any], status: str) -> None:
     server = FakePollServer("queued", *between, status)
     assert server.run(create={}, retry_policy={"outage_seconds": 3600.0}).status == status
-    assert server.count(Submit) == 1 and server.count(Probe) == 0
+    assert server.count(Submit) == 1 and PROBE not in server.actions
     assert server.answers == []
 
 

@@ -14,7 +14,7 @@ from openai import Timeout
 
 from outlive.client.core import FaultKind
 from outlive.client.plans import Plan
-from outlive.client.sdk import classify, interrupted
+from outlive.client.sdk import classify
 
 REQUEST = httpx2.Request("GET", "http://127.0.0.1/")
 
@@ -85,10 +85,7 @@ def test_bugs_and_wrong_arguments_are_final(error: Exception) -> None:
 
 
 def test_interrupted_action_counts_as_a_lost_connection() -> None:
-    try:
-        raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        fault = interrupted()
+    fault = classify(KeyboardInterrupt())
     assert fault.kind is FaultKind.LOST
     assert isinstance(fault.error.__cause__, KeyboardInterrupt)
 

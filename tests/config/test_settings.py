@@ -74,9 +74,14 @@ SAMPLES: dict[str, tuple[str, object]] = {
     "console": ("no", False),
     "lenient_chat": ("yes", True),
     "offer_tools": ("yes", True),
+    "require_keys": ("yes", True),
+    "admin_reads_content": ("yes", True),
     "mcp_private": ("yes", True),
     "mcp_proxy": ("yes", True),
     "mcp_requests": ("off", "off"),
+    "webhook_private": ("yes", True),
+    "webhook_proxy": ("yes", True),
+    "currency": ("EUR", "EUR"),
     "metrics_owners": ("yes", True),
     "processes": ("1", 1),
     "log_level": ("debug", "debug"),
@@ -600,3 +605,23 @@ def test_a_worker_may_listen_on_every_address_without_keys() -> None:
     given = {"database": "postgresql://db/outlive", "host": "0.0.0.0"}
     assert load({**given, "role": "worker"}, {}).host == "0.0.0.0"
     assert "Without keys" in error_of({**given, "role": "api"})
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ('issuer = "https://id.example.com"', "audience"),
+        ('issuer = "http://id.example.com"\naudience = "a"', "begins with https"),
+        ('issuer = "https://id.example.com"\naudience = "a"\nclaim = "sub"', "claim"),
+    ],
+)
+def test_a_wrong_table_of_an_identity_provider_is_refused(tmp_path: Path, table: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        load_toml(tmp_path, f"[oidc]\n{table}\n")
+
+
+def test_with_an_identity_provider_or_required_keys_other_machines_may_ask(tmp_path: Path) -> None:
+    table = '[oidc]\nissuer = "https://id.example.com"\naudience = "a"\n'
+    settings = load_toml(tmp_path, f'host = "0.0.0.0"\n{table}')
+    assert settings.oidc is not None and settings.oidc.owner_claim == "sub"
+    assert load({"host": "0.0.0.0", "require_keys": "yes"}, {}).require_keys

@@ -16,25 +16,23 @@ from outlive.core.requests.create import CreateResponse
 from outlive.ports.catalog import Catalog
 from outlive.ports.journal import Journal
 from outlive.ports.ledger import Admission, Lease, Ledger, Position, Quota, RunLedger
-from outlive.ports.storage import Conversations, History, Packing, Retention, StoredTickets
+from outlive.ports.storage import Conversations, History, Packing, Retention, StoredKeys, StoredTickets, StoredUsage
+from outlive.ports.webhooks import StoredWebhooks
 from outlive.storage.catalog import SqlCatalog
+from outlive.storage.conversations import SqlConversations
 from outlive.storage.memory import MemoryJournal, MemoryLedger
+from outlive.storage.packing import lengthen
 from outlive.storage.postgres import connection as postgres
-from outlive.storage.postgres.connection import SQL
-from outlive.storage.postgres.conversations import PostgresConversations
 from outlive.storage.postgres.journal import PostgresHistory, PostgresJournal
 from outlive.storage.postgres.ledger import PostgresLedger
 from outlive.storage.postgres.packing import PostgresPacking
-from outlive.storage.postgres.retention import PostgresRetention
+from outlive.storage.postgres.schema import SQL
+from outlive.storage.retention import SqlRetention
 from outlive.storage.sqlite import threads
 from outlive.storage.sqlite.connection import SqliteDatabase
-from outlive.storage.sqlite.conversations import SqliteConversations
-from outlive.storage.sqlite.journal import SqliteJournal
+from outlive.storage.sqlite.journal import SqliteHistory, SqliteJournal
 from outlive.storage.sqlite.ledger import SqliteLedger
 from outlive.storage.sqlite.packing import SqlitePacking
-from outlive.storage.sqlite.retention import SqliteRetention
-from outlive.storage.sqlite.threads import SqliteHistory
-from outlive.storage.tickets import SqlTickets
 
 
 class Inspector(Protocol):
@@ -75,6 +73,9 @@ class Storage(msgspec.Struct, frozen=True):
     conversations: Conversations
     retention: Retention
     tickets: StoredTickets
+    keys: StoredKeys
+    usage: StoredUsage
+    webhooks: StoredWebhooks
     packing: Packing
     inspector: Inspector
 
@@ -103,9 +104,12 @@ async def open_sqlite(path: Path) -> AsyncIterator[Storage]:
             SqliteJournal(database),
             SqliteHistory(database),
             SqlCatalog(database),
-            SqliteConversations(database),
-            SqliteRetention(database),
-            SqlTickets(database),
+            SqlConversations(database),
+            SqlRetention(database),
+            StoredTickets(database),
+            StoredKeys(database),
+            StoredUsage(database),
+            StoredWebhooks(database),
             SqlitePacking(database),
             SqliteInspector(database),
         )
@@ -127,7 +131,9 @@ class SqliteInspector:
         def work(db: sqlite3.Connection) -> bool:
             needle = text.encode()
             values = (value for name in _tables(db) for row in db.execute(f"SELECT * FROM {name}") for value in row)
-            return any(needle in (value if isinstance(value, bytes) else str(value).encode()) for value in values)
+            return any(
+                needle in (lengthen(value) if isinstance(value, bytes) else str(value).encode()) for value in values
+            )
 
         return await self._database.read("look", work)
 
@@ -184,9 +190,12 @@ async def open_postgres(url: str, quota: Quota | None = None) -> AsyncIterator[S
             PostgresJournal(database),
             PostgresHistory(database),
             SqlCatalog(database),
-            PostgresConversations(database),
-            PostgresRetention(database),
-            SqlTickets(database),
+            SqlConversations(database),
+            SqlRetention(database),
+            StoredTickets(database),
+            StoredKeys(database),
+            StoredUsage(database),
+            StoredWebhooks(database),
             PostgresPacking(database),
             PostgresInspector(database),
         )
@@ -209,7 +218,9 @@ class PostgresInspector:
             needle = text.encode()
             for name in await _names(db):
                 values = (value for row in await db.fetch(f"SELECT * FROM {name}") for value in row)
-                if any(needle in (value if isinstance(value, bytes) else str(value).encode()) for value in values):
+                if any(
+                    needle in (lengthen(value) if isinstance(value, bytes) else str(value).encode()) for value in values
+                ):
                     return True
             return False
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
+import msgspec
 import pytest
 
 from outlive.core.errors import InvalidRequest, NotFound
 from outlive.core.events import Json
-from outlive.ports.catalog import Page, Paging
+from outlive.core.owners import join
+from outlive.ports.catalog import NO_FILTERS, Filters, Page, Paging
 from outlive.ports.ledger import Checkpoint
 from outlive.storage import catalog
 from tests.conformance.harness import StorageHarness, entry, message, storage_test, texts
@@ -42,12 +45,8 @@ async def assert_pages(fetch: Callable[[Paging], Awaitable[Page]], ids: list[str
 
 
 async def list_responses(harness: StorageHarness, owner: str = "ann", **fields: object) -> list[str]:
-    statuses, conversation = fields.get("statuses", []), fields.get("conversation")
-    assert isinstance(statuses, list)
-    assert conversation is None or isinstance(conversation, str)
-    records, more = await harness.storage.catalog.responses(
-        owner, Paging(limit=100), statuses=statuses, conversation=conversation
-    )
+    filters = msgspec.convert(fields, Filters)
+    records, more = await harness.storage.catalog.responses(owner, Paging(limit=100), filters)
     assert not more
     return [record.response_id for record in records]
 
@@ -58,7 +57,7 @@ async def test_responses_page_both_ways(harness: StorageHarness) -> None:
     await harness.answer(owner="bob")
 
     async def fetch(paging: Paging) -> Page:
-        records, more = await harness.storage.catalog.responses("ann", paging, statuses=[], conversation=None)
+        records, more = await harness.storage.catalog.responses("ann", paging, NO_FILTERS)
         return Page([{"id": record.response_id} for record in records], more)
 
     await assert_pages(fetch, ids)
@@ -68,7 +67,7 @@ async def test_responses_page_both_ways(harness: StorageHarness) -> None:
 async def test_a_page_continues_after_a_deleted_cursor(harness: StorageHarness) -> None:
     ids = [await harness.answer() for _ in range(3)]
     await harness.ledger.delete("ann", ids[1])
-    records, _ = await harness.storage.catalog.responses("ann", Paging(ids[1]), statuses=[], conversation=None)
+    records, _ = await harness.storage.catalog.responses("ann", Paging(ids[1]), NO_FILTERS)
     assert [record.response_id for record in records] == [ids[0]]
 
 
@@ -77,9 +76,9 @@ async def test_a_cursor_of_another_owner_is_refused(harness: StorageHarness) -> 
     theirs = await harness.answer(owner="bob")
     for after in (theirs, "resp_none"):
         with pytest.raises(InvalidRequest) as caught:
-            await harness.storage.catalog.responses("ann", Paging(after), statuses=[], conversation=None)
+            await harness.storage.catalog.responses("ann", Paging(after), NO_FILTERS)
         assert caught.value.param == "after"
-    records, _ = await harness.storage.catalog.responses("bob", Paging(theirs), statuses=[], conversation=None)
+    records, _ = await harness.storage.catalog.responses("bob", Paging(theirs), NO_FILTERS)
     assert records == []
 
 
@@ -311,7 +310,7 @@ def test_references_to_long_items_are_refused(opener: Opener, monkeypatch: pytes
 async def test_a_list_leaves_out_long_final_objects(harness: StorageHarness) -> None:
     await harness.answer(answer="x" * 70_000)
     await harness.answer()
-    records, _ = await harness.storage.catalog.responses("ann", Paging(), statuses=[], conversation=None)
+    records, _ = await harness.storage.catalog.responses("ann", Paging(), NO_FILTERS)
     assert [(record.status, record.snapshot is None) for record in records] == [
         ("completed", False),
         ("completed", True),
@@ -343,3 +342,79 @@ async def test_runs_name_the_nodes_that_took_a_response_and_when(harness: Storag
     (ended,) = (await harness.storage.catalog.runs([response_id])).values()
     assert (ended.node, ended.events, ended.ended_at) == (None, 6, harness.now)
     assert ended.taken == running.taken
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_a_filtered_list_is_read_in_pieces(opener: Opener, monkeypatch: pytest.MonkeyPatch, order: str) -> None:
+    monkeypatch.setattr(catalog, "PIECE_ROWS", 3)
+
+    @storage_test
+    async def test(harness: StorageHarness) -> None:
+        made = [await harness.answer(metadata={"n": str(number % 5)}) for number in range(30)]
+        wanted = made[2::5] if order == "asc" else made[2::5][::-1]
+        read, found = count_reads(harness, monkeypatch), list[str]()
+        paging = Paging(limit=2, order=order)
+        while True:
+            page, more = await harness.storage.catalog.responses("ann", paging, Filters(metadata={"n": "2"}))
+            found += [record.response_id for record in page]
+            if not more:
+                break
+            paging = Paging(found[-1], 2, order)
+        assert found == wanted
+        assert max(read) <= 3  # rows of one statement
+
+    test(opener)
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_a_list_of_a_time_reads_no_further(opener: Opener, monkeypatch: pytest.MonkeyPatch, order: str) -> None:
+    monkeypatch.setattr(catalog, "PIECE_ROWS", 2)
+
+    @storage_test
+    async def test(harness: StorageHarness) -> None:
+        made = []
+        for _ in range(20):
+            harness.now += catalog.CLOCK_TOLERANCE
+            made.append((await harness.answer(), harness.now))
+        (third, at) = made[2 if order == "asc" else -3]
+        read = count_reads(harness, monkeypatch)
+        filters = Filters(created_after=int(at) - 100, created_before=int(at) + 100)
+        page, more = await harness.storage.catalog.responses("ann", Paging(order=order), filters)
+        assert ([record.response_id for record in page], more) == ([third], False)
+        assert sum(read) < 10
+
+    test(opener)
+
+
+def count_reads(harness: StorageHarness, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of rows of each statement of the catalog."""
+    database: Any = harness.storage.catalog._database  # type: ignore[attr-defined]
+    fetch, read = database.fetch, list[int]()
+
+    async def counting(*given: Any, **parts: str) -> list[Any]:
+        rows: list[Any] = await fetch(*given, **parts)
+        read.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(database, "fetch", counting)
+    return read
+
+
+@storage_test
+async def test_a_wide_list_has_an_owners_end_users_or_all_owners(harness: StorageHarness) -> None:
+    owners = ["app", join("app", "user-1"), "app2", join("app", "user-2")]
+    made = [(await harness.start(owner=owner))[0] for owner in owners]
+    found = harness.storage.catalog
+
+    async def listed(owner: str, paging: Paging) -> list[tuple[str, str]]:
+        records, _ = await found.responses(owner, paging, Filters(statuses=["in_progress"]))
+        return [(record.response_id, record.owner) for record in records]
+
+    everything = list(zip(made, owners, strict=True))
+    assert await listed("", Paging(order="asc", wide=True)) == everything
+    assert await listed("app", Paging(order="asc", wide=True)) == [everything[0], everything[1], everything[3]]
+    assert await listed("app", Paging(made[1], order="asc", wide=True)) == [everything[3]]
+    assert await listed("app", Paging()) == [everything[0]]
+    assert [await found.find_owner(each) for each in (made[1], "resp_none")] == [owners[1], None]
+    page = await found.conversations("app", Paging(wide=True))
+    assert page.data == []

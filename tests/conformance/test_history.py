@@ -155,6 +155,16 @@ async def test_of_a_long_history_only_the_newest_items_are_read(harness: Storage
         assert found == alternate(*("123"[n] * 1000 for n in range("123".index(first), 3)))
 
 
+@storage_test
+async def test_a_history_with_wide_characters_counts_as_it_is_decoded(harness: StorageHarness) -> None:
+    """Each character of such a text takes four bytes."""
+    one = await harness.answer("1" * 1000 + "\N{GRINNING FACE}")
+    _, admitted = await harness.admit("Hi", parent=await harness.answer("2" * 1000, parent=one))
+    assert admitted.position is not None
+    for most, whole in ((4500, False), (12_000, True)):
+        assert (await harness.storage.history.before(admitted.position, most)).whole is whole
+
+
 # -- cost
 
 

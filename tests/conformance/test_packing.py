@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from outlive.core.errors import NotFound
 from outlive.core.events import Draft, number, split_frames
 from outlive.ports.ledger import Entry
-from outlive.storage.packing import BLOCK_BYTES, Flush, open_row, pack
+from outlive.storage.packing import BLOCK_BYTES, open_row, pack
 from tests.conformance.harness import StorageHarness, entry, storage_test
 
 PAGE = 64 * 1024
@@ -169,13 +169,14 @@ async def test_nothing_is_packed_while_a_node_is_alive_that_does_not_read_it(har
 def test_blocks_hold_every_byte_and_every_time(rows: list[tuple[int, float, bytes]], scale: int) -> None:
     first, at, flushes = 0, 1_700_000_000.0, []
     for count, pause, frames in rows:
-        flushes.append(Flush(first, count, at, b"e" + frames * scale))
+        flushes.append((first, count, b"e" + frames * scale, at))
         first, at = first + count, at + pause
-    blocks = list(pack(flushes))
-    opened = [open_row(block.first, block.at, block.data) for block in blocks]
-    assert b"".join(frames for frames, _ in opened) == b"".join(flush.frames for flush in flushes)
+    blocks, size = pack(flushes)
+    opened = [open_row(first, at, block) for first, _, block, at in blocks]
+    assert b"".join(frames for frames, _ in opened) == b"".join(frames for _, _, frames, _ in flushes)
+    assert size == sum(len(frames) for frames, _ in opened)
     times = [found for _, of_block in opened for found in of_block]
-    assert [number for number, _ in times] == [flush.first for flush in flushes]
-    assert all(abs(found - flush.at) < 0.001 for (_, found), flush in zip(times, flushes, strict=True))
-    longest = max(len(flush.frames) for flush in flushes)
+    assert [number for number, _ in times] == [first for first, _, _, _ in flushes]
+    assert all(abs(found - at) < 0.001 for (_, found), (_, _, _, at) in zip(times, flushes, strict=True))
+    longest = max(len(frames) for _, _, frames, _ in flushes)
     assert all(len(frames) < BLOCK_BYTES + longest for frames, _ in opened)

@@ -56,6 +56,25 @@ async def test_long_unused_responses_expire(harness: StorageHarness) -> None:
 
 
 @storage_test
+async def test_a_response_with_its_own_time_expires_by_that_and_not_by_the_settings(harness: StorageHarness) -> None:
+    second = 1.0 / 86_400
+    brief = await harness.answer(outlive={"expires_after_days": 20 * second})
+    parent = await harness.answer(outlive={"expires_after_days": 60 * second})
+    long = await harness.answer(outlive={"expires_after_days": 100.0})
+    running, _ = await harness.start(outlive={"expires_after_days": second})
+    harness.now += 30
+    assert await expire(harness) == 1
+    assert not await is_there(harness, brief)
+    child = await harness.answer(parent=parent)  # renews its parent
+    harness.now += 30
+    assert await expire(harness, responses=harness.tick()) == 1
+    assert [await is_there(harness, each) for each in (parent, long, running, child)] == [True, True, True, False]
+    harness.now += 60
+    assert await expire(harness) == 1
+    assert [await is_there(harness, each) for each in (parent, long, running)] == [False, True, True]
+
+
+@storage_test
 async def test_nothing_expires_without_a_retention_time(harness: StorageHarness) -> None:
     response_id, conversation = await harness.answer(), await harness.converse()
     assert await expire(harness) == 0

@@ -195,17 +195,6 @@ def test_a_channel_is_renamed_once() -> None:
     assert channel.type == "response.reasoning_text.delta"
 
 
-def test_a_wrapped_source_gives_renamed_drafts() -> None:
-    renaming, seen = Renaming(), []
-
-    def feed(chunk: bytes) -> list[AnyDraft]:
-        seen.append(chunk)
-        return []
-
-    assert renaming.follow(feed)(b"x") == []
-    assert seen == [b"x"]
-
-
 def test_both_names_of_an_event_mean_the_same() -> None:
     texts = DELTAS | DONES
     assert all(texts[name] is texts[other] for name, other in OPEN_RESPONSES_NAMES.items())

@@ -6,15 +6,9 @@ import pytest
 
 from outlive.core.errors import InvalidRequest
 from outlive.core.routing import route
-from outlive.ports.backend import Upstream
 
-
-def upstream(name: str, **models: str) -> Upstream:
-    return Upstream(name=name, url="http://x/v1", models=models)
-
-
-ONE = [upstream("openrouter", fast="meta-llama/Llama-3")]
-TWO = [upstream("openai", fast="gpt-4o-mini", both="a"), upstream("vllm", big="org/Big", both="b")]
+ONE = {"openrouter": {"fast": "meta-llama/Llama-3"}}
+TWO = {"openai": {"fast": "gpt-4o-mini", "both": "a"}, "vllm": {"big": "org/Big", "both": "b"}}
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "openrouter/auto", "meta-llama/Llama-3", "/", ""])
@@ -56,4 +50,4 @@ def test_an_ambiguous_or_incomplete_name_is_refused(model: str) -> None:
 
 def test_without_upstreams_every_model_is_refused() -> None:
     with pytest.raises(InvalidRequest):
-        route("x", [])
+        route("x", {})

@@ -14,7 +14,7 @@ import pytest
 from outlive import failpoints
 
 SOURCE = Path(failpoints.__file__).parent
-WRITES = {"write", "transact", "transact_once", "write_staged", "_write", "_take_once"}
+WRITES = {"write", "transact", "atomically", "write_staged", "_write", "_take_once"}
 
 
 def first_texts(folder: Path, names: set[str]) -> Iterator[str]:

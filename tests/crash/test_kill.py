@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from http.client import HTTPException
 
 import pytest
@@ -178,13 +179,38 @@ def test_a_run_fails_after_three_attempts_without_visible_output(
         server.restart()
     body = check_ended(client, response_id)
     assert (body["status"], body["error"]["code"]) == ("failed", "server_error")
-    assert body["outlive"] == {"attempts": 3, "resumed_at": []}
+    reason = {"code": "worker_lost", "retryable": True}
+    assert body["outlive"] == {"attempts": 3, "resumed_at": [], "reason": reason}
     assert len(upstream.calls(model)) == 3
     # A failed turn is removed from its conversation; its input stays with the response (D6).
     assert client.list_items(conversation) == []
     kept = client.get(f"/v1/responses/{response_id}/input_items").json()["data"]
     assert kept[0]["content"] == [{"type": "input_text", "text": "Why?"}]
     check_conversation(client, conversation, [body])
+
+
+@pytest.mark.parametrize("on", ["", "postgres"])
+@pytest.mark.parametrize(("shown", "status"), [([], "failed"), ([text("Once ")], "incomplete")])
+def test_a_deadline_holds_across_a_kill(
+    on: str, shown: list[Step], status: str, upstream: FakeUpstream, make_server: MakeServer
+) -> None:
+    server = make_server(continuation="prefill", on=on).start()
+    model = upstream.model([*shown, HANG])
+    began = time.monotonic()
+    response_id = server.client.submit(model, outlive={"deadline_seconds": 6.0})
+    upstream.wait_call(model)
+    if shown:
+        with server.client.follow(response_id) as stream:
+            stream.read_through("response.output_text.delta")
+    server.kill()
+    server.start()
+    upstream.wait_call(model, number=2)  # it runs again, and the deadline is still that of its admission
+    body = check_ended(server.client, response_id, [])
+    assert 5.9 < time.monotonic() - began < 11
+    assert body["status"] == status
+    assert body["outlive"]["reason"] == {"code": "deadline_exceeded", "retryable": False}
+    if shown:
+        assert body["incomplete_details"]["reason"] == "interrupted"
 
 
 # -- with visible output: continue in place, or end as interrupted

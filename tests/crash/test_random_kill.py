@@ -127,8 +127,9 @@ def test_kills_at_random_moments_leave_every_response_complete(
     listed = client.list_all("/v1/responses")
     assert set(seen) <= {body["id"] for body in listed}
     ended = [check_one(client, body, seen.get(body["id"], []), models) for body in listed]
-    print(f"{len(ended)} responses, {sum('outlive' in body for body in ended)} of them in several attempts")
-    assert any(body["outlive"]["resumed_at"] for body in ended if "outlive" in body), "no response was interrupted"
+    resumed = [body for body in ended if body.get("outlive", {}).get("resumed_at")]
+    print(f"{len(ended)} responses, {len(resumed)} of them resumed")
+    assert resumed, "no response was interrupted"
     for worker in workers:
         own = [body for body in ended if (body.get("conversation") or {}).get("id") == worker.conversation]
         check_conversation(client, worker.conversation, own)

@@ -185,8 +185,8 @@ def test_a_storage_fault_limits_how_far_the_upstream_is_read(upstream: FakeUpstr
         gate.open()
         time.sleep(1)
         assert server.resident_bytes - resident < 16_000_000
-    body = client.wait_ended(response_id)
-    assert len(text_of(body)) == 15_000_000 + len("Once end")
+    body = client.wait_ended(response_id)  # at the longest text that a response may have
+    assert body["status"] == "incomplete" and 4 * 1024 * 1024 < len(text_of(body)) < 8 * 1024 * 1024
 
 
 def test_recovery_waits_until_the_database_can_be_written(upstream: FakeUpstream, make_server: MakeServer) -> None:

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from outlive.cli import app
 from tests.crash.conftest import MakeServer
 from tests.crash.disk_search import find_on_disk
 from tests.support.http_client import HttpClient, text_of
 from tests.support.upstream import CUT, HANG, FakeUpstream, Refuse, Step, call, ending, finish, reasoning, say, text
+from tests.support.waiting import wait_until
 from tests.wire.websocket import open_websocket
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, which only Linux has")
@@ -176,3 +179,40 @@ def test_store_false_leaves_no_byte_on_disk(upstream: FakeUpstream, make_server:
     assert server.terminate() == 0
     assert find_on_disk(CANARY.encode(), server, elsewhere) == []
     assert find_on_disk(STORED.encode(), server, elsewhere)
+
+
+def test_an_owner_that_may_not_store_leaves_no_byte_on_disk(
+    upstream: FakeUpstream, make_server: MakeServer, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "tmp"
+    elsewhere.mkdir()
+    server = make_server("--log-level", "debug", TMPDIR=str(elsewhere)).start()
+    client = server.client
+    conversation = client.create_conversation()
+    stored = client.create(upstream.model(say(STORED)), conversation=conversation).json()["id"]
+    policy = ["owners", "set", "local", "storage=never", "--database", server.database_url]
+    assert CliRunner().invoke(app, policy).exit_code == 0
+    harmless, model = upstream.model(say("Hi")), upstream.model(make_answer())
+    wait_until(lambda: client.create(harmless, input="Hi").json()["store"] is False, "the policy holds")
+
+    large = [{"role": "user", "content": CANARY + "x" * 5_000_000}]
+    for more in ({}, {"store": True}, {"previous_response_id": stored}, {"input": large}):
+        body = {**fields(), "store": None, **more}
+        assert client.create(model, **body).status == 200
+        with client.stream(model, **body) as stream:
+            assert stream.read_all().complete
+    for more in ({"background": True}, {"conversation": conversation}, {"background": True, "input": large}):
+        assert client.create(model, **{**fields(), "store": None, **more}).status == 400
+    items = {"items": [{"role": "user", "content": CANARY}]}
+    for path, sent in (
+        ("", items),
+        (f"/{conversation}/items", items),
+        (f"/{conversation}", {"metadata": {"a": CANARY}}),
+    ):
+        assert client.post(f"/v1/conversations{path}", sent).error["code"] == "storage_not_allowed"
+    with open_websocket(server.port) as socket:
+        socket.answer(model=model, **{**fields(), "store": None})
+    assert find_on_disk(STORED.encode(), server, elsewhere), "the search finds stored data"
+    assert find_on_disk(CANARY.encode(), server, elsewhere) == []
+    server.kill()
+    assert find_on_disk(CANARY.encode(), server, elsewhere) == []

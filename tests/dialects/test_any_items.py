@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.core.context.assemble import assemble, find_stray_output, finish_calls
+from outlive.core.context.assemble import assemble, find_stray_output, finish_calls, is_call
 from outlive.core.context.compaction import open_context, split, split_all, split_beside
 from outlive.core.context.window import estimate_request, truncate
 from outlive.core.errors import InvalidRequest
@@ -22,11 +22,12 @@ from outlive.dialects.anthropic import request as anthropic
 from outlive.dialects.chat import request as chat
 from outlive.dialects.responses import request as responses
 from outlive.ports.backend import ModelCall, Upstream
+from tests.support import responses_upstream
 from tests.support.anthropic_upstream import examine
 from tests.support.scripting import CountingIds
 from tests.support.upstream import UpstreamCall
 
-UPSTREAM = Upstream(name="u", url="http://127.0.0.1/v1")
+UPSTREAM = Upstream(name="u", url="http://127.0.0.1/v1", reasoning_input="encrypted")
 VERSION = {"anthropic-version": "2023-06-01"}
 CALLS = (
     "function_call", "custom_tool_call", "computer_call", "shell_call", "local_shell_call", "apply_patch_call",
@@ -35,7 +36,7 @@ CALLS = (
 KINDS = (
     *CALLS, *(f"{kind}_output" for kind in CALLS), "tool_search_output", "program_output", "message", "reasoning",
     "mcp_approval_request", "mcp_approval_response", "mcp_list_tools", "web_search_call", "compaction", "vendor:kind",
-    "additional_tools",
+    "additional_tools", "acme:search",
 )  # fmt: skip
 FIELDS = (
     "call_id", "output", "content", "action", "operation", "tools", "approval_request_id", "approve", "name",
@@ -77,6 +78,7 @@ def render_all(context: list[Json]) -> list[Json]:
     decoded: list[Json] = [msgspec.json.decode(msgspec.json.encode(body)) for body in bodies]
     check_chat(decoded[0]["messages"])
     examine(UpstreamCall("/v1/messages", VERSION, decoded[1]), set())
+    responses_upstream.examine(decoded[2])
     return decoded
 
 
@@ -101,7 +103,18 @@ def check_chat(messages: list[Json]) -> None:
 
 @given(items(), items())
 def test_any_items_give_a_valid_request_in_every_dialect(history: list[Json], given: list[Json]) -> None:
-    render_all(assemble(history, finish_calls(given)))
+    render_all(assemble(finish_calls(history), finish_calls(given)))
+
+
+@given(items(), items())
+def test_no_call_that_a_caller_sent_vanishes(history: list[Json], given: list[Json]) -> None:
+    calls = [{**item, "id": f"i_{n}"} for n, item in enumerate([*history, *given]) if is_call(item)]
+    sent: set[str] = {item["call_id"] for item in calls}
+    chats, claude, others = render_all(assemble(finish_calls(calls), []))
+    made = [call["id"] for message in chats["messages"] for call in message.get("tool_calls", ())]
+    assert sent == set(made)
+    uses = [block for message in claude["messages"] for block in message["content"] if block["type"] == "tool_use"]
+    assert len(uses) == len(made) == len([item for item in others["input"] if is_call(item)]) == len(calls)
 
 
 @given(items())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from outlive.dialects.transport.endpoint import Endpoint
 from outlive.dialects.transport.http1 import (
-    LARGE_BODY,
     MOST_HEAD,
     AnswerTooLong,
     Connection,
@@ -224,6 +222,35 @@ def test_cancelled_forwarding_leaves_the_rest_to_be_read() -> None:
     asyncio.run(main())
 
 
+def test_a_request_cancelled_as_its_head_arrives_closes_the_connection() -> None:
+    async def main() -> None:
+        closed = asyncio.Event()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(HEAD)
+            await reader.read()
+            closed.set()
+            writer.close()
+
+        async def cancel_at_head(asking: asyncio.Task[Connection]) -> None:
+            while not any(connection.status for connection in pool.watched):
+                await asyncio.sleep(0)
+            asking.cancel()
+
+        server, pool = await asyncio.start_server(answer, "127.0.0.1", 0), HttpPool()
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        asking = asyncio.create_task(pool.request("GET", url, b"", patience=60))
+        async with asyncio.timeout(5):
+            await cancel_at_head(asking)
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            await closed.wait()
+        server.close()
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("line", [b"X-More: 1\r\n", b"x" * 1000], ids=["many headers", "one long header"])
 def test_a_head_without_end_is_broken_off(line: bytes) -> None:
     async def main() -> None:
@@ -260,8 +287,9 @@ def test_a_whole_answer_over_the_limit_is_refused() -> None:
     asyncio.run(main())
 
 
-def test_a_large_body_is_not_held_while_the_answer_is_awaited() -> None:
-    body = b"x" * LARGE_BODY
+def test_a_body_in_pieces_is_not_held_while_the_answer_is_awaited() -> None:
+    pieces = [b"x" * 300_000, b"y" * 300_000]
+    body = b"".join(pieces)
     received: list[bytes] = []
 
     async def main() -> None:
@@ -278,11 +306,10 @@ def test_a_large_body_is_not_held_while_the_answer_is_awaited() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         pool = HttpPool()
         endpoint = Endpoint(Upstream(name="u", url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"), pool)
-        held = sys.getrefcount(body)
-        asking = asyncio.create_task(endpoint.request("POST", endpoint.url("x"), body))
+        asking = asyncio.create_task(endpoint.request("POST", endpoint.url("x"), pieces))
         async with asyncio.timeout(5):
             await arrived.wait()
-            assert (sys.getrefcount(body), received) == (held, [body])
+            assert (pieces, received) == ([], [body])
             answers.set()
             (await asking).leave()
         pool.close()

@@ -13,8 +13,7 @@ import msgspec
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json, read_frame, split_frames
 from outlive.engine.admission import Accepted, Submission
-from outlive.engine.build import build
-from outlive.engine.engine import EngineOptions
+from outlive.engine.engine import Engine, EngineOptions
 from outlive.engine.ephemeral import EphemeralStorage
 from outlive.engine.slots import Capacity
 from outlive.engine.sweeper import RetentionPolicy
@@ -22,20 +21,20 @@ from outlive.ports.backend import Backend, Backends, ContinuationMode
 from outlive.ports.bell import NoBell
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Admission, Admitted, AppendResults, Checkpoint, Claim, Closing, Entry, Lease
-from outlive.ports.storage import UNBOUNDED, LoadedItems, Storage
+from outlive.ports.storage import UNBOUNDED, LoadedItems, Storage, StoredKeys, StoredTickets, StoredUsage
 from outlive.ports.toolbox import Tools
+from outlive.ports.webhooks import StoredWebhooks
 from outlive.storage.catalog import SqlCatalog
+from outlive.storage.conversations import SqlConversations
 from outlive.storage.memory import MemoryJournal, MemoryLedger
+from outlive.storage.retention import SqlRetention
 from outlive.storage.seal import SecretSeal
 from outlive.storage.sqlite.connection import SqliteDatabase
-from outlive.storage.sqlite.conversations import SqliteConversations
-from outlive.storage.sqlite.journal import SqliteJournal
+from outlive.storage.sqlite.journal import SqliteHistory, SqliteJournal
 from outlive.storage.sqlite.ledger import SqliteLedger
 from outlive.storage.sqlite.packing import SqlitePacking
-from outlive.storage.sqlite.retention import SqliteRetention
-from outlive.storage.sqlite.threads import SqliteHistory
-from outlive.storage.tickets import SqlTickets
 from outlive.testing import Script, ScriptedBackend
+from outlive.tooling.sender import HttpSender
 from tests.core.journals import assert_official_event
 from tests.engine.bus import Bus, CountingHeartbeat
 from tests.support import grammar
@@ -202,7 +201,7 @@ class Harness:
         self.ledger, self.journal = FaultyLedger(database), FaultyJournal(database)
         self.ledger.shared = bus is not None
         self.history, self.catalog = FaultyHistory(database), SqlCatalog(database)
-        self.conversations, self.retention = SqliteConversations(database), SqliteRetention(database)
+        self.conversations, self.retention = SqlConversations(database), SqlRetention(database)
         memory_journal = MemoryJournal()
         self.memory = MemoryLedger(memory_journal)
         storage = Storage(
@@ -212,7 +211,10 @@ class Harness:
             catalog=self.catalog,
             conversations=self.conversations,
             retention=self.retention,
-            tickets=SqlTickets(database),
+            tickets=StoredTickets(database),
+            keys=StoredKeys(database),
+            usage=StoredUsage(database),
+            webhooks=StoredWebhooks(database),
             packing=SqlitePacking(database),
             bell=bus.bell() if bus is not None else NoBell(),
             heartbeat=self.heartbeat,
@@ -222,6 +224,7 @@ class Harness:
         )
         options = EngineOptions(
             name=name,
+            sender=HttpSender(private=True),
             capacity=capacity or Capacity(running=100, queued=100),
             retention=retention or RetentionPolicy(),
             claims=claims,
@@ -230,7 +233,7 @@ class Harness:
             abandon_after=abandon_after,
             pack_after=pack_after,
         )
-        self.engine = build(
+        self.engine = engine = Engine(
             storage,
             EphemeralStorage(self.memory, memory_journal),
             Backends({"scripted": self.backend}, self._route),
@@ -240,13 +243,12 @@ class Harness:
             seal=SecretSeal([b"secret"]),
             tools=tools,
         )
-        parts = self.engine.parts
-        self.worker, self.admitter, self.ephemeral = parts.worker, parts.admitter, parts.ephemeral
-        self.reader, self.live, self.shutdown = parts.reader, parts.reader.live, parts.reader.shutdown
-        self.creates, self.contexts, self.sweeper = parts.creates, parts.contexts, parts.sweeper
-        self.services, self.committer = parts.services, parts.services.committer
-        self.mirrors, self.node = parts.reader.mirrors, parts.node
-        self.notifier = parts.node.notifier if parts.node is not None else None
+        self.worker, self.admitter, self.ephemeral = engine.worker, engine.admitter, engine.ephemeral
+        self.reader, self.live, self.shutdown = engine.reader, engine.reader.live, engine.reader.shutdown
+        self.creates, self.contexts, self.sweeper = engine.creates, engine.contexts, engine.sweeper
+        self.services, self.committer = engine.services, engine.services.committer
+        self.mirrors, self.node = engine.reader.mirrors, engine.node
+        self.notifier = engine.node.notifier if engine.node is not None else None
 
     def _route(self, model: str) -> tuple[Backend, str]:
         return self.backend, model
@@ -263,7 +265,9 @@ class Harness:
         **fields: Any,
     ) -> Accepted:
         body = {"model": "m", "input": input, **fields}
-        return await self.engine.admit(Submission(owner=owner, body=body, idempotency_key=key, retry_count=retry))
+        return await self.engine.admitter.admit(
+            Submission(owner=owner, body=body, idempotency_key=key, retry_count=retry)
+        )
 
     async def answer(self, input: Any = "Hi", **fields: Any) -> Json:
         """A whole response; its final object."""

@@ -23,7 +23,7 @@ from outlive.core.requests.create import CreateResponse
 from outlive.core.requests.tools import purpose_of, unpack_secrets
 from outlive.engine.retries import RETRY_AGE_SECONDS, RETRY_PATIENCE_SECONDS, RETRY_STEP_SECONDS
 from outlive.engine.slots import Capacity
-from outlive.ports.catalog import Paging
+from outlive.ports.catalog import NO_FILTERS, Paging
 from outlive.ports.toolbox import Tools
 from outlive.storage.seal import SecretSeal
 from outlive.testing import Script, answer, finish_chunk
@@ -38,7 +38,7 @@ FAILS: Script = [UpstreamFault("No.", retryable=False)]
 
 
 async def count(harness: Harness, owner: str = "ann") -> int:
-    records, _ = await harness.catalog.responses(owner, Paging(limit=100), statuses=[], conversation=None)
+    records, _ = await harness.catalog.responses(owner, Paging(limit=100), NO_FILTERS)
     return len(records)
 
 
@@ -290,11 +290,11 @@ def test_a_silent_retry_waits_for_the_admission_of_the_first_request(tmp_path: P
 def test_a_silent_retry_waits_a_moment_for_its_first_connection_to_die(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         first = await harness.create("Hi", retry=0)
-        harness.creates.add(first.response_id)
+        harness.creates.here.add(first.response_id)
         retrying = asyncio.create_task(harness.create("Hi", retry=1))
         while len(harness.clock.slept) < 3:
             await asyncio.sleep(0)
-        harness.creates.discard(first.response_id)
+        harness.creates.here.discard(first.response_id)
         assert (await retrying).response_id == first.response_id
 
     run_with_harness(tmp_path, body, [Gate()])
@@ -303,7 +303,7 @@ def test_a_silent_retry_waits_a_moment_for_its_first_connection_to_die(tmp_path:
 def test_a_connection_that_lives_keeps_its_response_to_itself(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         first = await harness.create("Hi", retry=0)
-        harness.creates.add(first.response_id)
+        harness.creates.here.add(first.response_id)
         again = await harness.create("Hi", retry=1)
         assert again.response_id != first.response_id
         assert sum(harness.clock.slept) == pytest.approx(RETRY_PATIENCE_SECONDS)

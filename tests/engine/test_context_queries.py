@@ -14,7 +14,7 @@ from outlive.core.events import Json
 from outlive.core.requests.checks import Limits
 from outlive.core.requests.create import CreateResponse, parse_create
 from outlive.engine.slots import Capacity
-from outlive.ports.catalog import Paging
+from outlive.ports.catalog import NO_FILTERS, Paging
 from outlive.testing import Script, answer, finish_chunk, text_chunk, usage_chunk
 from tests.engine.harness import Harness, run_with_harness, text_of
 from tests.support.scripting import Gate
@@ -135,7 +135,7 @@ def test_a_compacted_context_can_be_compacted_again(tmp_path: Path) -> None:
 def test_nothing_is_stored(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         await compact(harness, "The canary sings.")
-        records, _ = await harness.catalog.responses("ann", Paging(), statuses=[], conversation=None)
+        records, _ = await harness.catalog.responses("ann", Paging(), NO_FILTERS)
         assert records == []
 
     run_with_harness(tmp_path, body, [answer("The canary sang.")])

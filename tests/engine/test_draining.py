@@ -103,6 +103,7 @@ def test_a_run_that_does_not_end_within_the_grace_is_interrupted(tmp_path: Path)
             final = await harness.end(each.response_id)
             assert (final["status"], answer_of(final)) == ("incomplete", "Hel")
             assert "shut down" in final["incomplete_details"]["message"]
+            assert final["outlive"]["reason"] == {"code": "shutdown", "retryable": True}
         await is_idle(harness)
 
     run_with_harness(tmp_path, body, ["Hel", Gate()])

@@ -11,7 +11,8 @@ import pytest
 from outlive.core.errors import InvalidRequest, NotFound, UpstreamFault
 from outlive.core.events import read_frame, split_frames
 from outlive.engine.admission import Submission
-from outlive.ports.catalog import Paging
+from outlive.engine.delivery.committer import UNREAD_BYTES
+from outlive.ports.catalog import NO_FILTERS, Paging
 from outlive.ports.ledger import Memory
 from outlive.testing import Script, answer
 from tests.engine.harness import Harness, answer_of, run_with_harness, text_of
@@ -51,7 +52,7 @@ def test_nothing_of_it_is_found_in_the_database(tmp_path: Path) -> None:
         ):
             with pytest.raises(NotFound):
                 await look
-        records, _ = await harness.catalog.responses("ann", Paging(), statuses=[], conversation=None)
+        records, _ = await harness.catalog.responses("ann", Paging(), NO_FILTERS)
         assert records == []
 
     run_with_harness(tmp_path, body, [answer("canary")])
@@ -92,6 +93,25 @@ def test_the_end_of_its_connection_ends_the_upstream_call_and_leaves_nothing(tmp
 
     gate = Gate()
     run_with_harness(tmp_path, body, ["Hel", gate])
+
+
+def test_it_waits_for_its_reader_and_forgets_what_was_read(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        accepted = await harness.create(store=False)
+        live = harness.live.get(accepted.response_id)
+        assert live is not None
+        await turn(200)
+        assert UNREAD_BYTES // 2 < live.fold.size < 2 * UNREAD_BYTES
+        cursor, frames = harness.reader.follow(accepted.response_id), b""
+        while part := await cursor.read():
+            frames += part
+            held = sum(len(batch.frames) for batch in harness.memory._journal.batches[accepted.response_id])
+            assert live.outcome is not None or held < 4 * UNREAD_BYTES
+        events = [read_frame(frame) for frame in split_frames(frames)]
+        grammar.check(events)
+        assert answer_of(events[-1]["response"]) == "x" * 1000 * 1000
+
+    run_with_harness(tmp_path, body, [*["x" * 1000] * 1000, answer("")])
 
 
 def test_leaving_waits_for_it_a_while(tmp_path: Path) -> None:
@@ -189,7 +209,7 @@ def test_a_response_to_be_stored_cannot_continue_a_memory(tmp_path: Path) -> Non
         with pytest.raises(InvalidRequest) as refused:
             await remember(harness, "two", first, previous_response_id="resp_first", store=True)
         assert refused.value.code == "previous_response_not_found"
-        records, _ = await harness.catalog.responses("ann", Paging(), statuses=[], conversation=None)
+        records, _ = await harness.catalog.responses("ann", Paging(), NO_FILTERS)
         assert records == []
 
     run_with_harness(tmp_path, body, DONE)

@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from outlive.engine.packer import BUSY_REST, REST
 from outlive.testing import Script, answer
 from tests.engine.harness import Harness, run_with_harness
 
@@ -30,7 +31,7 @@ def is_on_disk(folder: Path, some: bytes) -> bool:
 
 
 async def pack(harness: Harness, after: float = 60.0) -> None:
-    packer = harness.engine.parts.packer
+    packer = harness.engine.packer
     assert packer is not None
     await packer.pack(harness.clock.now() - after)
 
@@ -45,9 +46,26 @@ def test_a_journal_is_packed_a_minute_after_the_end(tmp_path: Path) -> None:
         await pack(harness)
         assert read_blocks(tmp_path) and not count_events(tmp_path)
         assert await harness.frames(final["id"]) == frames
-        counts = harness.engine.parts.services.counts
+        counts = harness.engine.services.counts
         assert counts.packed_responses == 1
         assert 0 < counts.packed_bytes["after"] < counts.packed_bytes["before"] / 3
+
+    run_with_harness(tmp_path, body, DONE, pack_after=60.0)
+
+
+def test_packing_rests_longer_while_responses_run(tmp_path: Path) -> None:
+    async def body(harness: Harness) -> None:
+        packer, slots = harness.engine.packer, harness.engine.worker.slots
+        assert packer is not None
+        rests: list[float] = []
+        for _ in range(2):
+            began, before = harness.clock.monotonic() - 1, harness.clock.now()
+            await packer._rest(began)
+            rests.append(harness.clock.now() - before)
+            slots.take("local")
+        slots.release("local")
+        slots.release("local")
+        assert rests == [REST, BUSY_REST]
 
     run_with_harness(tmp_path, body, DONE, pack_after=60.0)
 

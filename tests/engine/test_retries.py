@@ -28,9 +28,9 @@ def test_a_connection_on_this_node_is_known_without_asking() -> None:
     async def body() -> None:
         bus = Bus()
         here = connect(bus)
-        here.add("resp_1")
+        here.here.add("resp_1")
         assert await here.holds("resp_1")
-        here.discard("resp_1")
+        here.here.discard("resp_1")
         assert bus.rung == []
 
     run_virtually(body())
@@ -40,11 +40,11 @@ def test_a_connection_on_another_node_answers_at_once() -> None:
     async def body() -> None:
         bus = Bus()
         here, there = connect(bus), connect(bus)
-        there.add("resp_1")
+        there.here.add("resp_1")
         assert all(await asyncio.gather(here.holds("resp_1"), here.holds("resp_1")))
         assert asyncio.get_running_loop().time() == 0.0
         assert bus.count("asking") == 1
-        there.discard("resp_1")
+        there.here.discard("resp_1")
         assert not await here.holds("resp_1")
         assert asyncio.get_running_loop().time() == ASK_SECONDS
 
@@ -64,7 +64,7 @@ def test_with_the_bell_dead_a_connection_elsewhere_counts_as_gone() -> None:
     async def body() -> None:
         bus = Bus()
         here, there = connect(bus), connect(bus)
-        there.add("resp_1")
+        there.here.add("resp_1")
         bus.cut = True
         assert not await here.holds("resp_1")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outlive.core.errors import TooMany
+from outlive.core.owners import join
 from outlive.engine.slots import OWNER_INPUTS, SMALL_INPUT, Capacity, Slots
 
 
@@ -28,7 +29,7 @@ def test_a_queue_that_is_not_shared_is_counted_exactly() -> None:
     with pytest.raises(TooMany, match="2 of your responses"):
         slots.enqueue("ann")
     slots.take_for_queued("ann")
-    assert (slots.running, slots.queued, slots.has_queue) == (1, 1, True)
+    assert (slots.running, slots.queued.total(), slots.has_queue) == (1, 1, True)
     slots.dequeue("ann")
     assert not slots.has_queue
 
@@ -39,8 +40,8 @@ def test_a_shared_queue_is_only_hinted_at() -> None:
     slots.enqueue("ann")  # the database limits how many are queued
     assert slots.has_queue
     slots.take_for_queued("ann")
-    slots.clear_hint()
-    assert (slots.has_queue, slots.queued) == (False, 0)
+    slots.hinted = False
+    assert (slots.has_queue, slots.queued.total()) == (False, 0)
     slots.hint()
     assert slots.has_queue
 
@@ -48,7 +49,7 @@ def test_a_shared_queue_is_only_hinted_at() -> None:
 def test_releasing_a_slot_hints_at_the_shared_queue_if_owners_have_limits() -> None:
     slots = Slots(Capacity(running=10, queued=0, running_per_owner=1), shared=True)
     assert slots.take("ann")
-    slots.clear_hint()
+    slots.hinted = False
     slots.release("ann")
     assert slots.has_queue
 
@@ -70,8 +71,21 @@ def test_an_owner_with_many_bytes_running_gets_no_slot_for_a_large_request(share
         True,
     ]
     assert slots.busy_owners() == {"ann"}
-    slots.clear_hint()
+    slots.hinted = False
     slots.release_input("ann", OWNER_INPUTS)
     slots.release_input("ann", SMALL_INPUT)
     assert (slots.take("ann", OWNER_INPUTS), slots.busy_owners()) == (True, frozenset())
     assert slots.has_queue == shared  # another node may have queued one
+
+
+def test_the_end_users_of_an_owner_share_its_slots() -> None:
+    slots = Slots(Capacity(running=10, queued=10, running_per_owner=2, queued_per_owner=1))
+    users = [join("app", f"user-{number}") for number in range(4)]
+    assert [slots.take(user) for user in users] == [True, True, False, False]
+    assert slots.busy_owners() == {"app"} and slots.taken == {"app": 2}
+    slots.enqueue(users[2])
+    with pytest.raises(TooMany):
+        slots.enqueue(users[3])
+    slots.release(users[0])
+    slots.take_for_queued(users[2])
+    assert not slots.queued and not slots.is_free(users[3])

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from outlive.core.errors import NotFound, StorageUnavailable
-from outlive.engine.sweeper import DAY, RetentionPolicy
+from outlive.core.usage import DAY
+from outlive.engine.sweeper import RetentionPolicy
 from outlive.testing import Script, answer
 from tests.engine.harness import Harness, run_with_harness
 

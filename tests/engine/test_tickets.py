@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from outlive.core.errors import NotFound, Unauthenticated
-from outlive.engine.sweeper import DAY
+from outlive.core.usage import DAY
 from outlive.testing import Script, answer
 from tests.engine.harness import Harness, run_with_harness
 
@@ -27,7 +27,7 @@ def test_a_ticket_is_found_until_it_expires(tmp_path: Path) -> None:
         assert (await engine.tickets.find(default["ticket"])).owner == "ann"
         harness.clock.time += 3600 + DAY
         await harness.sweeper.sweep()
-        assert await engine.parts.storage.tickets.find(default["id"]) is None
+        assert await engine.storage.tickets.find(default["id"]) is None
 
     run_with_harness(tmp_path, body, DONE)
 

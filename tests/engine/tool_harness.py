@@ -50,6 +50,7 @@ class StubTool:
     ) -> None:
         self.spec = ToolSpec("outlive", name, f"Does {name}.", {"type": "object", "properties": {}})
         self.idempotent = idempotent
+        self.read_only = False
         self.seconds = seconds
         self.needs_approval = needs_approval
         self.invocations: list[Invocation] = []

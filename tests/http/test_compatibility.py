@@ -40,7 +40,7 @@ def test_a_server_with_another_uvicorn_streams_and_notices_who_leaves(
     tmp_path: Path, upstream: FakeUpstream, word: str
 ) -> None:
     with OutliveServer(tmp_path, upstream.url, env=rename(tmp_path, "uvicorn", word)) as server:
-        assert WARNING in server.log and LOST in server.log
+        assert WARNING in server.log and LOST in server.log and "repeated POST" in LOST
         with server.client as http:
             with http.stream(model=upstream.model(say("Hel", "lo")), input="Hi") as stream:
                 sent = stream.read_rest()

@@ -66,6 +66,23 @@ def test_a_request_that_does_not_go_on_is_answered_with_408(opening: bytes) -> N
     asyncio.run(check())
 
 
+def test_an_answered_connection_is_closed_once_it_was_idle_for_long() -> None:
+    async def check() -> None:
+        async with serve(Echo()) as served:
+            reader, writer = await asyncio.open_connection(*served.address)
+            connection = await first_connection(served)
+            writer.write(ASKING)
+            assert (await read_answer(reader))[0] == 200
+            now = asyncio.get_running_loop().time()
+            connection.check(now + connection.timeout_keep_alive - 1, LIMITS)
+            assert not connection.transport.is_closing()
+            connection.check(now + connection.timeout_keep_alive + 1, LIMITS)
+            assert await reader.read() == b""
+            writer.close()
+
+    asyncio.run(check())
+
+
 def test_a_large_body_on_a_slow_link_has_the_time_it_needs() -> None:
     size = 300_000
 

@@ -23,7 +23,7 @@ from tests.support.scripting import CountingIds
 DOCUMENT = make_document(ROUTES)
 
 # What a request has once it is read, besides what was given.
-READ = {"given_ids", "refers", "compacts", "secrets", "event_names", "extra", "origin"}
+READ = {"given_ids", "refers", "compacts", "deadline", "secrets", "event_names", "extra", "origin"}
 
 
 def walk(value: Any) -> Iterator[Any]:
@@ -54,7 +54,7 @@ def test_every_operation_has_a_summary_parameters_and_answers() -> None:
             in_path = {each["name"] for each in operation["parameters"] if each["in"] == "path"}
             assert in_path == set(re.findall(r"{(\w+)}", path))
             assert "200" in operation["responses"]
-            assert ("requestBody" in operation) == (method == "post" and not path.endswith("/cancel"))
+            assert ("requestBody" in operation) == (method == "post" and not path.endswith(("/cancel", "/redeliver")))
             assert (operation.get("security") == []) == (path in OPEN_PATHS)
             if path not in OPEN_PATHS:
                 error = operation["responses"]["default"]["content"]["application/json"]["schema"]

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from outlive.http import protocol
-from outlive.http.app import Access, Application
+from outlive.http.access import Access
+from outlive.http.app import Application
 from outlive.http.transport import HeaderCoalescingTransport
 from tests.engine.harness import open_harness
 from tests.http.serving import ASKING, serving
@@ -88,6 +89,34 @@ def test_the_next_answer_on_the_connection_is_joined_too() -> None:
         assert below.written == [HEAD + b"first", HEAD + b"second"]
 
     asyncio.run(check())
+
+
+# -- whole answers
+
+
+def test_a_whole_answer_is_written_at_once_and_only_where_it_can_be() -> None:
+    written: list[bool] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        connection = scope["state"].pop("outlive.connection")
+        written.append(connection.answer_now(200, b"x-a: 1\r\n", b"whole"))
+        if not written[-1]:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+            await send({"type": "http.response.body", "body": b"whole"})
+
+    async def check() -> None:
+        async with serving(app) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            head = b"GET / HTTP/1.1\r\nHost: x\r\n"
+            writer.write(head + b"\r\n" + head.replace(b"GET", b"HEAD") + b"\r\n" + head + b"Connection: close\r\n\r\n")
+            answers = await reader.read()
+            writer.close()
+        assert answers.count(b"x-a: 1\r\ncontent-length: 5\r\n\r\nwhole") == 1
+        assert answers.endswith(b"x-a: 1\r\ncontent-length: 5\r\nconnection: close\r\n\r\nwhole")
+        assert answers.count(b"whole") == 2
+
+    asyncio.run(check())
+    assert written == [True, False, True]
 
 
 # -- pouring

@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from outlive.engine.budget import ByteBudget
 from outlive.http.request import Message, Request
-from outlive.http.websocket import Socket
+from outlive.http.websocket import Cache, CachedTurn, Socket
+from outlive.ports.ledger import Memory
 from outlive.testing import answer
 from tests.engine.harness import Harness, run_with_harness
 from tests.support.scripting import Gate
@@ -121,3 +123,18 @@ def test_a_mistake_of_the_server_ends_a_turn_and_not_the_connection(tmp_path: Pa
 
 def _fail(request: object) -> None:
     raise ZeroDivisionError("secret")
+
+
+def test_all_connections_of_an_owner_remember_together_as_much_as_its_budget() -> None:
+    memory, budget = Memory([]), ByteBudget(100)
+    first, second = Cache(80, budget, "ann"), Cache(80, budget, "ann")
+    first.keep("resp_1", CachedTurn(memory, None, 60))
+    second.keep("resp_2", CachedTurn(memory, None, 60))
+    assert first.find("resp_1") and not second.find("resp_2")
+    first.keep("resp_3", CachedTurn(memory, None, 70))
+    assert first.find("resp_3") and not first.find("resp_1")
+    first.clear()
+    second.keep("resp_2", CachedTurn(memory, None, 60))
+    assert second.find("resp_2")
+    second.clear()
+    assert budget.take("ann", 100)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from websockets.frames import Frame
 
-from outlive.http import intake
+from outlive.http import intake, protocol
 from outlive.http.frames import MAX_FRAGMENT_BYTES
 from outlive.http.protocol import WebSocketProtocol
 from tests.http.serving import Served, connect, serve
@@ -210,5 +210,24 @@ def test_a_websocket_counts_as_one_connection_until_it_ends() -> None:
                 writer.close()
                 while served.server.server_state.connections:
                     await asyncio.sleep(0.001)
+
+    asyncio.run(check())
+
+
+def test_unfinished_messages_of_all_connections_have_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "MAX_UNFINISHED", 250)
+
+    async def check() -> None:
+        async with serve(Listener()) as served:
+            reader, writer, opened = await open_socket(served)
+            opened._open.unfinished += 100  # of another connection
+            writer.write(frame(TEXT, b"x" * 50, final=False) + frame(CONTINUATION, b"x" * 50, final=False))
+            writer.write(frame(CONTINUATION, b"end") + frame(PING, b"?"))
+            assert (await reader.readexactly(3))[2:] == b"?" and opened._open.unfinished == 100
+            writer.write(frame(TEXT, b"x" * 100, final=False) + frame(CONTINUATION, b"x" * 100, final=False))
+            assert await reader.readexactly(4) == b"\x88\x02" + struct.pack("!H", 1013)
+            writer.close()
+            while opened._open.unfinished != 100:
+                await asyncio.sleep(0.001)
 
     asyncio.run(check())

@@ -9,15 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import Cluster
+from tests.support.fixtures import upstream
 from tests.support.upstream import FakeUpstream
 
+__all__ = ["upstream"]
+
 MakeCluster = Callable[..., Cluster]
-
-
-@pytest.fixture(scope="session")
-def upstream() -> Iterator[FakeUpstream]:
-    with FakeUpstream() as running:
-        yield running
 
 
 @pytest.fixture(scope="session")

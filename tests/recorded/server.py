@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import lzma
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +67,7 @@ class Server(OutliveServer):
         ]  # fmt: skip
         if database.startswith("postgres"):
             settings += ["--seal-key-file", "seal.key"]
-        # Another version must not import the modules of this one.
-        env = {} if python == sys.executable else {"PYTHONPATH": ""}
-        super().__init__(folder, None, *settings, env=env, database_url=database, python=python)
+        super().__init__(folder, None, *settings, database_url=database, python=python)
 
 
 def key_of(owner: str) -> str:

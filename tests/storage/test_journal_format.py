@@ -1,4 +1,4 @@
-"""A journal in a format of a later version is not read, and nodes announce the format that they read."""
+"""Formats of journals: later ones are not read, nodes announce which they read, and rows are compressed if all do."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from outlive.core.errors import StorageUnavailable
-from outlive.storage.packing import JOURNAL_FORMAT
+from outlive.core.events import Channel
+from outlive.core.grammar import OUTPUT_TEXT
+from outlive.storage.packing import JOURNAL_FORMAT, PLAIN, SHORT, lengthen, shorten
+from outlive.storage.postgres.connection import connect
 from outlive.storage.postgres.heartbeat import PostgresHeartbeat
-from tests.conformance.harness import StorageHarness
+from tests.conformance.harness import StorageHarness, entry
 from tests.conformance.storages import open_postgres, open_sqlite
 from tests.support.postgres import DATABASES
 
+LAST_ROW = "SELECT format, frames FROM responses r JOIN events e ON e.response = r.key WHERE r.id = {} AND e.first = 2"
 RAISE_FORMAT = f"UPDATE responses SET format = {JOURNAL_FORMAT + 1}"
 
 
@@ -55,3 +61,70 @@ def test_a_node_announces_the_newest_format_that_it_reads(tmp_path: Path) -> Non
         await heartbeat.stop()
 
     asyncio.run(go())
+
+
+def test_rows_are_compressed_only_if_every_node_reads_that(tmp_path: Path) -> None:
+    url = DATABASES.borrow(f"{tmp_path}")
+
+    async def go() -> None:
+        async with open_postgres(url) as storage:
+            harness, connection = StorageHarness(storage), await connect(url)
+            found = []
+            for reads in (SHORT - 1, SHORT):
+                await connection.execute("DELETE FROM workers")
+                await connection.execute(f"INSERT INTO workers VALUES ('w', now(), now() + interval '1 hour', {reads})")
+                for worker in ("w1", None):  # one that begins to run at once, and one that is queued
+                    response_id, admitted = await harness.admit(worker=worker)
+                    lease = admitted.lease or (await harness.claim())[0].lease
+                    added = entry(lease, 2, 3)
+                    await storage.ledger.append([added])
+                    journal_format, frames = await connection.fetchrow(LAST_ROW.format("$1"), response_id)
+                    found.append((journal_format, frames == added.frames))
+                    assert lengthen(frames) == added.frames
+            assert found == [(PLAIN, True)] * 2 + [(SHORT, False)] * 2
+            await connection.close()
+
+    asyncio.run(go())
+
+
+def test_rows_on_sqlite_are_compressed_while_the_response_runs(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with open_sqlite(tmp_path / "outlive.db") as storage:
+            harness = StorageHarness(storage)
+            for worker in ("w1", None):
+                response_id, admitted = await harness.admit(worker=worker)
+                lease = admitted.lease or (await harness.claim())[0].lease
+                added = entry(lease, 2, 3)
+                await storage.ledger.append([added])
+                with closing(sqlite3.connect(tmp_path / "outlive.db")) as db:
+                    journal_format, frames = db.execute(LAST_ROW.format("?"), (response_id,)).fetchone()
+                assert journal_format == SHORT
+                assert len(frames) < len(added.frames) / 2
+                assert lengthen(frames) == added.frames
+
+    asyncio.run(go())
+
+
+def test_the_first_and_the_last_row_on_sqlite_are_stored_as_they_are_sent(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with open_sqlite(tmp_path / "outlive.db") as storage:
+            response_id = await StorageHarness(storage).answer()
+            with closing(sqlite3.connect(tmp_path / "outlive.db")) as db:
+                rows = db.execute("SELECT frames FROM events ORDER BY key").fetchall()
+            batch = await storage.journal.read(response_id, -1, 1 << 20)
+            assert batch is not None
+            assert len(rows) >= 2
+            assert b"".join(frames for (frames,) in rows) == batch.frames
+
+    asyncio.run(go())
+
+
+@given(st.binary())
+def test_a_compressed_row_opens_to_the_same_bytes(frames: bytes) -> None:
+    assert lengthen(shorten(frames)) == frames
+
+
+def test_a_row_of_the_first_release_with_compressed_rows_is_opened() -> None:
+    """The dictionary is part of the format: with another one, no row of earlier releases could be read."""
+    row = "0320b93d0100606d73675f3031206f7474657209fc4ddd544d45a4ab9205f88d3fda4fef3e2081b7ab55d85d03"
+    assert lengthen(bytes.fromhex(row)) == Channel(OUTPUT_TEXT, "msg_01", 0).frame(7, " otters")

@@ -56,7 +56,9 @@ def test_what_was_hidden_in_an_older_file_is_erased_at_once(tmp_path: Path) -> N
     columns = "id, owner, status, background, created_at, ended_at, hidden, thread, first, input_end, last, era"
     db.execute(f"INSERT INTO responses ({columns}) VALUES ('resp_1', 'ann', 'completed', 0, 1, 2, 1, 1, 0, 0, 0, 0)")
     connection._migrate(db, "old.db")
-    plan = db.execute(f"EXPLAIN QUERY PLAN {SQL['erasable_responses']}", (10,)).fetchall()
-    assert any("INDEX responses_deleted" in row[3] for row in plan), plan
+    db.execute("ANALYZE")  # with statistics that make the empty table of leases look like any other
+    plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {SQL['erasable_responses']}", (10,))]
+    assert any("INDEX responses_deleted" in step for step in plan), plan
+    assert "SCAN l" in plan and not any(step.startswith("SCAN o") for step in plan), plan
     assert [row[1] for row in db.execute(SQL["erasable_responses"], (10,))] == ["resp_1"]
     db.close()

@@ -12,12 +12,13 @@ import pytest
 
 from outlive.core.errors import Behind, ConversationLocked, MustWait, StaleFence, StorageUnavailable, TooMany
 from outlive.core.events import split_frames
+from outlive.core.owners import Policy, join
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Entry, Lease, Quota
 from outlive.storage.postgres import connection as postgres
 from outlive.storage.postgres.admissions import LATE_SECONDS
-from outlive.storage.postgres.connection import SQL
 from outlive.storage.postgres.ledger import PostgresLedger
+from outlive.storage.postgres.schema import SQL
 from tests.conformance.harness import STALE, WRITTEN, StorageHarness, entry, frames, message
 from tests.conformance.storages import Storage, open_postgres
 from tests.support.postgres import DATABASES
@@ -78,6 +79,44 @@ async def test_a_takeover_waits_for_an_uncommitted_append(url: str) -> None:
             len(split_frames(await harness.events(response_id))) == 3
         )  # all of it was written before the fence was raised
         assert await storage.ledger.append([entry(lease, 3)]) == [STALE]
+
+
+@postgres_test
+async def test_a_node_of_an_earlier_version_raises_no_fence_during_an_uncommitted_append(url: str) -> None:
+    async with open_postgres(url) as storage:
+        harness = StorageHarness(storage)
+        other, earlier = await postgres.connect(url), await postgres.connect(url)
+        for rows in (1, 129):  # with more than 128, an append locks the rows of the leases instead
+            response_id, lease = await harness.start()
+            append = other.transaction()
+            await append.start()
+            entries = [entry(lease, 2 + n) for n in range(rows)]
+            assert await other.fetchval(SQL["append_events"], *append_arguments(*entries)) is None
+            raise_fence = "UPDATE leases SET worker = 'w2', fence = fence + 1 WHERE response = $1"
+            raising = asyncio.create_task(earlier.execute(raise_fence, lease.key))
+            assert await is_waiting(raising)
+            await append.commit()
+            await raising
+            assert await storage.ledger.append([entry(lease, 2 + rows)]) == [STALE]
+            assert len(split_frames(await harness.events(response_id))) == 2 + rows
+        await asyncio.gather(other.close(), earlier.close())
+
+
+@postgres_test
+async def test_an_append_of_an_earlier_version_holds_up_a_takeover(url: str) -> None:
+    """It locks the rows of its leases, and knows of no other lock."""
+    async with open_postgres(url) as storage:
+        harness = StorageHarness(storage)
+        response_id, lease = await harness.start()
+        other = await postgres.connect(url)
+        append = other.transaction()
+        await append.start()
+        await other.fetch(SQL["hold_leases"], [lease.key], None)
+        taking = asyncio.create_task(storage.ledger.take_over(response_id, "w2"))
+        assert await is_waiting(taking)
+        await append.commit()
+        assert await taking is not None
+        await other.close()
 
 
 @postgres_test
@@ -185,7 +224,7 @@ async def test_an_admission_waits_for_an_uncommitted_one_in_its_conversation(url
         other = await postgres.connect(url)
         admission = other.transaction()
         await admission.start()
-        await other.execute("SELECT admit_all('{}', '{}', $1, '{}', '{0,NULL,0}')", [conversation])  # its locks alone
+        await other.execute("SELECT admit_all('{}', '{}', $1, '{}', NULL)", [conversation])  # its locks alone
         await other.execute("UPDATE conversations SET running = $1 WHERE id = $2", lease.key, conversation)
         # Without input only the lock itself can collide.
         admitting = asyncio.create_task(harness.admit(conversation=conversation, items=[]))
@@ -281,7 +320,7 @@ async def test_erasing_waits_for_an_admission_that_is_not_committed_yet(url: str
         other = await postgres.connect(url)
         admission = other.transaction()
         await admission.start()
-        await other.execute("SELECT admit_all('{}', '{}', '{}', $1, '{0,0,0}')", [parent])  # its locks alone
+        await other.execute("SELECT admit_all('{}', '{}', '{}', $1, NULL)", [parent])  # its locks alone
         hiding = asyncio.create_task(storage.ledger.delete("ann", parent))
         assert await is_waiting(hiding)
         await admission.rollback()
@@ -310,6 +349,37 @@ async def test_an_owners_quota_of_running_responses_holds_on_all_nodes_together(
         await nodes[1].close(leases[0])
         claims = await asyncio.gather(*(harness.claim() for harness in nodes))
         assert sum(map(len, claims)) == 1
+
+
+@postgres_test
+async def test_a_policy_sets_an_owners_own_quota(url: str) -> None:
+    quota = Quota(queued=100, running_per_owner=5, policies={"ann": Policy(max_running=1, max_waiting=1)})
+    async with open_postgres(url, quota) as storage:
+        harness = StorageHarness(storage)
+        await harness.start(owner=join("ann", "zoe"))
+        with pytest.raises(MustWait):
+            await harness.start()
+        await harness.admit(worker=None)
+        with pytest.raises(TooMany, match="1 of your"):
+            await harness.admit(worker=None)
+        assert await harness.claim() == []
+        for _ in range(2):
+            await harness.start(owner="bob")
+
+
+@postgres_test
+async def test_the_end_users_of_an_owner_share_its_quota(url: str) -> None:
+    users = [join("app", f"user-{number}") for number in range(3)]
+    async with open_postgres(url, Quota(queued=100, running_per_owner=2, queued_per_owner=1)) as storage:
+        harness = StorageHarness(storage)
+        for user in users[:2]:
+            await harness.start(owner=user)
+        with pytest.raises(MustWait):
+            await harness.start(owner=users[2])
+        await harness.admit(worker=None, owner=users[2])
+        assert await harness.claim() == []
+        with pytest.raises(TooMany, match="of your"):
+            await harness.admit(worker=None, owner=users[0])
 
 
 @postgres_test
@@ -410,7 +480,7 @@ async def test_an_admission_cut_off_before_its_commit_fails(
     other = await postgres.connect(database.dsn.replace(f":{proxy.port}/", f":{DATABASES.server.port}/"))
     holding = other.transaction()
     await holding.start()
-    await other.execute(SQL["lock_conversation"], conversation, "ann")
+    await other.execute(SQL["hold_conversation"], conversation, "ann")
     admitting = asyncio.create_task(harness.admit(conversation=conversation))
     assert await is_waiting(admitting)
     proxy.cut()
@@ -490,7 +560,7 @@ async def test_appends_do_not_wait_for_admissions_that_wait_for_a_conversation(u
         other = await postgres.connect(url)
         holding = other.transaction()
         await holding.start()
-        await other.execute(SQL["lock_conversation"], conversation, "ann")
+        await other.execute(SQL["hold_conversation"], conversation, "ann")
         add = storage.conversations.add_items
         adding = [asyncio.create_task(add("ann", conversation, [message(f"m{n}", "x")], 1.0, None)) for n in range(8)]
         assert await is_waiting(adding[0])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from outlive.storage.sqlite.connection import SECRET_BYTES, SqliteDatabase
+from outlive.storage.database import SECRET_BYTES
+from outlive.storage.sqlite.connection import SqliteDatabase
 
 
 def test_a_secret_is_the_same_after_a_restart_and_others_are_others(tmp_path: Path) -> None:

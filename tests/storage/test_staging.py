@@ -16,12 +16,12 @@ from outlive.core.requests.items import parse_items
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Admission, Admitted, Closing, Entry
 from outlive.storage.catalog import SqlCatalog
+from outlive.storage.conversations import SqlConversations
+from outlive.storage.retention import SqlRetention
 from outlive.storage.sqlite.connection import SqliteDatabase
-from outlive.storage.sqlite.conversations import SqliteConversations
+from outlive.storage.sqlite.journal import SqliteHistory
 from outlive.storage.sqlite.ledger import SqliteLedger
-from outlive.storage.sqlite.retention import SqliteRetention
 from outlive.storage.sqlite.staging import PIECE_BYTES
-from outlive.storage.sqlite.threads import SqliteHistory
 from tests.support.scripting import CountingIds
 
 IDS = CountingIds()
@@ -94,7 +94,7 @@ def test_a_large_input_is_read_back_whole(tmp_path: Path) -> None:
 
 def test_a_refused_large_request_leaves_nothing_behind(tmp_path: Path) -> None:
     async def test(database: SqliteDatabase) -> None:
-        await SqliteConversations(database).create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
+        await SqlConversations(database).create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
         await admit(database, "resp_1", "conv_1")
         pieces = await count(database, "stash")
         with pytest.raises(ConversationLocked):
@@ -122,7 +122,7 @@ def test_a_deleted_response_erases_its_staged_pieces(tmp_path: Path) -> None:
         admitted, _ = await admit(database, "resp_1")
         await close(database, admitted)
         await SqliteLedger(database).delete("local", "resp_1")
-        keeper = SqliteRetention(database)
+        keeper = SqlRetention(database)
         assert await keeper.erase(10) == 1
         await keeper.scrub()
         assert await count(database, "stash") == await count(database, "holders") == 0
@@ -133,7 +133,7 @@ def test_a_deleted_response_erases_its_staged_pieces(tmp_path: Path) -> None:
 
 def test_a_deleted_conversation_erases_the_pieces_of_erased_responses(tmp_path: Path) -> None:
     async def test(database: SqliteDatabase) -> None:
-        conversations, keeper = SqliteConversations(database), SqliteRetention(database)
+        conversations, keeper = SqlConversations(database), SqlRetention(database)
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
         admitted, given = await admit(database, "resp_1", "conv_1")
         await close(database, admitted)
@@ -152,7 +152,7 @@ def test_a_deleted_conversation_erases_the_pieces_of_erased_responses(tmp_path: 
 
 def test_large_items_of_a_conversation_are_read_back_whole_and_erased_with_it(tmp_path: Path) -> None:
     async def test(database: SqliteDatabase) -> None:
-        conversations, keeper = SqliteConversations(database), SqliteRetention(database)
+        conversations, keeper = SqlConversations(database), SqlRetention(database)
         given = parse_items(large_input(), "items", IDS, Limits())
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, given[:2], 1.0, None, large=True)
         assert await conversations.add_items("local", "conv_1", given[2:], 1.0, None, large=True) == given[2:]
@@ -170,7 +170,7 @@ def test_large_items_of_a_conversation_are_read_back_whole_and_erased_with_it(tm
 
 def test_repeated_large_items_leave_no_second_copy(tmp_path: Path) -> None:
     async def test(database: SqliteDatabase) -> None:
-        conversations = SqliteConversations(database)
+        conversations = SqlConversations(database)
         given = parse_items(large_input(), "items", IDS, Limits())
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, given, 1.0, None, large=True)
         pieces = await count(database, "stash")
@@ -182,7 +182,7 @@ def test_repeated_large_items_leave_no_second_copy(tmp_path: Path) -> None:
 
 def test_a_deleted_staged_item_is_zeroed_and_the_others_stay(tmp_path: Path) -> None:
     async def test(database: SqliteDatabase) -> None:
-        conversations, keeper = SqliteConversations(database), SqliteRetention(database)
+        conversations, keeper = SqlConversations(database), SqlRetention(database)
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
         admitted, given = await admit(database, "resp_1", "conv_1")
         await close(database, admitted)

@@ -3,6 +3,7 @@ exact bytes of every event, so that they can be compared after a crash."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import struct
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException, HTTPResponse
+from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,6 +22,14 @@ Json = dict[str, Any]
 ENDED = ("completed", "incomplete", "failed", "cancelled")
 TERMINAL = tuple(f"response.{status}" for status in ENDED)
 DONE = b"data: [DONE]\n\n"
+
+
+_strangers = itertools.count(1)
+
+
+def come_from_elsewhere() -> dict[str, str]:
+    """Return the header of a request from an address of its own; one that sends wrong keys must soon wait."""
+    return {"X-Forwarded-For": str(ip_address("10.0.0.0") + next(_strangers))}
 
 
 class Answer:

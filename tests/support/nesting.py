@@ -12,6 +12,7 @@ from typing import Any
 from outlive.core.events import Draft, Json, number, read_frame, split_frames
 from outlive.core.fold import Fold
 from outlive.core.grammar import TERMINAL_EVENTS
+from outlive.storage.packing import lengthen
 from tests.support import grammar
 
 # Fields that change while a response runs; all others are the same from its first event to its last.
@@ -89,7 +90,7 @@ def _read(database_url: str) -> Iterator[tuple[str, bool, bytes]]:
     )
     journals: dict[str, tuple[bool, list[bytes]]] = {}
     for response_id, ended, frames in rows:
-        journals.setdefault(response_id, (bool(ended), []))[1].append(bytes(frames))
+        journals.setdefault(response_id, (bool(ended), []))[1].append(lengthen(frames))
     for response_id, (ended, pieces) in journals.items():
         yield response_id, ended, b"".join(pieces)
 

@@ -148,7 +148,7 @@ class Proxy:
         self._run(call())
 
     async def _start(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _stop(self) -> None:
@@ -168,15 +168,17 @@ class Proxy:
         for writer in self._writers:
             _reset(writer)
 
-    def _keep(self, task: asyncio.Task[Any] | None) -> None:
+    def _keep(self, task: asyncio.Task[Any]) -> None:
         # Streams refer to one another weakly: a task that only waits for one would be collected while it waits.
-        assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._keep(asyncio.current_task())
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Here and not in the task: one that is cancelled before it begins would leave its connection open.
         self._opened.append(writer)
+        self._keep(asyncio.create_task(self._serve(reader, writer)))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
         fault = self._faults.popleft() if self._faults else None
         if self._blocked or isinstance(fault, RefuseConnection):

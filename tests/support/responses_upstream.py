@@ -10,6 +10,13 @@ from functools import partial
 from typing import Any
 
 from aiohttp import web
+from openai.types.responses import (
+    ResponseCustomToolCallOutputParam,
+    ResponseCustomToolCallParam,
+    ResponseFunctionToolCallParam,
+)
+from openai.types.responses import response_input_item_param as official
+from pydantic import TypeAdapter
 
 from tests.support.responses_events import Item, answer, frames, message
 from tests.support.upstream import (
@@ -27,6 +34,15 @@ from tests.support.upstream import (
 
 Json = dict[str, Any]
 
+_OFFICIAL = {
+    "function_call": ResponseFunctionToolCallParam, "function_call_output": official.FunctionCallOutput,
+    "custom_tool_call": ResponseCustomToolCallParam,
+    "custom_tool_call_output": ResponseCustomToolCallOutputParam,
+    "shell_call": official.ShellCall, "shell_call_output": official.ShellCallOutput,
+    "apply_patch_call_output": official.ApplyPatchCallOutput, "computer_call_output": official.ComputerCallOutput,
+}  # fmt: skip
+# By their type, the items that are checked against the SDK's own types.
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {kind: TypeAdapter(shape) for kind, shape in _OFFICIAL.items()}
 _PREFIXES = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
 _NEVER = {"metadata", "conversation", "previous_response_id"}
 
@@ -234,6 +250,8 @@ def _examine_item(item: Json, n: int, following: Json | None) -> None:
             raise ValueError(f"Invalid type for 'input[{n}].{name}'.")
     if "id" in item and (len(item["id"]) > 64 or not item["id"].startswith(_PREFIXES.get(kind, ""))):
         raise ValueError(f"Invalid 'input[{n}].id': '{item['id']}'.")
+    if kind in _ADAPTERS and "input_audio" not in str(item):  # a part that other servers know
+        _ADAPTERS[kind].validate_python(item)
     if kind == "reasoning":
         if not item.get("encrypted_content"):
             raise ValueError(f"Item with id '{item['id']}' not found.")
@@ -244,7 +262,10 @@ def _examine_item(item: Json, n: int, following: Json | None) -> None:
 
 
 def _examine_calls(items: list[Json]) -> None:
-    ids = [item["call_id"] for item in items if "call_id" in item and not item["type"].endswith("_output")]
+    asking = [
+        item for item in items if not item["type"].endswith("_output") and item["type"] not in ("message", "reasoning")
+    ]
+    ids = [item["call_id"] for item in asking if isinstance(item.get("call_id"), str)]
     if len(ids) > len(set(ids)):
         raise ValueError(f"Duplicate 'call_id': {ids}.")
     calls = {item["call_id"] for item in items if item["type"] in ("function_call", "custom_tool_call")}

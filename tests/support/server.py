@@ -17,6 +17,7 @@ from tests.support import nesting
 from tests.support.http_client import HttpClient
 from tests.support.postgres import DATABASES
 
+SOURCE = Path(__file__).parents[2] / "src"
 START_SECONDS = 30.0
 STOP_SECONDS = 30.0
 
@@ -26,6 +27,11 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def search_path(folders: str | None) -> str:
+    """Return a PYTHONPATH with these folders and the source beside the tests, which need not be the installed one."""
+    return os.pathsep.join(filter(None, [folders, str(SOURCE)]))
 
 
 class OutliveServer:
@@ -190,4 +196,7 @@ class OutliveServer:
             for name, value in os.environ.items()
             if not name.startswith(("OUTLIVE_", "OTEL_")) and not name.lower().endswith(("_api_key", "_proxy"))
         }
-        return inherited | self.env
+        own = inherited | self.env
+        if self._python == sys.executable:
+            return own | {"PYTHONPATH": search_path(self.env.get("PYTHONPATH"))}
+        return own | {"PYTHONPATH": self.env.get("PYTHONPATH", "")}  # not the modules of this version

@@ -151,6 +151,7 @@ class UpstreamCall:
         self.headers = headers
         self.body = body
         self.disconnected_at: float | None = None
+        self.reported: Json | None = None  # the usage that was sent, whether or not it arrived
         self._disconnected = threading.Event()
         self._finished = threading.Event()
 
@@ -335,6 +336,8 @@ class FakeUpstream:
                 if stream is None:
                     stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
                     await stream.prepare(request)
+                if isinstance(step, dict) and step.get("usage"):
+                    asked.reported = step["usage"]
                 await stream.write(step if isinstance(step, bytes) else b"data: %b\n\n" % json.dumps(step).encode())
         if stream is None:
             stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from outlive.telemetry.names import METRICS, PREFIX, PROCESS
+from outlive.telemetry.metrics import METRICS, PREFIX, PROCESS
 from tests.support.server import free_port
 from tests.support.upstream import FakeUpstream, say
 from tests.support.waiting import wait_until
@@ -134,6 +134,7 @@ tests:
       - {series: 'outlive_database_up{instance="a"}', values: "1 1 0 0 0 0 0 0 0 0"}
       - {series: 'outlive_queue_oldest_seconds{instance="a"}', values: "0+30x40"}
       - {series: 'outlive_node_heartbeat_age_seconds{instance="a", node="n"}', values: "2x40"}
+      - {series: 'outlive_webhook_oldest_seconds{instance="a"}', values: "3600+30x40"}
     alert_rule_test:
       - {eval_time: 30s, alertname: OutliveDatabaseDown, exp_alerts: []}
       - eval_time: 2m
@@ -149,6 +150,12 @@ tests:
             exp_annotations:
               summary: "A response has been queued for 10m 0s; add nodes, or raise max_running."
       - {eval_time: 5m, alertname: OutliveNodeSilent, exp_alerts: []}
+      - eval_time: 6m
+        alertname: OutliveWebhooksWait
+        exp_alerts:
+          - exp_labels: {severity: warning}
+            exp_annotations:
+              summary: "A webhook has not been delivered for 1h 12m 0s; it is given up after 72 hours."
 """
 
 

@@ -219,6 +219,14 @@ def test_a_value_that_a_client_chose_cannot_forge_a_line_or_a_field() -> None:
     assert json.loads(logs.make_formatter("json").format(record))["path"] == "/a b\nINFO forged"
 
 
+@pytest.mark.parametrize(("args", "line"), [(("a", 1), "a is 1"), (({"what": "a", "n": 1},), "a is 1"), ((), "whole")])
+def test_a_record_takes_its_arguments_like_those_of_logging(args: tuple[object, ...], line: str) -> None:
+    form = "whole" if not args else "%(what)s is %(n)d" if len(args) == 1 else "%s is %d"
+    record = logs.Record("outlive", logging.INFO, "path", 1, form, args, None)
+    assert record.getMessage() == line
+    assert set(record.__dict__) >= set(logging.makeLogRecord({}).__dict__)  # for handlers of users
+
+
 def test_fields_without_a_name_in_the_table_are_left_out_and_long_values_are_cut() -> None:
     line = json.loads(logs.make_formatter("json").format(make_record(content="secret", model="m" * 1000)))
     assert "content" not in line and len(line["model"]) == logs.MAX_VALUE
@@ -230,7 +238,7 @@ def find_extras(path: Path) -> set[str]:
     logging_calls = [each for each in calls if ast.unparse(each.func).partition(".")[0] in ("log", "logger")]
     made = [keyword for each in logging_calls for keyword in each.keywords if keyword.arg == "extra"]
     dicts = [found for keyword in made for found in ast.walk(keyword.value) if isinstance(found, ast.Dict)]
-    return {str(key.value) for found in dicts for key in found.keys if isinstance(key, ast.Constant)}
+    return {str(key.value) for found in dicts for key in found.keys if isinstance(key, ast.Constant)} - {"fields"}
 
 
 def test_every_field_that_the_code_logs_is_in_the_table_and_on_the_page() -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from outlive.telemetry.names import METRICS, PREFIX, PROCESS
+from outlive.telemetry.metrics import METRICS, PREFIX, PROCESS
 from tests.support.http_client import HttpClient
+from tests.support.receiver import Receiver
 from tests.support.server import OutliveServer, free_port
 from tests.support.upstream import CUT, HANG, FakeUpstream, Gate, Refuse, ending, say, text
 from tests.support.waiting import wait_until
@@ -71,6 +72,24 @@ def test_a_queued_response_shows_with_its_age_and_a_resume_is_counted(serve: Ser
     assert (after["responses_queued"], after["queue_oldest_seconds"], after["takeovers_total"]) == (0, 0, 0)
 
 
+def test_webhooks_are_counted_by_outcome_and_waiting_ones_show_with_their_age(
+    serve: Serve, upstream: FakeUpstream
+) -> None:
+    server, model = serve("--webhook-private"), upstream.model(say("a"))
+    with Receiver() as receiver:
+        receiver.answers = [200, 410, 500]
+        for _ in range(3):
+            body = {"name": "mine", "url": receiver.url, "event_types": ["response.completed"]}
+            assert server.client.post("/v1/webhook_endpoints", body).status == 200
+        assert server.client.create(model).status == 200
+        wait_until(lambda: len(receiver.received) >= 3, "three attempts")
+        wait_until(lambda: scrape(server)["webhooks_pending"] == 1, "one is to be sent again")
+    found = scrape(server)
+    outcomes = {name: found.get("webhook_attempts_total", outcome=name) for name in ("delivered", "failed", "given_up")}
+    assert outcomes == {"delivered": 1, "failed": 1, "given_up": 1}
+    assert found["webhook_oldest_seconds"] > 0
+
+
 def test_a_repeated_create_is_counted_as_attached(serve: Serve, upstream: FakeUpstream) -> None:
     server, model = serve(), upstream.model(say("a"))
     for _ in range(2):
@@ -105,14 +124,15 @@ def test_owners_show_only_with_the_setting(serve: Serve, upstream: FakeUpstream)
     assert scrape(server).get("owner_responses_ended_total", owner="alice", status="completed") == 1
 
 
-def test_every_metric_that_is_rendered_is_described(serve: Serve, upstream: FakeUpstream) -> None:
+def test_every_metric_is_rendered_as_it_is_described(serve: Serve, upstream: FakeUpstream) -> None:
     server = serve("--metrics-owners")
     server.client.create(upstream.model(say("a")))
-    for name, kind in scrape(server).types.items():
-        own = name.removeprefix(PREFIX)
-        assert name.startswith(PREFIX)
-        if not own.startswith(PROCESS):
-            assert METRICS[own if own in METRICS else f"{own}_total"].type == kind
+    types = scrape(server).types
+    assert all(name.startswith(PREFIX) for name in types)
+    own = {name.removeprefix(PREFIX): kind for name, kind in types.items()}
+    rendered = {name: kind for name, kind in own.items() if not name.startswith(PROCESS)}
+    described = {name: metric.type for name, metric in METRICS.items()}
+    assert {name if name in METRICS else f"{name}_total": kind for name, kind in rendered.items()} == described
 
 
 # -- access

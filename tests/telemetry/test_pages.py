@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from outlive.telemetry.names import METRICS, PREFIX
+from outlive.telemetry.metrics import METRICS, PREFIX
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -9,11 +9,12 @@ from typing import Any
 import httpx2
 import pytest
 
+from outlive.config.settings import Settings
 from outlive.core.errors import InvalidRequest
 from outlive.ports.toolbox import ToolServer
-from outlive.tooling.mcp.addresses import is_private, names_private
-from outlive.tooling.mcp.guard import GuardedTransport, PrivateAddress
-from outlive.tooling.mcp.servers import McpRules, McpSource
+from outlive.tooling.mcp.connection import GuardedTransport, PrivateAddress
+from outlive.tooling.mcp.servers import McpSource
+from outlive.tooling.sender import is_private, names_private
 from tests.support.scripting import CountingIds
 
 PRIVATE = [
@@ -60,17 +61,17 @@ def test_a_host_is_recognised_as_private_by_its_name(host: str) -> None:
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000/mcp", "http://localhost/mcp", "https://[::1]/mcp"])
 def test_a_private_url_is_refused_in_a_request(url: str) -> None:
-    servers = McpSource([], CountingIds(), McpRules())
+    servers = McpSource(Settings(), CountingIds())
     with pytest.raises(InvalidRequest) as refused:
         servers.check({"type": "mcp", "server_label": "x", "server_url": url}, "tools[0]")
     assert refused.value.param == "tools[0].server_url"
-    McpSource([], CountingIds(), McpRules(private=True)).check(
+    McpSource(Settings(mcp_private=True), CountingIds()).check(
         {"type": "mcp", "server_label": "x", "server_url": url}, "tools[0]"
     )
 
 
 def test_a_registered_server_may_have_a_private_address() -> None:
-    servers = McpSource([ToolServer(label="notes", url="http://127.0.0.1/mcp")], CountingIds(), McpRules())
+    servers = McpSource(Settings(mcp=[ToolServer(label="notes", url="http://127.0.0.1/mcp")]), CountingIds())
     entry = {"type": "mcp", "server_label": "notes"}
     assert servers.owns(entry)
     servers.check(entry, "tools[0]")
@@ -89,18 +90,18 @@ def test_a_name_that_resolves_to_a_private_address_is_not_connected_to(host: str
 
 @pytest.mark.parametrize("host", ["mcp.example.com", "MCP.example.com.", "a.tools.example.com"])
 def test_an_allowed_host_is_accepted_in_a_request(host: str) -> None:
-    rules = McpRules(requests="allow-list", hosts=["mcp.example.com", "*.Tools.example.com"])
+    settings = Settings(mcp_requests="allow-list", mcp_hosts=["mcp.example.com", "*.Tools.example.com"])
     entry = {"type": "mcp", "server_label": "x", "server_url": f"https://{host}/mcp"}
-    McpSource([], CountingIds(), rules).check(entry, "tools[0]")
+    McpSource(settings, CountingIds()).check(entry, "tools[0]")
 
 
 @pytest.mark.parametrize("host", ["example.com", "evilmcp.example.com", "tools.example.com", "93.184.216.34"])
 @pytest.mark.parametrize("requests", ["off", "allow-list"])
 def test_another_host_is_refused_by_name_in_a_request(requests: Any, host: str) -> None:
-    rules = McpRules(requests=requests, hosts=["mcp.example.com", "*.tools.example.com"])
+    settings = Settings(mcp_requests=requests, mcp_hosts=["mcp.example.com", "*.tools.example.com"])
     entry = {"type": "mcp", "server_label": "x", "server_url": f"https://{host}/mcp"}
     with pytest.raises(InvalidRequest) as refused:
-        McpSource([], CountingIds(), rules).check(entry, "tools[0]")
+        McpSource(settings, CountingIds()).check(entry, "tools[0]")
     assert refused.value.param == "tools[0].server_url"
 
 

@@ -18,7 +18,7 @@ from tests.support.upstream import FakeUpstream
 Servers = Callable[..., OutliveServer]
 
 # These files run on both databases. (OUTLIVE_TEST_ON=postgres runs all files on Postgres alone.)
-ON_BOTH = ("cancelling", "chains", "conversations", "retries", "streaming")
+ON_BOTH = ("cancelling", "chains", "conversations", "filters", "options", "retries", "streaming")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -83,3 +83,12 @@ def client(server: OutliveServer) -> Iterator[OpenAI]:
     """The official SDK without its retries."""
     with OpenAI(base_url=server.base_url, api_key="any", max_retries=0) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def sealed(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Flags with a seal key, which servers on Postgres need for webhooks."""
+    path = tmp_path_factory.mktemp("seal") / "key"
+    path.touch(0o600)
+    path.write_text("a-seal-key-of-the-nodes-that-share-a-database\n")
+    return "--seal-key-file", str(path)

@@ -133,6 +133,39 @@ def test_a_call_of_the_callers_input_is_sent_whatever_its_status(http: HttpClien
         assert "call_1" in json.dumps(model.context(own)), "a call without an output was left out"
 
 
+@pytest.mark.parametrize("kind", [*CALLS, "acme:search"])
+def test_an_unanswered_call_that_a_caller_adds_is_sent_whatever_its_status(
+    http: HttpClient, model: Model, kind: str
+) -> None:
+    """Only a call that the server itself left unfinished is left out."""
+    fields, _ = CALLS.get(kind, ({"query": "q"}, {}))
+    begun: Json = {"type": kind, "call_id": "call_1", "status": "in_progress", **fields}
+    conversation, (asked, own) = http.create_conversation(), model.script(model.say("Fine."))
+    assert http.post(f"/v1/conversations/{conversation}/items", {"items": [begun]}).status == 200
+    first = http.create(model=asked, input="Hi", conversation=conversation)
+    http.create(model=asked, input="And?", conversation=conversation)
+    chained = http.create(model=asked, input=[begun, {"role": "user", "content": "Hi"}])
+    again = http.create(model=asked, input="And?", previous_response_id=chained.json()["id"])
+    assert (first.status, again.status) == (200, 200)
+    assert all("call_1" in json.dumps(model.context(own, n)) for n in range(4))
+
+
+@pytest.mark.parametrize("kind", ["shell_call", "local_shell_call", "apply_patch_call", "computer_call"])
+def test_an_item_of_an_odd_shape_reaches_the_model_in_a_valid_request(
+    http: HttpClient, model: Model, kind: str
+) -> None:
+    """The door takes more than models' servers do, and older versions took anything."""
+    call: Json = {"type": kind, "call_id": "call_1", "action": {"note": "ODD"}, "operation": {"note": "ODD"}}
+    output: Json = {"type": f"{kind}_output", "call_id": "call_1", "output": "RESULT"}
+    conversation, (asked, own) = http.create_conversation(), model.script(model.say("Fine."))
+    assert http.post(f"/v1/conversations/{conversation}/items", {"items": [call, output]}).status == 200
+    assert http.create(model=asked, input="Hi", conversation=conversation).status == 200
+    sent = json.dumps(model.context(own))
+    assert "ODD" in sent and "RESULT" in sent
+    if model.prefix == "responses":
+        assert [item["type"] for item in model.context(own)][:2] == ["function_call", "function_call_output"]
+
+
 @pytest.mark.parametrize("way", ["conversation", "chain", "stateless"])
 def test_a_late_output_is_the_last_thing_in_the_context(http: HttpClient, model: Model, way: str) -> None:
     asked, own = model.script(model.call("look", "call_1"), model.say("I wait."), model.say("Done."))

@@ -87,7 +87,7 @@ def test_running_out_of_files_is_logged_and_the_server_serves_on_when_there_are_
 
 
 def test_a_stream_that_is_not_read_is_cut_and_can_be_resumed(upstream: FakeUpstream, tmp_path: Path) -> None:
-    words = [f"{number:07d} " * 1000 for number in range(1000)]  # 8 MB: more than the systems buffer
+    words = [f"{number:07d} " * 500 for number in range(1000)]  # 4 MB: more than the systems buffer
     body = json.dumps({"model": upstream.model(say(*words)), "input": "Hi", "stream": True})
     head = f"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
     with (

@@ -107,11 +107,12 @@ def stored(http: HttpClient, upstream: FakeUpstream) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("path", "param"),
     [
-        ("/v1/responses?model=x", "model"),
-        ("/v1/responses?status=completed&metadata[k]=completed", "metadata[k]"),
+        ("/v1/responses?colour=x", "colour"),
+        ("/v1/responses?status=completed&tags[k]=completed", "tags[k]"),
         ("/v1/responses/{id}?after=resp_1", "after"),
         ("/v1/responses/{id}/input_items?type=message", "type"),
-        ("/v1/conversations?metadata[topic]=a", "metadata[topic]"),
+        ("/v1/conversations?model=a", "model"),
+        ("/v1/conversations/{conversation}/items?metadata[topic]=a", "metadata[topic]"),
         ("/v1/conversations/{conversation}?limit=1", "limit"),
         ("/v1/conversations/{conversation}/items?role=user", "role"),
         ("/v1/conversations/{conversation}/items/{item}?role=user", "role"),

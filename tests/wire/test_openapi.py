@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema_rs
@@ -11,6 +12,7 @@ import pytest
 
 from outlive.http.routes import ROUTES
 from tests.support.http_client import Answer, HttpClient, Json
+from tests.support.receiver import Receiver
 from tests.support.upstream import CUT, HANG, FakeUpstream, Refuse, call, ending, reasoning, refusal, say, text
 from tests.wire.conftest import Servers
 
@@ -71,8 +73,26 @@ class Described:
 
 
 @pytest.fixture
-def client(http: HttpClient) -> Described:
-    return Described(http)
+def client(servers: Servers) -> Iterator[Described]:
+    server = servers("--webhook-private", "--api-key", "ops=the-key-of-ops", "--admin", "ops")
+    with HttpClient(server.port, "the-key-of-ops") as http:
+        yield Described(http)
+
+
+def hook_with_each_route(client: Described, model: str) -> None:
+    hooks, types = "/v1/webhook_endpoints", client.ask("GET", "/v1/webhook_event_types")["data"]
+    with Receiver() as receiver:
+        made = client.ask("POST", hooks, {"name": "x", "url": receiver.url, "event_types": types})
+        client.ask("GET", hooks)
+        client.ask("GET", f"{hooks}/{made['id']}")
+        client.ask("POST", f"{hooks}/{made['id']}", {"name": "y"})
+        client.ask("POST", f"{hooks}/{made['id']}/rotate_secret", {})
+        client.ask("POST", f"{hooks}/{made['id']}/test", {"event_type": types[0]})
+        done = client.create(model=model, input="Hi")
+        receiver.wait_for(("response.completed", done["id"]))
+        (delivery,) = client.ask("GET", "/v1/webhook_deliveries")["data"]
+        client.ask("POST", f"/v1/webhook_deliveries/{delivery['id']}/redeliver")
+    client.ask("DELETE", f"{hooks}/{made['id']}")
 
 
 def test_every_route_answers_as_described(client: Described, upstream: FakeUpstream) -> None:
@@ -106,6 +126,14 @@ def test_every_route_answers_as_described(client: Described, upstream: FakeUpstr
     client.ask("DELETE", f"{place}/items/{added}")
     client.ask("DELETE", place)
 
+    key = client.ask("POST", "/v1/keys", {"owner": "anna", "role": "read", "expires_in_days": 1})
+    client.ask("GET", "/v1/keys")
+    client.ask("DELETE", f"/v1/keys/{key['id']}")
+    client.ask("GET", "/v1/audit?limit=2")
+    client.ask("GET", "/v1/responses?owner=*")
+    client.ask("GET", "/v1/conversations?owner=ops")
+    client.ask("GET", "/v1/usage?group_by=owner,end_user,model,day")
+    hook_with_each_route(client, model)
     client.ask("GET", "/v1/models")
     client.ask("GET", "/v1/models/first-model")
     messages = [{"role": "user", "content": "Hi"}]

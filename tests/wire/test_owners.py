@@ -9,7 +9,7 @@ from http.client import HTTPConnection
 import pytest
 from openai import AuthenticationError, BadRequestError, NotFoundError, OpenAI
 
-from tests.support.http_client import HttpClient
+from tests.support.http_client import HttpClient, come_from_elsewhere
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Gate, say, text
 from tests.support.waiting import TIMEOUT_SECONDS
@@ -49,7 +49,9 @@ def test_a_request_without_a_valid_key_is_refused(guarded: OutliveServer, value:
             ("POST", "/v1/conversations"),
             ("POST", "/v1/chat/completions"),
         ):
-            answer = stranger.request(method, path, {} if method == "POST" else None, **headers)
+            answer = stranger.request(
+                method, path, {} if method == "POST" else None, **headers, **come_from_elsewhere()
+            )
             assert answer.status == 401
             assert answer.error["code"] == "invalid_api_key"
         assert stranger.get("/healthz").status == 200
@@ -58,7 +60,9 @@ def test_a_request_without_a_valid_key_is_refused(guarded: OutliveServer, value:
 
 def test_the_sdk_raises_an_authentication_error_for_a_wrong_key(guarded: OutliveServer) -> None:
     with (
-        OpenAI(base_url=guarded.base_url, api_key="wrong", max_retries=0) as client,
+        OpenAI(
+            base_url=guarded.base_url, api_key="wrong", max_retries=0, default_headers=come_from_elsewhere()
+        ) as client,
         pytest.raises(AuthenticationError),
     ):
         client.responses.create(model="m", input="Hi")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from openai import BadRequestError, OpenAI
 
-from outlive.core.requests.create import INCLUDABLE
+from outlive.core.requests.create import Includable
 from tests.support.http_client import HttpClient
 from tests.support.upstream import FakeUpstream, chunk, ending, say
 from tests.wire.events import read_all
@@ -23,9 +23,9 @@ def function(name: str) -> Any:
 
 
 def test_every_include_value_is_accepted_everywhere(http: HttpClient, upstream: FakeUpstream) -> None:
-    made = http.create(model=upstream.model(), input="Hi", include=list(INCLUDABLE))
+    made = http.create(model=upstream.model(), input="Hi", include=list(get_args(Includable)))
     assert made.status == 200
-    query = "&".join(f"include[]={name}" for name in INCLUDABLE)
+    query = "&".join(f"include[]={name}" for name in get_args(Includable))
     for path in (f"/v1/responses/{made.json()['id']}", f"/v1/responses/{made.json()['id']}/input_items"):
         plain, included = http.get(path), http.get(f"{path}?{query}")
         assert included.json() == plain.json()

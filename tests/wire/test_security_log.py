@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.support.upstream import FakeUpstream, say
 from tests.wire.websocket import open_websocket
 
 ALICE, BOB = "key-of-alice-0123456789", "key-of-bob-0123456789"
+OPS = "key-of-the-admin-ops-0123456789"
 KEYS = ("--api-key", f"alice={ALICE}", "--api-key", f"bob={BOB}")
 
 
@@ -68,6 +70,31 @@ def test_refusals_and_deletions_are_written_to_the_security_log(upstream: FakeUp
     assert "canary" not in file.read_text()
     assert file.stat().st_mode & 0o777 == 0o600
     assert "key refused" not in server.log
+
+
+def test_the_use_of_an_expired_or_revoked_key_is_in_the_security_log_with_its_id(tmp_path: Path) -> None:
+    file = tmp_path / "security.log"
+    flags = ("--api-key", f"ops={OPS}", "--admin", "ops", "--security-log", str(file))
+    with OutliveServer(tmp_path / "server", None, *flags) as server:
+        with HttpClient(server.port, OPS) as ops:
+            made = [ops.post("/v1/keys", {"owner": "carl", "expires_in_days": days}).json() for days in (1e-5, 1)]
+            ops.delete(f"/v1/keys/{made[1]['id']}")
+            ops.get("/v1/responses?ticket=wrong")  # its key is valid
+        time.sleep(1.0)
+        for key in made:
+            with HttpClient(server.port, key["key"]) as http:
+                assert [http.get("/v1/models").error["code"] for _ in range(2)] == ["invalid_api_key"] * 2
+        server.terminate()
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    refused = [
+        (line.get("owner"), line["code"], line.get("key_id"), line["count"]) for line in lines if "count" in line
+    ]
+    assert refused == [
+        (None, "invalid_ticket", None, 1),
+        ("carl", "key_expired", made[0]["id"], 2),
+        ("carl", "key_revoked", made[1]["id"], 2),
+    ]
+    assert not any(key["key"] in file.read_text() + server.log for key in made)
 
 
 def test_without_a_file_the_security_log_is_part_of_the_log(upstream: FakeUpstream, tmp_path: Path) -> None:

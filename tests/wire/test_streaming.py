@@ -366,7 +366,7 @@ def test_many_followers_of_one_response_all_get_everything(http: HttpClient, ups
 
 def test_a_slow_reader_does_not_slow_the_run(http: HttpClient, upstream: FakeUpstream) -> None:
     """The reader reads nothing until the end of a response larger than all buffers, and then gets all of it."""
-    pieces = ["y" * 1000 for _ in range(6000)]
+    pieces = ["y" * 1000 for _ in range(4000)]
     model = upstream.model(say(*pieces))
     stream = http.stream(model=model, input="Hi")
     first = stream.read_frame()

@@ -222,7 +222,9 @@ def test_an_idle_upstream_is_a_504(servers: Servers, upstream: FakeUpstream) -> 
         answer = http.create(model=model, input="Hi")
         assert answer.status == 504
         assert "silent" in answer.error["message"]
-        assert stream_events(http, upstream.model([text("Once "), HANG]))[-1]["response"]["status"] == "incomplete"
+        final = stream_events(http, upstream.model([text("Once "), HANG]))[-1]["response"]
+        assert final["status"] == "incomplete"
+        assert final["outlive"]["reason"] == {"code": "upstream_timeout", "retryable": True}
         upstream.calls(model)[0].wait_disconnected()
 
 

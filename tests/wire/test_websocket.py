@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from socket import SHUT_RDWR
 from typing import Any
 
 import pytest
@@ -287,7 +288,7 @@ def test_a_stored_response_survives_its_connection_and_is_resumed_over_http(
         socket.create(model=model, input="Hi")
         seen = socket.until("response.output_text.delta")
         if leave == "reset":
-            socket.connection.socket.close()
+            socket.connection.socket.shutdown(SHUT_RDWR)  # without a closing frame
     response_id, last = seen[0]["response"]["id"], seen[-1]["sequence_number"]
     gate.open()
     with http.follow(response_id, after=last) as rest:

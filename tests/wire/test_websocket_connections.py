@@ -139,7 +139,7 @@ def test_a_running_turn_ends_and_no_other_starts_after_the_time_limit(servers: S
 def test_a_slow_reader_delays_no_other_and_gets_every_event(
     server: OutliveServer, http: HttpClient, upstream: FakeUpstream
 ) -> None:
-    word = "x" * 5000
+    word = "x" * 4000
     model = upstream.model([*(text(word) for _ in range(1000)), *ending()])
     with open_websocket(server.port) as socket:
         socket.connection.socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 65536)

@@ -4,17 +4,21 @@ No fork and no patch: models, a provider for RunConfig, and DurableRun. They wor
 limits, against OpenAI. Install them with `pip install 'outlive[agents]'`; docs/agents.md describes them.
 """
 
-from __future__ import annotations
-
 try:
     import agents as _agents  # noqa: F401
 except ImportError as missing:
     raise ImportError("outlive.agents needs the openai-agents SDK: pip install 'outlive[agents]'") from missing
 
-from outlive.agents.responses import DurableProvider, DurableResponsesModel
+from outlive.agents.models import (
+    DurableProvider,
+    DurableResponsesModel,
+    StrictChatCompletionsModel,
+    StrictModel,
+    StrictProvider,
+    check_stateless,
+)
 from outlive.agents.runs import DurableRun
 from outlive.agents.settings import AUTO_MODELS, Durability
-from outlive.agents.strict import StrictChatCompletionsModel, StrictModel, StrictProvider, check_stateless
 from outlive.client import (
     ConnectionLost,
     PollTimeout,
@@ -25,19 +29,7 @@ from outlive.client import (
 )
 
 __all__ = [
-    "AUTO_MODELS",
-    "ConnectionLost",
-    "Durability",
-    "DurableProvider",
-    "DurableResponsesModel",
-    "DurableRun",
-    "PollTimeout",
-    "ResponseCancelled",
-    "ResponseFailed",
-    "ResponseIncomplete",
-    "RetryPolicy",
-    "StrictChatCompletionsModel",
-    "StrictModel",
-    "StrictProvider",
-    "check_stateless",
-]
+    "AUTO_MODELS", "ConnectionLost", "Durability", "DurableProvider", "DurableResponsesModel", "DurableRun",
+    "PollTimeout", "ResponseCancelled", "ResponseFailed", "ResponseIncomplete", "RetryPolicy",
+    "StrictChatCompletionsModel", "StrictModel", "StrictProvider", "check_stateless",
+]  # fmt: skip

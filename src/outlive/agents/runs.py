@@ -3,20 +3,16 @@
 Models, agents and sessions of the run are wrapped so that recorded steps are not executed again.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypedDict, TypeVar
+from typing import Any, Self, TypedDict, TypeVar
 
 from agents import (
     Agent,
     FunctionTool,
     Handoff,
-    Model,
-    ModelProvider,
     RunConfig,
     RunErrorHandlers,
     RunHooks,
@@ -36,8 +32,8 @@ from agents.tool_context import ToolContext
 from openai import AsyncOpenAI
 from typing_extensions import Unpack
 
-from outlive.agents.journal import RunJournal, RunTurn, Scope, current
-from outlive.agents.responses import DurableProvider, DurableResponsesModel
+from outlive.agents.journal import RunJournal, RunTurn, Scope, current, pack, unpack
+from outlive.agents.models import DurableProvider, DurableResponsesModel, WrappedProvider
 
 UNRECORDED = (ApplyPatchTool, ComputerTool, CustomTool, LocalShellTool)
 AnyAgent = TypeVar("AnyAgent", bound=Agent[Any])
@@ -68,11 +64,11 @@ class DurableRun:
     def __init__(self, client: AsyncOpenAI, journal: RunJournal) -> None:
         self._client = client
         self._journal = journal
-        self._agents = RecordedAgents(journal)
+        self._recorded: dict[int, tuple[Agent[Any], Agent[Any]]] = {}  # by the id of the caller's agent
         self._calls = 0
 
     @classmethod
-    async def open(cls, client: AsyncOpenAI, token: str | None = None) -> DurableRun:
+    async def open(cls, client: AsyncOpenAI, token: str | None = None) -> Self:
         """Open a new run, or the one with that token. Store the token before you run anything."""
         if token is None:
             return cls(client, await RunJournal.create(client))
@@ -97,7 +93,18 @@ class DurableRun:
 
     def recorded(self, agent: AnyAgent) -> AnyAgent:
         """Return the agent's copy in this run. Needed only for agents as tools: `run.recorded(agent).as_tool(...)`."""
-        return self._agents.wrap(agent)
+        if id(agent) in self._recorded:
+            return self._recorded[id(agent)][1]  # type: ignore[return-value]
+        if isinstance(agent, RecordedAgent):
+            return agent
+        made = copy.copy(agent)
+        made.__class__ = _derive(type(agent), RecordedAgent)
+        vars(made)["_outlive_journal"] = self._journal
+        # Before its handoffs, which may lead back to this agent. The original is kept so that its id stays taken.
+        self._recorded[id(agent)] = (agent, made)
+        made.model = bind_model(made.model)
+        made.handoffs = [self._record_handoff(each) for each in agent.handoffs]
+        return made
 
     async def forget(self) -> None:
         """Delete the records. The run ends with that: its token can no longer be opened."""
@@ -108,42 +115,32 @@ class DurableRun:
         """Make the runner's options durable. Runner calls are identified by their order, the same in each process."""
         self._calls += 1
         name = str(self._calls)
-        options["run_config"] = self._configure(options.get("run_config"))
-        session = options.get("session")
-        if session is not None:
-            options["session"] = ReplayedSession(session, self._journal, name)
-        # Only the tasks that the runner starts inherit the scope.
-        before = current.set(Scope(self._journal, name, conversation_id=options.get("conversation_id")))
-        try:
-            yield
-        finally:
-            current.reset(before)
-
-    def _configure(self, given: RunConfig | None) -> RunConfig:
-        config = given or RunConfig()
+        config = options.get("run_config") or RunConfig()
         provider = config.model_provider
         if isinstance(provider, MultiProvider) and provider.provider_map is None:
             # The default of RunConfig: no provider was given.
             provider = DurableProvider(self._client)
-        model = config.model
-        if model is not None and not isinstance(model, str):
-            model = bind_model(model)
-        return dataclasses.replace(config, model=model, model_provider=RunProvider(provider))
-
-
-class RunProvider(ModelProvider):
-    """A provider whose models are bound to the run."""
-
-    def __init__(self, inner: ModelProvider) -> None:
-        if isinstance(inner, RunProvider):
+        if isinstance(provider, RunProvider):
             raise UserError("This RunConfig belongs to a durable run already.")
-        self._inner = inner
+        options["run_config"] = dataclasses.replace(
+            config, model=bind_model(config.model), model_provider=RunProvider(provider)
+        )
+        if (session := options.get("session")) is not None:
+            options["session"] = ReplayedSession(session, self._journal, name)
+        # Only the tasks that the runner starts inherit the scope.
+        with Scope(self._journal, name, conversation_id=options.get("conversation_id")).entered():
+            yield
 
-    def get_model(self, model_name: str | None) -> Model:
-        return bind_model(self._inner.get_model(model_name))
+    def _record_handoff(self, target: Agent[Any] | Handoff[Any, Any]) -> Agent[Any] | Handoff[Any, Any]:
+        if isinstance(target, Agent):
+            return self.recorded(target)
+        made, invoke = copy.copy(target), target.on_invoke_handoff
 
-    async def aclose(self) -> None:
-        await self._inner.aclose()
+        async def hand_off(context: RunContextWrapper[Any], arguments: str) -> Any:
+            return self.recorded(await invoke(context, arguments))
+
+        made.on_invoke_handoff = hand_off
+        return made
 
 
 class RunModel(DurableResponsesModel):
@@ -151,90 +148,57 @@ class RunModel(DurableResponsesModel):
 
     def _next_turn(self, client: AsyncOpenAI) -> RunTurn | None:
         scope = current.get()
-        return None if scope is None else RunTurn(scope, client, self._retry_policy)
+        return None if scope is None else scope.next_turn(client, self._retry_policy)
 
 
-def bind_model(model: object) -> RunModel:
-    """Return a copy of the model whose calls are the turns of a run."""
-    if isinstance(model, RunModel):
+def bind_model(model: Any) -> Any:
+    """Return a copy of the model whose calls are the turns of a run; a name, or None, as it is."""
+    if model is None or isinstance(model, str | RunModel):
         return model
     if not isinstance(model, DurableResponsesModel):
         raise UserError(f"A durable run needs durable models: a DurableResponsesModel, not {type(model).__name__}.")
     bound = copy.copy(model)
     # Only the class changes, and RunModel adds no state: subclasses of the caller keep theirs.
     bound.__class__ = _derive(type(model), RunModel)
-    assert isinstance(bound, RunModel)
     return bound
 
 
-class RecordedAgents:
-    """Copies of the caller's agents, and of all that they hand off to, whose tools are recorded."""
+class RunProvider(WrappedProvider):
+    """A provider whose models are bound to the run."""
 
-    def __init__(self, journal: RunJournal) -> None:
-        self._journal = journal
-        self._wrapped: dict[int, tuple[Agent[Any], Agent[Any]]] = {}
-
-    def wrap(self, agent: AnyAgent) -> AnyAgent:
-        known = self._wrapped.get(id(agent))
-        if known is not None:
-            return known[1]  # type: ignore[return-value]
-        if isinstance(agent, RecordedAgent):
-            return agent
-        made = copy.copy(agent)
-        made.__class__ = _derive(type(agent), RecordedAgent)
-        vars(made)["_outlive_agents"] = self
-        # Before its handoffs, which may lead back to this agent. The original is kept so that its id stays taken.
-        self._wrapped[id(agent)] = (agent, made)
-        if made.model is not None and not isinstance(made.model, str):
-            made.model = bind_model(made.model)
-        made.handoffs = [self._wrap_handoff(each) for each in agent.handoffs]
-        return made
-
-    def record(self, tool: Tool) -> Tool:
-        if isinstance(tool, UNRECORDED) or (isinstance(tool, ShellTool) and tool.executor is not None):
-            raise UserError(f"A durable run cannot record the tool {tool.name!r}: use a function tool instead.")
-        if not isinstance(tool, FunctionTool):
-            return tool  # hosted tools run on the server, as part of the turn
-        recorded = copy.copy(tool)
-        invoke, journal = recorded.on_invoke_tool, self._journal
-
-        async def invoke_once(context: ToolContext[Any], arguments: str) -> Any:
-            scope = current.get()
-            if scope is None:
-                return await invoke(context, arguments)
-            inside = scope.inside(context.tool_call_id)
-            if not journal.has_output(inside.path):
-                before = current.set(inside)
-                try:
-                    output = await invoke(context, arguments)
-                finally:
-                    current.reset(before)
-                if await journal.record_output(inside.path, output):
-                    return output
-            return journal.output(inside.path)
-
-        recorded.on_invoke_tool = invoke_once
-        return recorded
-
-    def _wrap_handoff(self, target: Agent[Any] | Handoff[Any, Any]) -> Agent[Any] | Handoff[Any, Any]:
-        if isinstance(target, Agent):
-            return self.wrap(target)
-        made, invoke = copy.copy(target), target.on_invoke_handoff
-
-        async def hand_off(context: RunContextWrapper[Any], arguments: str) -> Any:
-            return self.wrap(await invoke(context, arguments))
-
-        made.on_invoke_handoff = hand_off
-        return made
+    _wrap = staticmethod(bind_model)
 
 
 class RecordedAgent(Agent[Any]):
     """An agent whose tools, also those of MCP servers, are recorded."""
 
-    _outlive_agents: RecordedAgents
+    _outlive_journal: RunJournal
 
     async def get_all_tools(self, run_context: RunContextWrapper[Any]) -> list[Tool]:
-        return [self._outlive_agents.record(tool) for tool in await super().get_all_tools(run_context)]
+        return [_record_tool(tool, self._outlive_journal) for tool in await super().get_all_tools(run_context)]
+
+
+def _record_tool(tool: Tool, journal: RunJournal) -> Tool:
+    if isinstance(tool, UNRECORDED) or (isinstance(tool, ShellTool) and tool.executor is not None):
+        raise UserError(f"A durable run cannot record the tool {tool.name!r}: use a function tool instead.")
+    if not isinstance(tool, FunctionTool):
+        return tool  # hosted tools run on the server, as part of the turn
+    recorded, invoke = copy.copy(tool), tool.on_invoke_tool
+
+    async def invoke_once(context: ToolContext[Any], arguments: str) -> Any:
+        scope = current.get()
+        if scope is None:
+            return await invoke(context, arguments)
+        inside = scope.inside(context.tool_call_id)
+        if not journal.find("tool", inside.path):
+            with inside.entered():
+                output = await invoke(context, arguments)
+            if await journal.record("tool", inside.path, pack(output)):
+                return output
+        return unpack(journal.find("tool", inside.path)[0])
+
+    recorded.on_invoke_tool = invoke_once
+    return recorded
 
 
 _derived: dict[tuple[type, type], type] = {}
@@ -295,9 +259,8 @@ class ReplayedSession(SessionABC):
     async def _load(self) -> list[TResponseInputItem]:
         if self._items is None:
             items: list[Any] = list(await self._inner.get_items())
-            began = self._journal.length(self._name)
-            if began is None:
-                await self._journal.record_length(self._name, len(items))
-                began = self._journal.length(self._name)
-            self._items, self._end = items, min(began or 0, len(items))
+            if not self._journal.find("session", self._name):
+                await self._journal.record("session", self._name, len(items))
+            began = self._journal.find("session", self._name)[0]  # the number of its items when the run began
+            self._items, self._end = items, min(began, len(items))
         return self._items

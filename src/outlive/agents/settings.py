@@ -1,12 +1,10 @@
 """Durability settings of models, agents and providers, and their combination."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict
 
 from agents import ModelSettings, UserError
 
@@ -44,32 +42,25 @@ class Durability:
             raise UserError(f'background must be True, False or "auto", not {self.background!r}.')
         if self.on_cancel not in (None, "cancel", "detach"):
             raise UserError(f'on_cancel must be "cancel" or "detach", not {self.on_cancel!r}.')
-        _check_seconds("background_poll_interval_seconds", self.background_poll_interval_seconds)
-        _check_seconds("background_max_wait_seconds", self.background_max_wait_seconds)
-
-    def over(self, defaults: Durability) -> Durability:
-        """Return these settings, with `defaults` for those that are not set."""
-        given = {name: value for name in NAMES if (value := getattr(self, name)) is not None}
-        return dataclasses.replace(defaults, **given)
+        for name in ("background_poll_interval_seconds", "background_max_wait_seconds"):
+            value: object = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+                raise UserError(f"{name} must be a number of seconds above zero, not {value!r}.")
 
 
 def split(settings: ModelSettings) -> tuple[Durability, ModelSettings]:
     """Separate an agent's durability settings from the rest, so that none of them is sent to a server."""
     args = dict(settings.extra_args or {})
-    body = dict(settings.extra_body) if isinstance(settings.extra_body, Mapping) else {}
-    _refuse_twice([name for name in NAMES if args.get(name) is not None and body.get(name) is not None])
-    given: dict[str, Any] = {}
-    for place in (args, body):
-        given |= {name: value for name in NAMES if (value := place.pop(name, None)) is not None}
-    if len(args) == len(settings.extra_args or {}) and len(body) == len(cast(Any, settings.extra_body) or {}):
-        return Durability(), settings
-    return Durability(**given), dataclasses.replace(settings, extra_args=args or None, extra_body=body or None)
+    body = dict(settings.extra_body) if isinstance(settings.extra_body, Mapping) else None
+    given = _join(_take_given(args), _take_given(body or {}))
+    extra_body = settings.extra_body if body is None else body or None
+    return Durability(**given), dataclasses.replace(settings, extra_args=args or None, extra_body=extra_body)
 
 
 def combine(fixed: Durability, agent: Durability, defaults: Durability) -> Durability:
     """Combine the settings of model and agent, which must not overlap and both override a provider's defaults."""
-    _refuse_twice([name for name in NAMES if getattr(fixed, name) is not None and getattr(agent, name) is not None])
-    return agent.over(fixed.over(defaults))
+    given = _join(_take_given(vars(fixed).copy()), _take_given(vars(agent).copy()))
+    return dataclasses.replace(defaults, **given)
 
 
 def wants_background(background: Background | None, settings: ModelSettings, model: str, slow: Sequence[str]) -> bool:
@@ -88,16 +79,15 @@ def is_unstored(settings: ModelSettings) -> bool:
     return any(each is False for each in (settings.store, (settings.extra_args or {}).get("store"), body.get("store")))
 
 
-def _refuse_twice(names: list[str]) -> None:
-    if names:
+def _take_given(place: dict[str, Any]) -> dict[str, Any]:
+    """Remove the settings from a place where they may be, and return those that are set."""
+    return {name: value for name in NAMES if (value := place.pop(name, None)) is not None}
+
+
+def _join(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    if twice := [name for name in one if name in other]:
         # Worded as the SDK words it for a keyword given in two places, so that one `except` catches both.
         raise TypeError(
-            f"responses.create() got multiple values for {', '.join(map(repr, names))}: set it in one place."
+            f"responses.create() got multiple values for {', '.join(map(repr, twice))}: set it in one place."
         )
-
-
-def _check_seconds(name: str, value: object) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise UserError(f"{name} must be a number of seconds above zero, not {value!r}.")
+    return one | other

@@ -1,7 +1,5 @@
 """The command `outlive`: run a server, inspect its responses and conversations, diagnose problems."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer
@@ -9,8 +7,9 @@ from typer.core import TyperGroup
 
 from outlive import __version__
 from outlive.cli.doctor import doctor
-from outlive.cli.resources import conversations, responses
-from outlive.cli.serve import backup, copy, migrate, restore, serve
+from outlive.cli.owners import audit, keys, owners, usage
+from outlive.cli.resources import conversations, responses, webhooks
+from outlive.cli.serve import backup, copy, migrate, restore, serve, shrink
 from outlive.cli.terminal import clean
 from outlive.core.errors import OutliveError, SettingsError
 
@@ -34,14 +33,13 @@ app = typer.Typer(
     # A traceback with local variables would show keys.
     pretty_exceptions_enable=False,
 )
-app.command()(serve)
+for command in (serve, audit, usage, doctor, migrate, copy, backup, restore, shrink):
+    app.command()(command)
 app.add_typer(responses, name="responses")
 app.add_typer(conversations, name="conversations")
-app.command()(doctor)
-app.command()(migrate)
-app.command()(copy)
-app.command()(backup)
-app.command()(restore)
+app.add_typer(keys, name="keys")
+app.add_typer(owners, name="owners")
+app.add_typer(webhooks, name="webhooks")
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,33 +1,22 @@
 """Requests of the commands to a running server: JSON, pages of a list, and event streams."""
 
-from __future__ import annotations
-
 import http.client
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
-import typer
 
 from outlive.config.sources import resolve
 from outlive.config.tables import check_url
-from outlive.core.errors import OutliveError, SettingsError
+from outlive.core.errors import OutliveError, require
 from outlive.core.events import Json
 from outlive.dialects.transport.event_stream import EventStream
 
-DEFAULT_SERVER = "http://127.0.0.1:7878"
-# A server sends a keep-alive comment every 15 seconds; after four missed ones the connection is dead.
-SILENCE_SECONDS = 60.0
-
-ServerOption = Annotated[str, typer.Option("--server", envvar="OUTLIVE_SERVER", help="The server's address.")]
-KeyOption = Annotated[
-    str | None,
-    typer.Option("--key", envvar="OUTLIVE_KEY", help="Your key, or env:NAME for the variable that contains it."),
-]
-Query = Sequence[tuple[str, str]]
+# Seconds: a server sends a keep-alive comment every 15; after four missed ones the connection is dead.
+SILENCE_LIMIT = 60.0
 
 
 class RequestRefused(OutliveError):
@@ -43,7 +32,7 @@ class ServerUnreachable(OutliveError):
 
 
 class ApiClient:
-    """Sends requests to one server, with a key."""
+    """Sends requests to one server, with a key. Of a query, what is None or empty is not sent."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
         self.url = check_url(url, "--server")[0].removesuffix("/v1")
@@ -51,44 +40,52 @@ class ApiClient:
         if key:
             self._headers["authorization"] = f"Bearer {resolve(key, '--key', os.environ)}"
 
-    def call(self, method: str, path: str, query: Query = (), timeout: float = SILENCE_SECONDS) -> Json:
+    def call(
+        self,
+        method: str,
+        path: str,
+        query: Json | None = None,
+        body: Json | None = None,
+        seconds: float = SILENCE_LIMIT,
+    ) -> Json:
         """Return the JSON that the server answers with; {} for an answer without a body."""
-        with self._send(method, path, query, timeout) as response:
-            body = response.read()
-        value = _decode(body) if body else {}
+        with self._send(method, path, query or {}, body, seconds) as response:
+            answer = response.read()
+        value = _decode(answer) if answer else {}
         if not isinstance(value, dict):
             raise RequestRefused(f"{self.url} does not answer like an Outlive server.", response.status)
         return value
 
-    def events(self, path: str, query: Query = ()) -> Iterator[Json]:
+    def events(self, path: str, query: Json) -> Iterator[Json]:
         """Yield the events of a stream until it ends. Raise ServerUnreachable if it breaks."""
         stream = EventStream()
-        with self._send("GET", path, query, SILENCE_SECONDS) as response:
+        with self._send("GET", path, query) as response:
             while not stream.done and (piece := response.read1()):
                 yield from (event for payload in stream.feed(piece) if isinstance(event := _decode(payload), dict))
 
-    def pages(self, path: str, query: Query, limit: int) -> Json:
+    def pages(self, path: str, query: Json, limit: int, most: int = 100) -> Json:
         """Return a list of up to `limit` elements as one list envelope, fetched in as many pages as it takes."""
         data: list[Any] = []
-        after: Query = ()
         while True:
-            size = ("limit", str(min(100, limit - len(data))))
-            envelope = self.call("GET", path, [*query, size, *after])
+            envelope = self.call("GET", path, query | {"limit": min(most, limit - len(data))})
             data += envelope.get("data", [])
             if not envelope.get("has_more") or not envelope.get("data") or len(data) >= limit:
                 ids = {"first_id": data[0].get("id"), "last_id": data[-1].get("id")} if data else {}
                 return {**envelope, **ids, "data": data}
-            query = [(name, value) for name, value in query if name != "after"]
-            after = [("after", envelope.get("last_id") or data[-1]["id"])]
+            query = query | {"after": envelope.get("last_id") or data[-1]["id"]}
 
     @contextmanager
-    def _send(self, method: str, path: str, query: Query, timeout: float) -> Iterator[http.client.HTTPResponse]:
+    def _send(
+        self, method: str, path: str, query: Json, body: Json | None = None, seconds: float = SILENCE_LIMIT
+    ) -> Iterator[http.client.HTTPResponse]:
         """Send a request and read its answer in the block. Raise RequestRefused or ServerUnreachable."""
-        parts = urlsplit(self.url + path + ("?" + urlencode(query) if query else ""))
+        parts = urlsplit(self.url + path)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=timeout)
+        connection = kind(parts.hostname or "", parts.port, timeout=seconds)
+        given = urlencode({name: value for name, value in query.items() if value not in (None, "")}, doseq=True)
+        sent = None if body is None else msgspec.json.encode(body)
         try:
-            connection.request(method, parts.path + (f"?{parts.query}" if parts.query else ""), None, self._headers)
+            connection.request(method, parts.path + (f"?{given}" if given else ""), sent, self._headers)
             with connection.getresponse() as response:
                 if response.status >= 400:
                     raise _refusal(response.status, _decode(response.read()))
@@ -106,8 +103,7 @@ class ApiClient:
 
 def segment(identifier: str) -> str:
     """Quote an id as part of a path."""
-    if not identifier:
-        raise SettingsError("The id is empty.")
+    require(identifier, "The id is empty.")
     return quote(identifier, safe="")
 
 

@@ -1,42 +1,31 @@
-"""`outlive responses` and `outlive conversations`: list, show, tail, cancel and delete those of a running server."""
-
-from __future__ import annotations
+"""`outlive responses`, `conversations` and `webhooks`: show and change those of a running server."""
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.status import Status
 from rich.text import Text
 
-from outlive.cli.client import (
-    DEFAULT_SERVER,
-    ApiClient,
-    KeyOption,
-    RequestRefused,
-    ServerOption,
-    ServerUnreachable,
-    segment,
-)
-from outlive.cli.terminal import (
-    STATUS_STYLES,
-    JsonFlag,
-    clean,
-    console,
-    describe_fault,
-    item_line,
-    print_json,
-    print_rows,
-    show_time,
-)
+from outlive.cli.client import ApiClient, RequestRefused, ServerUnreachable, segment
+from outlive.cli.options import DATABASE, JSON, SERVER, Answer, Place, command, shared, use_database
+from outlive.cli.terminal import clean, console, describe_fault, item_line, print_json, print_rows, show_time, styled
+from outlive.clock import RandomIds, SystemClock
+from outlive.core.errors import OutliveError
 from outlive.core.events import Json
 from outlive.core.grammar import TERMINAL_EVENTS
+from outlive.ports.catalog import Page, Paging
+from outlive.ports.database import Statements
+
+if TYPE_CHECKING:
+    from outlive.engine.webhooks import Webhooks
 
 responses = typer.Typer(help="The responses of a running server.", no_args_is_help=True)
 conversations = typer.Typer(help="The conversations of a running server.", no_args_is_help=True)
+webhooks = typer.Typer(help="The webhook endpoints of a running server, or of a database.", no_args_is_help=True)
 
 ResponseId = Annotated[str, typer.Argument(metavar="RESPONSE_ID")]
 ConversationId = Annotated[str, typer.Argument(metavar="CONVERSATION_ID")]
@@ -56,58 +45,41 @@ _REASONING = frozenset(
 # -- responses
 
 
-@responses.command("list")
+@command(responses, "list")
 def list_responses(
-    status: Annotated[
-        list[str] | None, typer.Option("--status", help="Only with this status; may be repeated.")
-    ] = None,
-    conversation: Annotated[str | None, typer.Option("--conversation", help="Only of this conversation.")] = None,
+    server: ApiClient,
+    status: Annotated[list[str] | None, typer.Option(help="Only with this status; may be repeated.")] = None,
+    conversation: Annotated[str | None, typer.Option(help="Only of this conversation.")] = None,
     limit: LimitOption = 20,
-    after: Annotated[str | None, typer.Option("--after", help="Begin after this response.")] = None,
+    after: Annotated[str | None, typer.Option(help="Begin after this response.")] = None,
     order: OrderOption = None,
-    as_json: JsonFlag = False,
-    server: ServerOption = DEFAULT_SERVER,
-    key: KeyOption = None,
-) -> None:
+) -> Answer:
     """List responses, newest first."""
-    given = [("conversation", conversation), ("after", after), ("order", order)]
-    query = [("status", value) for value in status or []] + [(name, value) for name, value in given if value]
-    found = ApiClient(server, key).pages("/v1/responses", query, limit)
+    query = {"status": status, "conversation": conversation, "after": after, "order": order}
+    found = server.pages("/v1/responses", query, limit)
     columns = ("ID", "STATUS", "MODEL", "CREATED", "TOKENS", "CONVERSATION", "WAITING")
-    _print_list(found, columns, _describe_response, "There are no such responses.", as_json)
+    return _answer_list(found, columns, _describe_response, "There are no such responses.")
 
 
-@responses.command("show")
-def show_response(
-    response_id: ResponseId, as_json: JsonFlag = False, server: ServerOption = DEFAULT_SERVER, key: KeyOption = None
-) -> None:
+@command(responses, "show")
+def show_response(server: ApiClient, response_id: ResponseId) -> Answer:
     """Show one response; a running one with its output so far."""
-    response = ApiClient(server, key).call("GET", f"/v1/responses/{segment(response_id)}")
-    if as_json:
-        print_json(response)
-    else:
-        _print_fields(_describe_response(response), response.get("output", []))
+    response = server.call("GET", f"/v1/responses/{segment(response_id)}")
+    return response, lambda: _print_fields(_describe_response(response), response.get("output", []))
 
 
-@responses.command()
-def cancel(
-    response_id: ResponseId, as_json: JsonFlag = False, server: ServerOption = DEFAULT_SERVER, key: KeyOption = None
-) -> None:
+@command(responses, "cancel")
+def cancel(server: ApiClient, response_id: ResponseId) -> Answer:
     """Cancel a running response; its output so far is kept."""
-    response = ApiClient(server, key).call("POST", f"/v1/responses/{segment(response_id)}/cancel")
-    if as_json:
-        print_json(response)
-        return
-    status = str(response.get("status"))
-    console().print(Text(f"{clean(response_id)} is ") + Text(clean(status), style=STATUS_STYLES.get(status, "")))
+    response = server.call("POST", f"/v1/responses/{segment(response_id)}/cancel")
+    line = Text(f"{clean(response_id)} is ") + styled(str(response.get("status")))
+    return response, lambda: console().print(line)
 
 
-@responses.command("delete")
-def delete_response(
-    response_id: ResponseId, as_json: JsonFlag = False, server: ServerOption = DEFAULT_SERVER, key: KeyOption = None
-) -> None:
+@command(responses, "delete")
+def delete_response(server: ApiClient, response_id: ResponseId) -> Answer:
     """Delete a response; a running one is cancelled first."""
-    _delete(ApiClient(server, key), "/v1/responses/", {"id": response_id, "object": "response"}, as_json)
+    return _delete(server, "/v1/responses/", {"id": response_id, "object": "response"})
 
 
 def _describe_response(response: Json) -> dict[str, str]:
@@ -130,54 +102,40 @@ def _describe_response(response: Json) -> dict[str, str]:
 # -- conversations
 
 
-@conversations.command("list")
+@command(conversations, "list")
 def list_conversations(
+    server: ApiClient,
     limit: LimitOption = 20,
-    after: Annotated[str | None, typer.Option("--after", help="Begin after this conversation.")] = None,
+    after: Annotated[str | None, typer.Option(help="Begin after this conversation.")] = None,
     order: OrderOption = None,
-    as_json: JsonFlag = False,
-    server: ServerOption = DEFAULT_SERVER,
-    key: KeyOption = None,
-) -> None:
+) -> Answer:
     """List conversations, newest first."""
-    query = [(name, value) for name, value in [("after", after), ("order", order)] if value]
-    found = ApiClient(server, key).pages("/v1/conversations", query, limit)
+    found = server.pages("/v1/conversations", {"after": after, "order": order}, limit)
     columns = ("ID", "CREATED", "METADATA")
-    _print_list(found, columns, _describe_conversation, "There are no conversations.", as_json)
+    return _answer_list(found, columns, _describe_conversation, "There are no conversations.")
 
 
-@conversations.command("show")
+@command(conversations, "show")
 def show_conversation(
+    server: ApiClient,
     conversation_id: ConversationId,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many of its newest items.")] = 100,
-    as_json: JsonFlag = False,
-    server: ServerOption = DEFAULT_SERVER,
-    key: KeyOption = None,
-) -> None:
+    limit: Annotated[int, typer.Option(min=1, help="How many of its newest items.")] = 100,
+) -> Answer:
     """Show a conversation and its items, oldest first."""
-    asked = ApiClient(server, key)
     path = f"/v1/conversations/{segment(conversation_id)}"
-    conversation = asked.call("GET", path)
+    conversation = server.call("GET", path)
     # The newest are fetched: the beginning of a long conversation is seldom needed.
-    found = asked.pages(f"{path}/items", [("order", "desc")], limit)
-    items = list(reversed(found["data"]))
-    if as_json:
-        print_json({**conversation, "items": items, "has_more": bool(found.get("has_more"))})
-        return
-    more = f"the newest {len(items)} items; there are more (--limit)" if found.get("has_more") else ""
-    _print_fields(_describe_conversation(conversation) | {"shown": more}, items)
+    found = server.pages(f"{path}/items", {"order": "desc"}, limit)
+    items, has_more = list(reversed(found["data"])), bool(found.get("has_more"))
+    shown = f"the newest {len(items)} items; there are more (--limit)" if has_more else ""
+    fields = _describe_conversation(conversation) | {"shown": shown}
+    return {**conversation, "items": items, "has_more": has_more}, lambda: _print_fields(fields, items)
 
 
-@conversations.command("delete")
-def delete_conversation(
-    conversation_id: ConversationId,
-    as_json: JsonFlag = False,
-    server: ServerOption = DEFAULT_SERVER,
-    key: KeyOption = None,
-) -> None:
+@command(conversations, "delete")
+def delete_conversation(server: ApiClient, conversation_id: ConversationId) -> Answer:
     """Delete a conversation; its responses stay."""
-    deleted: Json = {"id": conversation_id, "object": "conversation.deleted"}
-    _delete(ApiClient(server, key), "/v1/conversations/", deleted, as_json)
+    return _delete(server, "/v1/conversations/", {"id": conversation_id, "object": "conversation.deleted"})
 
 
 def _describe_conversation(conversation: Json) -> dict[str, str]:
@@ -186,55 +144,118 @@ def _describe_conversation(conversation: Json) -> dict[str, str]:
     return {"id": str(conversation.get("id", "")), "created": created, "metadata": metadata}
 
 
-# -- both
+# -- webhooks
+
+_OWNER = typer.Option("--owner", help="With --database: the owner.")
+_OPTIONS = (JSON, *SERVER, DATABASE, shared("owner", Annotated[str, _OWNER], "local"))
 
 
-def _print_list(
-    found: Json, columns: Sequence[str], describe: Callable[[Json], dict[str, str]], empty: str, as_json: bool
-) -> None:
-    if as_json:
-        print_json(found)
-        return
-    rows = [[fields[column.lower()] for column in columns] for fields in map(describe, found["data"])]
-    print_rows(columns, rows, empty)
+@command(webhooks, "list", *_OPTIONS)
+def list_webhooks(place: Place, owner: str, limit: LimitOption = 20) -> Answer:
+    """List webhook endpoints, newest first."""
+    if isinstance(place, ApiClient):
+        found = place.pages("/v1/webhook_endpoints", {}, limit)
+    else:
+        found = _ask(place, lambda hooks: hooks.list_endpoints(owner, Paging(None, limit)))
+    columns = ("ID", "NAME", "URL", "STATUS", "CREATED")
+    return _answer_list(found, columns, _describe_webhook, "There are no webhook endpoints.")
+
+
+@command(webhooks, "deliveries", *_OPTIONS)
+def list_deliveries(
+    place: Place,
+    owner: str,
+    endpoint: Annotated[str, typer.Option(help="Only to this endpoint.")] = "",
+    limit: LimitOption = 20,
+) -> Answer:
+    """List what was sent, and what is to be sent, newest first."""
+    if isinstance(place, ApiClient):
+        found = place.pages("/v1/webhook_deliveries", {"webhook_endpoint_id": endpoint}, limit)
+    else:
+        found = _ask(place, lambda hooks: hooks.list_deliveries(owner, endpoint, Paging(None, limit)))
+    columns = ("ID", "STATUS", "EVENT", "RESPONSE", "CREATED", "ATTEMPTS", "LAST")
+    return _answer_list(found, columns, _describe_webhook, "There are no deliveries.")
+
+
+@command(webhooks, "redeliver", *_OPTIONS)
+def redeliver(place: Place, owner: str, delivery_id: Annotated[str, typer.Argument(metavar="DELIVERY_ID")]) -> Answer:
+    """Send a delivery once more, whatever became of it; with --database, a server sends it."""
+    if isinstance(place, ApiClient):
+        again = place.call("POST", f"/v1/webhook_deliveries/{segment(delivery_id)}/redeliver")
+    else:
+        again = _ask(place, lambda hooks: hooks.redeliver(owner, delivery_id))
+    return again, lambda: console().print(f"{clean(delivery_id)} will be sent again")
+
+
+def _ask(url: str, ask: Callable[["Webhooks"], Awaitable[Page | Json]]) -> Json:
+    # The other commands start faster without these imports.
+    from outlive.engine.webhooks import Webhooks
+    from outlive.ports.webhooks import StoredWebhooks
+    from outlive.tooling.sender import HttpSender
+
+    def work(database: Statements) -> Awaitable[Page | Json]:
+        return ask(Webhooks(StoredWebhooks(database), HttpSender(), None, SystemClock(), RandomIds(), ""))
+
+    done = use_database(url, work)
+    return {"object": "list", "data": done.data, "has_more": done.has_more} if isinstance(done, Page) else done
+
+
+def _describe_webhook(shown: Json) -> dict[str, str]:
+    """Return the columns of an endpoint or a delivery, which have names of their own."""
+    attempts = shown.get("attempts") or []
+    last = attempts[-1] if attempts else {}
+    fields = {
+        **{name: shown.get(name) for name in ("id", "name", "url", "status")},
+        "event": shown.get("event_type"),
+        "response": shown.get("response_id"),
+        "created": show_time(shown.get("created_at")),
+        "attempts": len(attempts),
+        "last": f"{last.get('status_code') or ''} {last.get('reason', '')}".strip(),
+    }
+    return {name: str(value) for name, value in fields.items()}
+
+
+# -- all of them
+
+
+def _answer_list(found: Json, columns: Sequence[str], describe: Callable[[Json], dict[str, str]], empty: str) -> Answer:
+    def pick(element: Json) -> list[str]:
+        fields = describe(element)
+        return [fields[column.lower()] for column in columns]
+
+    return found, lambda: print_rows(columns, map(pick, found["data"]), empty)
 
 
 def _print_fields(fields: dict[str, str], items: list[Json]) -> None:
     for name, value in fields.items():
         if value:
-            style = STATUS_STYLES.get(value, "") if name == "status" else ""
-            console().print(Text(f"{name:<13}", style="dim") + Text(clean(value), style=style))
+            shown = styled(value) if name == "status" else Text(clean(value))
+            console().print(Text(f"{name:<13}", style="dim") + shown)
     for item in items:
         console().print(item_line(item))
 
 
-def _delete(client: ApiClient, folder: str, deleted: Json, as_json: bool) -> None:
-    answer = client.call("DELETE", folder + segment(deleted["id"]))
-    if as_json:
-        print_json(answer or deleted | {"deleted": True})
-    else:
-        console().print(f"{clean(deleted['id'])} is deleted")
+def _delete(server: ApiClient, folder: str, deleted: Json) -> Answer:
+    answer = server.call("DELETE", folder + segment(deleted["id"])) or deleted | {"deleted": True}
+    return answer, lambda: console().print(f"{clean(deleted['id'])} is deleted")
 
 
 # -- tail
 
 
-@responses.command()
+@command(responses, "tail")
 def tail(
+    server: ApiClient,
     response_id: ResponseId,
-    after: Annotated[int | None, typer.Option("--after", help="Begin after the event with this number.")] = None,
-    patience: Annotated[
-        float, typer.Option("--patience", help="Seconds to keep trying while no server answers.")
-    ] = 300.0,
-    as_json: JsonFlag = False,
-    server: ServerOption = DEFAULT_SERVER,
-    key: KeyOption = None,
+    as_json: bool,
+    after: Annotated[int | None, typer.Option(help="Begin after the event with this number.")] = None,
+    patience: Annotated[float, typer.Option(help="Seconds to keep trying while no server answers.")] = 300.0,
 ) -> None:
     """Follow a response: print its text as it is generated. Exits with 1 if it failed or was cancelled."""
     view = _JsonLines() if as_json else _Screen() if sys.stdout.isatty() else _PlainText()
     ended: Json = {}
     with closing(view):
-        for event in follow(ApiClient(server, key), response_id, after, patience, view.show_break):
+        for event in follow(server, response_id, after, patience, view.show_break):
             view.show(event)
             ended = event.get("response") or {}
     if ended.get("status") in ("failed", "cancelled"):
@@ -246,13 +267,13 @@ def follow(
     response_id: str,
     after: int | None,
     patience: float,
-    on_break: Callable[[str], None],
+    on_break: Callable[[str, bool], None],  # True: the first since there was an event
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Json]:
     """Yield every event after `after` once, to the terminal one; reconnect after the last number seen."""
     last, delay, alive = after, _FIRST_DELAY, time.monotonic()
     while True:
-        query = [("stream", "true")] + ([("starting_after", str(last))] if last is not None else [])
+        query = {"stream": "true", "starting_after": last}
         try:
             for event in server.events(f"/v1/responses/{segment(response_id)}", query):
                 number = event.get("sequence_number")
@@ -262,17 +283,15 @@ def follow(
                 yield event
                 if event.get("type") in TERMINAL_EVENTS:
                     return
-            fault = ServerUnreachable("The stream ended before the response did.")
-        except ServerUnreachable as error:
-            fault = error
-        except RequestRefused as error:
-            if error.status not in _TEMPORARY:
+            fault: OutliveError = ServerUnreachable("The stream ended before the response did.")
+        except (ServerUnreachable, RequestRefused) as error:
+            if isinstance(error, RequestRefused) and error.status not in _TEMPORARY:
                 raise
-            fault = ServerUnreachable(error.message)
+            fault = error
         if time.monotonic() - alive > patience:
             raise fault
         place = "from the beginning" if last is None else f"after event {last}"
-        on_break(f"{clean(fault.message)} Going on {place} ...")
+        on_break(f"{clean(fault.message)} Going on {place} ...", delay == _FIRST_DELAY)
         sleep(delay)
         delay = min(delay * 2, _LONGEST_DELAY)
 
@@ -280,15 +299,11 @@ def follow(
 class _PlainText:
     """The text alone on standard output, for pipes; notices go to standard error."""
 
-    def __init__(self) -> None:
-        self._broken = False  # True: this break was reported already
-
     def close(self) -> None:
         pass
 
     def show(self, event: Json) -> None:
         kind = event.get("type")
-        self._broken = False
         if kind in _TEXT:
             typer.echo(clean(str(event.get("delta", ""))), nl=False)
         elif kind == "response.output_item.done":
@@ -306,17 +321,15 @@ class _PlainText:
         if response.get("status") != "completed":
             typer.echo(_describe_end(response), err=True)
 
-    def show_break(self, notice: str) -> None:
-        if not self._broken:
+    def show_break(self, notice: str, first: bool) -> None:
+        if first:
             typer.echo(f"outlive: {notice}", err=True)
-        self._broken = True
 
 
 class _JsonLines(_PlainText):
     """Every event as a line of JSON."""
 
     def show(self, event: Json) -> None:
-        self._broken = False
         print_json(event)
 
 
@@ -324,7 +337,6 @@ class _Screen(_PlainText):
     """A terminal: a spinner while there is nothing to read, reasoning dimmed, the end with its number of tokens."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._out = console()
         self._spinner: Status | None = None
         self._mid_line = False
@@ -348,15 +360,14 @@ class _Screen(_PlainText):
 
     def end(self, response: Json) -> None:
         self.close()
-        self._out.print(Text(_describe_end(response), style=STATUS_STYLES.get(str(response.get("status")), "")))
+        self._out.print(styled(_describe_end(response), str(response.get("status"))))
 
-    def show_break(self, notice: str) -> None:
+    def show_break(self, notice: str, first: bool) -> None:
         if not self._mid_line:
             self._spin(notice)
-        elif not self._broken:
+        elif first:
             # The spinner clears the line it is on, and this one has text.
             self._out.print(Text(" (cut, going on) ", style="dim"), end="")
-        self._broken = True
 
     def _spin(self, words: str) -> None:
         self.close()
@@ -366,7 +377,6 @@ class _Screen(_PlainText):
     def close(self) -> None:
         if self._spinner is not None:
             self._spinner.stop()
-            self._spinner = None
 
 
 def _describe_end(response: Json) -> str:

@@ -1,62 +1,23 @@
 """Commands on the machine of the server: `serve`, and `migrate`, `copy`, `backup` and `restore` for its database."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from msgspec import UNSET
 from rich.text import Text
 
 from outlive import __version__
+from outlive.cli.options import parameter, shared, take_settings
 from outlive.cli.terminal import console
 from outlive.config import database_url
 from outlive.config.load import load
-from outlive.config.options import LIMITS, NEVER, Option
 from outlive.config.presets import PRESETS
-from outlive.config.settings import OPTIONS, Settings
+from outlive.config.settings import Settings
 from outlive.config.sources import CHILD_VARIABLE
-from outlive.core.errors import SettingsError
-
-
-def take_settings(*more: inspect.Parameter) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command a flag per setting, besides the flags in `more`."""
-
-    def give(command: Callable[..., None]) -> Callable[..., None]:
-        flags = [_make_flag(option, option.flag) for option in OPTIONS.values() if option.flag]
-        command.__signature__ = inspect.Signature([*flags, *more])  # type: ignore[attr-defined]
-        return command
-
-    return give
-
-
-def _make_flag(option: Option, flag: str) -> inspect.Parameter:
-    if option.type is bool:
-        return parameter(option.name, bool, f"{flag}/--no-{flag[2:]}", option.help)
-    if option.default is UNSET:
-        return parameter(option.name, list[str], flag, option.help, option.metavar)
-    text, value = option.help, option.default
-    if option.never or value is not None:
-        shown = NEVER if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-        text += f" Default: {shown}."
-    return parameter(option.name, str, flag, text, option.metavar, option.table == LIMITS)
-
-
-def parameter(
-    name: str, kind: Any, flag: str, text: str, metavar: str | None = None, limit: bool = False
-) -> inspect.Parameter:
-    """Return one flag. All are read as text, which `outlive.config` checks as it checks every source."""
-    option = typer.Option(
-        flag, help=text, metavar=metavar, show_default=False, rich_help_panel="Limits" if limit else None
-    )
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
-    )
+from outlive.core.errors import require
 
 
 @take_settings()
@@ -77,33 +38,35 @@ def announce(settings: Settings) -> None:
     out.print(Text(f"Outlive {__version__}", style="bold"))
     # With port 0 the real port is not known yet; the log names it.
     example = [("try", _curl(settings))] if settings.port and settings.role != "worker" else []
+    last = ""
     for name, value in _summarise(settings) + example:
-        out.print(Text(f"  {name:<9}", style="dim") + Text(value))
+        out.print(Text(f"  {name if name != last else '':<9}", style="dim") + Text(value))
+        last = name
 
 
 def _summarise(settings: Settings) -> list[tuple[str, str]]:
+    """Return the lines, each with its heading; what several in a row have in common is shown once."""
     who = f"with the keys of {', '.join(settings.keys)}" if settings.keys else "without keys, for this machine only"
+    if not settings.keys and (settings.require_keys or settings.oidc):
+        who = "with keys of the database" + (f", or tokens of {settings.oidc.issuer}" if settings.oidc else "")
     lines = [("serving", f"{_where(settings)}, {who}")]
     if settings.role == "worker":
         lines = [("worker", f"runs responses; health checks only at {_where(settings)}")]
     elif settings.role == "api":
-        lines.append(("", "Stored responses wait for a node with the role worker or all."))
+        lines.append(("serving", "Stored responses wait for a node with the role worker or all."))
     several = len(settings.upstreams) > 1
     for place, upstream in enumerate(settings.upstreams):
         names = [f"{upstream.name}/MODEL"] if several else []
         names += [] if several and place else ["every other model name" if several else "every model name"]
-        text = f"{upstream.name}: {upstream.url} ({', '.join([*names, *upstream.models])})"
-        lines.append(("upstream" if place == 0 else "", text))
-    for place, agent in enumerate(settings.agents):
-        lines.append(("agent" if place == 0 else "", agent))
+        lines.append(("upstream", f"{upstream.name}: {upstream.url} ({', '.join([*names, *upstream.models])})"))
+    lines += [("agent", agent) for agent in settings.agents]
     if not settings.upstreams and not settings.agents:
         # The other commands start faster without this import.
         from outlive.dialects.embedded.backend import TITLE
 
-        lines += [
-            ("model", f"{TITLE}, embedded. This is a demo model: it shows durability, not intelligence."),
-            ("", f"Yours: outlive serve --upstream URL, or one of {', '.join(n for n, p in PRESETS.items() if p.url)}"),
-        ]
+        known = ", ".join(name for name, preset in PRESETS.items() if preset.url)
+        lines.append(("model", f"{TITLE}, embedded. This is a demo model: it shows durability, not intelligence."))
+        lines.append(("model", f"Yours: outlive serve --upstream URL, or one of {known}"))
     if settings.tools:
         to_all = "offered to every request" if settings.offer_tools else 'to requests with the label "outlive"'
         lines.append(("tools", f"{', '.join(settings.tools)}, {to_all}"))
@@ -149,32 +112,22 @@ def migrate(**flags: Any) -> None:
     """
     url = load(flags).database
     before, after = asyncio.run(_migrate(url))
-    where = database_url.show(url)
-    if before == after:
-        console().print(f"{where} is up to date (schema {after}).")
-    else:
-        console().print(f"{where} was migrated from schema {before} to {after}.")
+    done = f"was migrated from schema {before} to {after}" if before != after else f"is up to date (schema {after})"
+    console().print(f"{database_url.show(url)} {done}.")
 
 
 async def _migrate(url: str) -> tuple[int, int]:
-    if database_url.is_shared(url):
-        need_postgres()
-        from outlive.storage.postgres import connection as postgres
-
-        return await postgres.migrate_database(url)
+    # The other commands start faster without these imports.
     from outlive.storage.queries import SCHEMA_VERSION
     from outlive.storage.sqlite.connection import SqliteDatabase
+    from outlive.storage.storage import import_postgres
 
+    if database_url.is_shared(url):
+        before, after = await import_postgres().migrate_database(url)
+        return before, after
     database = SqliteDatabase(str(database_url.path_of(url)))
     await database.close()
     return database.version_before, SCHEMA_VERSION
-
-
-def need_postgres() -> None:
-    try:
-        import asyncpg  # noqa: F401
-    except ImportError as error:
-        raise SettingsError("Postgres needs one package more: pip install 'outlive[postgres]'.") from error
 
 
 def copy(
@@ -185,22 +138,19 @@ def copy(
 
     No server may run on either. Unfinished responses are continued by the first server on the new one.
     """
-    if database_url.is_shared(source) or database_url.is_shared(target):
-        need_postgres()
-    # The other commands start faster without this import.
+    # The other commands start faster without these imports.
     from outlive.storage import copy
+    from outlive.storage.storage import import_postgres
 
+    if database_url.is_shared(source) or database_url.is_shared(target):
+        import_postgres()
     out = console()
     copied = asyncio.run(copy.copy(source, target, lambda line: out.print(f"  {line}")))
-    out.print(
-        f"Copied to {database_url.show(target)}: {copied.responses} responses and {copied.conversations} conversations "
-        "replay as before."
-    )
+    replayed = f"{copied.responses} responses and {copied.conversations} conversations replay as before"
+    out.print(f"Copied to {database_url.show(target)}: {replayed}.")
 
 
-_FILE = inspect.Parameter(
-    "file", inspect.Parameter.KEYWORD_ONLY, annotation=Annotated[Path, typer.Argument(help="The backup.")]
-)
+_FILE = shared("file", Annotated[Path, typer.Argument(help="The backup.")], inspect.Parameter.empty)
 _FORCE = parameter("force", bool, "--force", "Replace what is there.")
 
 
@@ -214,8 +164,7 @@ def backup(file: Path, force: bool | None, with_key: bool | None, **flags: Any) 
 
     settings = load(flags)
     database, key, key_copy = _find_files(settings, file)
-    if not database.exists():
-        raise SettingsError(f"There is no database {database}.")
+    require(database.exists(), f"There is no database {database}.")
     _refuse_existing([file, key_copy] if with_key else [file], force)
     responses = back_up(database, file)
     kept = f"Keep the key file {key} with it, or give --with-key"
@@ -239,8 +188,7 @@ def restore(file: Path, force: bool | None, **flags: Any) -> None:
     from outlive.storage.sqlite import backup as backups
 
     database, key, key_copy = _find_files(load(flags), file)
-    if not file.is_file():
-        raise SettingsError(f"There is no backup {file}.")
+    require(file.is_file(), f"There is no backup {file}.")
     _refuse_existing([database, key] if key_copy.exists() else [database], force)
     responses = backups.restore(file, database)
     if key_copy.exists():
@@ -248,12 +196,30 @@ def restore(file: Path, force: bool | None, **flags: Any) -> None:
     console().print(f"Restored {database} from {file}: {responses} responses replay as when it was made.")
 
 
+@take_settings()
+def shrink(**flags: Any) -> None:
+    """Give the free space in a SQLite file back, while no server is using it.
+
+    Takes the settings of `outlive serve`, and uses only `database`. From then on the server shrinks the file by itself.
+    """
+    from outlive.storage.sqlite import connection as sqlite
+
+    database = _find_file(load(flags))
+    require(database.exists(), f"There is no database {database}.")
+    before, after = sqlite.shrink(str(database))
+    console().print(f"{database} was {before / 1e6:.1f} MB, and is {after / 1e6:.1f} MB now.")
+
+
 def _find_files(settings: Settings, backup: Path) -> tuple[Path, Path, Path]:
     """Return the database, its key file, and the key file beside a backup."""
-    if database_url.is_shared(settings.database):
-        raise SettingsError("This copies SQLite files; Postgres has its own programs: docs/how-to/back-up.md.")
-    path = database_url.path_of(settings.database)
+    path = _find_file(settings)
     return path, path.with_name(f"{path.name}.key"), backup.with_name(f"{backup.name}.key")
+
+
+def _find_file(settings: Settings) -> Path:
+    wrong = "This is for SQLite files; Postgres has its own programs: docs/how-to/back-up.md."
+    require(not database_url.is_shared(settings.database), wrong)
+    return database_url.path_of(settings.database)
 
 
 def _copy_key(source: Path, target: Path) -> None:
@@ -263,5 +229,4 @@ def _copy_key(source: Path, target: Path) -> None:
 
 def _refuse_existing(files: list[Path], force: bool | None) -> None:
     for file in files:
-        if file.exists() and not force:
-            raise SettingsError(f"{file} exists; give --force to replace it.")
+        require(force or not file.exists(), f"{file} exists; give --force to replace it.")

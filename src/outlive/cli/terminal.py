@@ -1,12 +1,10 @@
 """Output of the commands: tables and colours on a terminal, plain lines in a pipe, JSON for scripts."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 import typer
@@ -16,12 +14,10 @@ from rich.text import Text
 
 from outlive.core.events import Json
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-
 # All control characters but newline and tab: a model's text must not control the terminal that shows it.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
-STATUS_STYLES = {
+_STATUS_STYLES = {
     "completed": "green",
     "in_progress": "cyan",
     "queued": "blue",
@@ -38,6 +34,11 @@ def console() -> Console:
 
 def clean(text: str) -> str:
     return _CONTROL.sub("", text)
+
+
+def styled(text: str, status: str | None = None) -> Text:
+    """Return a text in the colour of a status, or of the status that it is itself."""
+    return Text(clean(text), style=_STATUS_STYLES.get(status or text, ""))
 
 
 def print_json(value: object) -> None:
@@ -57,7 +58,7 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str
     table = Table(*columns, box=None, header_style="bold", pad_edge=False)
     table.columns[0].no_wrap = True
     for line in lines:
-        table.add_row(*(Text(cell, style=STATUS_STYLES.get(cell, "")) for cell in line))
+        table.add_row(*map(styled, line))
     Console(highlight=False).print(table)
 
 

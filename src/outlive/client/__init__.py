@@ -5,21 +5,18 @@ They work against Outlive and OpenAI, with `OpenAI` and `AsyncOpenAI` alike, and
 them with `pip install 'outlive[agents]'`; docs/client.md describes them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Coroutine
 from typing import Any, overload
 
 try:
-    import openai as _openai  # noqa: F401
+    from openai import AsyncOpenAI, OpenAI
 except ImportError as missing:
     raise ImportError("outlive.client needs the openai SDK: pip install 'outlive[agents]'") from missing
 
-from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import Response
 from typing_extensions import Unpack
 
-from outlive.client.core import TERMINAL_EVENTS, TERMINAL_STATUSES
+from outlive.client.core import TERMINAL_EVENTS, TERMINAL_STATUSES, ResponseCancelledEvent
 from outlive.client.errors import (
     UNSUCCESSFUL,
     ClientError,
@@ -44,40 +41,14 @@ from outlive.client.plans import (
     plan_create,
     plan_retrieve,
 )
-from outlive.client.sdk import (
-    AsyncResponseStream,
-    ResponseCancelledEvent,
-    ResponseStream,
-    response_of,
-    run_poll,
-    run_sync,
-)
+from outlive.client.sdk import AsyncResponseStream, ResponseStream, response_of, run_poll, run_sync
 
 __all__ = [
-    "TERMINAL_EVENTS",
-    "TERMINAL_STATUSES",
-    "UNSUCCESSFUL",
-    "AsyncResponseStream",
-    "ClientError",
-    "ConnectionLost",
-    "InvalidToken",
-    "PollTimeout",
-    "ResponseCancelled",
-    "ResponseCancelledEvent",
-    "ResponseFailed",
-    "ResponseIncomplete",
-    "ResponseStream",
-    "RetryPolicy",
-    "StreamStats",
-    "Token",
-    "UnsuccessfulResponse",
-    "check",
-    "create_and_poll",
-    "poll",
-    "response_of",
-    "resume",
-    "stream",
-]
+    "TERMINAL_EVENTS", "TERMINAL_STATUSES", "UNSUCCESSFUL", "AsyncResponseStream", "ClientError", "ConnectionLost",
+    "InvalidToken", "PollTimeout", "ResponseCancelled", "ResponseCancelledEvent", "ResponseFailed",
+    "ResponseIncomplete", "ResponseStream", "RetryPolicy", "StreamStats", "Token", "UnsuccessfulResponse", "check",
+    "create_and_poll", "poll", "response_of", "resume", "stream",
+]  # fmt: skip
 
 AsyncResponse = Coroutine[Any, Any, Response]
 

@@ -8,13 +8,14 @@ arrive as Fault values. The rules of following a stream over any number of conne
 * if the server refuses to resume, the response is polled, and the terminal event is made from the answer.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
+
+from openai import BaseModel
+from openai.types.responses import Response, ResponseCompletedEvent, ResponseFailedEvent, ResponseIncompleteEvent
 
 from outlive.client.errors import UNSUCCESSFUL, ConnectionLost, PollTimeout, Token
 from outlive.client.plans import Plan
@@ -23,6 +24,8 @@ TERMINAL_STATUSES = ("completed", *UNSUCCESSFUL)
 TERMINAL_EVENTS = tuple(f"response.{status}" for status in TERMINAL_STATUSES)
 VERSION_HEADER = "x-outlive-version"
 POLL_HEADER = "openai-poll-after-ms"
+# An id that no response has, for requests of which only the answer's headers matter.
+UNKNOWN_ID = "resp_nobody"
 LONGEST_RETRY_AFTER = 60.0
 # 404s in a row for a response that was seen before; one more is final.
 MISSING_TRIES = 3
@@ -39,6 +42,22 @@ MOST_STALLS = 3
 MOST_GARBLED = 5
 # A connection open for this long counts as working even without events: a model may reason for many minutes.
 HEALTHY_SECONDS = 5.0
+
+
+class ResponseCancelledEvent(BaseModel):
+    """Terminal event of a cancelled response, for which the SDK has no type."""
+
+    response: Response
+    sequence_number: int
+    type: Literal["response.cancelled"]
+
+
+EVENTS: dict[str, type[BaseModel]] = {
+    "completed": ResponseCompletedEvent,
+    "failed": ResponseFailedEvent,
+    "incomplete": ResponseIncompleteEvent,
+    "cancelled": ResponseCancelledEvent,
+}
 
 
 # -- actions
@@ -59,7 +78,7 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read the next event of the open stream. The outcome is EventArrived."""
+    """Read the open stream. The outcome is an event, or None at an end without an error: not yet the response's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,79 +86,44 @@ class Retrieve:
     """GET the response. The outcome is Received."""
 
     response_id: str
-    wait: float | None
-    """Seconds for which the server may hold the GET; None unless the server is known to be an Outlive."""
-    timeout: float
-    """Seconds for the answer itself, on top of the wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """GET a response that does not exist, only to read the server's headers. The outcome is Received."""
+    wait: float | None = None  # seconds for which the server, known to be an Outlive, may hold the GET
+    timeout: float = ANSWER_SECONDS  # for the answer itself, on top of the wait
 
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Sleep. The outcome is Done."""
-
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Give an event to the caller. The outcome is Done."""
+    """Give an event to the caller."""
 
     event: Any
 
 
-@dataclass(frozen=True, slots=True)
-class DeliverEnding:
-    """Give the caller a terminal event made from the response. The outcome is Done."""
-
-    response: Any
-    sequence_number: int
-
-
-Action = Submit | Follow | Read | Retrieve | Probe | Sleep | Deliver | DeliverEnding
+Action = Submit | Follow | Read | Retrieve | Sleep | Deliver
 
 # -- outcomes
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """An answer of the server. `response` is None if the answer is a stream, or that of a Probe."""
+    """An answer of the server. `response` is None if the answer is a stream."""
 
     response: Any
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class EventArrived:
-    """An event of the stream; None: the stream ended without an error, which does not show that the response has."""
-
-    event: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    pass
-
-
 class FaultKind(Enum):
     """Kinds of faults, by the way to handle them."""
 
-    LOST = auto()
-    """No answer, or an incomplete one."""
-    BUSY = auto()
-    """A temporary status: 408, 409, 425, 429, or 500 and above."""
-    MISSING = auto()
-    """404."""
-    REFUSED = auto()
-    """400 and similar: the same request fails again, another one may succeed."""
-    GARBLED = auto()
-    """Bytes in a stream that cannot be parsed, or an error sent inside the stream."""
-    FINAL = auto()
-    """Cannot be retried: a wrong key, a wrong argument, a bug."""
+    LOST = auto()  # no answer, or an incomplete one
+    BUSY = auto()  # a temporary status: 408, 409, 425, 429, or 500 and above
+    MISSING = auto()  # 404
+    REFUSED = auto()  # 400 and similar: the same request fails again, another one may succeed
+    GARBLED = auto()  # bytes in a stream that cannot be parsed, or an error sent inside the stream
+    FINAL = auto()  # cannot be retried: a wrong key, a wrong argument, a bug
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +134,8 @@ class Fault:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-Outcome = Received | EventArrived | Done | Fault | None
+# Received, a Fault, an event of the SDK, or None.
+Outcome = Any
 
 # -- programs
 
@@ -186,7 +171,8 @@ class Backoff:
                 f"Nothing has come through for {now - self._began:.0f} s.{left}", token
             ) from fault.error
         self._plan.stats.faults += 1
-        return max(self.next_delay(), _retry_after(fault.headers))
+        retry_after = min(_read_number(fault.headers, "retry-after") or 0.0, LONGEST_RETRY_AFTER)
+        return max(self.next_delay(), retry_after)
 
     def next_delay(self) -> float:
         self._tries += 1
@@ -197,7 +183,7 @@ class Backoff:
             return fault.kind in (FaultKind.LOST, FaultKind.BUSY)
         if self._plan.stats.outlive:
             # Outlive's own 404 is final. One without its header comes from a proxy with no server behind it.
-            return not is_outlive(fault.headers)
+            return VERSION_HEADER not in fault.headers
         self._missing += 1
         return known and self._missing <= MISSING_TRIES
 
@@ -225,39 +211,33 @@ def _await_outlive(plan: Plan, fault: Fault, began: float, tries: int) -> Progra
         tries += 1
         if stats.outlive:
             return tries
-        outcome = yield Probe()
-        if isinstance(outcome, Received):
-            if detect_outlive(plan, outcome.headers):
-                return tries
+        answer = yield Retrieve(UNKNOWN_ID)
+        if detect_outlive(plan, answer.headers):
+            return tries
+        # A status of 500 or more may be a proxy's and does not identify the server behind it.
+        if isinstance(answer, Received) or (answer.status or 500) < 500:
             break
     raise fault.error
 
 
 def ask(plan: Plan, action: Submit | Follow | Retrieve) -> Program[Received | Fault]:
     """Send a request, and note whether an Outlive answered."""
-    outcome = yield action
-    assert isinstance(outcome, Received | Fault)
+    outcome: Received | Fault = yield action
     detect_outlive(plan, outcome.headers)
     return outcome
 
 
 def detect_outlive(plan: Plan, headers: Mapping[str, str]) -> bool:
     """Return True if this or an earlier answer came from an Outlive."""
-    if plan.may_be_outlive and is_outlive(headers):
-        plan.stats.outlive = True
+    plan.stats.outlive |= plan.may_be_outlive and VERSION_HEADER in headers
     return plan.stats.outlive
 
 
-def is_outlive(headers: Mapping[str, str]) -> bool:
-    return VERSION_HEADER in headers
-
-
-def _retry_after(headers: Mapping[str, str]) -> float:
+def _read_number(headers: Mapping[str, str], name: str) -> float | None:
     try:
-        seconds = float(headers.get("retry-after", ""))
+        return float(headers.get(name, ""))
     except ValueError:
-        return 0.0
-    return min(seconds, LONGEST_RETRY_AFTER) if seconds > 0 else 0.0
+        return None
 
 
 # -- polling
@@ -284,14 +264,17 @@ def wait_end(
         if answer is not None:
             if answer.response.status in TERMINAL_STATUSES:
                 return answer.response
-            deadline = min(deadline, _abandoned_at(plan, answer, began))
+            if plan.streamed and not plan.stats.outlive and getattr(answer.response, "background", None) is not True:
+                # Servers other than Outlive never end a foreground response whose stream was lost.
+                deadline = min(deadline, began + plan.retry_policy.outage_seconds)
             if clock() >= deadline:
                 raise PollTimeout(token.response_id, clock() - began)
             if pause := _pause(plan, answer, early):
                 yield Sleep(min(pause, deadline - clock()))
         asked = clock()
-        wait = _choose_wait(plan, deadline - asked)
-        timeout = min(ANSWER_SECONDS, max(1.0, deadline - asked))
+        left = deadline - asked
+        wait = max(0.0, min(LONG_POLL_SECONDS, left)) if plan.stats.outlive and plan.interval is None else None
+        timeout = min(ANSWER_SECONDS, max(1.0, left))
         outcome = yield from ask(plan, Retrieve(token.response_id, wait, timeout))
         if isinstance(outcome, Received):
             backoff.reset()
@@ -305,29 +288,14 @@ def wait_end(
         yield Sleep(min(pause, deadline - clock()))
 
 
-def _choose_wait(plan: Plan, left: float) -> float | None:
-    if plan.interval is not None or not plan.stats.outlive:
-        return None
-    return max(0.0, min(LONG_POLL_SECONDS, left))
-
-
 def _pause(plan: Plan, answer: Received, early: bool) -> float:
     """Return the seconds before the next GET: none for a server that holds GETs, unless it answered the last early."""
     if plan.interval is not None:
         return plan.interval
     if plan.stats.outlive and not early:
         return 0.0
-    try:
-        seconds = int(answer.headers.get(POLL_HEADER, "")) / 1000
-    except ValueError:
-        return DEFAULT_INTERVAL
-    return min(max(seconds, SHORTEST_INTERVAL), LONGEST_INTERVAL)
-
-
-def _abandoned_at(plan: Plan, answer: Received, began: float) -> float:
-    """Return when to give up: servers other than Outlive never end a foreground response whose stream was lost."""
-    lost = plan.streamed and not plan.stats.outlive and getattr(answer.response, "background", None) is not True
-    return began + plan.retry_policy.outage_seconds if lost else math.inf
+    after_ms = _read_number(answer.headers, POLL_HEADER)
+    return DEFAULT_INTERVAL if after_ms is None else max(SHORTEST_INTERVAL, min(after_ms / 1000, LONGEST_INTERVAL))
 
 
 # -- following a stream
@@ -340,10 +308,8 @@ class StreamFollower:
         self.plan = plan
         self.token = plan.token
         self._backoff = Backoff(plan)
-        self._stalls = 0
-        self._garbled = 0
-        self._connected = False
-        self._unnumbered = False
+        self._stalls = self._garbled = 0
+        self._connected = self._unnumbered = False
         self._answer: Received | None = None
 
     def has_ended(self) -> bool:
@@ -353,10 +319,13 @@ class StreamFollower:
         """Deliver every event once."""
         clock = self.plan.retry_policy.clock
         while not self.has_ended():
-            if not (yield from self._connect()):
-                yield from self._poll_instead()
-                return
+            resumed = yield from self._connect()
             before, since = self.token, clock()
+            if not resumed:
+                assert before is not None
+                response = yield from wait_end(self.plan, before, since, self._answer, known=self._connected)
+                yield self._end_with(before, response)
+                return
             fault = yield from self._read()
             if self.has_ended():
                 return
@@ -381,7 +350,7 @@ class StreamFollower:
                 return False
             if outcome.kind is FaultKind.MISSING and not self.plan.stats.outlive:
                 # Perhaps an Outlive behind a proxy that answered 404 for it: then the stream can be resumed.
-                answer = yield from self._retrieve()
+                answer = yield from self._retrieve(self.token)
                 if isinstance(answer, Received):
                     self._answer = answer
                 if not detect_outlive(self.plan, answer.headers):
@@ -394,13 +363,13 @@ class StreamFollower:
     def _read(self) -> Program[Fault | None]:
         """Deliver events until the stream breaks (return the fault) or ends without an error (return None)."""
         while True:
-            outcome = yield Read()
-            if not isinstance(outcome, EventArrived) or outcome.event is None:
-                return outcome if isinstance(outcome, Fault) else None
+            event = yield Read()
+            if event is None or isinstance(event, Fault):
+                return event
             self._connected = True
-            if self._move_cursor(outcome.event):
+            if self._move_cursor(event):
                 self._backoff.reset()
-                yield Deliver(outcome.event)
+                yield Deliver(event)
                 if self.has_ended():
                     return None
 
@@ -418,20 +387,28 @@ class StreamFollower:
         return True
 
     def _prepare_retry(self, fault: Fault | None, stalled: bool) -> Program[None]:
-        """Sleep until the next connection may be tried, or raise."""
+        """Sleep until the next connection may be tried, or raise. After many stalls, see if the response has ended."""
         self._check_resumable(fault)
         if fault is None and self.token is None:
             fault = Fault(FaultKind.LOST, ConnectionLost("The stream ended before its first event."))
         if fault is not None and fault.kind is not FaultKind.GARBLED:
             yield Sleep(self._backoff.delay_after(fault, self.token))
             return
+        assert self.token is not None
         if fault is not None and stalled:
             self._garbled += 1
             if self._garbled > MOST_GARBLED:
                 raise fault.error
         self._stalls += stalled
-        if self._stalls >= MOST_STALLS and (yield from self._deliver_ending()):
-            return
+        if self._stalls >= MOST_STALLS:
+            outcome = yield from self._retrieve(self.token)
+            if isinstance(outcome, Fault):
+                yield Sleep(self._backoff.delay_after(outcome, self.token))
+            elif outcome.response.status in TERMINAL_STATUSES:
+                yield self._end_with(self.token, outcome.response)
+                return
+            else:
+                self._backoff.reset()
         yield Sleep(self._backoff.next_delay())
 
     def _check_resumable(self, fault: Fault | None) -> None:
@@ -450,38 +427,18 @@ class StreamFollower:
         # Sent again under the same key, the POST attaches to the response it began.
         self.plan.stats.resubmits += 1
 
-    def _deliver_ending(self) -> Program[bool]:
-        """Retrieve the response; if it has ended, deliver its terminal event and return True."""
-        if self.token is None:
-            return False
-        outcome = yield from self._retrieve()
-        if isinstance(outcome, Fault):
-            yield Sleep(self._backoff.delay_after(outcome, self.token))
-            return False
-        self._backoff.reset()
-        if outcome.response.status not in TERMINAL_STATUSES:
-            return False
-        yield from self._end_with(outcome.response)
-        return True
-
-    def _retrieve(self) -> Program[Received | Fault]:
-        assert self.token is not None
-        outcome = yield from ask(self.plan, Retrieve(self.token.response_id, None, ANSWER_SECONDS))
+    def _retrieve(self, token: Token) -> Program[Received | Fault]:
+        outcome = yield from ask(self.plan, Retrieve(token.response_id))
         self.plan.stats.polls += isinstance(outcome, Received)
         return outcome
 
-    def _poll_instead(self) -> Program[None]:
-        assert self.token is not None
-        began = self.plan.retry_policy.clock()
-        response = yield from wait_end(self.plan, self.token, began, self._answer, known=self._connected)
-        yield from self._end_with(response)
-
-    def _end_with(self, response: Any) -> Program[None]:
-        assert self.token is not None
+    def _end_with(self, token: Token, response: Any) -> Deliver:
+        """End the stream with the terminal event that it would have ended with."""
         self.plan.stats.fell_back = True
-        number = 0 if self.token.cursor is None else self.token.cursor + 1
-        self.token = Token(self.token.response_id, number, ended=True)
-        yield DeliverEnding(response, number)
+        number = 0 if token.cursor is None else token.cursor + 1
+        self.token = Token(token.response_id, number, ended=True)
+        made = EVENTS[response.status].model_construct
+        return Deliver(made(type=f"response.{response.status}", sequence_number=number, response=response))
 
 
 def _id_of(event: Any) -> str:

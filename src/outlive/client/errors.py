@@ -1,8 +1,6 @@
 """Errors of the client library, and the continuation token that one of them carries: one string with which another
 process resumes a response. Errors that the server answers with stay those of the SDK."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json
@@ -10,10 +8,9 @@ import re
 import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-if TYPE_CHECKING:
-    from openai.types.responses import Response
+from openai.types.responses import Response
 
 PREFIX = "ot1_"
 # Matches tokens of every version, so that a token of another version is never mistaken for a response id.
@@ -54,8 +51,12 @@ class Token:
     def parse(cls, text: str) -> Self:
         """Decode what `encode` returned. Raise InvalidToken, with the reason, for anything else."""
         text = text.strip()
-        if not text.startswith(PREFIX):
-            raise InvalidToken(_explain_prefix(text))
+        if text.startswith("resp_"):
+            raise InvalidToken(f"{text!r} is the id of a response, not a continuation token.")
+        if (version := ANY_VERSION.match(text)) is None:
+            raise InvalidToken(f"A continuation token begins with {PREFIX!r}.")
+        if version.group() != PREFIX:
+            raise InvalidToken(f"This continuation token is of version {version[1]}; this Outlive reads version 1.")
         packed = text.removeprefix(PREFIX)
         try:
             checked = base64.b64decode(packed + "=" * (-len(packed) % 4), altchars=b"-_", validate=True)
@@ -68,7 +69,7 @@ class Token:
         return cls(response_id, cursor, bool(ended))
 
     @classmethod
-    def of(cls, target: Token | str) -> Token:
+    def of(cls, target: "Token | str") -> "Token":
         """Return the token for a token, its string, or the bare id of a response."""
         if isinstance(target, Token):
             return target
@@ -138,11 +139,3 @@ def check(response: Response, raise_on: Collection[str] = UNSUCCESSFUL) -> Respo
     if response.status is not None and response.status in raise_on:
         raise ERRORS[response.status](response)
     return response
-
-
-def _explain_prefix(text: str) -> str:
-    if text.startswith("resp_"):
-        return f"{text!r} is the id of a response, not a continuation token."
-    if found := ANY_VERSION.match(text):
-        return f"This continuation token is of version {found[1]}; this Outlive reads version 1."
-    return f"A continuation token begins with {PREFIX!r}."

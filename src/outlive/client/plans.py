@@ -1,13 +1,11 @@
 """Plan of one call: its arguments, checked and divided into those for the SDK and those for this library, among them
 the retry policy and the statistics."""
 
-from __future__ import annotations
-
 import random
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from openai import AsyncOpenAI, OpenAI, Timeout
@@ -20,7 +18,7 @@ from outlive.client.errors import UNSUCCESSFUL, Token
 KEY_HEADER = "Idempotency-Key"
 CONNECT_SECONDS = 10.0
 # Arguments of create that retrieve takes too.
-SHARED = ("include", "extra_headers", "extra_query", "timeout")
+SHARED = ("include", "extra_query", "timeout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,44 +47,37 @@ class RetryPolicy:
 class StreamStats:
     """Counters that are updated during a call. Pass one in to read it at any time, also after an error."""
 
-    response_id: str | None = None
-    """Set as soon as it is known."""
-    polls: int = 0
-    """Number of GETs that were answered."""
-    resumes: int = 0
-    """Number of times a stream was reopened after a break."""
-    faults: int = 0
-    """Number of errors that led to a retry."""
-    resubmits: int = 0
-    """Number of POSTs repeated under the same idempotency key."""
-    outlive: bool = False
-    """True once the server has identified itself as an Outlive."""
-    fell_back: bool = False
-    """True if a stream could not be resumed and the response was polled to its end instead."""
+    response_id: str | None = None  # set as soon as it is known
+    polls: int = 0  # number of GETs that were answered
+    resumes: int = 0  # number of times a stream was reopened after a break
+    faults: int = 0  # number of errors that led to a retry
+    resubmits: int = 0  # number of POSTs repeated under the same idempotency key
+    outlive: bool = False  # True once the server has identified itself as an Outlive
+    fell_back: bool = False  # True if a stream could not be resumed and the response was polled to its end instead
 
 
-class ResumeParams(TypedDict, total=False):
+class RequestOptions(TypedDict, total=False):
+    """Arguments of all calls: the SDK's, and this library's own."""
+
+    extra_headers: Mapping[str, str] | None
+    extra_query: Mapping[str, object] | None
+    timeout: float | Timeout | None
+    retry_policy: RetryPolicy | None
+    stats: StreamStats | None
+
+
+class ResumeParams(RequestOptions, total=False):
     """Keyword arguments of `resume`: those of `client.responses.retrieve`, except `stream` and `starting_after`."""
 
     include: list[ResponseIncludable]
     include_obfuscation: bool
-    extra_headers: Mapping[str, str] | None
-    extra_query: Mapping[str, object] | None
-    timeout: float | Timeout | None
-    retry_policy: RetryPolicy | None
-    stats: StreamStats | None
 
 
-class StreamParams(ResponseCreateParamsBase, total=False):
+class StreamParams(ResponseCreateParamsBase, RequestOptions, total=False):
     """Keyword arguments of `stream`: those of `client.responses.create`, except `stream`."""
 
-    extra_headers: Mapping[str, str] | None
-    extra_query: Mapping[str, object] | None
     extra_body: object | None
-    timeout: float | Timeout | None
     idempotency_key: str | None
-    retry_policy: RetryPolicy | None
-    stats: StreamStats | None
 
 
 class PollOptions(TypedDict, total=False):
@@ -107,11 +98,11 @@ class CreateAndPollParams(StreamParams, PollOptions, total=False):
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """One call. `create` is None if the response exists already; `token` is then its id and position."""
+    """One call: the arguments of the SDK's create and retrieve, and this library's own."""
 
-    create: dict[str, Any] | None = None
+    create: dict[str, Any] = field(default_factory=dict)
     retrieve: dict[str, Any] = field(default_factory=dict)
-    token: Token | None = None
+    token: Token | None = None  # of a response that exists already; None: it is to be created
     streamed: bool = False
     stored: bool = True
     may_be_outlive: bool = True
@@ -120,13 +111,6 @@ class Plan:
     raise_on: frozenset[str] = frozenset()
     retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
     stats: StreamStats = field(default_factory=StreamStats)
-
-    def polled(self, token: Token) -> Plan:
-        """Return the plan to poll the same response."""
-        return replace(self, create=None, token=token, streamed=False)
-
-    def follow_arguments(self, after: int | None) -> dict[str, Any]:
-        return self.retrieve | {"stream": True} | ({} if after is None else {"starting_after": after})
 
     def retrieve_arguments(self, wait: float | None, timeout: float) -> dict[str, Any]:
         """Return the arguments of a GET. The wait is added to the timeout, because the server was asked to wait."""
@@ -145,15 +129,19 @@ def plan_create(client: OpenAI | AsyncOpenAI, params: CreateAndPollParams | Stre
     plan.stored = arguments.get("store") is not False
     if streamed:
         arguments["stream"] = True
-        if plan.stored:
-            arguments.setdefault("background", True)
-    elif arguments.setdefault("background", True) is not True:
+    if plan.stored or not streamed:
+        arguments.setdefault("background", True)
+    if not streamed and arguments["background"] is not True:
         raise ValueError("create_and_poll() runs in the background; for anything else use client.responses.create().")
-    if plan.stored:  # a key finds only a stored response again
-        arguments["extra_headers"] = _add_key(arguments.get("extra_headers"), key)
-    plan.create = arguments
+    headers = dict(arguments.get("extra_headers") or {})
+    keys = {name: headers.pop(name) for name in list(headers) if name.lower() == KEY_HEADER.lower()}
     plan.retrieve = {name: arguments[name] for name in SHARED if arguments.get(name) is not None}
-    plan.retrieve["extra_headers"] = _without_key(plan.retrieve.get("extra_headers"))
+    plan.retrieve["extra_headers"] = headers
+    if plan.stored:  # a key finds only a stored response again
+        if keys and key is not None:
+            raise TypeError(f"The key is given twice: as idempotency_key and as the header {next(iter(keys))}.")
+        keys = keys or {KEY_HEADER: key or f"outlive-{uuid.uuid4()}"}
+    plan.create = arguments | {"extra_headers": headers | keys}
     obfuscation = (arguments.get("stream_options") or {}).get("include_obfuscation")
     if obfuscation is not None:
         plan.retrieve["include_obfuscation"] = obfuscation
@@ -175,11 +163,13 @@ def plan_retrieve(
     return plan
 
 
-def _take_options(client: OpenAI | AsyncOpenAI, arguments: dict[str, Any], streamed: bool) -> Plan:
+def _take_options(client: object, arguments: dict[str, Any], streamed: bool) -> Plan:
     """Begin a plan with this library's own arguments, and remove them from `arguments`."""
+    if not isinstance(client, OpenAI | AsyncOpenAI):
+        raise TypeError(f"The client must be an OpenAI or an AsyncOpenAI, not a {type(client).__name__}.")
     plan = Plan(
         streamed=streamed,
-        may_be_outlive=_may_be_outlive(client),
+        may_be_outlive=not f".{client.base_url.host}".endswith(".openai.com"),
         retry_policy=arguments.pop("retry_policy", None) or RetryPolicy(),
         stats=arguments.pop("stats", None) or StreamStats(),
     )
@@ -188,25 +178,6 @@ def _take_options(client: OpenAI | AsyncOpenAI, arguments: dict[str, Any], strea
         plan.max_wait = _take_seconds(arguments, "max_wait_seconds")
         plan.raise_on = _check_statuses(arguments.pop("raise_on", ()))
     return plan
-
-
-def _may_be_outlive(client: object) -> bool:
-    if not isinstance(client, OpenAI | AsyncOpenAI):
-        raise TypeError(f"The client must be an OpenAI or an AsyncOpenAI, not a {type(client).__name__}.")
-    host = client.base_url.host
-    return host != "openai.com" and not host.endswith(".openai.com")
-
-
-def _add_key(headers: Mapping[str, str] | None, key: str | None) -> dict[str, str]:
-    headers = dict(headers or {})
-    given = [name for name in headers if name.lower() == KEY_HEADER.lower()]
-    if given and key is not None:
-        raise TypeError(f"The key is given twice: as idempotency_key and as the header {given[0]}.")
-    return headers if given else headers | {KEY_HEADER: key or f"outlive-{uuid.uuid4()}"}
-
-
-def _without_key(headers: Mapping[str, str] | None) -> dict[str, str]:
-    return {name: value for name, value in (headers or {}).items() if name.lower() != KEY_HEADER.lower()}
 
 
 def _extend(given: float | Timeout | None, wait: float, timeout: float) -> Timeout:

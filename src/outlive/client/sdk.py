@@ -1,83 +1,32 @@
 """Programs of the core, performed with an OpenAI or AsyncOpenAI client: actions become calls, errors become faults."""
 
-from __future__ import annotations
-
-import sys
 import time
 from collections.abc import Coroutine
-from typing import Any, Literal, Self, TypeVar, cast
+from dataclasses import replace
+from typing import Any, Self, TypeVar, cast
 
 import anyio
 import openai
-from openai import AsyncOpenAI, BaseModel, OpenAI
-from openai.types.responses import (
-    Response,
-    ResponseCompletedEvent,
-    ResponseFailedEvent,
-    ResponseIncompleteEvent,
-    ResponseStreamEvent,
-)
+from openai import AsyncOpenAI, OpenAI
+from openai.types.responses import Response, ResponseStreamEvent
 
-from outlive.client.core import (
-    ANSWER_SECONDS,
-    TERMINAL_EVENTS,
-    Action,
-    Deliver,
-    DeliverEnding,
-    Done,
-    EventArrived,
-    Fault,
-    FaultKind,
-    Follow,
-    Outcome,
-    Probe,
-    Read,
-    Received,
-    Retrieve,
-    Sleep,
-    StreamFollower,
-    Submit,
-    poll,
-)
+from outlive.client import core
+from outlive.client.core import Fault, FaultKind, Received
 from outlive.client.errors import ConnectionLost, Token, check
 from outlive.client.plans import Plan
 
 T = TypeVar("T")
-# An id that no response has, for requests of which only the answer's headers matter.
-UNKNOWN_ID = "resp_nobody"
-BUSY = (408, 409, 425, 429)
-FINAL = (401, 403)
+KINDS = {
+    **dict.fromkeys((401, 403), FaultKind.FINAL),
+    404: FaultKind.MISSING,
+    **dict.fromkeys((408, 409, 425, 429), FaultKind.BUSY),
+}
 # SDKs have changed their HTTP library, and some let its errors through: matched by name, so that none must be imported.
 HTTP_LIBRARIES = {"httpx", "httpx2", "httpcore", "httpcore2", "h11", "h2", "anyio", "aiohttp"}
 CONNECTION_ERRORS = {
     "TransportError", "NetworkError", "TimeoutException", "ProtocolError", "StreamError", "ConnectionNotAvailable",
     "BrokenResourceError", "ClosedResourceError", "EndOfStream", "ClientConnectionError", "ClientPayloadError",
 }  # fmt: skip
-
-
-class ResponseCancelledEvent(BaseModel):
-    """Terminal event of a cancelled response, for which the SDK has no type."""
-
-    response: Response
-    sequence_number: int
-    type: Literal["response.cancelled"]
-
-
-EVENTS: dict[str, type[BaseModel]] = {
-    "completed": ResponseCompletedEvent,
-    "failed": ResponseFailedEvent,
-    "incomplete": ResponseIncompleteEvent,
-    "cancelled": ResponseCancelledEvent,
-}
-
-
-def make_event(response: Response, sequence_number: int) -> ResponseStreamEvent:
-    """Build the terminal event that the stream of this response would have ended with."""
-    status = str(response.status)
-    event = EVENTS[status].model_construct(
-        type=f"response.{status}", sequence_number=sequence_number, response=response
-    )
-    return cast("ResponseStreamEvent", event)
 
 
 def response_of(event: Any) -> Response | None:
@@ -89,73 +38,84 @@ def response_of(event: Any) -> Response | None:
 
 
 class Performer:
-    """Performs one action at a time and holds the open stream, if there is one.
+    """Performs the actions of a program and holds the open stream, if there is one.
 
     Only calls of an AsyncOpenAI are awaited. With an OpenAI no coroutine of this module ever suspends: see `run_sync`.
     """
 
-    def __init__(self, client: OpenAI | AsyncOpenAI, plan: Plan) -> None:
+    def __init__(self, client: OpenAI | AsyncOpenAI, plan: Plan, program: core.Program[Any]) -> None:
         self._plan = plan
+        self._program = program
         self._client: Any = client
         self._is_async = isinstance(client, AsyncOpenAI)
         # The SDK retries submits; the core decides about all other retries.
         self._without_retries: Any = client.with_options(max_retries=0)
         self._stream: Any = None
+        self._outcome: core.Outcome = None
+        self.result: Any = None  # that the program has returned
 
-    async def perform(self, action: Action) -> Outcome:
-        try:
-            match action:
-                case Read():
-                    event = await anext(self._stream, None) if self._is_async else next(self._stream, None)
-                    if event is not None and event.type in TERMINAL_EVENTS:
-                        await self.close()  # before it is delivered: if interrupted here, it is read again
-                    return EventArrived(event)
-                case Sleep(seconds):
-                    sleep = self._plan.retry_policy.sleep or (anyio.sleep if self._is_async else time.sleep)
-                    await self._wait(sleep(seconds))
-                    return Done()
-                case Submit() | Follow():
-                    await self.close()
-            return self._answered(action, await self._wait(self._request(action)))
-        except Exception as error:  # any HTTP library's errors come through; the core raises those it cannot handle
-            return self._failed(action, error)
+    async def advance(self) -> Any:
+        """Perform actions up to the next event that the program delivers, and return that; None at the end.
+
+        After an interruption, for example by Ctrl-C or a cancel, it can be called again.
+        """
+        while True:
+            try:
+                action = self._program.send(self._outcome)
+            except StopIteration as end:
+                self.result = end.value
+                await self._close_stream()  # opened during close(), if at all
+                return None
+            if isinstance(action, core.Deliver):
+                self._outcome = None
+                return action.event
+            try:
+                self._outcome = await self._perform(action)
+            except BaseException as error:  # any HTTP library's errors come through; the core raises what is final
+                self._outcome = classify(error, reading=isinstance(action, core.Read))
+                if not isinstance(error, Exception):
+                    raise
 
     async def close(self) -> None:
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            await self._wait(stream.close())
+        self._program.close()
+        await self._close_stream()
+
+    async def _perform(self, action: core.Action) -> core.Outcome:
+        plan, submits, retrieves = self._plan, self._client.responses, self._without_retries.responses
+        match action:
+            case core.Sleep(seconds):
+                sleep = plan.retry_policy.sleep or (anyio.sleep if self._is_async else time.sleep)
+                return await self._wait(sleep(seconds))
+            case core.Read():
+                event = await anext(self._stream, None) if self._is_async else next(self._stream, None)
+                if event is not None and event.type in core.TERMINAL_EVENTS:
+                    await self._close_stream()  # before it is delivered: if interrupted here, it is read again
+                return event
+            case core.Retrieve(response_id, wait, timeout):
+                arguments = plan.retrieve_arguments(wait, timeout)
+                return await self._receive(retrieves.with_raw_response.retrieve(response_id, **arguments))
+            case core.Submit() if not plan.streamed:
+                return await self._receive(submits.with_raw_response.create(**plan.create))
+            case core.Submit():
+                await self._close_stream()
+                self._stream = await self._wait(submits.create(**plan.create))
+            case core.Follow(response_id, after):
+                await self._close_stream()
+                place = {"stream": True, "starting_after": openai.omit if after is None else after}
+                self._stream = await self._wait(retrieves.retrieve(response_id, **plan.retrieve, **place))
+        return Received(None, self._stream.response.headers)
+
+    async def _receive(self, call: Any) -> Received:
+        answer = await self._wait(call)
+        return Received(answer.parse(), answer.headers)
 
     async def _wait(self, call: Any) -> Any:
         return await call if self._is_async else call
 
-    def _request(self, action: Action) -> Any:
-        """Call the SDK: an OpenAI returns the answer, an AsyncOpenAI an awaitable of it."""
-        raw, plan = self._without_retries.responses.with_raw_response, self._plan
-        match action:
-            case Submit():
-                assert plan.create is not None
-                responses = self._client.responses
-                return (responses if plan.streamed else responses.with_raw_response).create(**plan.create)
-            case Follow(response_id, after):
-                return self._without_retries.responses.retrieve(response_id, **plan.follow_arguments(after))
-            case Retrieve(response_id, wait, timeout):
-                return raw.retrieve(response_id, **plan.retrieve_arguments(wait, timeout))
-            case Probe():
-                return raw.retrieve(UNKNOWN_ID, **plan.retrieve_arguments(None, ANSWER_SECONDS))
-            case _:
-                raise AssertionError(action)
-
-    def _answered(self, action: Action, answer: Any) -> Outcome:
-        if isinstance(action, Follow) or (isinstance(action, Submit) and self._plan.streamed):
-            self._stream = answer
-            return Received(None, answer.response.headers)
-        return Received(None if isinstance(action, Probe) else answer.parse(), answer.headers)
-
-    def _failed(self, action: Action, error: Exception) -> Outcome:
-        # A status of 500 or more may be a proxy's and does not identify the server behind it.
-        if isinstance(action, Probe) and isinstance(error, openai.APIStatusError) and error.status_code < 500:
-            return Received(None, error.response.headers)
-        return classify(error, reading=isinstance(action, Read))
+    async def _close_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await self._wait(stream.close())
 
 
 def run_sync(work: Coroutine[Any, Any, T]) -> T:
@@ -169,14 +129,9 @@ def run_sync(work: Coroutine[Any, Any, T]) -> T:
 
 async def run_poll(client: OpenAI | AsyncOpenAI, plan: Plan) -> Response:
     """Perform the polling program to its end."""
-    performer, program = Performer(client, plan), poll(plan)
-    outcome: Outcome = None
-    while True:
-        try:
-            action = program.send(outcome)
-        except StopIteration as end:
-            return check(end.value, plan.raise_on)
-        outcome = await performer.perform(action)
+    performer = Performer(client, plan, core.poll(plan))
+    await performer.advance()
+    return check(performer.result, plan.raise_on)
 
 
 class BaseStream:
@@ -186,10 +141,8 @@ class BaseStream:
         self.stats = plan.stats
         self._plan = plan
         self._client = client
-        self._performer = Performer(client, plan)
-        self._follower = StreamFollower(plan)
-        self._program = self._follower.run()
-        self._outcome: Outcome = None
+        self._follower = core.StreamFollower(plan)
+        self._performer = Performer(client, plan, self._follower.run())
         self._response: Response | None = None
 
     @property
@@ -203,16 +156,10 @@ class BaseStream:
 
     async def _read(self) -> ResponseStreamEvent | None:
         """Return the next event, or None at the end."""
-        while (action := self._next_action()) is not None:
-            if (event := self._event_of(action)) is not None:
-                return event
-            outcome: Outcome = None
-            try:
-                outcome = await self._performer.perform(action)
-            finally:
-                self._outcome = outcome or interrupted()
-        await self._performer.close()  # opened during close(), if at all
-        return None
+        event: ResponseStreamEvent | None = await self._performer.advance()
+        if event is not None and self._follower.has_ended():
+            self._response = response_of(event)
+        return event
 
     async def _read_all(self) -> Response:
         while await self._read() is not None:
@@ -221,32 +168,8 @@ class BaseStream:
             if self.token is None:
                 raise ValueError("The stream was closed before its first event.")
             # Its terminal event was not delivered here.
-            self._response = await run_poll(self._client, self._plan.polled(self.token))
+            self._response = await run_poll(self._client, replace(self._plan, token=self.token, streamed=False))
         return self._response
-
-    async def _close(self) -> None:
-        self._program.close()
-        await self._performer.close()
-
-    def _next_action(self) -> Action | None:
-        """Resume the program with the last outcome. Return None at its end."""
-        try:
-            return self._program.send(self._outcome)
-        except StopIteration:
-            return None
-
-    def _event_of(self, action: Action) -> ResponseStreamEvent | None:
-        """Return the event that an action delivers; None if the action is to be performed."""
-        if isinstance(action, Deliver):
-            event: ResponseStreamEvent = action.event
-        elif isinstance(action, DeliverEnding):
-            event = make_event(action.response, action.sequence_number)
-        else:
-            return None
-        if self._follower.has_ended():
-            self._response = response_of(event)
-        self._outcome = Done()
-        return event
 
 
 class ResponseStream(BaseStream):
@@ -270,7 +193,7 @@ class ResponseStream(BaseStream):
 
     def close(self) -> None:
         """Close the connection. The run continues, and can be resumed with `token`."""
-        run_sync(self._close())
+        run_sync(self._performer.close())
 
     def __enter__(self) -> Self:
         return self
@@ -300,7 +223,7 @@ class AsyncResponseStream(BaseStream):
 
     async def close(self) -> None:
         """Close the connection. The run continues, and can be resumed with `token`."""
-        await self._close()
+        await self._performer.close()
 
     aclose = close
 
@@ -311,30 +234,21 @@ class AsyncResponseStream(BaseStream):
         await self.close()
 
 
-def classify(error: Exception, reading: bool = False) -> Fault:
+def classify(error: BaseException, reading: bool = False) -> Fault:
     """Sort an error by its remedy. While `reading` a stream, a cut may also show as half a character or number."""
+    if not isinstance(error, Exception):  # the action was interrupted, and its outcome is unknown
+        lost = ConnectionLost("The call was interrupted.")
+        lost.__cause__ = error
+        return Fault(FaultKind.LOST, lost)
     if isinstance(error, openai.APIStatusError):
-        return Fault(_kind_of_status(error.status_code), error, error.status_code, error.response.headers)
+        status = error.status_code
+        kind = KINDS.get(status, FaultKind.BUSY if status >= 500 else FaultKind.REFUSED)
+        return Fault(kind, error, status, error.response.headers)
     if isinstance(error, openai.APIConnectionError) or _is_connection_error(error):
         return Fault(FaultKind.LOST, error)
     if reading and (isinstance(error, ValueError) or type(error) is openai.APIError):
         return Fault(FaultKind.GARBLED, error)
     return Fault(FaultKind.FINAL, error)
-
-
-def interrupted() -> Fault:
-    """Make the fault of an action that was cut short by the exception being handled: its outcome is unknown."""
-    error = ConnectionLost("The call was interrupted.")
-    error.__cause__ = sys.exception()
-    return Fault(FaultKind.LOST, error)
-
-
-def _kind_of_status(status: int) -> FaultKind:
-    if status >= 500 or status in BUSY:
-        return FaultKind.BUSY
-    if status in FINAL:
-        return FaultKind.FINAL
-    return FaultKind.MISSING if status == 404 else FaultKind.REFUSED
 
 
 def _is_connection_error(error: Exception) -> bool:

@@ -1,11 +1,9 @@
 """The setting `database`: check it, and show it without its password."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
-from outlive.core.errors import SettingsError
+from outlive.core.errors import require
 
 SQLITE = "sqlite:///"
 POSTGRES = ("postgresql://", "postgres://")
@@ -33,22 +31,15 @@ def show(url: str) -> str:
 
 def check(url: str) -> None:
     """Raise SettingsError for a malformed URL or a file that cannot be one. Nothing is opened."""
+    written, shared = "The database must be written", "postgresql://USER@HOST/NAME"
     scheme, separator, rest = url.partition("://")
     if separator and scheme.split("+")[0] in ("postgres", "postgresql"):
-        if "+" in scheme:
-            raise SettingsError("The database must be written postgresql://USER@HOST/NAME, without a driver's name.")
-        if not rest:
-            raise SettingsError("The database must be written postgresql://USER@HOST/NAME.")
+        require("+" not in scheme, f"{written} {shared}, without a driver's name.")
+        require(rest, f"{written} {shared}.")
         return
     name, path = url.removeprefix(SQLITE), path_of(url)
-    if name == url or not name or name == ":memory:" or "?" in name or name.endswith("/"):
-        raise SettingsError(
-            "The database must be written sqlite:///FILE, or sqlite:////FOLDER/FILE for a full path, "
-            "or postgresql://USER@HOST/NAME."
-        )
-    if not path.parent.is_dir():
-        raise SettingsError(
-            f"The folder {path.parent} for the database does not exist; create it, or choose another file."
-        )
-    if path.is_dir():
-        raise SettingsError(f"The database {path} is a folder; give the name of a file in it.")
+    is_file = name not in (url, "", ":memory:") and "?" not in name and not name.endswith("/")
+    require(is_file, f"{written} sqlite:///FILE, or sqlite:////FOLDER/FILE for a full path, or {shared}.")
+    missing = f"The folder {path.parent} for the database does not exist; create it, or choose another file."
+    require(path.parent.is_dir(), missing)
+    require(not path.is_dir(), f"The database {path} is a folder; give the name of a file in it.")

@@ -1,12 +1,10 @@
 """Load the settings of a process from all their sources, and check them together."""
 
-from __future__ import annotations
-
 import ipaddress
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,8 +15,9 @@ from outlive.config.network import find_proxy, is_loopback
 from outlive.config.options import Given, convert
 from outlive.config.settings import FIELDS, Settings
 from outlive.config.sources import Sources, gather, read_key_lines, resolve
-from outlive.config.tables import read_tool_servers, read_upstreams
-from outlive.core.errors import SettingsError
+from outlive.config.tables import read_policies, read_prices, read_tool_servers, read_upstreams
+from outlive.core.errors import SettingsError, require
+from outlive.core.owners import Oidc
 from outlive.core.requests.checks import Limits
 
 log = logging.getLogger("outlive")
@@ -40,7 +39,9 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
     plain = {name: given for name, given in sources.given.items() if name in FIELDS and FIELDS[name].is_plain}
     values = {name: convert(FIELDS[name], given) for name, given in plain.items()}
     limits = Limits(**{name: values.pop(name) for name in Limits.__struct_fields__ if name in values})
-    settings = Settings(limits=limits, keys=_read_keys(sources), seal_keys=_read_seal_keys(sources), **values)
+    settings = Settings(
+        limits=limits, keys=_read_keys(sources), oidc=_read_oidc(sources), seal_keys=_read_seal_keys(sources), **values
+    )
     settings = msgspec.structs.replace(
         settings,
         host=settings.host.removeprefix("[").removesuffix("]"),
@@ -50,18 +51,18 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
     _check_database(settings)
     _check_exposure(settings)
     for name in settings.admins:
-        if name not in settings.keys:
-            raise SettingsError(
-                f"{sources.given['admins'].where} names {name!r}, which has no key; give --api-key too."
-            )
-    if (settings.mcp_requests == "allow-list") != bool(settings.mcp_hosts):
-        raise SettingsError("--mcp-requests allow-list and --mcp-host HOST need each other.")
+        where = sources.given["admins"].where
+        require(name in settings.keys, f"{where} names {name!r}, which has no key; give --api-key too.")
+    by_list = settings.mcp_requests == "allow-list"
+    require(by_list == bool(settings.mcp_hosts), "--mcp-requests allow-list and --mcp-host HOST need each other.")
     for scheme in ("http", "https") if settings.mcp_proxy else ():
         find_proxy(f"{scheme}://outlive.invalid", sources.environ)  # raises now what would fail later
     return msgspec.structs.replace(
         settings,
         upstreams=read_upstreams(sources, settings.silence_seconds),
         mcp=read_tool_servers(sources, settings.tool_seconds),
+        owners=read_policies(sources),
+        prices=read_prices(sources),
     )
 
 
@@ -72,35 +73,45 @@ def _read_keys(sources: Sources) -> dict[str, list[str]]:
     owners: dict[str, list[str]] = {}
     owner_of: dict[str, str] = {}
     for owner, value in _split_pairs(given):
-        if not _OWNER.match(owner):
-            raise SettingsError(f"The owner's name in {given.where} may hold only letters, digits, '_', '.', '@', '-'.")
-        key = resolve(value, f"The key of {owner} ({given.where})", sources.environ)
-        if " " in key:
-            raise SettingsError(f"The key of {owner} ({given.where}) must not hold a space.")
-        if owner_of.setdefault(key, owner) != owner:
-            raise SettingsError(f"{owner_of[key]} and {owner} have the same key; every owner needs a key of his own.")
+        allowed = "may hold only letters, digits, '_', '.', '@', '-'"
+        require(_OWNER.match(owner), f"The owner's name in {given.where} {allowed}.")
+        subject = f"The key of {owner} ({given.where})"
+        key = resolve(value, subject, sources.environ)
+        require(" " not in key, f"{subject} must not hold a space.")
+        other = owner_of.setdefault(key, owner)
+        require(other == owner, f"{other} and {owner} have the same key; every owner needs a key of his own.")
         if key not in owners.setdefault(owner, []):
             owners[owner].append(key)
     return owners
 
 
+def _read_oidc(sources: Sources) -> Oidc | None:
+    given = sources.given.get("oidc")
+    if given is None:
+        return None
+    try:
+        oidc = msgspec.convert(given.value, Oidc)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{given.where} must be a table with issuer, audience and owner_claim: {error}.") from None
+    parts = urlsplit(oidc.issuer)
+    is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+    wanted = f"issuer in [oidc] must be a URL that begins with https, not {oidc.issuer!r}."
+    require(parts.hostname and is_safe, wanted)
+    return oidc
+
+
 def _split_pairs(given: Given) -> list[tuple[str, object]]:
     """Return owner and key of every key, from [keys], from NAME=KEY,NAME=KEY or from a list of NAME=KEY."""
     if isinstance(given.value, dict):
-        return [
-            (owner, key) for owner, keys in given.value.items() for key in (keys if isinstance(keys, list) else [keys])
-        ]
-    if not given.lax:
-        raise SettingsError(f'{given.where} must be a table: [keys] with lines such as alice = "env:ALICE_KEY".')
-    texts = given.value.split(",") if isinstance(given.value, str) else [str(text) for text in list(given.value)]  # type: ignore[call-overload]
-    pairs: list[tuple[str, object]] = []
-    for text in texts:
-        owner, equals, key = text.strip().partition("=")
-        if not equals:
-            # The text may be a bare key, so it is not repeated.
-            raise SettingsError(f"{given.where} must be written NAME=KEY, such as alice=env:ALICE_KEY.")
-        pairs.append((owner, key))
-    return pairs
+        lists = {owner: keys if isinstance(keys, list) else [keys] for owner, keys in given.value.items()}
+        return [(owner, key) for owner, keys in lists.items() for key in keys]
+    require(given.lax, f'{given.where} must be a table: [keys] with lines such as alice = "env:ALICE_KEY".')
+    texts: Iterable[str] = given.value.split(",") if isinstance(given.value, str) else given.value  # type: ignore[assignment]
+    pairs = [text.strip().partition("=") for text in texts]
+    # A text without "=" may be a bare key, so it is not repeated.
+    wanted = f"{given.where} must be written NAME=KEY, such as alice=env:ALICE_KEY."
+    require(all(equals for _, equals, _ in pairs), wanted)
+    return [(owner, key) for owner, _, key in pairs]
 
 
 def _read_seal_keys(sources: Sources) -> list[str]:
@@ -112,8 +123,8 @@ def _read_seal_keys(sources: Sources) -> list[str]:
         lines = [resolve(key.value, key.where, sources.environ)]
     else:
         return []
-    if any(len(line) < MIN_SEAL_KEY for line in lines):
-        raise SettingsError(f"A seal key must have {MIN_SEAL_KEY} characters at least; draw it at random.")
+    is_long = all(len(line) >= MIN_SEAL_KEY for line in lines)
+    require(is_long, f"A seal key must have {MIN_SEAL_KEY} characters at least; draw it at random.")
     return lines
 
 
@@ -139,42 +150,27 @@ def _check_network(network: str, sources: Sources) -> str:
 
 def _check_database(settings: Settings) -> None:
     database_url.check(settings.database)
-    if settings.role != "all" and not database_url.is_shared(settings.database):
-        raise SettingsError(
-            f"The role {settings.role} needs a database that nodes can share; give --database postgresql://USER@HOST/NAME."
-        )
-    if settings.processes > 1 and not database_url.is_shared(settings.database):
-        raise SettingsError(
-            "A SQLite file has one server: --processes needs --database postgresql://USER@HOST/NAME, which nodes share."
-        )
-
-
-def _check_lengths(settings: Settings) -> None:
-    """Refuse keys that can be guessed where other machines can try, and warn of them elsewhere."""
-    for owner, keys in settings.keys.items():
-        shortest = min(map(len, keys))
-        if shortest < LEAST_KEY and not is_loopback(settings.host):
-            raise SettingsError(
-                f"A key of {owner} has {shortest} characters, and others can guess it; draw 32 at random."
-            )
-        if shortest < SAFE_KEY:
-            log.warning("A key of %s has only %d characters: draw 32 at random.", owner, shortest)
+    shared, option = database_url.is_shared(settings.database), "--database postgresql://USER@HOST/NAME"
+    subject = f"The role {settings.role} needs a database that nodes can share"
+    require(shared or settings.role == "all", f"{subject}; give {option}.")
+    subject = "A SQLite file has one server: --processes"
+    require(shared or settings.processes == 1, f"{subject} needs {option}, which nodes share.")
 
 
 def _check_exposure(settings: Settings) -> None:
-    """Without keys, refuse an address that other machines can reach, and access from every web page."""
+    """Refuse keys that can be guessed where other machines can try, and warn of them elsewhere. Without keys, refuse an
+    address that other machines can reach, and access from every web page."""
     if settings.role == "worker":
         return  # it serves health checks only
-    if settings.keys:
-        _check_lengths(settings)
+    for owner, keys in settings.keys.items():
+        shortest = min(map(len, keys))
+        weak = f"A key of {owner} has {shortest} characters, and others can guess it; draw 32 at random."
+        require(shortest >= LEAST_KEY or is_loopback(settings.host), weak)
+        if shortest < SAFE_KEY:
+            log.warning("A key of %s has only %d characters: draw 32 at random.", owner, shortest)
+    if settings.keys or settings.require_keys or settings.oidc:
         return
-    if not is_loopback(settings.host):
-        raise SettingsError(
-            f"Without keys the server listens on this machine only, not on {settings.host}; "
-            "give --api-key NAME=KEY to let others in."
-        )
-    if "*" in settings.cors_origins:
-        raise SettingsError(
-            "Without keys the CORS origin * would let any web page drive the server; "
-            "name the origins, or give --api-key NAME=KEY."
-        )
+    reach = f"Without keys the server listens on this machine only, not on {settings.host}"
+    require(is_loopback(settings.host), f"{reach}; give --api-key NAME=KEY to let others in.")
+    reach = "Without keys the CORS origin * would let any web page drive the server"
+    require("*" not in settings.cors_origins, f"{reach}; name the origins, or give --api-key NAME=KEY.")

@@ -1,7 +1,5 @@
 """Addresses of this machine, and the proxies of the environment that lead to others."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Mapping
 from urllib.parse import urlsplit

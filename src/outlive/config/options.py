@@ -1,7 +1,5 @@
 """Options: settings read from the fields of a struct, their names in every source, and the check of their values."""
 
-from __future__ import annotations
-
 import math
 from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin

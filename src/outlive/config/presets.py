@@ -1,7 +1,5 @@
 """Presets: upstreams known by name, with their addresses and the quirks of their servers."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 

@@ -1,7 +1,5 @@
 """Settings: one declaration each, from which flags, variables, TOML keys, help texts and error messages are made."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec
@@ -10,11 +8,15 @@ from msgspec import Meta
 from outlive.config import database_url
 from outlive.config.options import read_options
 from outlive.core.events import EventNames
+from outlive.core.owners import Oidc, Policy
 from outlive.core.requests.checks import Limits
+from outlive.core.usage import Price
 from outlive.ports.backend import Dialect, Upstream
 from outlive.ports.toolbox import McpRequests, ToolServer
 
 Seconds = Annotated[float, Meta(gt=0)]
+Period = Annotated[float | None, Meta(gt=0)]  # None: never
+Port = Annotated[int, Meta(ge=0, le=65535)]
 Count = Annotated[int, Meta(ge=0)]
 PositiveCount = Annotated[int, Meta(ge=1)]
 
@@ -45,7 +47,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a server. `load` makes a checked one."""
 
     host: Annotated[str, "Address to listen on."] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535), "Port to listen on; 0 chooses a free one."] = 7878
+    port: Annotated[Port, "Port to listen on; 0 chooses a free one."] = 7878
     root_path: Annotated[
         str,
         Meta(pattern=r"^/$|^(/[A-Za-z0-9_.~-]+)+$"),
@@ -61,9 +63,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "An owner and its key; NAME=env:VARIABLE hides the key.",
         {"flag": "--api-key", "variable": "OUTLIVE_API_KEYS", "metavar": "NAME=KEY"},
     ] = {}
+    require_keys: Annotated[bool, "Require keys also while there are none: those of `outlive keys new`."] = False
+    admin_reads_content: Annotated[bool, "Let admins read the responses and conversations of all owners."] = False
+    oidc: Annotated[Oidc | None, _FILE_ONLY] = None
     admins: Annotated[
         list[str],
-        "Owner whose keys may read /metrics from other machines.",
+        "Owner whose keys have the role admin.",
         {"flag": "--admin", "metavar": "NAME", "wanted": 'a list of owners, such as ["ops"]'},
     ] = []
     cors_origins: Annotated[
@@ -99,6 +104,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         {"flag": "--mcp-host", "metavar": "HOST", "wanted": 'a list of hosts, such as ["mcp.example.com"]'},
     ] = []
     mcp_proxy: Annotated[bool, "Send requests to MCP servers through HTTPS_PROXY or HTTP_PROXY too."] = False
+    webhook_private: Annotated[bool, "Allow webhook endpoints on private addresses, and without TLS."] = False
+    webhook_proxy: Annotated[bool, "Send webhooks through HTTPS_PROXY or HTTP_PROXY too."] = False
+    webhook_seconds: Annotated[Seconds, "Time limit of one attempt to send a webhook, in seconds."] = 15.0
     max_mcp_connections: Annotated[PositiveCount, "Connections to MCP servers at once."] = 200
     max_tool_output: Annotated[PositiveCount, "Characters in the output of one tool call."] = 256 * 1024
     max_steps: Annotated[PositiveCount, "Steps of one response that may call the server's tools."] = 100
@@ -126,22 +134,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     max_body_bytes: Annotated[PositiveCount, "Largest request body, in bytes."] = 64 * 1024 * 1024
     limits: Limits = Limits()
-    response_days: Annotated[
-        float | None, Meta(gt=0), "Days after its last use until a response is deleted, or never."
-    ] = 30.0
-    conversation_days: Annotated[
-        float | None, Meta(gt=0), "Days after its last use until a conversation is deleted, or never."
-    ] = None
-    pack_after: Annotated[
-        float | None, Meta(gt=0), "Seconds after its end until the events of a response are compressed, or never."
-    ] = 60.0
+    response_days: Annotated[Period, "Days after its last use until a response is deleted, or never."] = 30.0
+    conversation_days: Annotated[Period, "Days after its last use until a conversation is deleted, or never."] = None
+    pack_after: Annotated[Period, "Seconds after its end until the events of a response are compressed, or never."] = (
+        60.0
+    )
     abandon_after: Annotated[
-        float | None, Meta(gt=0), "Seconds after which a foreground run without a reader is cancelled, or never."
+        Period, "Seconds after which a foreground run without a reader is cancelled, or never."
     ] = None
-    run_seconds: Annotated[float | None, Meta(gt=0), "Time limit of one run, in seconds, or never."] = None
+    run_seconds: Annotated[Period, "Time limit of one run, in seconds, or never."] = None
     silence_seconds: Annotated[Seconds, "Seconds without a byte after which an upstream request counts as failed."] = (
         1800.0
     )
+    owners: Annotated[dict[str, Policy], _FILE_ONLY] = {}  # what each may do, by name
+    prices: Annotated[dict[str, Price], _FILE_ONLY] = {}  # by model
+    currency: Annotated[str, "The currency of prices and budgets."] = "USD"
     console: Annotated[bool, "Serve the console at /."] = True
     lenient_chat: Annotated[bool, "Ignore state fields on /v1/chat/completions instead of refusing them."] = False
     event_names: Annotated[EventNames, "The event names to use where OpenAI and Open Responses differ."] = "openai"
@@ -149,9 +156,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     slow_step_ms: Annotated[
         float, Meta(ge=0), "Milliseconds that a step of the event loop may take without a warning; 0: no watchdog."
     ] = 50.0
-    metrics_port: Annotated[
-        int, Meta(ge=0, le=65535), "Port of a second listener with /metrics only, without a key; 0: none."
-    ] = 0
+    metrics_port: Annotated[Port, "Port of a second listener with /metrics only, without a key; 0: none."] = 0
     metrics_owners: Annotated[bool, "Add metrics by owner."] = False
     security_log: Annotated[str, "A file for the security log, in lines of JSON.", {"metavar": "FILE"}] = ""
     log_format: Annotated[Literal["text", "json"], "The format of the log lines."] = "text"

@@ -1,7 +1,5 @@
 """Sources of settings: the TOML file, the environment and the flags, each read into the same shape."""
 
-from __future__ import annotations
-
 import difflib
 import logging
 import stat
@@ -12,7 +10,7 @@ from typing import Any, NamedTuple
 
 from outlive.config.options import LIMITS, Given
 from outlive.config.settings import OPTIONS
-from outlive.core.errors import SettingsError
+from outlive.core.errors import SettingsError, require
 
 log = logging.getLogger("outlive")
 
@@ -47,11 +45,10 @@ def _read_file(path: Path) -> dict[str, Given]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"The settings file {path} is not valid TOML: {error}.") from error
     limits = table.pop(LIMITS, {})
-    if not isinstance(limits, dict):
-        raise SettingsError(f"{LIMITS} in {path} must be a table: [{LIMITS}].")
+    require(isinstance(limits, dict), f"{LIMITS} in {path} must be a table: [{LIMITS}].")
     for key in table:
-        if key in OPTIONS and OPTIONS[key].table == LIMITS:
-            raise SettingsError(f"{key} in {path} belongs in the table [{LIMITS}].")
+        is_limit = key in OPTIONS and OPTIONS[key].table == LIMITS
+        require(not is_limit, f"{key} in {path} belongs in the table [{LIMITS}].")
     return _read_table(table, "", str(path)) | _read_table(limits, LIMITS, f"[{LIMITS}] of {path}")
 
 
@@ -92,16 +89,8 @@ def resolve(value: object, where: str, environ: Mapping[str, str]) -> str:
     if value.startswith("env:"):
         name = value.removeprefix("env:")
         value = environ.get(name, "").strip()
-        if not value:
-            raise SettingsError(f"{where} names the environment variable {name}, which is not set.")
+        require(value, f"{where} names the environment variable {name}, which is not set.")
     return _check_sendable(value, where)
-
-
-def resolve_all(table: object, where: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """Resolve every value of a table of secrets."""
-    if not isinstance(table, dict):
-        raise SettingsError(f'{where} must be a table such as {{ name = "value" }}.')
-    return {name: resolve(value, f"{name} of {where}", environ) for name, value in table.items()}
 
 
 def read_key_file(path: str, where: str) -> str:
@@ -112,8 +101,7 @@ def read_key_file(path: str, where: str) -> str:
 def read_key_lines(path: str, where: str) -> list[str]:
     """Return the secrets in a file, one per line."""
     lines = _read_secret(path, where).split()
-    if not lines:
-        raise SettingsError(f"The key file {path} ({where}) is empty.")
+    require(lines, f"The key file {path} ({where}) is empty.")
     return lines
 
 
@@ -135,8 +123,8 @@ def _read_secret(path: str, where: str) -> str:
 
 
 def _check_sendable(value: str, where: str) -> str:
-    if not value or not value.isprintable() or not value.isascii():
-        raise SettingsError(f"{where} is empty or holds characters that cannot be sent in an HTTP header.")
+    can_be_sent = value and value.isprintable() and value.isascii()
+    require(can_be_sent, f"{where} is empty or holds characters that cannot be sent in an HTTP header.")
     return value
 
 

@@ -1,10 +1,11 @@
-"""Read the tables of the TOML file: [upstreams.NAME], also from --upstream and its relatives, and [mcp.LABEL]."""
+"""Read the tables of the TOML file: [upstreams.NAME], also from --upstream and its relatives, [mcp.LABEL],
+[owners.NAME] and [prices."MODEL"]."""
 
-from __future__ import annotations
-
+import contextlib
 import re
 import ssl
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
@@ -12,21 +13,31 @@ from urllib.parse import parse_qsl, urlsplit, urlunsplit
 from outlive.config.network import find_proxy
 from outlive.config.options import Given, convert, read_options
 from outlive.config.presets import PRESETS, recognise
-from outlive.config.sources import Sources, read_key_file, resolve, resolve_all, unknown
-from outlive.core.errors import SettingsError
+from outlive.config.settings import Settings
+from outlive.config.sources import Sources, read_key_file, resolve, unknown
+from outlive.core.errors import SettingsError, require
+from outlive.core.owners import Policy
+from outlive.core.usage import Price, PriceTable
 from outlive.ports.backend import Upstream
 from outlive.ports.toolbox import ToolServer
 
-_OPTIONS = read_options(Upstream) | read_options(ToolServer)
+_OPTIONS = {
+    "upstreams": read_options(Upstream),
+    "mcp": read_options(ToolServer),
+    "prices": read_options(Price),
+    "owners": read_options(Policy),
+}
 # The keys of [upstreams.NAME] and of [mcp.LABEL] that are fields with one value, or with a list of names.
 _QUIRKS = [
     name
-    for name, option in read_options(Upstream).items()
+    for name, option in _OPTIONS["upstreams"].items()
     if option.is_plain and name not in ("name", "url", "key", "any_model", "proxy")
 ]
 _MCP_FIELDS = ("url", "transport", "require_approval", "seconds", "allowed_tools", "idempotent_tools")
 KEYS = ("preset", "url", "key", "key_file", "headers", "query", "models", "default", *_QUIRKS)
+# The keys of tables that are not the fields of their struct.
 _KEYS_OF = {"upstreams": KEYS, "mcp": (*_MCP_FIELDS, "headers", "authorization")}
+_MILLION = 1_000_000  # tokens, which prices are for
 _TLS_FILES = ("ca_file", "client_cert", "client_key")
 _OWN_LABEL = "outlive"  # the label of the server's own tools
 
@@ -40,16 +51,13 @@ def read_upstreams(sources: Sources, silence_seconds: float) -> list[Upstream]:
     """Return all upstreams, first the one that gets unclaimed model names. Empty: use the embedded model."""
     tables = _read_tables(sources, "upstreams", "NAME")
     for name in tables:
-        if not _NAME.match(name):
-            raise SettingsError(f"The upstream name {name!r} may hold only letters, digits, '_', '.' and '-'.")
-    chosen = sources.given.get("upstream")
-    if chosen is not None:
+        require(_NAME.match(name), f"The upstream name {name!r} may hold only letters, digits, '_', '.' and '-'.")
+    if (chosen := sources.given.get("upstream")) is not None:
         tables = _choose(chosen, tables)
     _apply_flags(tables, sources)
     built = [_UpstreamTable("upstreams", name, tables[name], sources.environ).build(silence_seconds) for name in tables]
     defaults = [name for name, table in tables.items() if table.get("default") is True]
-    if len(defaults) > 1:
-        raise SettingsError(f"Only one upstream can be the default, not {' and '.join(defaults)}.")
+    require(len(defaults) <= 1, f"Only one upstream can be the default, not {' and '.join(defaults)}.")
     return sorted(built, key=lambda upstream: upstream.name not in defaults)
 
 
@@ -73,9 +81,8 @@ def _choose(chosen: Given, tables: dict[str, dict[str, Any]]) -> dict[str, dict[
     if "://" in value:
         return {"upstream": {"url": value}}
     names = ", ".join([*tables, *(name for name, preset in PRESETS.items() if preset.url and name not in tables)])
-    raise SettingsError(
-        f"{chosen.where} must be a URL such as http://localhost:8000/v1, or one of {names}; not {value!r}."
-    )
+    wanted = f"a URL such as http://localhost:8000/v1, or one of {names}"
+    raise SettingsError(f"{chosen.where} must be {wanted}; not {value!r}.")
 
 
 def _apply_flags(tables: dict[str, dict[str, Any]], sources: Sources) -> None:
@@ -87,16 +94,14 @@ def _apply_flags(tables: dict[str, dict[str, Any]], sources: Sources) -> None:
     elif key is not None:
         _find_only(tables, key, "key").update(key=resolve(key.value, key.where, sources.environ))
     if dialect is not None:
-        _find_only(tables, dialect, "dialect").update(dialect=convert(_OPTIONS["dialect"], dialect))
+        _find_only(tables, dialect, "dialect").update(dialect=convert(_OPTIONS["upstreams"]["dialect"], dialect))
 
 
 def _find_only(tables: dict[str, dict[str, Any]], given: Given, key: str) -> dict[str, Any]:
     """Return the only table, without what a flag replaces in it. Raise SettingsError if there are several, or none."""
-    if len(tables) != 1:
-        subject = f"which of {', '.join(tables)} it is for" if tables else "what it is for"
-        raise SettingsError(
-            f"{given.where} does not say {subject}; choose with --upstream URL, or set {key} in [upstreams.NAME]."
-        )
+    subject = f"which of {', '.join(tables)} it is for" if tables else "what it is for"
+    choose = f"choose with --upstream URL, or set {key} in [upstreams.NAME]"
+    require(len(tables) == 1, f"{given.where} does not say {subject}; {choose}.")
     (table,) = tables.values()
     if key == "key":
         table.pop("key_file", None)
@@ -111,23 +116,27 @@ class _Table:
         self.name = name
         self.table = table
         self.environ = environ
+        known = _KEYS_OF.get(kind, _OPTIONS[kind])
         for key in table:
-            if key not in _KEYS_OF[kind]:
-                raise unknown(self.place(key), key, list(_KEYS_OF[kind]))
+            if key not in known:
+                raise unknown(self.place(key), key, list(known))
 
     def place(self, key: str) -> str:
         return "--upstream" if self.name == "upstream" and key == "url" else f"{key} in [{self.kind}.{self.name}]"
 
-    def read(self, keys: Iterable[str]) -> dict[str, Any]:
-        """Return the values of those of the keys that the table has."""
+    def read(self, keys: Iterable[str], lax: bool = False) -> dict[str, Any]:
+        """Return the values of those of the keys that the table has. `lax`: texts may stand for other values."""
         present = [key for key in keys if key in self.table]
-        return {key: convert(_OPTIONS[key], Given(self.table[key], self.place(key))) for key in present}
+        return {key: convert(_OPTIONS[self.kind][key], Given(self.table[key], self.place(key), lax)) for key in present}
 
     def secret(self, key: str) -> str:
         return resolve(self.table[key], self.place(key), self.environ)
 
     def secrets(self, key: str) -> dict[str, str]:
-        return resolve_all(self.table.get(key, {}), self.place(key), self.environ)
+        """Resolve every value of a table of secrets."""
+        table, place = self.table.get(key, {}), self.place(key)
+        require(isinstance(table, dict), f'{place} must be a table such as {{ name = "value" }}.')
+        return {name: resolve(value, f"{name} of {place}", self.environ) for name, value in table.items()}
 
 
 class _UpstreamTable(_Table):
@@ -155,10 +164,9 @@ class _UpstreamTable(_Table):
         files = {key: str(Path(fields[key]).expanduser()) for key in _TLS_FILES if key in fields}
         fields |= files
         context, place = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), f"The TLS files of [upstreams.{self.name}]"
-        if files and not url.startswith("https:"):
-            raise SettingsError(f"{place} need a url that begins with https.")
-        if "client_key" in files and "client_cert" not in files:
-            raise SettingsError(f"{self.place('client_key')} needs client_cert too.")
+        require(not files or url.startswith("https:"), f"{place} need a url that begins with https.")
+        has_cert = "client_key" not in files or "client_cert" in files
+        require(has_cert, f"{self.place('client_key')} needs client_cert too.")
         try:
             if "ca_file" in files:
                 context.load_verify_locations(files["ca_file"])
@@ -174,97 +182,136 @@ class _UpstreamTable(_Table):
         dialect = fields.get("dialect", "chat")
         if dialect == "anthropic":
             fields.setdefault("key_header", "x-api-key")
-        if fields.get("reattach") and dialect != "responses":
-            raise SettingsError(f'{self.place("reattach")} needs dialect = "responses".')
+        reattaches = fields.get("reattach") and dialect != "responses"
+        require(not reattaches, f'{self.place("reattach")} needs dialect = "responses".')
         if dialect != "chat" and fields.get("continuation", "none") not in ("none", "prefill"):
-            if "continuation" in self.table:
-                raise SettingsError(f"{self.place('continuation')} can only be none or prefill in this dialect.")
+            wrong = f"{self.place('continuation')} can only be none or prefill in this dialect."
+            require("continuation" not in self.table, wrong)
             fields["continuation"] = "prefill"  # the preset's value is for Chat Completions
 
     def address(self) -> tuple[str, str, dict[str, str]]:
         """Return the preset's name, the base URL, and the query of the URL."""
         named = self.table.get("preset", self.name if self.name in PRESETS else None)
-        if named is not None and named not in PRESETS:
-            raise SettingsError(f"{self.place('preset')} must be one of {', '.join(PRESETS)}, not {named!r}.")
+        names = ", ".join(PRESETS)
+        require(named in (None, *PRESETS), f"{self.place('preset')} must be one of {names}, not {named!r}.")
         written = self.table.get("url", PRESETS[named].url if named else None)
-        if written is None:
-            hint = PRESETS[named].note if named else PRESETS["generic"].note
-            raise SettingsError(f"The upstream {self.name} has no address: {hint}.")
+        hint = PRESETS[named or "generic"].note
+        require(written is not None, f"The upstream {self.name} has no address: {hint}.")
         url, query = check_url(written, self.place("url"))
         return named or recognise(url), url, query
 
     def key(self, preset_name: str, url: str, headers: Mapping[str, str]) -> str | None:
-        if "key" in self.table and "key_file" in self.table:
-            raise SettingsError(f"[upstreams.{self.name}] has both key and key_file; give one of them.")
+        both = "key" in self.table and "key_file" in self.table
+        require(not both, f"[upstreams.{self.name}] has both key and key_file; give one of them.")
         if "key" in self.table:
             return self.secret("key")
         if "key_file" in self.table:
             place = self.place("key_file")
-            return read_key_file(convert(_OPTIONS["key"], Given(self.table["key_file"], place)), place)
+            return read_key_file(convert(_OPTIONS["upstreams"]["key"], Given(self.table["key_file"], place)), place)
         variable = PRESETS[preset_name].key_variable
         # A vendor's key from the environment is sent to that vendor's address only.
         if variable is None or recognise(url) != preset_name or _AUTH_HEADERS & {name.lower() for name in headers}:
             return None
-        if not self.environ.get(variable, "").strip():
-            raise SettingsError(
-                f"The upstream {self.name} needs a key: set {variable}, give --upstream-key-file FILE, "
-                f'or write key = "env:NAME" in [upstreams.{self.name}].'
-            )
+        ways = f'give --upstream-key-file FILE, or write key = "env:NAME" in [upstreams.{self.name}]'
+        is_set = self.environ.get(variable, "").strip()
+        require(is_set, f"The upstream {self.name} needs a key: set {variable}, {ways}.")
         return resolve(f"env:{variable}", f"The key of {self.name}", self.environ)
 
     def headers(self) -> dict[str, str]:
         headers = self.secrets("headers")
         for name in headers:
-            if not _HEADER.match(name):
-                raise SettingsError(f"{name!r} in {self.place('headers')} is not a header's name.")
+            require(_HEADER.match(name), f"{name!r} in {self.place('headers')} is not a header's name.")
         return headers
 
     def models(self) -> dict[str, str]:
-        models = self.table.get("models", {})
-        if not isinstance(models, dict) or not all(isinstance(value, str) and value for value in models.values()):
-            raise SettingsError(
-                f'{self.place("models")} must be a table of aliases such as {{ fast = "gpt-4o-mini" }}.'
-            )
-        return models
+        models: Any = self.table.get("models", {})
+        is_table = isinstance(models, dict) and all(isinstance(value, str) and value for value in models.values())
+        require(is_table, f'{self.place("models")} must be a table of aliases such as {{ fast = "gpt-4o-mini" }}.')
+        return dict(models)
 
 
 def read_tool_servers(sources: Sources, seconds: float) -> list[ToolServer]:
     """Return the servers that requests may name by their labels; `seconds` is the default time limit of a call."""
     tables = _read_tables(sources, "mcp", "LABEL")
+    allowed = f"may hold only letters, digits, '_' and '-', and not be {_OWN_LABEL!r}"
     for label in tables:
-        if not _LABEL.match(label) or label == _OWN_LABEL:
-            allowed = f"may hold only letters, digits, '_' and '-', and not be {_OWN_LABEL!r}"
-            raise SettingsError(f"The label {label!r} of an MCP server {allowed}.")
+        is_valid = _LABEL.match(label) and label != _OWN_LABEL
+        require(is_valid, f"The label {label!r} of an MCP server {allowed}.")
     return [_read_tool_server(_Table("mcp", label, tables[label], sources.environ), seconds) for label in tables]
 
 
 def _read_tool_server(table: _Table, seconds: float) -> ToolServer:
-    if "url" not in table.table:
-        raise SettingsError(f"[mcp.{table.name}] has no url.")
+    require("url" in table.table, f"[mcp.{table.name}] has no url.")
     fields = {"seconds": seconds} | table.read(_MCP_FIELDS)
-    if not fields["url"].startswith(("http://", "https://")):
-        raise SettingsError(f"{table.place('url')} must be a URL such as https://example.com/mcp.")
+    is_url = fields["url"].startswith(("http://", "https://"))
+    require(is_url, f"{table.place('url')} must be a URL such as https://example.com/mcp.")
     if "authorization" in table.table:
         fields["authorization"] = table.secret("authorization")
     return ToolServer(label=table.name, headers=table.secrets("headers"), **fields)
 
 
+def read_prices(sources: Sources) -> dict[str, Price]:
+    """Return the prices of models, from `[prices."MODEL"]`."""
+    prices = {}
+    for model, given in _read_tables(sources, "prices", '"MODEL"').items():
+        table = _Table("prices", model, given, sources.environ)
+        for key in ("input", "output"):
+            require(key in given, f"[prices.{model}] has no {key}.")
+        prices[model] = Price(**table.read(_OPTIONS["prices"]))
+    return prices
+
+
+def make_prices(settings: Settings) -> PriceTable:
+    """Return the prices of the settings, and those that are known in US dollars if that is their currency."""
+    return PriceTable(settings.prices, settings.currency, look_up if settings.currency == "USD" else None)
+
+
+@lru_cache(1000)
+def look_up(model: str, upstream: str) -> Price | None:
+    """Return the price of a well-known model, as `genai-prices` has it where that is installed; the upstream's name may
+    be a provider's."""
+    try:
+        # Takes time and memory that a server without prices need not spend.
+        from genai_prices import Usage, calc_price
+    except ImportError:
+        return None
+    used = Usage(input_tokens=_MILLION, output_tokens=_MILLION)
+    cached = Usage(input_tokens=_MILLION, cache_read_tokens=_MILLION)
+    for provider in (upstream, None):
+        with contextlib.suppress(LookupError, ValueError):
+            found = calc_price(used, model, provider_id=provider)
+            read = calc_price(cached, model, provider_id=provider)
+            given, made = float(found.input_price), float(found.output_price)
+            return Price(input=given, output=made, cached_input=float(read.total_price))
+    return None
+
+
+def read_policies(sources: Sources) -> dict[str, Policy]:
+    """Return what owners may do, from [owners.NAME]."""
+    tables = _read_tables(sources, "owners", "NAME")
+    return {name: make_policy(name, table) for name, table in tables.items()}
+
+
+def make_policy(name: str, given: dict[str, Any], *, lax: bool = False) -> Policy:
+    """Check the keys of an owner's policy. Raise SettingsError."""
+    try:
+        return Policy(**_Table("owners", name, given, {}).read(_OPTIONS["owners"], lax))
+    except ValueError as error:
+        raise SettingsError(f"In [owners.{name}], {error}.") from None
+
+
 def check_url(value: object, where: str) -> tuple[str, dict[str, str]]:
     """Return a base URL without its last slash, and its query. Raise SettingsError, which repeats no secret."""
-    wanted = f"{where} must be a URL such as http://localhost:8000/v1"
-    if not isinstance(value, str):
-        raise SettingsError(f"{wanted}.")
+    wanted = f"{where} must be a URL such as http://localhost:8000/v1."
     try:
-        parts = urlsplit(value.strip())
-        port_is_valid = parts.port is None or parts.port > 0
+        parts = urlsplit(value.strip() if isinstance(value, str) else "")
+        is_url = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not parts.fragment
     except ValueError:
-        raise SettingsError(f"{wanted}.") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_valid or parts.fragment:
-        raise SettingsError(f"{wanted}.")
-    if parts.username is not None or parts.password is not None:
-        raise SettingsError(f"{where} holds a user name or password; give it as key or headers instead.")
+        raise SettingsError(wanted) from None
+    require(is_url, wanted)
+    has_user = parts.username is not None or parts.password is not None
+    require(not has_user, f"{where} holds a user name or password; give it as key or headers instead.")
     path = parts.path.rstrip("/")
     for endpoint in ("/chat/completions", "/responses", "/messages", "/models"):
-        if path.endswith(endpoint):
-            raise SettingsError(f"{where} must be the base URL, without {endpoint}.")
+        require(not path.endswith(endpoint), f"{where} must be the base URL, without {endpoint}.")
     return urlunsplit((parts.scheme, parts.netloc, path, "", "")), dict(parse_qsl(parts.query, keep_blank_values=True))

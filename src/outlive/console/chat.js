@@ -420,7 +420,10 @@ class Composer {
     this.#store.checked = saved.store ?? true;
     try {
       const { data } = await this.#app.outlive.request("GET", "/models", { signal: this.#app.signal });
-      this.#model.replaceChildren(...data.map(({ id }) => h("option", { value: id, selected: id === saved.model }, id)));
+      // A model may have been chosen while the list was loaded, and one that no upstream lists may be served all the same.
+      const { model } = JSON.parse(sessionStorage.getItem(OPTIONS) ?? "{}");
+      const ids = new Set([...data.map(({ id }) => id), ...(model ? [model] : [])]);
+      this.#model.replaceChildren(...[...ids].map((id) => h("option", { value: id, selected: id === model }, id)));
     } catch (error) {
       if (error.name !== "AbortError") this.#model.replaceChildren(h("option", {}, saved.model ?? ""));
     }

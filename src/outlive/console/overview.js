@@ -16,10 +16,10 @@ export default class OverviewPage {
   constructor(app) {
     this.#app = app;
     const rate = (name) => (now, before) => Math.max(total(now, name) - total(before, name), 0) / (now.at - before.at);
-    const gauge = (name) => (now) => now.values.get(name)?.[0]?.value ?? null;
+    const gauge = (name) => (now) => now.values.get(name)?.[0]?.value ?? null; // of the database: the same in every process
     const high = (name) => (now, before) => quantile(now, before, name, 0.95);
     this.#charts = [
-      new Chart("Running", formatNumber, [["running", gauge("outlive_responses_running")], ["queued", gauge("outlive_responses_queued")]]),
+      new Chart("Running", formatNumber, [["running", (now) => total(now, "outlive_responses_running")], ["queued", gauge("outlive_responses_queued")]]),
       new Chart("Events per second", formatNumber, [["events", rate("outlive_events_total")]]),
       new Chart("Commit latency, 95 %", formatDuration, [["commit", high("outlive_commit_seconds")]]),
       new Chart("Added to first token, 95 %", formatDuration, [["added", high("outlive_first_token_added_seconds")]]),
@@ -79,14 +79,19 @@ export default class OverviewPage {
     const info = values.get("outlive_info")?.[0]?.labels;
     this.#about.textContent = info ? `Version ${info.version}, served by ${info.node}. The charts begin when this page is opened.` : "";
     const ages = new Map((values.get("outlive_node_heartbeat_age_seconds") ?? []).map(({ labels, value }) => [labels.node, value]));
-    const nodes = (values.get("outlive_node_leases") ?? []).map(({ labels, value }) => [
-      labels.node,
-      formatNumber(value),
-      ages.has(labels.node) ? `${formatDuration(Math.max(ages.get(labels.node), 0))} ago` : "needs none",
+    const leases = new Map((values.get("outlive_node_leases") ?? []).map(({ labels, value }) => [labels.node, value]));
+    const nodes = [...leases].map(([node, held]) => [
+      node,
+      formatNumber(held),
+      ages.has(node) ? `${formatDuration(Math.max(ages.get(node), 0))} ago` : "needs none",
     ]);
     fill(this.#nodes, nodes);
-    const ended = (values.get("outlive_responses_ended_total") ?? []).filter(({ value }) => value > 0);
-    fill(this.#errors, ended.map(({ labels, value }) => [labels.status, labels.code || "–", formatNumber(value)]));
+    const ended = new Map();
+    for (const { labels, value } of values.get("outlive_responses_ended_total") ?? []) {
+      const key = JSON.stringify([labels.status, labels.code || "–"]);
+      ended.set(key, (ended.get(key) ?? 0) + value);
+    }
+    fill(this.#errors, [...ended].filter(([, count]) => count > 0).map(([key, count]) => [...JSON.parse(key), formatNumber(count)]));
   }
 }
 
@@ -119,7 +124,11 @@ function total(sample, name) {
 
 /** The value below which that share of the observations between two samples lies. */
 function quantile(now, before, name, share) {
-  const counts = (sample) => new Map((sample.values.get(`${name}_bucket`) ?? []).map(({ labels, value }) => [labels.le, value]));
+  const counts = (sample) => {
+    const sums = new Map(); // over all processes
+    for (const { labels, value } of sample.values.get(`${name}_bucket`) ?? []) sums.set(labels.le, (sums.get(labels.le) ?? 0) + value);
+    return sums;
+  };
   const earlier = counts(before);
   const buckets = [...counts(now)].map(([le, value]) => [le === "+Inf" ? Infinity : Number(le), value - (earlier.get(le) ?? 0)]).sort((a, b) => a[0] - b[0]);
   const all = buckets.at(-1)?.[1] ?? 0;

@@ -1,7 +1,5 @@
 """Counts of what a server does: plain numbers, added to where things happen and read when metrics are asked for."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
@@ -9,6 +7,7 @@ from dataclasses import dataclass, field
 
 from outlive.core.endings import Outcome
 from outlive.core.errors import UpstreamFault
+from outlive.core.owners import name_of
 
 # Upper bounds of buckets: seconds of work within the server, and events of one commit.
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -36,18 +35,19 @@ class Histogram:
 
 @dataclass(slots=True, eq=False)
 class Counts:
-    """Everything that the engine counts, since the process started. Keys are bounded: no id and no content."""
+    """Everything that the engine counts, since the process started, by the names of its metrics but for `_total`. Keys
+    are bounded: no id and no content."""
 
     models: frozenset[str] = frozenset()  # the names that the settings list
-    admitted: Counter[str] = field(default_factory=Counter)  # by model
-    attached: int = 0  # repeated creates that were given an earlier response
+    responses_admitted: Counter[str] = field(default_factory=Counter)  # by model
+    retries_attached: int = 0  # repeated creates that were given an earlier response
     ended: Counter[tuple[str, str, str]] = field(default_factory=Counter)  # by status, error code and owner
     tokens: Counter[tuple[str, str]] = field(default_factory=Counter)  # by model and direction
     events: int = 0
     commit_seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     commit_events: Histogram = field(default_factory=lambda: Histogram(EVENTS))
     commits_failed: int = 0
-    first_output: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    first_token_added_seconds: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     takeovers: int = 0
     continuations: Counter[str] = field(default_factory=Counter)  # by action
     resumes: int = 0
@@ -74,7 +74,7 @@ class Counts:
     def count_end(self, owner: str, model: str, outcome: Outcome) -> None:
         """Count a response whose terminal event is durable."""
         code = str(outcome.error["code"]) if outcome.error is not None else outcome.reason or ""
-        self.ended[outcome.status, code, owner] += 1
+        self.ended[outcome.status, code, name_of(owner)] += 1
         usage, name = outcome.usage or {}, self.name_model(model)
         for direction in ("input", "output"):
             self.tokens[name, direction] += usage.get(f"{direction}_tokens") or 0

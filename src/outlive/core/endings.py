@@ -1,11 +1,10 @@
 """The end of a response: closing open items, the terminal event, and the items that its conversation keeps."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec
 
+from outlive.core.errors import EndCode
 from outlive.core.events import AnyDraft, Channel, Draft, Json, end_item
 from outlive.core.fold import Fold, OpenPart
 from outlive.core.grammar import ITEM_TEXTS, PART_LISTS, PART_TEXTS
@@ -20,6 +19,13 @@ _UNFINISHED = frozenset({"in_progress", "searching", "interpreting", "generating
 _CUT_OFF = {"image_generation_call": "failed", "apply_patch_call": "in_progress"}
 
 
+class EndReason(msgspec.Struct, frozen=True):
+    """A code for what ended a run before its answer was whole; retryable: the same request may well succeed later."""
+
+    code: EndCode
+    retryable: bool
+
+
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a terminal event adds to the events before it."""
 
@@ -31,6 +37,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None  # why incomplete
     message: str | None = None  # why interrupted, in a sentence
     error: Json | None = None  # code and message, when failed
+    ended_by: EndCode | None = None
     attempts: int = 1
     resumed_at: list[int] = []
 
@@ -49,14 +56,23 @@ def end(header: Json, output: list[Json], outcome: Outcome) -> Json:
         "service_tier": outcome.service_tier or ("default" if tier in (None, "auto") else tier),
     }
     if outcome.status == "incomplete":
-        details = {"reason": outcome.reason}
-        response["incomplete_details"] = details | ({"message": outcome.message} if outcome.message else {})
+        why = {"reason": outcome.reason}
+        response["incomplete_details"] = why | ({"message": outcome.message} if outcome.message else {})
     if outcome.model:
         response["model"] = outcome.model
+    details: Json = {}
     if outcome.attempts > 1:
-        history = {"attempts": outcome.attempts, "resumed_at": outcome.resumed_at}
-        response["outlive"] = {**(header.get("outlive") or {}), **history}
+        details = {"attempts": outcome.attempts, "resumed_at": outcome.resumed_at}
+    if outcome.ended_by is not None:
+        details["reason"] = EndReason(outcome.ended_by, outcome.ended_by != "deadline_exceeded")
+    if details:
+        return add_details(response, details)
     return response
+
+
+def add_details(response: Json, details: Json) -> Json:
+    """Return the response with these fields in its extension object."""
+    return {**response, "outlive": {**(response.get("outlive") or {}), **details}}
 
 
 def terminal(response: Json) -> Draft:

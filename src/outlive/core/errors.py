@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+# What ended a run, if neither its model nor a caller did.
+EndCode = Literal["worker_lost", "upstream_timeout", "deadline_exceeded", "shutdown"]
+
 
 class OutliveError(Exception):
     """Something went wrong in Outlive."""
 
     code: str | None = None
+    retry_after: float | None = None  # seconds
     # The header that decides whether the SDK asks again by itself; None leaves it to the status.
     should_retry: bool | None = None
 
-    def __init__(self, message: str = "", *, param: str | None = None, code: str | None = None) -> None:
+    def __init_subclass__(
+        cls, code: str | None = None, retry_after: float | None = None, should_retry: bool | None = None
+    ) -> None:
+        """Set the defaults of a class; those that are left out are inherited."""
+        cls.code = cls.code if code is None else code
+        cls.retry_after = cls.retry_after if retry_after is None else retry_after
+        cls.should_retry = cls.should_retry if should_retry is None else should_retry
+
+    def __init__(
+        self, message: str = "", *, param: str | None = None, code: str | None = None, retry_after: float | None = None
+    ) -> None:
         self.message = message or (self.__doc__ or "").strip()
         self.param = param
         if code is not None:
             self.code = code
+        if retry_after is not None:
+            self.retry_after = retry_after
         super().__init__(self.message)
 
 
@@ -29,16 +47,12 @@ class ClientFault(OutliveError):
     """The request cannot be served as it is."""
 
 
-class InvalidRequest(ClientFault):
+class InvalidRequest(ClientFault, code="invalid_value"):
     """The request is malformed; `param` names the field."""
 
-    code = "invalid_value"
 
-
-class Unauthenticated(ClientFault):
+class Unauthenticated(ClientFault, code="invalid_api_key"):
     """No valid API key was given. Send `Authorization: Bearer KEY`."""
-
-    code = "invalid_api_key"
 
 
 class Forbidden(ClientFault):
@@ -49,39 +63,24 @@ class NotFound(ClientFault):
     """There is no such thing, or it is not yours, or it was deleted."""
 
 
-class Conflict(ClientFault):
+class Conflict(ClientFault, code="idempotency_key_reused", should_retry=False):
     """The same Idempotency-Key was used with another body."""
 
-    code = "idempotency_key_reused"
-    should_retry = False
 
-
-class TooLarge(ClientFault):
+class TooLarge(ClientFault, code="request_too_large"):
     """The request body is larger than this server takes."""
 
-    code = "request_too_large"
 
-
-class UnsupportedMedia(ClientFault):
+class UnsupportedMedia(ClientFault, code="unsupported_media_type"):
     """The content type must be application/json."""
 
-    code = "unsupported_media_type"
 
-
-class BrokenSeal(ClientFault):
+class BrokenSeal(ClientFault, code="invalid_value"):
     """This was not sealed by this server, or not for you, or it was changed since."""
 
-    code = "invalid_value"
 
-
-class TooMany(ClientFault):
+class TooMany(ClientFault, code="rate_limit_exceeded", retry_after=1):
     """Too many responses are running or waiting. Try again later."""
-
-    code = "rate_limit_exceeded"
-
-    def __init__(self, message: str = "", *, retry_after: int = 1) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
 
     @classmethod
     def waiting(cls, limit: int) -> TooMany:
@@ -92,16 +91,24 @@ class TooMany(ClientFault):
         return cls(f"{limit} of your responses are waiting already.", retry_after=5)
 
 
-class MustWait(ClientFault):
+class RateLimited(TooMany):
+    """An owner has asked for as much in this minute as it may."""
+
+    def __init__(self, message: str, retry_after: int, headers: dict[str, str]) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.headers = headers
+
+
+class OverBudget(TooMany, code="insufficient_quota", should_retry=False):
+    """An owner has spent its budget of this month."""
+
+
+class MustWait(ClientFault, code="rate_limit_exceeded"):
     """Enough of this owner's responses are running already; a new one has to be queued."""
 
-    code = "rate_limit_exceeded"
 
-
-class ConversationLocked(ClientFault):
+class ConversationLocked(ClientFault, code="conversation_locked", retry_after=1):
     """Another response is running in this conversation."""
-
-    code = "conversation_locked"
 
     def __init__(self, conversation_id: str, response_id: str) -> None:
         super().__init__(
@@ -109,21 +116,18 @@ class ConversationLocked(ClientFault):
             f"{conversation_id}. Please retry in a few seconds, or cancel it.",
             param="conversation",
         )
-        self.retry_after = 1
 
 
 # -- the upstream's fault: the model's server broke, refused or fell silent
 
 
-class UpstreamFault(OutliveError):
+class UpstreamFault(OutliveError, code="server_error"):
     """The upstream could not answer.
 
     `code` is what `response.error.code` will say; `status` the HTTP status it answered with, if any; `retryable`
     whether asking again may help; `retry_after` the seconds it asked us to wait; `too_long` whether the context does
-    not fit into the model's window.
+    not fit into the model's window; `reason` what ended the run, if it is none of the upstream's own errors.
     """
-
-    code = "server_error"
 
     def __init__(
         self,
@@ -135,13 +139,14 @@ class UpstreamFault(OutliveError):
         retry_after: float | None = None,
         timed_out: bool = False,
         too_long: bool = False,
+        reason: EndCode | None = None,
     ) -> None:
-        super().__init__(message, code=code)
+        super().__init__(message, code=code, retry_after=retry_after)
         self.status = status
         self.retryable = retryable
-        self.retry_after = retry_after
         self.timed_out = timed_out
         self.too_long = too_long
+        self.reason: EndCode | None = reason or ("upstream_timeout" if timed_out else None)
 
 
 class LostRun(UpstreamFault):
@@ -151,32 +156,29 @@ class LostRun(UpstreamFault):
 # -- our own fault, or our machine's
 
 
-class ServerFault(OutliveError):
+class ServerFault(OutliveError, code="server_error"):
     """The server failed."""
 
-    code = "server_error"
 
-
-class StorageUnavailable(ServerFault):
+class StorageUnavailable(ServerFault, retry_after=1):
     """The database cannot be written or read just now. Nothing was half-written; try again."""
 
     def __init__(self, operation: str, cause: str = "") -> None:
         super().__init__(f"The database is unavailable (during {operation}). Try again.")
         self.operation = operation
         self.cause = cause  # in the database's own words, which are for the log alone
-        self.retry_after = 1
 
 
-class ShuttingDown(ServerFault):
+class IdentityUnavailable(ServerFault, code="identity_unavailable", retry_after=5):
+    """The identity provider that signs tokens cannot be reached just now. Try again."""
+
+
+class ShuttingDown(ServerFault, retry_after=2):
     """The server is shutting down. What was accepted is kept; ask again in a moment."""
 
-    retry_after = 2
 
-
-class Misdirected(ServerFault):
+class Misdirected(ServerFault, code="misdirected_request"):
     """This node is a worker: it runs responses, and takes no requests. Ask one with the role `api` or `all`."""
-
-    code = "misdirected_request"
 
 
 class StaleFence(OutliveError):
@@ -194,3 +196,9 @@ class Behind(OutliveError):
 
 class SettingsError(OutliveError):
     """A setting is wrong; the message is one sentence that says which and what to do."""
+
+
+def require(condition: object, message: str) -> None:
+    """Raise SettingsError unless a condition holds."""
+    if not condition:
+        raise SettingsError(message)

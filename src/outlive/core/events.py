@@ -6,7 +6,7 @@ bytes of the SSE event) that the journal keeps and every reader gets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from copy import copy
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
@@ -181,10 +181,6 @@ class Renaming(msgspec.Struct, eq=False):
     """Renames drafts to the names of Open Responses."""
 
     _channels: dict[Channel, Channel] = {}
-
-    def follow(self, feed: Callable[[bytes], list[AnyDraft]]) -> Callable[[bytes], list[AnyDraft]]:
-        """Wrap a source of drafts: what it returns is renamed."""
-        return lambda chunk: self.rename(feed(chunk))
 
     def rename(self, drafts: list[AnyDraft]) -> list[AnyDraft]:
         return [self._rename(draft) if draft.type in OPEN_RESPONSES_NAMES else draft for draft in drafts]

@@ -1,7 +1,5 @@
 """The fold: the state of a response after its events so far. A Response object is never anything else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -32,18 +30,8 @@ class Fold:
     """Applies events one after the other. Applying event 10,000 costs what event 10 cost."""
 
     __slots__ = (
-        "_done",
-        "_growing",
-        "_items",
-        "_open",
-        "deltas",
-        "ended",
-        "header",
-        "last",
-        "size",
-        "status",
-        "visible",
-    )
+        "_done", "_growing", "_items", "_open", "deltas", "ended", "header", "last", "size", "status", "visible",
+    )  # fmt: skip
 
     def __init__(self, header: Json | None = None, last: int = -1) -> None:
         """Begin empty, or with the header that a response was accepted with and the number of its last event."""

@@ -21,8 +21,6 @@ The rules of the stream:
 7. The terminal event comes when no item is open, carries exactly the items that ended, in order, and is the last.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 OPENING_EVENTS = ("response.created", "response.queued", "response.in_progress")

@@ -1,7 +1,5 @@
 """Identifiers: their prefixes, and the shape in which they are accepted."""
 
-from __future__ import annotations
-
 import re
 from typing import Protocol
 
@@ -37,7 +35,6 @@ class IdSource(Protocol):
 
     def new(self, prefix: str) -> str:
         """A fresh identifier, `prefix_...`."""
-        ...
 
 
 def item_prefix(item_type: str) -> str:

@@ -1,7 +1,5 @@
 """The origin of a response: the request that created it, as logs, upstreams and traces name it."""
 
-from __future__ import annotations
-
 import re
 
 import msgspec

@@ -1,7 +1,5 @@
 """Recovery of a run whose worker died or whose upstream broke: restart it, continue in place, or end it (D9, D10)."""
 
-from __future__ import annotations
-
 from enum import Enum, auto
 
 import msgspec
@@ -67,19 +65,15 @@ def decide(
             return Decision(Action.FAIL)
         return Decision(Action.REATTACH if reattachable else Action.RESTART)
     # Each resumption must bring something new, or a poisoned answer would be continued for ever.
-    fruitless = resumed_at.count(fold.last + 1)
-    if reattachable and fruitless < MAX_ATTEMPTS:
+    if resumed_at.count(fold.last + 1) >= MAX_ATTEMPTS:
+        return Decision(Action.INTERRUPT)
+    if reattachable:
         return Decision(Action.REATTACH)
-    if fruitless < MAX_ATTEMPTS and (_may_step(fold) if stepwise else _is_only_compacted(fold)):
+    if _may_step(fold) if stepwise else _is_only_compacted(fold):
         return Decision(Action.NEXT_STEP)
-    if continuation in CONTINUABLE and text_format == "text" and fruitless < MAX_ATTEMPTS:
-        open_text = find_open_text(fold)
-        if open_text is not None:
-            if stepwise:  # the deltas of earlier steps are counted already
-                deltas = fold.count_deltas(OUTPUT_TEXT, open_text.output_index)
-                open_text = msgspec.structs.replace(open_text, deltas=deltas)
-            return Decision(Action.CONTINUE, open_text)
-    return Decision(Action.INTERRUPT)
+    can_continue = continuation in CONTINUABLE and text_format == "text"
+    open_text = find_open_text(fold, stepwise=stepwise) if can_continue else None
+    return Decision(Action.INTERRUPT if open_text is None else Action.CONTINUE, open_text)
 
 
 def _may_step(fold: Fold) -> bool:
@@ -89,12 +83,9 @@ def _may_step(fold: Fold) -> bool:
     """
     if any(item.get("type") not in _CLOSABLE for _, item, _ in fold.open_items()):
         return False
-    broken = 0
-    for item in reversed(fold.output):
-        if item.get("type") != "reasoning" or item.get("status") == "completed":
-            break
-        broken += 1
-    return broken < MAX_ATTEMPTS
+    last = fold.output[-MAX_ATTEMPTS:]
+    broken = [item for item in last if item.get("type") == "reasoning" and item.get("status") != "completed"]
+    return len(broken) < MAX_ATTEMPTS
 
 
 def _is_only_compacted(fold: Fold) -> bool:
@@ -103,7 +94,7 @@ def _is_only_compacted(fold: Fold) -> bool:
     return kinds == {"compaction"} and next(fold.open_items(), None) is None
 
 
-def find_open_text(fold: Fold) -> OpenText | None:
+def find_open_text(fold: Fold, *, stepwise: bool = False) -> OpenText | None:
     """Return the open text part, if nothing else is open."""
     open_items = list(fold.open_items())
     if len(open_items) != 1:
@@ -115,26 +106,25 @@ def find_open_text(fold: Fold) -> OpenText | None:
     part: Json = item["content"][0]
     if part.get("type") != "output_text" or fold.is_text_done(OUTPUT_TEXT, output_index):
         return None
-    return OpenText(item["id"], output_index, 0, part["text"], fold.deltas)
+    # The deltas of earlier steps are counted already.
+    deltas = fold.count_deltas(OUTPUT_TEXT, output_index) if stepwise else fold.deltas
+    return OpenText(item["id"], output_index, 0, part["text"], deltas)
 
 
 NOT_THE_SAME = "The model's server did not send the same again when its run was resumed."
 
 
-class ReplayFilter:
-    """Drops the first `count` drafts of a run that its upstream sends again, which must lead to what `fold` holds.
+class ReplayFilter(msgspec.Struct, eq=False):
+    """Drops the first drafts of a run that its upstream sends again, which must lead to what the fold holds.
 
     The upstream repeats its events, and the same translator makes the same drafts of them, so the first ones are in the
     journal already. They are folded and compared with it all the same: an upstream that repeats its run differently
     must not put a hole, or a repetition, into an answer.
     """
 
-    __slots__ = ("_fold", "_left", "_repeated")
-
-    def __init__(self, fold: Fold, count: int) -> None:
-        self._fold = fold
-        self._left = count
-        self._repeated = Fold({"status": "in_progress"})
+    _fold: Fold
+    _left: int  # drafts to drop
+    _repeated: Fold = msgspec.field(default_factory=lambda: Fold({"status": "in_progress"}))
 
     @property
     def is_over(self) -> bool:

@@ -64,7 +64,6 @@ class StreamRedactor:
         return self._replace(piece[:cut])
 
     def end(self) -> bytes:
-        """Return what was held."""
         return self._replace(self._held)
 
     def _replace(self, piece: bytes) -> bytes:

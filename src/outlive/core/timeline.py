@@ -1,7 +1,5 @@
 """The timeline of a response: the times of its milestones, found in its journal page by page."""
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from typing import Any
@@ -9,12 +7,12 @@ from typing import Any
 import msgspec
 
 from outlive.core.events import Json
-from outlive.core.grammar import ITEM_ADDED, TERMINAL_EVENTS
+from outlive.core.grammar import ITEM_ADDED, ITEM_DONE, TERMINAL_EVENTS
 
 # Points of time that a timeline lists at most; of a longer journal every second is left out, every fourth, and so on.
 MAX_FLUSHES = 2000
 
-_names = "|".join(map(re.escape, (ITEM_ADDED, "response.output_item.done", *sorted(TERMINAL_EVENTS))))
+_names = "|".join(map(re.escape, (ITEM_ADDED, ITEM_DONE, *sorted(TERMINAL_EVENTS))))
 # JSON has no raw newline, so a line that begins with `event: ` is always the first of a frame.
 _MILESTONE = re.compile(rf"^event: ({_names})\ndata: (.+)$".encode(), re.M)
 _DELTA = re.compile(rb'^event: response\.[\w.]+\.delta\ndata: {"type":"[^"]+","sequence_number":(\d+)', re.M)

@@ -12,8 +12,6 @@ A call is announced whole, in one commit with the end of the model's step, so no
 was not begun can simply be made, however often the server was restarted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +42,10 @@ class ToolSpec(msgspec.Struct, frozen=True):
     description: str = ""
     parameters: Json = {}  # JSON schema
 
+    def as_function(self, alias: str) -> Json:
+        described = {"description": self.description, "parameters": self.parameters}
+        return {"type": "function", "name": alias, **described, "strict": False}
+
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that the model asked for, with its position in the response."""
@@ -55,6 +57,25 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     arguments: str
     approval: str | None = None  # the id of the approval request that was approved
     begun: bool = False  # set only for a call that was read from a journal
+
+    @property
+    def place(self) -> Json:
+        return {"item_id": self.item_id, "output_index": self.output_index}
+
+    def item(self, **changed: Any) -> Json:
+        """Make the item of the call, as it is announced but for what has changed since."""
+        return {
+            "id": self.item_id,
+            "type": "mcp_call",
+            "status": "in_progress",
+            "approval_request_id": self.approval,
+            "arguments": self.arguments,
+            "error": None,
+            "name": self.name,
+            "output": None,
+            "server_label": self.label,
+            **changed,
+        }
 
 
 class ToolOutcome(msgspec.Struct, frozen=True):
@@ -92,28 +113,27 @@ def announce(call: ToolCall) -> list[AnyDraft]:
     """Return the events of the call as the model asked for it, whole."""
     channel = Channel(MCP_ARGUMENTS, call.item_id, call.output_index)
     deltas: list[AnyDraft] = [Delta(channel, call.arguments)] if call.arguments else []
-    return [add_item(call.output_index, _item(call, "")), *deltas, channel.end(call.arguments)]
+    return [add_item(call.output_index, call.item(arguments="")), *deltas, channel.end(call.arguments)]
 
 
 def begin(call: ToolCall) -> Draft:
     """Return the event that must be durable before the call is made."""
-    return Draft(CALL_BEGUN, _place(call))
+    return Draft(CALL_BEGUN, call.place)
 
 
 def finish(call: ToolCall, outcome: ToolOutcome) -> list[AnyDraft]:
     item = make_ended(call, outcome)
-    return [Draft(f"response.mcp_call.{item['status']}", _place(call)), end_item(call.output_index, item)]
+    return [Draft(f"response.mcp_call.{item['status']}", call.place), end_item(call.output_index, item)]
 
 
 def make_ended(call: ToolCall, outcome: ToolOutcome) -> Json:
-    """Make the item of a call with its outcome."""
     status = "completed" if outcome.error is None else "failed"
-    return _item(call, call.arguments) | {"status": status, "output": outcome.output, "error": outcome.error}
+    return call.item(status=status, output=outcome.output, error=outcome.error)
 
 
 def close_unmade(call: ToolCall) -> Draft:
     """End a call that was announced and will not be made, because the response ends."""
-    return end_item(call.output_index, _item(call, call.arguments) | {"status": "incomplete"})
+    return end_item(call.output_index, call.item(status="incomplete"))
 
 
 def fail_open(fold: Fold) -> list[AnyDraft]:
@@ -123,7 +143,7 @@ def fail_open(fold: Fold) -> list[AnyDraft]:
 
 def report(call: ToolCall, progress: Json) -> Draft:
     """Report the progress of a call; clients may ignore it."""
-    return Draft(PROGRESS_EVENT, _place(call) | progress)
+    return Draft(PROGRESS_EVENT, call.place | progress)
 
 
 def ask_approval(call: ToolCall, request_id: str) -> list[AnyDraft]:
@@ -169,13 +189,10 @@ def find_approved(past: Sequence[Json], given: Sequence[Json], output: Sequence[
     requests = {item["id"]: item for item in before if item.get("type") == "mcp_approval_request" and _is_whole(item)}
     made = {approval_of(item) for item in (*before, *output) if item.get("type") == "mcp_call"}
     answers = {approval_of(item): item for item in given if item.get("type") == "mcp_approval_response"}
-    for request_id in answers.keys() - made - requests.keys():
-        raise InvalidRequest(UNKNOWN_APPROVAL.format(request_id), param="input")
-    return [
-        item
-        for request_id, item in requests.items()
-        if request_id not in made and answers.get(request_id, {}).get("approve") is True
-    ]
+    if unknown := answers.keys() - made - requests.keys():
+        raise InvalidRequest(UNKNOWN_APPROVAL.format(unknown.pop()), param="input")
+    open_requests = (item for request_id, item in requests.items() if request_id not in made)
+    return [item for item in open_requests if answers.get(item["id"], {}).get("approve") is True]
 
 
 def _is_whole(request: Json) -> bool:
@@ -195,24 +212,6 @@ def _read(output_index: int, item: Json) -> ToolCall:
     )
 
 
-def _place(call: ToolCall) -> Json:
-    return {"item_id": call.item_id, "output_index": call.output_index}
-
-
-def _item(call: ToolCall, arguments: str) -> Json:
-    return {
-        "id": call.item_id,
-        "type": "mcp_call",
-        "status": "in_progress",
-        "approval_request_id": call.approval,
-        "arguments": arguments,
-        "error": None,
-        "name": call.name,
-        "output": None,
-        "server_label": call.label,
-    }
-
-
 # -- the tools in a request to the model: the client's tools as they are, the server's as functions
 
 # The type of the tools in a request that this server calls itself.
@@ -220,7 +219,6 @@ SERVER_TOOL_TYPE = "mcp"
 
 
 def without_server_tools(request: CreateResponse) -> CreateResponse:
-    """Return the request without the server's tools."""
     if not any(tool["type"] == SERVER_TOOL_TYPE for tool in request.tools):
         return request
     tools = [tool for tool in request.tools if tool["type"] != SERVER_TOOL_TYPE]
@@ -244,13 +242,8 @@ def add_server_tools(
     elif spent:
         specs = {}
         choice = choice if choice == "none" else "auto"
-    tools = [*client_tools, *(_as_function(alias, spec) for alias, spec in specs.items())]
+    tools = [*client_tools, *(spec.as_function(alias) for alias, spec in specs.items())]
     return msgspec.structs.replace(request, tools=tools, tool_choice=choice, max_output_tokens=max_output_tokens)
-
-
-def _as_function(alias: str, spec: ToolSpec) -> Json:
-    described = {"description": spec.description, "parameters": spec.parameters}
-    return {"type": "function", "name": alias, **described, "strict": False}
 
 
 def _resolve_choice(choice: str | Json, specs: Mapping[str, ToolSpec]) -> str | Json:
@@ -258,18 +251,15 @@ def _resolve_choice(choice: str | Json, specs: Mapping[str, ToolSpec]) -> str | 
     if isinstance(choice, str):
         return choice
     if choice["type"] == SERVER_TOOL_TYPE:
-        return {"type": "allowed_tools", "mode": "required", "tools": _find(choice, specs)}
-    if choice["type"] == "allowed_tools":
-        named = [
-            one
-            for entry in choice["tools"]
-            for one in (_find(entry, specs) if entry["type"] == SERVER_TOOL_TYPE else [entry])
-        ]
-        return {**choice, "tools": named}
-    return choice
+        choice = {"type": "allowed_tools", "mode": "required", "tools": [choice]}
+    if choice["type"] != "allowed_tools":
+        return choice
+    return {**choice, "tools": [named for entry in choice["tools"] for named in _find(entry, specs)]}
 
 
 def _find(entry: Json, specs: Mapping[str, ToolSpec]) -> list[Json]:
+    if entry["type"] != SERVER_TOOL_TYPE:
+        return [entry]
     return [
         {"type": "function", "name": alias}
         for alias, spec in specs.items()
@@ -278,11 +268,9 @@ def _find(entry: Json, specs: Mapping[str, ToolSpec]) -> list[Json]:
 
 
 def _relax(choice: str | Json) -> str | Json:
-    if isinstance(choice, str):
-        return "none" if choice == "none" else "auto"
-    if choice["type"] == "allowed_tools":
+    if not isinstance(choice, str) and choice["type"] == "allowed_tools":
         return {**choice, "mode": "auto"}
-    return "auto"
+    return "none" if choice == "none" else "auto"
 
 
 # -- the calls in the model's answer
@@ -329,8 +317,7 @@ class ToolCallBuffer(msgspec.Struct, eq=False):
 
     def end(self, drafts: list[AnyDraft]) -> list[AnyDraft | RequestedCall]:
         """End the step: return all other drafts, in order, with calls of server tools in place of their drafts."""
-        held = [*self._held, *drafts]
-        self._held = []
+        held = [*self._release(), *drafts]
         server_calls = {_index_of(draft) for draft in held if self._is_server_call(draft)}
         done = {
             draft.fields["output_index"]: draft.fields["item"]

@@ -1,7 +1,5 @@
 """Registry of the dialects: makes the backend of an upstream."""
 
-from __future__ import annotations
-
 from outlive.core.ids import IdSource
 from outlive.dialects.anthropic.backend import AnthropicBackend
 from outlive.dialects.chat.backend import ChatBackend

@@ -1,8 +1,6 @@
 """Tools of a fixed form that the client runs (`shell`, `apply_patch`, `computer`, ...), as functions: the schema that
 the model is given, and the way from the arguments of a call to the item that the client expects, and back."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import isfinite
 from typing import Any
@@ -23,8 +21,7 @@ _TEXTS: Json = {"type": "array", "items": _TEXT}
 
 
 def _object(required: tuple[str, ...], **properties: Json) -> Json:
-    closed = {"required": list(required), "additionalProperties": False}
-    return {"type": "object", "properties": properties, **closed}
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
 
 
 def _say(schema: Json, description: str) -> Json:
@@ -54,6 +51,14 @@ class ClientTool(msgspec.Struct, frozen=True, kw_only=True):
             return self.fill(value if self.free else _fit(_unwrap(value, self.parameters), self.parameters))
         except (ValueError, LookupError, InvalidRequest, RecursionError):
             return self.blank
+
+    def describe(self, given: Json) -> tuple[str, Json]:
+        """Return the description and the parameters of the function: a request may give its own of a free one."""
+        parameters, description = (given.get("parameters"), given.get("description")) if self.free else (None, None)
+        return (
+            description if isinstance(description, str) and description else self.description,
+            parameters if isinstance(parameters, dict) and parameters else self.parameters,
+        )
 
 
 def _unwrap(value: Json, schema: Json) -> Json:
@@ -90,16 +95,11 @@ def _fit(given: Any, schema: Json) -> Any:
     return {name: _fit(fields[name], each) for name, each in schema["properties"].items() if name in fields}
 
 
-def _read_field(field: str, *left_out: str) -> Callable[[Json], object]:
-    """Make the reader of the field that holds a call's arguments."""
-
-    def read(item: Json) -> object:
-        value = item.get(field)
-        if not isinstance(value, dict):
-            return value
-        return {name: each for name, each in value.items() if each is not None and name not in left_out}
-
-    return read
+def _read_arguments(value: object, *left_out: str) -> object:
+    """Return the arguments in a field of a call: as it has them, without nulls."""
+    if not isinstance(value, dict):
+        return value
+    return {name: each for name, each in value.items() if each is not None and name not in left_out}
 
 
 # -- apply_patch
@@ -161,55 +161,6 @@ def _read_actions(item: Json) -> object:
     return {"actions": actions if actions is not None else [item.get("action") or {"type": "screenshot"}]}
 
 
-_SHELL = ClientTool(
-    name="shell",
-    item="shell_call",
-    description="Runs shell commands on the user's machine, and returns the output and exit code of each.",
-    parameters=_object(
-        ("commands",),
-        commands=_say(_TEXTS, "The commands, each a whole line for the shell."),
-        timeout_ms=_say(_COUNT, "The most milliseconds that they may take."),
-        max_output_length=_say(_COUNT, "The most characters of output to return."),
-    ),
-    blank={"action": {"commands": [], "timeout_ms": None, "max_output_length": None}},
-    fill=lambda given: {"action": {"timeout_ms": None, "max_output_length": None, **given}},
-    read=_read_field("action"),
-)
-
-_LOCAL_SHELL = ClientTool(
-    name="local_shell",
-    item="local_shell_call",
-    description="Runs one command on the user's machine, without a shell around it, and returns its output.",
-    parameters=_object(
-        ("command",),
-        command=_say(_TEXTS, "The program and its arguments, e.g. ['bash', '-lc', 'ls | wc -l']."),
-        env={"type": "object", "additionalProperties": _TEXT, "description": "Variables of the environment to set."},
-        timeout_ms=_say(_COUNT, "The most milliseconds that it may take."),
-        user=_say(_TEXT, "The user to run it as."),
-        working_directory=_say(_TEXT, "The folder to run it in."),
-    ),
-    blank={"action": {"type": "exec", "command": [], "env": {}}},
-    fill=lambda given: {"action": {"type": "exec", "env": {}, **given}},
-    read=_read_field("action", "type"),
-)
-
-_APPLY_PATCH = ClientTool(
-    name="apply_patch",
-    item="apply_patch_call",
-    description="Creates, updates or deletes one file on the user's machine.",
-    parameters=_object(
-        ("type", "path"),
-        type={"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
-        path=_say(_TEXT, "The file, from the root of the workspace."),
-        diff=_say(_TEXT, _DIFF),
-    ),
-    # An empty update changes nothing, whichever file it names.
-    blank={"operation": {"type": "update_file", "path": "", "diff": ""}},
-    fill=_fill_operation,
-    read=_read_field("operation"),
-    cut_off="in_progress",  # the only other status that such an item can have
-)
-
 _COMPUTER = ClientTool(
     name="computer",
     item="computer_call",
@@ -220,49 +171,72 @@ _COMPUTER = ClientTool(
     read=_read_actions,
 )
 
-_COMPUTER_PREVIEW = msgspec.structs.replace(
-    _COMPUTER,
-    parameters=_object(("actions",), actions={"type": "array", "items": _ACTION, "description": "One action."}),
-    blank={"action": {"type": "screenshot"}, "pending_safety_checks": []},
-    fill=lambda given: {"action": _fill_action(given["actions"][0]), "pending_safety_checks": []},
-)
-
-_TOOL_SEARCH = ClientTool(
-    name="tool_search",
-    item="tool_search_call",
-    description="Searches for more tools, which can be called once they are found.",
-    parameters=_object(("query",), query=_say(_TEXT, "What the tool should do.")),
-    blank={"arguments": {}, "execution": "client"},
-    fill=lambda given: {"arguments": given, "execution": "client"},
-    read=_read_field("arguments"),
-    free=True,
-)
-
 # By the type of the tool.
 CLIENT_TOOLS = {
-    "shell": _SHELL,
-    "local_shell": _LOCAL_SHELL,
-    "apply_patch": _APPLY_PATCH,
+    "shell": ClientTool(
+        name="shell",
+        item="shell_call",
+        description="Runs shell commands on the user's machine, and returns the output and exit code of each.",
+        parameters=_object(
+            ("commands",),
+            commands=_say(_TEXTS, "The commands, each a whole line for the shell."),
+            timeout_ms=_say(_COUNT, "The most milliseconds that they may take."),
+            max_output_length=_say(_COUNT, "The most characters of output to return."),
+        ),
+        blank={"action": {"commands": [], "timeout_ms": None, "max_output_length": None}},
+        fill=lambda given: {"action": {"timeout_ms": None, "max_output_length": None, **given}},
+        read=lambda item: _read_arguments(item.get("action")),
+    ),
+    "local_shell": ClientTool(
+        name="local_shell",
+        item="local_shell_call",
+        description="Runs one command on the user's machine, without a shell around it, and returns its output.",
+        parameters=_object(
+            ("command",),
+            command=_say(_TEXTS, "The program and its arguments, e.g. ['bash', '-lc', 'ls | wc -l']."),
+            env=_say({"type": "object", "additionalProperties": _TEXT}, "Variables of the environment to set."),
+            timeout_ms=_say(_COUNT, "The most milliseconds that it may take."),
+            user=_say(_TEXT, "The user to run it as."),
+            working_directory=_say(_TEXT, "The folder to run it in."),
+        ),
+        blank={"action": {"type": "exec", "command": [], "env": {}}},
+        fill=lambda given: {"action": {"type": "exec", "env": {}, **given}},
+        read=lambda item: _read_arguments(item.get("action"), "type"),
+    ),
+    "apply_patch": ClientTool(
+        name="apply_patch",
+        item="apply_patch_call",
+        description="Creates, updates or deletes one file on the user's machine.",
+        parameters=_object(
+            ("type", "path"),
+            type={"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
+            path=_say(_TEXT, "The file, from the root of the workspace."),
+            diff=_say(_TEXT, _DIFF),
+        ),
+        # An empty update changes nothing, whichever file it names.
+        blank={"operation": {"type": "update_file", "path": "", "diff": ""}},
+        fill=_fill_operation,
+        read=lambda item: _read_arguments(item.get("operation")),
+        cut_off="in_progress",  # the only other status that such an item can have
+    ),
     "computer": _COMPUTER,
-    "computer_use_preview": _COMPUTER_PREVIEW,
-    "tool_search": _TOOL_SEARCH,
+    "computer_use_preview": msgspec.structs.replace(
+        _COMPUTER,
+        parameters=_object(("actions",), actions={"type": "array", "items": _ACTION, "description": "One action."}),
+        blank={"action": {"type": "screenshot"}, "pending_safety_checks": []},
+        fill=lambda given: {"action": _fill_action(given["actions"][0]), "pending_safety_checks": []},
+    ),
+    "tool_search": ClientTool(
+        name="tool_search",
+        item="tool_search_call",
+        description="Searches for more tools, which can be called once they are found.",
+        parameters=_object(("query",), query=_say(_TEXT, "What the tool should do.")),
+        blank={"arguments": {}, "execution": "client"},
+        fill=lambda given: {"arguments": given, "execution": "client"},
+        read=lambda item: _read_arguments(item.get("arguments")),
+        free=True,
+    ),
 }
 
-_BY_ITEM = {tool.item: tool for tool in CLIENT_TOOLS.values()} | {"computer_call": _COMPUTER}
-
-
-def client_tool_of(item_type: str) -> ClientTool | None:
-    """Return the tool whose calls are items of this type."""
-    return _BY_ITEM.get(item_type)
-
-
-def adapt(tool: ClientTool, given: Json) -> ClientTool:
-    """Return the tool with the description and the parameters of a request, where that may give its own."""
-    if not tool.free:
-        return tool
-    parameters, description = given.get("parameters"), given.get("description")
-    return msgspec.structs.replace(
-        tool,
-        description=description if isinstance(description, str) and description else tool.description,
-        parameters=parameters if isinstance(parameters, dict) and parameters else tool.parameters,
-    )
+# By the type of the items that its calls are.
+BY_ITEM = {tool.item: tool for tool in CLIENT_TOOLS.values()} | {"computer_call": _COMPUTER}

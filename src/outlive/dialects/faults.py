@@ -1,7 +1,5 @@
 """Reading of upstream errors: the code of the fault, and if a retry may help."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 
@@ -32,7 +30,9 @@ def read_fault(error: object, status: int | None = None, retry_after: float | No
     words = f"{fields.get('code')} {fields.get('type')}".lower()
     cause = status if status is not None else _read_status(fields.get("code"), fields.get("status"))
     message = _read_message(error)
-    too_long = _is_too_long(words, message, cause)
+    # Few servers have a code for a context that does not fit into the model's window; most have it in their message.
+    too_long = any(word in words for word in _LENGTH)
+    too_long = too_long or (cause in (None, 400, 413, 422) and _LENGTH_MESSAGE.search(message) is not None)
     code, retryable = ("invalid_prompt", False) if too_long else _classify(words, cause)
     return UpstreamFault(
         f"The model's server answered {status}: {message}" if status else f"The model's server failed: {message}",
@@ -42,14 +42,6 @@ def read_fault(error: object, status: int | None = None, retry_after: float | No
         retry_after=retry_after,
         too_long=too_long,
     )
-
-
-def _is_too_long(words: str, message: str, status: int | None) -> bool:
-    """Return True if the context does not fit into the model's window. Few servers have a code for it; most have it in
-    their message."""
-    if any(word in words for word in _LENGTH):
-        return True
-    return status in (None, 400, 413, 422) and _LENGTH_MESSAGE.search(message) is not None
 
 
 def _classify(words: str, status: int | None) -> tuple[str, bool]:

@@ -5,8 +5,6 @@ that no other function of the request has; a call of one comes back as the item 
 which are run neither by the client nor here, are refused or left out (`unrunnable_tools` of the upstream).
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,8 +18,8 @@ from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.requests.checks import WrongField, check_value, refuse_missing, refuse_unsupported, shorten
 from outlive.core.requests.create import CreateResponse
-from outlive.core.requests.tools import brings_tools, check_namespace, check_tools, is_kin
-from outlive.dialects.client_tools import CLIENT_TOOLS, ClientTool, adapt, client_tool_of
+from outlive.core.requests.tools import TOOL_BRINGERS, check_namespace, check_tools, is_kin
+from outlive.dialects.client_tools import BY_ITEM, CLIENT_TOOLS, ClientTool
 from outlive.ports.backend import Upstream
 
 SEPARATOR = "__"  # between a namespace and the name of its member
@@ -52,13 +50,33 @@ class Identity(NamedTuple):
 Names = Mapping[Identity, str]
 
 
-class CalledTool(msgspec.Struct, frozen=True):
-    """A tool whose calls are more than calls of a plain function."""
+class CalledTool(NamedTuple):
+    """A tool that the model can call."""
 
-    name: str
+    tool: Json
+    kind: str
     namespace: str | None = None
-    is_custom: bool = False
-    client_tool: ClientTool | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.tool["name"]) if self.kind in ("function", "custom") else self.kind
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.kind, self.name, self.namespace)
+
+    @property
+    def is_custom(self) -> bool:
+        return self.kind == "custom"
+
+    @property
+    def client_tool(self) -> ClientTool | None:
+        return CLIENT_TOOLS.get(self.tool["type"])
+
+    @property
+    def is_plain(self) -> bool:
+        """True if its function has the tool's own name."""
+        return self.namespace is None and self.client_tool is None
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -70,33 +88,20 @@ class Offer(msgspec.Struct, frozen=True):
     called: dict[str, CalledTool]  # by the name of their function: all tools but plain functions
 
 
-class _Found(NamedTuple):
-    """A tool that the model can be given."""
-
-    tool: Json
-    kind: str
-    namespace: str | None = None
-
-    @property
-    def identity(self) -> Identity:
-        name = self.tool["name"] if self.kind in ("function", "custom") else self.kind
-        return Identity(self.kind, name, self.namespace)
-
-
 def make_offer(request: CreateResponse, items: Iterable[Json]) -> Offer:
     """Make the offer for a context. What cannot be offered is left out: `check_tools_of` has refused it by now, or it
     is in a history, which must not block a conversation."""
-    brought = [item for item in items if brings_tools(item)]
+    brought = [item for item in items if item.get("type") in TOOL_BRINGERS]
     if not brought and _are_plain(request):
         return Offer(request.tools, request.tool_choice, {}, {})  # nearly all requests
-    found: dict[Identity, _Found] = {}
+    found: dict[Identity, CalledTool] = {}
     for each in _find_all(request, brought):
         found.setdefault(each.identity, each)
     tools, choice = _select(list(found.values()), request.tool_choice)
     names = _name(tools)
     functions = [_describe(each, names) for each in tools]
     called = {
-        function["name"]: _as_called(each)
+        function["name"]: each
         for each, function in zip(tools, functions, strict=True)
         if each.kind != "function" or each.namespace is not None
     }
@@ -108,13 +113,18 @@ def make_offer(request: CreateResponse, items: Iterable[Json]) -> Offer:
 def name_of_call(item: Json, names: Names) -> str:
     """Return the name of the function that an item is a call of."""
     kind = str(item.get("type"))
-    if (tool := client_tool_of(kind)) is not None:
+    if (tool := BY_ITEM.get(kind)) is not None:
         return names.get(Identity(tool.name, tool.name), tool.name)
     name, namespace = str(item.get("name")), item.get("namespace")
     if not isinstance(namespace, str):
-        return name
+        return make_safe(name)
     is_custom = kind == "custom_tool_call"
     return names.get(Identity("custom" if is_custom else "function", name, namespace)) or _join(namespace, name)
+
+
+def make_safe(name: str) -> str:
+    """Return the name of a function as every server takes it: a stored call may have any."""
+    return _UNSAFE.sub("_", name) or "_"
 
 
 def describe_found(item: Json, names: Names) -> str:
@@ -137,7 +147,7 @@ def _are_plain(request: CreateResponse) -> bool:
     )
 
 
-def _find_all(request: CreateResponse, brought: list[Json]) -> Iterator[_Found]:
+def _find_all(request: CreateResponse, brought: list[Json]) -> Iterator[CalledTool]:
     searches = any(_kind_of(tool) == "tool_search" for tool in request.tools)
     for tool in request.tools:
         for found in _expand(tool):
@@ -147,7 +157,7 @@ def _find_all(request: CreateResponse, brought: list[Json]) -> Iterator[_Found]:
         yield from _find_brought(item)
 
 
-def _find_brought(item: Json) -> Iterator[_Found]:
+def _find_brought(item: Json) -> Iterator[CalledTool]:
     """Yield the tools that an item brings, but those that are not well-formed: it may be of a history."""
     given = item.get("tools")
     for tool in given if isinstance(given, list) else ():
@@ -155,13 +165,13 @@ def _find_brought(item: Json) -> Iterator[_Found]:
             yield from _expand(*check_value(check_tools, [tool], "tools"))
 
 
-def _expand(tool: Json) -> Iterator[_Found]:
+def _expand(tool: Json) -> Iterator[CalledTool]:
     if tool["type"] == "namespace":
         space = check_value(check_namespace, tool, "tools")
         for member in space["tools"]:
-            yield _Found(member, member["type"], space["name"])
+            yield CalledTool(member, member["type"], space["name"])
     elif (kind := _kind_of(tool)) is not None:
-        yield _Found(tool, kind)
+        yield CalledTool(tool, kind)
 
 
 def _kind_of(tool: Json) -> str | None:
@@ -169,31 +179,24 @@ def _kind_of(tool: Json) -> str | None:
     kind = str(tool["type"])
     if kind in ("function", "custom"):
         return kind
-    if kind == "tool_search" and tool.get("execution") != "client":
-        return None
-    if kind == "shell" and not _is_local(tool.get("environment")):
+    environment = tool.get("environment") if kind == "shell" else None
+    is_local = not isinstance(environment, dict) or environment.get("type") in (None, "local")
+    if not is_local or (kind == "tool_search" and tool.get("execution") != "client"):
         return None
     return CLIENT_TOOLS[kind].name if kind in CLIENT_TOOLS else None
-
-
-def _is_local(environment: object) -> bool:
-    return not isinstance(environment, dict) or environment.get("type") in (None, "local")
 
 
 def is_hosted(tool: Json) -> bool:
     """Return True for a tool that a provider of models runs for its own."""
     kind = str(tool["type"])
-    if kind == "function":
-        return False
     return _is_hosted_type(kind) is not None or (kind in ("shell", "tool_search") and _kind_of(tool) is None)
 
 
 # -- choosing
 
 
-def _select(tools: list[_Found], choice: str | Json) -> tuple[list[_Found], str | Json | Identity]:
-    """Return the tools to send, and the choice among them. A tool that is not allowed is not sent, so that it cannot
-    be called."""
+def _select(tools: list[CalledTool], choice: str | Json) -> tuple[list[CalledTool], str | Json | Identity]:
+    """Return the tools to send, and the choice among them. A tool that is not allowed is not sent."""
     if isinstance(choice, str):
         return tools, choice
     if choice.get("type") == "allowed_tools":
@@ -205,7 +208,7 @@ def _select(tools: list[_Found], choice: str | Json) -> tuple[list[_Found], str 
     return tools, named[0].identity if named else "auto"
 
 
-def _is_named(found: _Found, choice: Json) -> bool:
+def _is_named(found: CalledTool, choice: Json) -> bool:
     kind = str(choice.get("type"))
     if kind == "namespace":
         return found.namespace == choice.get("name")
@@ -217,13 +220,10 @@ def _is_named(found: _Found, choice: Json) -> bool:
 # -- naming and describing
 
 
-def _name(tools: list[_Found]) -> dict[Identity, str]:
-    taken = {each.tool["name"] for each in tools if _is_plain(each)}
+def _name(tools: list[CalledTool]) -> dict[Identity, str]:
+    taken = {each.name for each in tools if each.is_plain}
     names: dict[Identity, str] = {}
-    for each in tools:
-        if _is_plain(each):
-            continue
-        identity = each.identity
+    for identity in (each.identity for each in tools if not each.is_plain):
         wish = identity.name if identity.namespace is None else _join(identity.namespace, identity.name)
         hashed = _shorten(wish, "\n".join(map(str, identity)))
         numbered = (f"{hashed[: MOST_NAME - 4]}_{number}" for number in itertools.count(2))
@@ -232,13 +232,9 @@ def _name(tools: list[_Found]) -> dict[Identity, str]:
     return names
 
 
-def _is_plain(found: _Found) -> bool:
-    return found.namespace is None and found.kind in ("function", "custom")
-
-
 def _join(namespace: str, name: str) -> str:
     """Return the name of a namespace's member: the same in every turn, whatever else is offered."""
-    joined = _UNSAFE.sub("_", f"{namespace}{SEPARATOR}{name}")
+    joined = make_safe(f"{namespace}{SEPARATOR}{name}")
     return joined if len(joined) <= MOST_NAME else _shorten(joined, f"{namespace}\n{name}")
 
 
@@ -247,16 +243,16 @@ def _shorten(name: str, whole: str) -> str:
     return f"{name[: MOST_NAME - 9]}_{digest}"
 
 
-def _describe(found: _Found, names: Names) -> Json:
+def _describe(found: CalledTool, names: Names) -> Json:
     """Return the function that stands for a tool."""
-    tool, kind = found.tool, found.kind
-    if kind == "function":
-        return tool if found.namespace is None else {**tool, "name": names[found.identity]}
-    name = names.get(found.identity, found.identity.name)
-    if kind == "custom":
-        return {"type": "function", "name": name, "description": _describe_input(tool), "parameters": _INPUT}
-    made = adapt(CLIENT_TOOLS[tool["type"]], tool)
-    return {"type": "function", "name": name, "description": made.description, "parameters": made.parameters}
+    tool, name = found.tool, names.get(found.identity, found.name)
+    if found.kind == "function":
+        return tool if found.namespace is None else {**tool, "name": name}
+    if found.client_tool is None:
+        description, parameters = _describe_input(tool), _INPUT
+    else:
+        description, parameters = found.client_tool.describe(tool)
+    return {"type": "function", "name": name, "description": description, "parameters": parameters}
 
 
 def _describe_input(tool: Json) -> str:
@@ -268,85 +264,70 @@ def _describe_input(tool: Json) -> str:
     return f"{description}\n\n{grammar}" if description else grammar
 
 
-def _as_called(found: _Found) -> CalledTool:
-    if found.kind in ("function", "custom"):
-        return CalledTool(found.tool["name"], found.namespace, is_custom=found.kind == "custom")
-    return CalledTool(found.identity.name, client_tool=CLIENT_TOOLS[found.tool["type"]])
-
-
 # -- checking
 
 
 def check_tools_of(request: CreateResponse, upstream: Upstream) -> None:
     """Raise InvalidRequest, naming the parameter, for a tool that this upstream's model cannot be given."""
-    if given := _given(request):
-        _Check(request, upstream).run(given)
+    # A search of the client's loads deferred tools; without one that is left out they are given from the start.
+    loads = any(tool["type"] == "tool_search" for tool in request.tools)
+    given = _given(request)
+    for path, listed in given:
+        is_found = path != "tools"
+        for n, tool in enumerate(check_value(check_tools, listed, path) if is_found else listed):
+            if upstream.unrunnable_tools == "refuse" or not is_hosted(tool):
+                _check_tool(tool, f"{path}[{n}]", may_defer=is_found or loads)
+    if given:
+        _check_choice(request)
 
 
 def find_left_out(request: CreateResponse) -> list[str]:
     """Return the types of the hosted tools that a checked request has, each once."""
-    given = [tool for _, tools in _given(request) for tool in tools]
-    return list(dict.fromkeys(str(tool["type"]) for tool in given if is_hosted(tool))) if given else []
+    given = (tool for _, tools in _given(request) for tool in tools)
+    return list(dict.fromkeys(str(tool["type"]) for tool in given if is_hosted(tool)))
 
 
 def _given(request: CreateResponse) -> list[tuple[str, list[Json]]]:
     """Return the lists of tools in a request, with their paths."""
     given = [("tools", request.tools)] if request.tools else []
     for n, item in enumerate(request.input):
-        if brings_tools(item):
+        if item.get("type") in TOOL_BRINGERS:
             path = f"input[{n}].tools"
             given.append((path, item["tools"] if "tools" in item else refuse_missing(path)))
     return given
 
 
-class _Check:
-    def __init__(self, request: CreateResponse, upstream: Upstream) -> None:
-        self._request = request
-        self._refuses = upstream.unrunnable_tools == "refuse"
-        # A search of the client's loads deferred tools; without one that is left out they are given from the start.
-        self._loads = any(tool["type"] == "tool_search" for tool in request.tools)
+def _check_tool(tool: Json, path: str, *, may_defer: bool) -> None:
+    if tool["type"] == "namespace":
+        for n, member in enumerate(check_value(check_namespace, tool, path)["tools"]):
+            _check_function(member, f"{path}.tools[{n}]", may_defer)
+        return
+    if _kind_of(tool) is not None:
+        _check_function(tool, path, may_defer)
+        return
+    why = "no server here runs them. One that speaks Responses and has them can"
+    if not is_hosted(tool):
+        why = "this server does not know them. One that speaks Responses may"
+    refuse_unsupported(f"{path}.type", f"'{shorten(str(tool['type']))}' tools cannot be used with this model: {why}.")
 
-    def run(self, given: list[tuple[str, list[Json]]]) -> None:
-        for path, listed in given:
-            found = path != "tools"
-            tools = check_value(check_tools, listed, path) if found else listed
-            for n, tool in enumerate(tools):
-                self._check(tool, f"{path}[{n}]", found=found)
-        self._check_choice()
 
-    def _check(self, tool: Json, path: str, *, found: bool) -> None:
-        if tool["type"] == "namespace":
-            for n, member in enumerate(check_value(check_namespace, tool, path)["tools"]):
-                self._check_function(member, f"{path}.tools[{n}]", found)
-        elif is_hosted(tool):
-            if self._refuses:
-                self._refuse_type(tool, path, "no server here runs them. One that speaks Responses and has them can")
-        elif _kind_of(tool) is None:
-            self._refuse_type(tool, path, "this server does not know them. One that speaks Responses may")
-        else:
-            self._check_function(tool, path, found)
+def _check_function(tool: Json, path: str, may_defer: bool) -> None:
+    if tool.get("async") is True:
+        why = "this model's server waits for the output of every call. Leave it out, or answer the call at once."
+        refuse_unsupported(f"{path}.async", why)
+    if tool.get("defer_loading") is True and not may_defer:
+        why = "a function that is loaded later needs a 'tool_search' tool that finds it."
+        refuse_unsupported(f"{path}.defer_loading", why)
 
-    def _refuse_type(self, tool: Json, path: str, why: str) -> None:
-        refuse_unsupported(
-            f"{path}.type", f"'{shorten(str(tool['type']))}' tools cannot be used with this model: {why}."
-        )
 
-    def _check_function(self, tool: Json, path: str, found: bool) -> None:
-        if tool.get("async") is True:
-            why = "this model's server waits for the output of every call. Leave it out, or answer the call at once."
-            refuse_unsupported(f"{path}.async", why)
-        if tool.get("defer_loading") is True and not found and not self._loads:
-            why = "a function that is loaded later needs a 'tool_search' tool that finds it."
-            refuse_unsupported(f"{path}.defer_loading", why)
-
-    def _check_choice(self) -> None:
-        """Refuse a choice of a tool that the model is not given."""
-        choice = self._request.tool_choice
-        if choice in ("auto", "none"):
-            return
-        offer = make_offer(self._request, self._request.input)
-        may_not_call = isinstance(choice, dict) and choice.get("type") == "allowed_tools"
-        is_met = bool(offer.functions) if offer.choice == "required" else may_not_call or offer.choice != "auto"
-        if not is_met:
-            left_out = ", ".join(f"'{kind}'" for kind in find_left_out(self._request)) or "it is loaded later"
-            raise WrongField(f"asks for a tool that this model is not given here ({left_out}).", "tool_choice")
+def _check_choice(request: CreateResponse) -> None:
+    """Refuse a choice of a tool that the model is not given."""
+    choice = request.tool_choice
+    if choice in ("auto", "none"):
+        return
+    offer = make_offer(request, request.input)
+    may_not_call = isinstance(choice, dict) and choice.get("type") == "allowed_tools"
+    is_met = bool(offer.functions) if offer.choice == "required" else may_not_call or offer.choice != "auto"
+    if not is_met:
+        left_out = ", ".join(f"'{kind}'" for kind in find_left_out(request)) or "it is loaded later"
+        raise WrongField(f"asks for a tool that this model is not given here ({left_out}).", "tool_choice")

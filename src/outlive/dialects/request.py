@@ -1,21 +1,23 @@
 """Parts of requests that dialects share: what the caller asked for, and content, calls and outputs of items."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import ClassVar
 
 import msgspec
 
+from outlive.core.context.assemble import call_of, is_call, is_output
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
-from outlive.dialects.client_tools import client_tool_of
-from outlive.dialects.offer import Names, describe_found, name_of_call
+from outlive.dialects.client_tools import BY_ITEM
+from outlive.dialects.offer import Names, describe_found, make_safe, name_of_call
+from outlive.dialects.translator import is_json
+from outlive.ports.backend import ModelCall
 
 # Items that are not sent: the outcome of hosted tools is in the assistant's own words anyway, of calls by this server
 # `assemble` has made function calls, and the tools of `additional_tools` are sent with the others. (A search
 # of the client's has a `call_id`, and is sent as a call.)
-LEFT_OUT = frozenset(
+_LEFT_OUT = frozenset(
     {
         "code_interpreter_call", "file_search_call", "image_generation_call", "web_search_call",
         "mcp_approval_request", "mcp_approval_response", "mcp_call", "mcp_list_tools", "reasoning", "additional_tools",
@@ -25,6 +27,21 @@ LEFT_OUT = frozenset(
 
 # Fields that describe an item itself and are not for the model.
 _ENVELOPE = frozenset({"id", "type", "status", "call_id", "caller", "created_by", "is_error"})
+
+
+def keep(fields: Json, *left_out: str) -> Json:
+    """Return the fields that are not null, but those that are to be left out."""
+    return {name: value for name, value in fields.items() if value is not None and name not in left_out}
+
+
+def read_given(request: CreateResponse, names: Iterable[str]) -> Json:
+    """Return the parameters of these names that the caller has given."""
+    return {name: value for name in names if (value := getattr(request, name)) is not None}
+
+
+def read_limit(call: ModelCall, most: int) -> int:
+    """Return the tokens that may still be written: at least one."""
+    return max(1, most - (call.resume.deltas if call.resume is not None else 0))
 
 
 def wants_logprobs(request: CreateResponse) -> bool:
@@ -47,6 +64,76 @@ def read_extra(request: CreateResponse) -> Json:
     return {name: value for name, value in request.extra.items() if name not in _RESPONSES_ONLY}
 
 
+class ItemReader(msgspec.Struct, eq=False, kw_only=True):
+    """Makes messages of items. `strict`: InvalidRequest names an item, or content, that cannot be sent; otherwise it is
+    left out, or a text stands for it, so that what is in a history already cannot block the conversation (D25)."""
+
+    offered: Names = {}  # of functions that are called otherwise than their tool
+    strict: bool = False
+    readers: ClassVar[Mapping[str, Callable[[Json], Json]]]  # of parts, by type
+    server: ClassVar[str] = "this model's server"
+    hints: ClassVar[Mapping[str, str]] = {}  # what to do instead of sending an item of a type
+
+    def take(self, item: Json) -> None:
+        kind = str(item.get("type"))
+        if kind == "message":
+            self._take_message(item)
+        elif kind == "reasoning":
+            self._take_reasoning(item)
+        elif is_output(item):
+            self._take_output(str(call_of(item)), item)
+        elif is_call(item):
+            self._take_call(item["call_id"], *read_call(item, self.offered))
+        elif self.strict and kind not in _LEFT_OUT and ":" not in kind:  # a vendor's own kinds are `vendor:kind`
+            message = f"Items of type '{kind}' cannot be sent to {self.server}{self.hints.get(kind, '')}."
+            raise InvalidRequest(message, param="type", code="unsupported_parameter")
+
+    def _take_message(self, item: Json) -> None: ...
+
+    def _take_reasoning(self, item: Json) -> None: ...
+
+    def _take_call(self, call_id: str, name: str, arguments: object) -> None: ...
+
+    def _take_output(self, call_id: str, item: Json) -> None: ...
+
+    def check(self, items: list[Json]) -> None:
+        """Raise InvalidRequest naming the first of an input's items that cannot be sent."""
+        for n, item in enumerate(items):
+            try:
+                # A user's message of texts, which most inputs are, can be sent to every server.
+                if item.get("role") != "user" or item.get("type") != "message" or not read_texts(item.get("content")):
+                    self.take(item)
+            except InvalidRequest as error:
+                raise refuse_at(f"input[{n}]", error) from error
+
+    def _read_parts(self, content: object, field: str = "content") -> Iterator[tuple[Json, Json]]:
+        """Yield each part of `field`, with what its type's reader makes of it."""
+        if isinstance(content, str):
+            content = [text_part(content)]
+        for n, part in enumerate(content if isinstance(content, list) else ()):
+            try:
+                kind = part.get("type") if isinstance(part, dict) else None
+                if (read := self.readers.get(kind) if isinstance(kind, str) else None) is None:
+                    message = f"Content of type '{kind}' cannot be sent to this model's server."
+                    raise InvalidRequest(message, param="type")
+                yield part, read(part)
+            except InvalidRequest as error:
+                if self.strict:
+                    raise refuse_at(f"{field}[{n}]", error) from error
+                yield {}, text_part(name_unsendable(part))
+
+    def _read_output(self, item: Json) -> Iterator[tuple[Json, Json]]:
+        return self._read_parts(read_output(item, self.readers, self.offered), "output")
+
+    def _as_texts(self, parts: list[Json], subject: str) -> list[Json]:
+        """Return the parts of a message that can only have text in it."""
+        if all(part["type"] == "text" for part in parts):
+            return parts
+        if self.strict:
+            raise InvalidRequest(f"{subject} can only have text in it.", param="content")
+        return [part if part["type"] == "text" else text_part(name_unsendable(part)) for part in parts]
+
+
 # -- content, calls and outputs of the context
 
 
@@ -54,10 +141,10 @@ def text_part(text: str) -> Json:
     return {"type": "text", "text": text}
 
 
+TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 # Readers of parts that are text, by type. No other server than OpenAI's knows refusals, so their text is sent.
 TEXT_PARTS: dict[str, Callable[[Json], Json]] = {
-    kind: lambda part: text_part(_read_text(part, "text"))
-    for kind in ("input_text", "output_text", "text", "summary_text", "reasoning_text")
+    kind: lambda part: text_part(_read_text(part, "text")) for kind in TEXTS
 } | {"refusal": lambda part: text_part(_read_text(part, "refusal"))}
 
 
@@ -67,23 +154,12 @@ def _read_text(part: Json, name: str) -> str:
     return text
 
 
-def read_parts(
-    content: object, field: str, readers: Mapping[str, Callable[[Json], Json]], *, strict: bool = True
-) -> Iterator[tuple[Json, Json]]:
-    """Yield each part of `field`, with what its type's reader makes of it. Raises InvalidRequest naming a part that
-    cannot be sent; unless `strict`, a text that names the part stands for it (D25)."""
-    if isinstance(content, str):
-        content = [text_part(content)]
-    for n, part in enumerate(content if isinstance(content, list) else ()):
-        try:
-            kind = part.get("type") if isinstance(part, dict) else None
-            if (read := readers.get(kind) if isinstance(kind, str) else None) is None:
-                raise InvalidRequest(f"Content of type '{kind}' cannot be sent to this model's server.", param="type")
-            yield part, read(part)
-        except InvalidRequest as error:
-            if strict:
-                raise refuse_at(f"{field}[{n}]", error) from error
-            yield {}, text_part(name_unsendable(part))
+def read_texts(content: object) -> list[str] | None:
+    """Return the texts of content that is nothing else, as nearly all is; None for any other."""
+    if not isinstance(content, list):
+        return [content] if isinstance(content, str) else []
+    texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") in TEXTS]
+    return texts if [*map(type, texts)].count(str) == len(content) else None  # type: ignore[return-value]
 
 
 def read_role(message: Json) -> str:
@@ -97,15 +173,6 @@ def name_unsendable(part: object) -> str:
     names = (fields.get(name) for name in ("filename", "file_url", "file_id", "image_url", "video_url"))
     known = next((name for name in names if isinstance(name, str) and name and not name.startswith("data:")), None)
     return f"[{fields.get('type') or 'Content'}{f' {known}' if known else ''}: cannot be sent to this model]"
-
-
-def check_items(items: list[Json], take: Callable[[Json], None]) -> None:
-    """Take each item of an input. Raises InvalidRequest naming the first that is refused."""
-    for n, item in enumerate(items):
-        try:
-            take(item)
-        except InvalidRequest as error:
-            raise refuse_at(f"input[{n}]", error) from error
 
 
 def refuse_at(place: str, error: InvalidRequest) -> InvalidRequest:
@@ -138,9 +205,18 @@ def read_call(item: Json, names: Names) -> tuple[str, object]:
         return name_of_call(item, names), item.get("arguments")
     if kind == "custom_tool_call":
         return name_of_call(item, names), {"input": item.get("input")}
-    if (tool := client_tool_of(kind)) is not None:
+    if (tool := BY_ITEM.get(kind)) is not None:
         return name_of_call(item, names), tool.read(item)
-    return kind.removesuffix("_call"), _strip(item)
+    return make_safe(kind.removesuffix("_call")), _strip(item)
+
+
+def write_arguments(arguments: object) -> str:
+    """Return the arguments as JSON: some servers parse those of old calls, and would refuse the whole context."""
+    if not isinstance(arguments, str):
+        return msgspec.json.encode(arguments or {}).decode()
+    if not arguments.strip():
+        return "{}"
+    return arguments if is_json(arguments) else msgspec.json.encode({"unparsed": arguments}).decode()
 
 
 class CallIds(msgspec.Struct, eq=False):

@@ -1,8 +1,6 @@
 """The base of translators that build the items of an answer themselves: items while they grow, each of which makes the
 drafts that open it, add to it and close it, and the JSON that all translators decode."""
 
-from __future__ import annotations
-
 from base64 import b64encode
 from typing import Any, Literal, TypeVar
 
@@ -219,22 +217,15 @@ class AnswerTranslator:
     """
 
     __slots__ = (
-        "_channel",
-        "_first",
-        "_ids",
-        "_next_index",
-        "_pieces",
-        "_read_fault",
-        "_resume",
-        "_sealed",
-        "_text",
+        "_asked", "_channel", "_first", "_ids", "_next_index", "_pieces", "_read_fault", "_resume", "_sealed", "_text",
         "_tools",
-    )
+    )  # fmt: skip
 
     def __init__(self, call: ModelCall, ids: IdSource, read_fault: ReadFault = read_fault) -> None:
         self._ids = ids
         self._read_fault = read_fault
-        self._tools = make_offer(call.request, call.items).called
+        self._asked = call
+        self._tools: dict[str, CalledTool] | None = None  # that functions stand for, once one is called
         self._sealed = False  # reasoning is to end with `encrypted_content`
         self._text: GrowingText | None = None
         self._channel: Channel | None = None
@@ -249,6 +240,10 @@ class AnswerTranslator:
     def usage(self) -> Json | None:
         """Return the usage that the upstream has reported so far."""
         return None
+
+    def _open_empty(self) -> list[AnyDraft]:
+        """Open a message if there is nothing at all: an empty answer is a message, too."""
+        return self._open_part(OUTPUT_TEXT) if self._text is None and self._next_index == self._first else []
 
     def _is_resumed(self) -> bool:
         """Return True if the open text is the one that an earlier attempt began."""
@@ -296,6 +291,8 @@ class AnswerTranslator:
     def _open_call(self, call: GrowingCall) -> list[AnyDraft]:
         drafts = self._close_text("completed")
         call.call_id = call.call_id or self._ids.new("call")
+        if self._tools is None:
+            self._tools = make_offer(self._asked.request, self._asked.items).called
         call.tool = self._tools.get(call.name)
         return drafts + call.open(self._ids.new(item_prefix(call.item_type)), self._count())
 
@@ -325,10 +322,13 @@ def decode_answer(body: bytes, kind: str) -> Json:
     return answer
 
 
+def read_stop(stop: str | None, incomplete: dict[str, str]) -> tuple[ItemStatus, str | None]:
+    """Return the status of an answer by its reason to stop, and why it is incomplete. Raises UpstreamFault for none."""
+    if stop is None:
+        raise UpstreamFault("The model's server ended its answer without a finish.")
+    reason = incomplete.get(stop)
+    return "incomplete" if reason else "completed", reason
+
+
 def not_an_answer(kind: str) -> UpstreamFault:
     return UpstreamFault(f"The model's server answered with something that is not {kind}.")
-
-
-def read_count(counts: object, name: str) -> int:
-    number = counts.get(name) if isinstance(counts, dict) else None
-    return number if isinstance(number, int) else 0

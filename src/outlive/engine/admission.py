@@ -1,7 +1,5 @@
 """Admission: a request becomes an accepted response, in one transaction, or nothing at all."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from outlive.core.events import AnyDraft, Draft, EventNames, Json, number
 from outlive.core.fold import Fold
 from outlive.core.ids import IdSource
 from outlive.core.origin import Origin
+from outlive.core.owners import RateState
 from outlive.core.requests.body import canonical
 from outlive.core.requests.checks import Limits, refuse
 from outlive.core.requests.create import CreateResponse, header, parse_create
@@ -31,6 +30,7 @@ from outlive.core.requests.tools import pack_secrets, purpose_of
 from outlive.core.toolcalls import without_server_tools
 from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.ephemeral import EphemeralRuns
+from outlive.engine.policies import Policies
 from outlive.engine.retries import Retries
 from outlive.engine.run.run import RunServices
 from outlive.engine.worker import Worker
@@ -58,10 +58,6 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin = Origin()
     is_abandoned: Callable[[], bool] = lambda: False  # the client is gone already
 
-    @property
-    def large(self) -> bool:
-        return self.size > 0
-
 
 class Accepted(msgspec.Struct, frozen=True):
     """A response that will end, whatever happens to the connection."""
@@ -69,6 +65,7 @@ class Accepted(msgspec.Struct, frozen=True):
     response_id: str
     request: CreateResponse
     fold: Fold | None = None  # as admitted; None if the request attached to an earlier one's response
+    rate: RateState | None = None  # what is left of the owner's limits, if it has any
 
 
 class Examined(msgspec.Struct, frozen=True):
@@ -92,11 +89,12 @@ class Admitter:
     _ids: IdSource
     _limits: Limits
     _event_names: EventNames
+    _policies: Policies
 
     async def admit(self, submission: Submission) -> Accepted:
         """Accept a request, or attach it to the response that an earlier try of it made."""
         examine = self._examine
-        examined = await asyncio.to_thread(examine, submission) if submission.large else examine(submission)
+        examined = await asyncio.to_thread(examine, submission) if submission.size else examine(submission)
         request = examined.request
         if request.store:
             if submission.memory is not None:
@@ -104,13 +102,14 @@ class Admitter:
                 raise _not_found(request, why)
             # Before lock and limits (D17).
             if (earlier := await self._find_earlier(submission, examined.digest)) is not None:
-                self._services.counts.attached += 1
+                self._services.counts.retries_attached += 1
                 return Accepted(earlier, request)
+        rate = await self._policies.admit(submission.owner) if self._policies.active else None
         if request.refers:
             examined = msgspec.structs.replace(examined, request=await self._resolve(submission, request))
-        if request.store:
-            return await self._admit_stored(submission, examined)
-        return await self._admit_ephemeral(submission, examined)
+        admit = self._admit_stored if request.store else self._admit_ephemeral
+        accepted = await admit(submission, examined)
+        return accepted if rate is None else msgspec.structs.replace(accepted, rate=rate)
 
     async def _find_earlier(self, submission: Submission, digest: bytes | None) -> str | None:
         if digest is None:
@@ -126,6 +125,10 @@ class Admitter:
         received_at = self._services.clock.monotonic()
         request = parse_create(submission.body, self._ids, self._limits)
         request = msgspec.structs.replace(request, event_names=self._event_names, origin=submission.origin)
+        if self._policies.active:
+            self._policies.check_model(submission.owner, request.model)
+            if not self._policies.stores(submission.owner, request):
+                request = msgspec.structs.replace(request, store=False)
         backend, model = self._services.route(request.model)
         if not request.refers:
             self._check(backend, request)
@@ -153,7 +156,7 @@ class Admitter:
         await compactor.check(submission.owner, request.input)
         checked = msgspec.structs.replace(request, input=compactor.replace_ours(request.input))
         backend, _ = self._services.route(request.model)
-        if submission.large:
+        if submission.size:
             await asyncio.to_thread(self._check, backend, checked)
         else:
             self._check(backend, checked)
@@ -175,7 +178,8 @@ class Admitter:
             if submission.idempotency_key is None and submission.is_abandoned():
                 # Its client may have asked another node by now, and been answered.
                 raise ClientDisconnected
-            made = admission, fold = self._make_admission(submission, examined, runs=runs)
+            make = partial(self._make_admission, submission, examined, runs=runs)
+            made = admission, fold = await asyncio.to_thread(make) if submission.size else make()
         finally:
             if made is None:
                 self._worker.release_slot(submission.owner, runs)  # otherwise `_on_admitted` owns the slot
@@ -187,7 +191,7 @@ class Admitter:
     def _make_admission(self, submission: Submission, examined: Examined, *, runs: bool) -> tuple[Admission, Fold]:
         request, key, digest = examined.request, submission.idempotency_key, examined.digest
         now, response_id = self._services.clock.now(), self._ids.new("resp")
-        request = self._begin_trace(request, response_id)
+        request = self._begin(request, response_id, now)
         fold, frames = self._open(request, response_id, examined.model, now, queued=not runs)
         admission = Admission(
             response_id=response_id,
@@ -240,10 +244,10 @@ class Admitter:
             answer.set_result(admitted.attached)
         counts = self._services.counts
         if admitted.attached is not None:
-            counts.attached += 1
+            counts.retries_attached += 1
             self._worker.release_slot(admission.owner, runs)
             return
-        counts.admitted[counts.name_model(admission.request.model)] += 1
+        counts.responses_admitted[counts.name_model(admission.request.model)] += 1
         if admitted.lease is not None and admitted.position is not None:
             request, position = admission.request, admitted.position
             about = (1, NO_CHECKPOINT, request.background, admission.size)
@@ -271,7 +275,7 @@ class Admitter:
         try:
             position = await self._locate(submission, request)
             response_id, now = self._ids.new("resp"), self._services.clock.now()
-            request = self._begin_trace(request, response_id)
+            request = self._begin(request, response_id, now)
             opened = fold, frames = self._open(request, response_id, examined.model, now, queued=False)
         finally:
             if opened is None:
@@ -280,7 +284,7 @@ class Admitter:
         lease = ledger.admit(response_id, frames, fold.last + 1)
         about = (1, NO_CHECKPOINT, False, submission.size)
         claim = Claim(lease, owner, request, position or NO_POSITION, *about, memory=submission.memory)
-        self._services.counts.admitted[self._services.counts.name_model(request.model)] += 1
+        self._services.counts.responses_admitted[self._services.counts.name_model(request.model)] += 1
         live = LiveResponse(claim, fold, ledger, frames=frames, received_at=examined.received_at)
         self._worker.slots.hold_input(owner, submission.size)
         task = self._ephemeral.start(live)
@@ -307,7 +311,10 @@ class Admitter:
             raise _not_found(request, " any more: what came before it was deleted or has expired") from None
         return memory.position
 
-    def _begin_trace(self, request: CreateResponse, response_id: str) -> CreateResponse:
+    def _begin(self, request: CreateResponse, response_id: str, now: float) -> CreateResponse:
+        """Begin its trace, and set its deadline."""
+        if (seconds := request.outlive.get("deadline_seconds")) is not None:
+            request = msgspec.structs.replace(request, deadline=now + seconds)
         origin = self._services.tracer.begin(request.origin, response_id)
         return request if origin is request.origin else msgspec.structs.replace(request, origin=origin)
 

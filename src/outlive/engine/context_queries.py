@@ -1,76 +1,121 @@
-"""Contexts without a run: count the tokens that a model would be given, or compact them. Nothing is stored."""
-
-from __future__ import annotations
+"""Requests that store nothing: count the tokens of a context, compact it, pass a chat completion on, list models."""
 
 import asyncio
 import contextlib
+from dataclasses import dataclass
+from secrets import token_hex
 
 import msgspec
 
 from outlive.core.context import compaction
 from outlive.core.context.assemble import assemble, finish_calls
 from outlive.core.context.window import estimate_request
+from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
+from outlive.core.origin import Origin
 from outlive.core.requests.create import CreateResponse
 from outlive.core.requests.items import find_references, resolve
 from outlive.core.toolcalls import without_server_tools
+from outlive.core.usage import UsageRecord, count_tokens
+from outlive.engine.policies import Policies
 from outlive.engine.run.context import read_history
 from outlive.engine.run.fitting import Count, fit, measure
 from outlive.engine.run.run import RunServices
+from outlive.engine.usage import UsageMeter
 from outlive.engine.worker import Worker
-from outlive.ports.backend import ModelCall
+from outlive.ports.backend import Backends, ModelCall, PassedAnswer
 from outlive.ports.storage import Storage
 
 
+@dataclass(eq=False)
 class ContextQueries:
-    """Assembles contexts for questions about them."""
+    """Answers requests that make no response."""
 
-    def __init__(self, storage: Storage, services: RunServices, worker: Worker) -> None:
-        self._catalog = storage.catalog
-        self._history = storage.history
-        self._route = services.route
-        self._compactor = services.compactor
-        self._contexts = services.contexts
-        self._worker = worker
+    _storage: Storage
+    _backends: Backends
+    _services: RunServices
+    _worker: Worker
+    _policies: Policies
+    _meter: UsageMeter
 
     async def count(self, owner: str, request: CreateResponse, model_given: bool) -> Count:
         """Count the tokens that a response to this request would begin with; estimate them if no model was given."""
+        if model_given:
+            self._policies.check_model(owner, request.model)
         with contextlib.ExitStack() as room:
-            return await self._count(await self._open(owner, request, room), request, model_given)
-
-    async def _count(self, context: list[Json], request: CreateResponse, model_given: bool) -> Count:
-        items = await asyncio.to_thread(assemble, context, [])
-        if not model_given:
-            return Count(estimate_request(request, items), exact=False)
-        backend, model = self._route(request.model)
-        sent = without_server_tools(request)
-        backend.check(msgspec.structs.replace(sent, input=self._compactor.replace_ours(sent.input)))
-        return await measure(backend, await fit(backend, ModelCall(model, sent, items)))
+            items = await asyncio.to_thread(assemble, await self._open(owner, request, room), [])
+            if not model_given:
+                return Count(estimate_request(request, items), exact=False)
+            backend, model = self._services.route(request.model)
+            sent = without_server_tools(request)
+            backend.check(msgspec.structs.replace(sent, input=self._services.compactor.replace_ours(sent.input)))
+            return await measure(backend, await fit(backend, ModelCall(model, sent, items)))
 
     async def compact(self, owner: str, request: CreateResponse) -> tuple[list[Json], Json | None]:
         """Return the user's messages and a compaction item in place of the rest, and the usage of making it."""
-        backend, model = self._route(request.model)
+        self._policies.check_model(owner, request.model)
+        await self._policies.admit(owner)
+        (backend, model), compactor = self._services.route(request.model), self._services.compactor
         with self._worker.hold_slot(owner, "a compaction"), contextlib.ExitStack() as room:
             items = await self._open(owner, msgspec.structs.replace(request, compacts=True), room)
             summarised, kept, compacted = await asyncio.to_thread(compaction.split_beside, items)
-            summary = await self._compactor.summarise(backend, model, without_server_tools(request), summarised)
-        item = await self._compactor.make(owner, msgspec.structs.replace(compacted, summary=summary.text))
+            summary = await compactor.summarise(backend, model, without_server_tools(request), summarised)
+        item = await compactor.make(owner, msgspec.structs.replace(compacted, summary=summary.text))
+        self.count_usage(owner, request.model, summary.usage)
         return [*kept, item], summary.usage
 
-    async def _open(self, owner: str, request: CreateResponse, room: contextlib.ExitStack) -> list[Json]:
-        return await self._compactor.open(owner, await self._gather(owner, request, room))
+    def count_usage(self, owner: str, model: str, usage: Json | None, estimated: tuple[int, int] = (0, 0)) -> None:
+        """Count usage that no response has, as reported or estimated."""
+        record = UsageRecord(
+            response_id="",
+            owner=owner,
+            model=model,
+            upstream=self._services.route(model)[0].name,
+            ended_at=self._services.clock.now(),
+            status="completed",
+            tokens=count_tokens(usage, usage, estimated),
+        )
+        self._meter.count(record, False)
 
-    async def _gather(self, owner: str, request: CreateResponse, room: contextlib.ExitStack) -> list[Json]:
-        """Return history and input, as stored. `room` gives back what a long history takes."""
-        await self._compactor.check(owner, request.input)
+    async def list_models(self, owner: str) -> list[Json]:
+        """List the models that an owner may use: as `NAME/model` where there are several upstreams, but for agents."""
+        backends = list(self._backends.by_name.values())
+        lists = await asyncio.gather(*(backend.models() for backend in backends))
+        several = sum(not backend.stepwise for backend in backends) > 1
+        named = [
+            {**model, "id": f"{backend.name}/{model['id']}"} if several and not backend.stepwise else model
+            for backend, models in zip(backends, lists, strict=True)
+            for model in models
+        ]
+        return [model for model in named if self._policies.may_use(owner, model["id"])]
+
+    async def pass_through(self, owner: str, body: Json, origin: Origin) -> PassedAnswer:
+        """Send a Chat Completions request to its upstream as it is."""
+        self._policies.check_model(owner, body["model"])
+        rate = await self._policies.admit(owner)
+        backend, model = self._services.route(body["model"])
+        try:
+            answer = await backend.pass_through({**body, "model": model}, origin.headers(token_hex(4)))
+        except UpstreamFault as fault:
+            self._services.counts.count_request(backend.name, fault)
+            raise
+        self._services.counts.count_request(backend.name, status=answer.status)
+        if rate is not None:
+            answer.headers.update(rate.headers())  # in place of the upstream's: the owner's own limits are what counts
+        return answer
+
+    async def _open(self, owner: str, request: CreateResponse, room: contextlib.ExitStack) -> list[Json]:
+        """Return history and input, with what compaction items stand for. `room` gives back what a long history
+        takes."""
+        services, history = self._services, self._storage.history
+        await services.compactor.check(owner, request.input)
+        past: list[Json] = []
         given = request.input
         if wanted := find_references(given):
-            given = resolve(given, await self._catalog.stored_items(owner, wanted))
-        position = await self._history.locate(
-            owner, conversation=request.conversation, parent=request.previous_response_id
-        )
-        if position is None:
-            return finish_calls(given)
-        past, taken = await read_history(self._history, position, self._contexts, owner, request)
-        room.push(taken)
-        return [*past, *finish_calls(given)]
+            given = resolve(given, await self._storage.catalog.stored_items(owner, wanted))
+        position = await history.locate(owner, conversation=request.conversation, parent=request.previous_response_id)
+        if position is not None:
+            past, taken = await read_history(history, position, services.contexts, owner, request)
+            if taken is not None:
+                room.push(taken)
+        return await services.compactor.open(owner, [*past, *finish_calls(given)])

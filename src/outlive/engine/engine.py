@@ -7,43 +7,66 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from secrets import token_hex
+from functools import partial
 from typing import Self
 
 import msgspec
 
-from outlive.core.errors import ClientDisconnected, NotFound, OutliveError, StorageUnavailable, UpstreamFault
+from outlive.core.counts import Counts
+from outlive.core.endings import add_details
+from outlive.core.errors import ClientDisconnected, NotFound, OutliveError, StorageUnavailable
 from outlive.core.events import EventNames, Json, payloads
 from outlive.core.ids import IdSource
 from outlive.core.origin import Origin
+from outlive.core.owners import add_owner
 from outlive.core.requests.checks import Limits
 from outlive.core.requests.create import CreateResponse
 from outlive.core.timeline import Milestones, make_timeline, read_details
+from outlive.core.usage import PriceTable
 from outlive.engine.admission import Accepted, Admitter, Submission
 from outlive.engine.budget import Reservation
+from outlive.engine.cluster.mirrors import Mirrors, ProgressNotifier
 from outlive.engine.cluster.node import Node
 from outlive.engine.context_queries import ContextQueries
-from outlive.engine.delivery.reader import FOLD_BYTES, Cursor, Reader, StreamInterrupted
-from outlive.engine.ephemeral import EphemeralRuns
+from outlive.engine.delivery.committer import Committer
+from outlive.engine.delivery.live import LiveResponses
+from outlive.engine.delivery.reader import FOLD_BYTES, Cursor, Reader, Shutdown, StreamInterrupted
+from outlive.engine.ephemeral import EphemeralRuns, EphemeralStorage, Journals
+from outlive.engine.keys import Keys
 from outlive.engine.packer import Packer
-from outlive.engine.retries import PendingCreates
-from outlive.engine.run.fitting import Count
+from outlive.engine.policies import Policies
+from outlive.engine.retries import PendingCreates, Retries
+from outlive.engine.run.closer import Closer
+from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.run import RunServices
-from outlive.engine.slots import Capacity
+from outlive.engine.slots import Capacity, Slots
 from outlive.engine.sweeper import RetentionPolicy, Sweeper
 from outlive.engine.tickets import Tickets
-from outlive.engine.worker import Worker
-from outlive.ports.backend import Backends, PassedAnswer
-from outlive.ports.catalog import Page, Paging, Record, RunRecord
+from outlive.engine.usage import UsageMeter
+from outlive.engine.waiting import repeat
+from outlive.engine.webhooks import Webhooks
+from outlive.engine.worker import RUNNING, Worker
+from outlive.ports.backend import Backends
+from outlive.ports.catalog import Filters, Page, Paging, Record, RunRecord
+from outlive.ports.clock import Clock
 from outlive.ports.ledger import Idempotency, Memory
+from outlive.ports.seal import Seal
 from outlive.ports.storage import Storage
+from outlive.ports.toolbox import Tools
 from outlive.ports.tracing import Span, Tracer
+from outlive.ports.webhooks import Sender
 
 log = logging.getLogger(__name__)
 
 RESTART_SECONDS = 1.0
-# Fields that lists leave out of a response: the parts that may be long.
-LONG_FIELDS = ("output", "tools", "instructions")
+# Seconds between two looks into the database: a key or a policy holds on every node within a second.
+REFRESH_SECONDS = 0.5
+# A look that takes longer hangs in a connection that is dead without knowing it; the next takes another one.
+MAX_REFRESH_SECONDS = 5.0
+# Seconds between two checks of the tickets of open streams: a revoked one, on whichever node, cuts its streams by then.
+TICKET_SECONDS = 1.0
+USAGE_SECONDS = 60.0
+LONG_FIELDS = ("output", "tools", "instructions")  # lists leave them out of a response
 
 
 class View(msgspec.Struct, frozen=True):
@@ -54,9 +77,8 @@ class View(msgspec.Struct, frozen=True):
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of an engine."""
-
     name: str  # of this worker; no other may ever have the same
+    sender: Sender  # reaches the receivers of webhooks
     capacity: Capacity
     retention: RetentionPolicy = RetentionPolicy()
     pack_after: float | None = None  # seconds after its end until a journal is packed
@@ -68,60 +90,107 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     run_seconds: float | None = None  # limit of a run's duration
     abandon_after: float | None = None  # seconds after which a foreground run without a reader is cancelled
     tracer: Tracer = msgspec.field(default_factory=Tracer)
+    prices: PriceTable = PriceTable()
     ticket_seconds: float = 3600.0  # after which a ticket expires that names no other time
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of an engine, wired by `build`. For the engine itself, and for tests that drive one of them alone."""
-
-    storage: Storage
-    backends: Backends
-    services: RunServices
-    worker: Worker
-    admitter: Admitter
-    ephemeral: EphemeralRuns
-    reader: Reader
-    creates: PendingCreates
-    contexts: ContextQueries
-    sweeper: Sweeper
-    packer: Packer | None
-    node: Node | None  # None on a single server
-
-
 class Engine:
-    """Everything that a client may ask for."""
+    """Everything that a client may ask for. Its parts are public: metrics read them, and tests drive one alone."""
 
-    def __init__(self, parts: Parts, options: EngineOptions, ids: IdSource) -> None:
-        self.parts = parts
-        self.ids = ids
-        self.limits = options.limits
+    def __init__(
+        self,
+        storage: Storage,
+        memory: EphemeralStorage,
+        backends: Backends,
+        options: EngineOptions,
+        *,
+        clock: Clock,
+        ids: IdSource,
+        seal: Seal,
+        tools: Tools | None = None,
+    ) -> None:
+        """Build an engine on a database. `seal` closes compaction items."""
+        self.storage, self.backends, self.ids, self.limits = storage, backends, ids, options.limits
         self.is_leaving = False  # True: not ready, but still taking work, until it drains
-        self._abandon_after = options.abandon_after
-        self._tick_seconds = _tick_seconds(options)
-        self._storage = parts.storage
-        self._catalog = parts.storage.catalog
-        self._conversations = parts.storage.conversations
-        self._backends = parts.backends
-        self._worker = parts.worker
-        self._reader = parts.reader
-        self._sweeper = parts.sweeper
-        self._shutdown = parts.reader.shutdown
-        self._node = parts.node
-        self._clock = parts.services.clock
-        self.tickets = Tickets(parts.storage.tickets, self._clock, ids, options.ticket_seconds)
+        self._options, self._shutdown, live, shared = options, Shutdown(), LiveResponses(), storage.shared
+        mirrors = Mirrors(storage.journal, live, storage.bell) if shared else None
+        self.reader = Reader(
+            live, Journals(memory, storage.journal), clock, self._shutdown, options.keep_alive_seconds, mirrors
+        )
+        self.usage = UsageMeter(storage.usage, options.prices)
+        self.policies = Policies(options.capacity.policies, storage.usage, self.usage, clock, shared)
+        counts, tracer = Counts(backends.models), options.tracer
+        committer = Committer(storage.ledger, clock, options.commit_seconds, counts, tracer, self.usage.count)
+        self.services = RunServices(
+            route=backends.route,
+            history=storage.history,
+            clock=clock,
+            committer=committer,
+            closer=Closer(committer, backends.route, clock),
+            run_seconds=options.run_seconds,
+            tools=tools,
+            counts=counts,
+            tracer=tracer,
+            compactor=Compactor(seal, ids, clock, counts, tracer),
+        )
+        slots = Slots(options.capacity, shared=shared)
+        self.worker = Worker(options.name, storage, self.services, live, slots, self._shutdown, options.claims)
+        self.ephemeral = EphemeralRuns(memory.ledger, self.services, live, self.usage)
+        self.creates = PendingCreates(storage.bell, alone=not shared)
+        self.admitter = Admitter(
+            storage,
+            self.services,
+            self.worker,
+            self.ephemeral,
+            Retries(storage.catalog, clock, self.creates),
+            ids,
+            options.limits,
+            options.event_names,
+            self.policies,
+        )
+        self.contexts = ContextQueries(storage, backends, self.services, self.worker, self.policies, self.usage)
+        self.sweeper = Sweeper(storage.retention, clock, options.retention, self.policies.active)
+        after, secret_seal = options.pack_after, tools.seal if tools is not None else None
+        self.packer = Packer(storage.packing, clock, counts, after, slots) if after is not None else None
+        self.webhooks = Webhooks(storage.webhooks, options.sender, secret_seal, clock, ids, options.name)
+        committer.on_end = self.webhooks.wake
+        self.tickets = Tickets(storage.tickets, clock, ids, options.ticket_seconds)
+        self.keys = Keys(storage.keys, clock, ids)
+        self.node: Node | None = None  # None on a single server
+        if mirrors is not None and self.reader.remote_folds is not None:
+            folds, notifier = self.reader.remote_folds, ProgressNotifier(live, storage.bell, clock)
+            self.node = Node(storage, self.worker, mirrors, folds, notifier, self.creates)
+        # Verbs that one part alone answers.
+        catalog, contexts = storage.catalog, self.contexts
+        self.now, self.new_id, self.find_owner = clock.now, ids.new, catalog.find_owner
+        self.get_conversation, self.list_conversations = catalog.conversation, catalog.conversations
+        self.get_item, self.list_items, self.list_input_items = catalog.item, catalog.items, catalog.input_items
+        self.count_tokens, self.compact, self.list_models = contexts.count, contexts.compact, contexts.list_models
+        self.pass_through, self.count_chat = contexts.pass_through, contexts.count_usage
 
     # -- the server's life
 
     async def start(self) -> int:
         """Join the cluster and recover what dead workers left. Returns how many responses were recovered."""
-        if self._node is not None:
-            await self._node.start()
-        return await self._worker.recover()
+        await self.keys.refresh()
+        await self.policies.refresh()
+        if self.node is not None:
+            await self.node.start()
+        return await self.worker.recover()
 
     async def run(self) -> None:
-        """Do the regular work until cancelled: sweep, pack journals, wake idle readers, poll the cluster."""
-        jobs = [self._sweeper.run, self._tick, self.tickets.run]
-        jobs += [part.run for part in (self.parts.packer, self._node) if part is not None]
+        """Do the regular work until cancelled: sweep, pack, wake idle readers, send webhooks, poll the cluster."""
+        options = self._options
+        # Often enough for the shorter of the two times that each tick looks after.
+        tick_seconds = max(min(options.keep_alive_seconds / 3, (options.abandon_after or 60.0) / 4, 5.0), 0.05)
+        jobs: list[Callable[[], Awaitable[None]]] = [
+            partial(repeat, self.tick_once, tick_seconds),
+            partial(repeat, self.keys.refresh, REFRESH_SECONDS, MAX_REFRESH_SECONDS),
+            partial(repeat, self.policies.refresh, REFRESH_SECONDS),
+            partial(repeat, self.tickets.check_once, TICKET_SECONDS),
+            partial(repeat, self.usage.write_sums, USAGE_SECONDS),
+            *(part.run for part in (self.sweeper, self.webhooks, self.packer, self.node) if part is not None),
+        ]
         await asyncio.gather(*map(_keep_running, jobs))
 
     async def drain(self, grace: float) -> None:
@@ -129,19 +198,19 @@ class Engine:
         self._shutdown.draining = True
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._worker.drain(grace))
-                group.create_task(self.parts.ephemeral.drain(grace))
+                group.create_task(self.worker.drain(grace))
+                group.create_task(self.ephemeral.drain(grace))
         finally:
             self._shutdown.interrupting = True
-            self._reader.live.wake_all()
+            self.reader.live.wake_all()
 
     async def stop(self) -> None:
-        """Leave the cluster and close the backends."""
-        if self._node is not None:
-            await self._node.stop()
-        backends = self._backends.by_name.values()
-        await asyncio.gather(*(backend.close() for backend in backends), return_exceptions=True)
-        await self.parts.services.tracer.close()
+        """Write the last sums of usage, leave the cluster and close the backends."""
+        await self.usage.write_sums()
+        if self.node is not None:
+            await self.node.stop()
+        await asyncio.gather(*(each.close() for each in self.backends.by_name.values()), return_exceptions=True)
+        await self.services.tracer.close()
 
     @property
     def is_draining(self) -> bool:
@@ -152,58 +221,42 @@ class Engine:
         """Return why this server should not be sent requests, or None if it should."""
         if self._shutdown.draining or self.is_leaving:
             return "shutting down"
-        return None if await self._storage.probe() else "the database is unavailable"
-
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(self._tick_seconds)
-            await self.tick_once()
+        return None if await self.storage.probe() else "the database is unavailable"
 
     async def tick_once(self) -> None:
-        """Let idle readers send their keep-alive, and cancel runs that have had no reader for long."""
-        self._reader.live.wake_all()
-        if self._abandon_after is not None:
-            with contextlib.suppress(StorageUnavailable, NotFound):  # the next tick tries again, or it was deleted
-                await self._worker.cancel_abandoned(self._abandon_after)
-
-    def now(self) -> float:
-        """Return the time in unix seconds."""
-        return self._clock.now()
-
-    def new_id(self, prefix: str) -> str:
-        return self.ids.new(prefix)
+        """Let idle readers send their keep-alive, and cancel runs that were deleted or have had no reader for long."""
+        self.reader.live.wake_all()
+        with contextlib.suppress(StorageUnavailable, NotFound):  # the next tick tries again, or it was erased
+            await self.worker.cancel_deleted()
+            if self._options.abandon_after is not None:
+                await self.worker.cancel_abandoned(self._options.abandon_after)
 
     # -- responses
 
     async def create(self, submission: Submission) -> Created:
         """Create a response and hold it for the connection that answers: `with await engine.create(...) as created`.
-
         What happens to the connection never ends a stored response; one with `store: false` ends with the block."""
-        accepted = await self.admit(submission)
-        if accepted.request.store:
-            self.parts.creates.add(accepted.response_id)
-        return Created(self, submission.owner, accepted)
-
-    async def admit(self, submission: Submission) -> Accepted:
-        """Admit a submission. Use `create`, which also cleans up."""
         try:
-            return await self.parts.admitter.admit(submission)
+            accepted = await self.admitter.admit(submission)
         except (OutliveError, ClientDisconnected):
-            if submission.large:
+            if submission.size:
                 # Parts of it may have been staged; nothing of a refused request may stay in a file.
-                self._sweeper.wake()
+                self.sweeper.wake()
             raise
+        if accepted.request.store:
+            self.creates.here.add(accepted.response_id)
+        return Created(self, submission.owner, accepted, accepted.response_id, accepted.request)
 
     async def follow(self, owner: str, response_id: str, after: int = -1) -> Cursor:
         """Return a cursor behind an event of a stored response. Raises NotFound."""
         await self._check_exists(owner, response_id)
-        self.parts.services.counts.resumes += 1
-        return self._reader.follow(response_id, after, owner)
+        self.services.counts.resumes += 1
+        return self.reader.follow(response_id, after, owner)
 
     async def trace_resume(self, origin: Origin, response_id: str) -> Span:
         """Start the span of a stream that follows a response."""
-        tracer, trace_id = self.parts.services.tracer, None
-        if tracer.is_tracing and (batch := await self._storage.journal.read(response_id, -1, 1)) is not None:
+        tracer, trace_id = self.services.tracer, None
+        if tracer.is_tracing and (batch := await self.storage.journal.read(response_id, -1, 1)) is not None:
             created = msgspec.json.decode(payloads(batch.frames)[0])
             trace_id = (created["response"].get("outlive") or {}).get("trace_id")
         return tracer.start_resume(origin, response_id, trace_id)
@@ -211,11 +264,11 @@ class Engine:
     async def has_ended_by(self, owner: str, response_id: str, after: int) -> bool:
         """Return True if a response has ended with that event or before it. Raises NotFound."""
         await self._check_exists(owner, response_id)
-        batch = await self._storage.journal.read(response_id, after, 1)
+        batch = await self.storage.journal.read(response_id, after, 1)
         return batch is not None and not batch.frames
 
     async def _check_exists(self, owner: str, response_id: str) -> None:
-        if await self._catalog.status(owner, response_id) is None:
+        if await self.storage.catalog.status(owner, response_id) is None:
             raise NotFound(f"Response with id '{response_id}' not found.")
 
     async def create_ticket(self, owner: str, target: str, of_response: bool, seconds: float | None) -> Json:
@@ -224,60 +277,57 @@ class Engine:
         return await self.tickets.create(owner, target, seconds)
 
     def make_reservation(self, owner: str) -> Reservation:
-        """Return a reservation for an answer in the owner's budget."""
-        return Reservation(self._reader.answers, owner)
+        return Reservation(self.reader.answers, owner)
 
     async def wait_end(self, owner: str, response_id: str, seconds: float) -> None:
         """Wait for the end of a response, that long at most. Raises NotFound."""
-        if await self._catalog.status(owner, response_id) in ("queued", "in_progress"):
+        if await self.storage.catalog.status(owner, response_id) in RUNNING:
             with contextlib.suppress(StreamInterrupted):  # shutting down: it is shown as far as it is
-                await self._reader.wait_end(response_id, seconds)
+                await self.reader.wait_end(response_id, seconds)
 
     async def show(self, owner: str, response_id: str) -> View:
-        """Return a response as it stands."""
-        return await self._view(await self._catalog.response(owner, response_id))
+        return await self._view(await self.storage.catalog.response(owner, response_id))
 
     async def cancel(self, owner: str, response_id: str) -> View:
         """Cancel a response, wherever it runs, and return its end (D8)."""
-        record = await self._catalog.response(owner, response_id)
+        record = await self.storage.catalog.response(owner, response_id)
         if record.snapshot is None:
-            await self._worker.cancel(response_id)
-            record = await self._catalog.response(owner, response_id)
+            await self.worker.cancel(response_id)
+            record = await self.storage.catalog.response(owner, response_id)
         return await self._view(record)
 
     async def delete(self, owner: str, response_id: str) -> None:
         """Delete a response; one that runs is cancelled first (D18)."""
-        record = await self._catalog.response(owner, response_id)
-        if record.snapshot is None:
-            await self._worker.cancel(response_id)
-        await self._storage.ledger.delete(owner, response_id)
-        self._sweeper.wake()
+        if (await self.storage.catalog.response(owner, response_id)).snapshot is None:
+            await self.worker.cancel(response_id)
+        await self.storage.ledger.delete(owner, response_id)
+        self.sweeper.wake()
 
-    async def list_responses(
-        self, owner: str, paging: Paging, *, statuses: list[str], conversation: str | None, details: bool = False
-    ) -> Page:
+    async def list_responses(self, owner: str, paging: Paging, filters: Filters, details: bool = False) -> Page:
         """List an owner's responses, without their long fields; with `details` about where and how far each ran."""
-        records, more = await self._catalog.responses(owner, paging, statuses=statuses, conversation=conversation)
-        headers = await self._reader.headers([record.response_id for record in records if _is_running(record)])
+        records, more = await self.storage.catalog.responses(owner, paging, filters)
+        headers = await self.reader.headers([each.response_id for each in records if each.status in RUNNING])
         queue = await self._find_queue_positions(records)
         data: list[Json] = []
         for record in records:
             if record.snapshot is None and record.response_id not in headers:
                 # The final object is long: one at a time, and decoded in a thread.
                 with contextlib.suppress(NotFound):  # deleted since
-                    whole = await self._catalog.response(owner, record.response_id)
+                    whole = await self.storage.catalog.response(record.owner, record.response_id)
                     data.append(await asyncio.to_thread(_summarise, whole, None, None))
             else:
                 data.append(_summarise(record, headers.get(record.response_id), queue.get(record.response_id)))
+        if paging.wide:
+            owners = {record.response_id: record.owner for record in records}
+            data = [add_owner(each, owners[each["id"]]) for each in data]
         return Page(await self._add_runs(data) if details else data, more)
 
     async def _add_runs(self, summaries: list[Json]) -> list[Json]:
-        runs = await self._catalog.runs([each["id"] for each in summaries])
-        found = (each for each in summaries if each["id"] in runs)
-        return [_add_details(each, self._describe_run(each, runs[each["id"]])) for each in found]
+        runs = await self.storage.catalog.runs([each["id"] for each in summaries])
+        return [add_details(one, self._describe_run(one, runs[one["id"]])) for one in summaries if one["id"] in runs]
 
     def _describe_run(self, summary: Json, run: RunRecord) -> Json:
-        live = self._reader.live.get(summary["id"])
+        live = self.reader.live.get(summary["id"])
         attempts = (summary.get("outlive") or {}).get("attempts", run.attempts or 1)
         node = run.node if run.ended_at is None else run.taken[-1][1] if run.taken else None
         events = live.fold.last + 1 if live is not None and run.events is None else run.events
@@ -285,11 +335,11 @@ class Engine:
 
     async def show_timeline(self, owner: str, response_id: str) -> Json:
         """Return the milestones of a response with their times and nodes, read from its journal."""
-        record = await self._catalog.response(owner, response_id)
-        run = (await self._catalog.runs([response_id]))[response_id]
+        record = await self.storage.catalog.response(owner, response_id)
+        run = (await self.storage.catalog.runs([response_id]))[response_id]
         details = read_details(record.snapshot)
         milestones = Milestones(details.get("resumed_at") or run.resumed_at)
-        journal = self._storage.journal
+        journal = self.storage.journal
         while (page := await journal.read(response_id, milestones.last, FOLD_BYTES)) is not None and page.frames:
             await asyncio.to_thread(milestones.add, page.last, page.frames, page.times)
         return {
@@ -300,35 +350,30 @@ class Engine:
             **make_timeline(milestones, run.taken, run.created_at, run.ended_at),
         }
 
-    async def list_input_items(self, owner: str, response_id: str, paging: Paging) -> Page:
-        return await self._catalog.input_items(owner, response_id, paging)
-
     async def find_model_of(self, owner: str, response_id: str) -> str | None:
         """Return the model that gave an answer; None while it is running."""
-        record = await self._catalog.response(owner, response_id)
+        record = await self.storage.catalog.response(owner, response_id)
         return None if record.snapshot is None else str(msgspec.json.decode(record.snapshot)["model"])
 
     async def _view(self, record: Record) -> View:
         if record.snapshot is not None:
             return View(record.snapshot)
-        fold = await self._reader.fold(record.response_id)
+        fold = await self.reader.fold(record.response_id)
         if fold.ended:
             return View(fold.snapshot())
         # A young run may end soon; one that has been going for minutes will hardly end in the next second.
-        poll_after = min(max((self._clock.now() - record.created_at) / 10, 0.25), 5.0)
+        poll_after = min(max((self.services.clock.now() - record.created_at) / 10, 0.25), 5.0)
         if fold.status == "queued" and (queue := (await self._find_queue_positions([record])).get(record.response_id)):
-            return View(msgspec.json.encode(_add_details(fold.response(), queue)), poll_after)
+            return View(msgspec.json.encode(add_details(fold.response(), queue)), poll_after)
         return View(fold.snapshot(), poll_after)
 
     async def _find_queue_positions(self, records: list[Record]) -> dict[str, Json]:
         """Return the extra object of each queued response: its position (1 is the next) and how long it is queued."""
-        queued = {record.response_id: record for record in records if record.status == "queued"}
-        if not queued:
-            return {}
-        now = self._clock.now()
-        positions = await self._catalog.queue(list(queued))
+        queued = {record.response_id: record.created_at for record in records if record.status == "queued"}
+        positions = await self.storage.catalog.queue(list(queued)) if queued else {}
+        now = self.services.clock.now()
         return {
-            response_id: {"queue": {"place": position, "seconds": max(0, int(now - queued[response_id].created_at))}}
+            response_id: {"queue": {"place": position, "seconds": max(0, int(now - queued[response_id]))}}
             for response_id, position in positions.items()
         }
 
@@ -338,87 +383,43 @@ class Engine:
         self, owner: str, metadata: dict[str, str], items: list[Json], idempotency: Idempotency | None, large: bool
     ) -> Json:
         """Create a conversation, or return the one that was created under the same key."""
-        self._backends.check_items(self.parts.services.compactor.replace_ours(items))
-        now = self._clock.now()
-        conversation: Json = {
-            "id": self.ids.new("conv"),
-            "object": "conversation",
-            "created_at": int(now),
-            "metadata": metadata,
-        }
-        made = await self._conversations.create(owner, conversation, items, now, idempotency, large)
-        return conversation if made == conversation["id"] else await self._catalog.conversation(owner, made)
-
-    async def get_conversation(self, owner: str, conversation_id: str) -> Json:
-        return await self._catalog.conversation(owner, conversation_id)
+        self._check_items(owner, items)
+        now = self.services.clock.now()
+        conversation: Json = {"id": self.ids.new("conv"), "object": "conversation"}
+        conversation |= {"created_at": int(now), "metadata": metadata}
+        made = await self.storage.conversations.create(owner, conversation, items, now, idempotency, large)
+        return conversation if made == conversation["id"] else await self.storage.catalog.conversation(owner, made)
 
     async def update_conversation(self, owner: str, conversation_id: str, metadata: dict[str, str]) -> Json:
-        return await self._conversations.update(owner, conversation_id, metadata)
+        self.policies.check_conversation(owner)
+        return await self.storage.conversations.update(owner, conversation_id, metadata)
 
     async def delete_conversation(self, owner: str, conversation_id: str) -> None:
-        await self._conversations.delete(owner, conversation_id)
-        self._sweeper.wake()
-
-    async def list_conversations(self, owner: str, paging: Paging) -> Page:
-        return await self._catalog.conversations(owner, paging)
+        await self.storage.conversations.delete(owner, conversation_id)
+        self.sweeper.wake()
 
     async def add_items(
         self, owner: str, conversation_id: str, items: list[Json], idempotency: Idempotency | None, large: bool
     ) -> Page:
-        """Add items to a conversation, and return them."""
-        self._backends.check_items(self.parts.services.compactor.replace_ours(items))
-        now = self._clock.now()
-        added = await self._conversations.add_items(owner, conversation_id, items, now, idempotency, large)
-        return Page(added, False)
+        self._check_items(owner, items)
+        now, conversations = self.services.clock.now(), self.storage.conversations
+        return Page(await conversations.add_items(owner, conversation_id, items, now, idempotency, large), False)
 
-    async def list_items(self, owner: str, conversation_id: str, paging: Paging) -> Page:
-        return await self._catalog.items(owner, conversation_id, paging)
-
-    async def get_item(self, owner: str, conversation_id: str, item_id: str) -> Json:
-        return await self._catalog.item(owner, conversation_id, item_id)
+    def _check_items(self, owner: str, items: list[Json]) -> None:
+        self.policies.check_conversation(owner)
+        self.backends.check_items(self.services.compactor.replace_ours(items))
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Json:
         """Delete an item, and return its conversation."""
-        conversation = await self._conversations.delete_item(owner, conversation_id, item_id)
-        self._sweeper.wake()
+        conversation = await self.storage.conversations.delete_item(owner, conversation_id, item_id)
+        self.sweeper.wake()
         return conversation
 
-    # -- contexts and models
-
-    async def count_tokens(self, owner: str, request: CreateResponse, model_given: bool) -> Count:
-        """Count the tokens that a response to this request would begin with."""
-        return await self.parts.contexts.count(owner, request, model_given)
-
-    async def compact(self, owner: str, request: CreateResponse) -> tuple[list[Json], Json | None]:
-        """Compact a context. Returns its items, and the usage of making them."""
-        return await self.parts.contexts.compact(owner, request)
-
-    async def list_models(self) -> list[Json]:
-        """List the models of all upstreams: as `NAME/model` where there are several, but for agents."""
-        backends = list(self._backends.by_name.values())
-        lists = await asyncio.gather(*(backend.models() for backend in backends))
-        several = sum(not backend.stepwise for backend in backends) > 1
-        return [
-            {**model, "id": f"{backend.name}/{model['id']}"} if several and not backend.stepwise else model
-            for backend, models in zip(backends, lists, strict=True)
-            for model in models
-        ]
+    # -- chat completions
 
     def hold_chat_slot(self, owner: str) -> contextlib.AbstractContextManager[None]:
         """Hold a slot for a Chat Completions request, which counts like a response. Raises TooMany."""
-        return self._worker.hold_slot(owner, "a chat completion")
-
-    async def pass_through(self, body: Json, origin: Origin) -> PassedAnswer:
-        """Send a Chat Completions request to its upstream as it is."""
-        backend, model = self._backends.route(body["model"])
-        counts = self.parts.services.counts
-        try:
-            answer = await backend.pass_through({**body, "model": model}, origin.headers(token_hex(4)))
-        except UpstreamFault as fault:
-            counts.count_request(backend.name, fault)
-            raise
-        counts.count_request(backend.name, status=answer.status)
-        return answer
+        return self.worker.hold_slot(owner, "a chat completion")
 
 
 @dataclass(slots=True, eq=False)
@@ -428,30 +429,22 @@ class Created:
     engine: Engine
     owner: str
     accepted: Accepted
+    id: str
+    request: CreateResponse
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        parts = self.engine.parts
-        (parts.creates if self.request.store else parts.ephemeral).discard(self.id)
-
-    @property
-    def id(self) -> str:
-        return self.accepted.response_id
-
-    @property
-    def request(self) -> CreateResponse:
-        return self.accepted.request
+        (self.engine.creates.here if self.request.store else self.engine.ephemeral).discard(self.id)
 
     def follow(self) -> Cursor:
-        """Return a cursor before the first event."""
-        return self.engine.parts.reader.follow(self.id, owner=self.owner)
+        return self.engine.reader.follow(self.id, owner=self.owner)
 
     def follow_end(self) -> Cursor:
         """Return a cursor behind the events of the admission, for a caller that waits for the end."""
         fold = self.accepted.fold
-        return self.engine.parts.reader.follow(self.id, fold.last if fold is not None else -1)
+        return self.engine.reader.follow(self.id, fold.last if fold is not None else -1)
 
     async def show(self) -> View:
         """Return the response as admitted, or as it stands if this request attached to an earlier one's."""
@@ -462,15 +455,17 @@ class Created:
     async def mark_answered(self) -> None:
         """Record that the client has its whole answer: a silent retry must not find this response (D17)."""
         if self.request.store:
-            await self.engine.parts.storage.ledger.mark_answered(self.id)
+            await self.engine.storage.ledger.mark_answered(self.id)
+
+    async def abandon(self) -> None:
+        """Cancel a run that has not ended, if its request asked for that: its connection is gone."""
+        asked = self.request.store and self.request.outlive.get("on_disconnect") == "cancel"
+        if asked and self.accepted.fold is not None:  # otherwise another connection has created it
+            await self.engine.worker.abandon(self.owner, self.id)
 
     def remember(self) -> Memory | None:
         """Return what it takes to continue a response that is not stored; None if it failed or is stored."""
-        return None if self.request.store else self.engine.parts.ephemeral.remember(self.id)
-
-
-def _is_running(record: Record) -> bool:
-    return record.status in ("queued", "in_progress")
+        return None if self.request.store else self.engine.ephemeral.remember(self.id)
 
 
 def _summarise(record: Record, header: Json | None, queue: Json | None) -> Json:
@@ -478,11 +473,7 @@ def _summarise(record: Record, header: Json | None, queue: Json | None) -> Json:
     summary = {name: value for name, value in body.items() if name not in LONG_FIELDS}
     if summary.get("status") == "queued":
         summary["status"] = record.status  # it may have begun since the event that this header is from
-    return summary if queue is None else _add_details(summary, queue)
-
-
-def _add_details(response: Json, details: Json) -> Json:
-    return {**response, "outlive": {**(response.get("outlive") or {}), **details}}
+    return summary if queue is None else add_details(summary, queue)
 
 
 async def _keep_running(job: Callable[[], Awaitable[None]]) -> None:
@@ -493,8 +484,3 @@ async def _keep_running(job: Callable[[], Awaitable[None]]) -> None:
         except Exception:  # a bug of any kind
             log.exception("background job failed, restarting")
             await asyncio.sleep(RESTART_SECONDS)
-
-
-def _tick_seconds(options: EngineOptions) -> float:
-    """Tick often enough for the shorter of the two times that each tick looks after."""
-    return max(min(options.keep_alive_seconds / 3, (options.abandon_after or 60.0) / 4, 5.0), 0.05)

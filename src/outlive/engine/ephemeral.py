@@ -1,13 +1,17 @@
 """Responses with `store: false`: run like all others, on a ledger in memory, and dropped with their connection (D4)."""
 
-from __future__ import annotations
-
 import asyncio
+from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
+from outlive.core.context.assemble import finish_calls
+from outlive.core.endings import Outcome
+from outlive.engine.delivery.committer import UNREAD_BYTES
 from outlive.engine.delivery.live import LiveResponse, LiveResponses
 from outlive.engine.run.run import Run, RunServices
+from outlive.engine.usage import UsageMeter
 from outlive.ports.journal import Batch, Journal
 from outlive.ports.ledger import EphemeralLedger, Memory
 
@@ -28,22 +32,22 @@ class Journals:
         self.read_many = stored.read_many  # asked only for stored responses
 
     async def read(self, response_id: str, after: int, max_bytes: int) -> Batch | None:
-        """Read a page of a response's journal."""
         journal = self._memory.journal if self._memory.ledger.holds(response_id) else self._stored
         return await journal.read(response_id, after, max_bytes)
 
 
+@dataclass(eq=False)
 class EphemeralRuns:
     """Runs responses that are not stored, each for the connection that created it."""
 
-    def __init__(self, ledger: EphemeralLedger, services: RunServices, live: LiveResponses) -> None:
-        self.ledger = ledger
-        self._services = services
-        self._live = live
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+    ledger: EphemeralLedger
+    _services: RunServices
+    _live: LiveResponses
+    _meter: UsageMeter
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     def start(self, live: LiveResponse) -> asyncio.Task[None]:
-        """Run a response that the ledger in memory has admitted."""
+        live.trim, live.pending.most = partial(self.ledger.trim, live.lease.response_id), UNREAD_BYTES
         self._live.add(live)
         task = self._tasks[live.lease.response_id] = asyncio.create_task(Run(self._services, live).run())
         return task
@@ -55,7 +59,7 @@ class EphemeralRuns:
             return None
         claim, request = live.claim, live.claim.request
         # Calls that were cut off are remembered too: their outputs are left out, not refused (D6b).
-        items = [*request.input, *(item for _, item in sorted(live.output.items()))]
+        items = [*finish_calls(request.input), *(item for _, item in sorted(live.output.items()))]
         if (before := claim.memory) is not None:
             return Memory([*before.items, *items], before.position, before.conversation, before.parent)
         if request.conversation is None and request.previous_response_id is None:
@@ -68,9 +72,11 @@ class EphemeralRuns:
             task.cancel()
         if (live := self._live.get(response_id)) is not None:
             self._live.remove(live)
+            if not live.tail.ended:
+                usage = self._services.closer.make_record(live, Outcome(status="cancelled", at=0), live.fold.output)
+                self._meter.count(usage, False)
         self.ledger.forget(response_id)
 
     async def drain(self, grace: float) -> None:
-        """Wait for the running ones, `grace` seconds at most."""
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=grace)

@@ -1,11 +1,11 @@
 """The packer: compresses the journals of responses that ended some time ago."""
 
-from __future__ import annotations
-
 import logging
+from dataclasses import dataclass
 
 from outlive.core.counts import Counts
 from outlive.core.errors import StorageUnavailable
+from outlive.engine.slots import Slots
 from outlive.ports.clock import Clock
 from outlive.ports.storage import Packing
 
@@ -13,22 +13,23 @@ log = logging.getLogger(__name__)
 
 # Seconds between two rounds, at most.
 EVERY = 15.0
-# After each step, a pause of so many times its length: live responses have the disk and the CPU first.
-REST = 4.0
+# After each step, a pause of so many times its length: live responses have the disk and the CPU first. While some run,
+# packing takes a few hundredths of a core.
+REST, BUSY_REST = 4.0, 40.0
 MIN_REST = 0.005
 
 
+@dataclass(eq=False)
 class Packer:
     """Packs journals in the background, in small steps."""
 
-    def __init__(self, packing: Packing, clock: Clock, counts: Counts, after_seconds: float) -> None:
-        self._packing = packing
-        self._clock = clock
-        self._counts = counts
-        self._after = after_seconds
+    _packing: Packing
+    _clock: Clock
+    _counts: Counts
+    _after: float  # seconds
+    _slots: Slots
 
     async def run(self) -> None:
-        """Pack regularly until cancelled."""
         while True:
             try:
                 await self.pack(self._clock.now() - self._after)
@@ -48,5 +49,6 @@ class Packer:
             began = await self._rest(began)
 
     async def _rest(self, began: float) -> float:
-        await self._clock.sleep(max(MIN_REST, (self._clock.monotonic() - began) * REST))
+        rest = BUSY_REST if self._slots.running else REST
+        await self._clock.sleep(max(MIN_REST, (self._clock.monotonic() - began) * rest))
         return self._clock.monotonic()

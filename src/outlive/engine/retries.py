@@ -1,8 +1,7 @@
 """Repeated creates: find the response that an earlier try of the same request made (D17)."""
 
-from __future__ import annotations
-
 import asyncio
+from dataclasses import dataclass, field
 
 from outlive.core.errors import Conflict
 from outlive.ports.bell import Bell, Ring
@@ -18,31 +17,20 @@ RETRY_STEP_SECONDS = 0.05
 ASK_SECONDS = 0.2
 
 
+@dataclass(eq=False)
 class PendingCreates:
     """The creating connections that still wait for their answer, so that no silent retry takes it from them."""
 
-    def __init__(self, bell: Bell, *, alone: bool = True) -> None:
-        self._bell = bell
-        self._alone = alone  # no other node could hold a connection
-        self._here: set[str] = set()
-        self._asking: dict[str, asyncio.Future[None]] = {}
-
-    def add(self, response_id: str) -> None:
-        """Register the connection that created a response."""
-        self._here.add(response_id)
-
-    def discard(self, response_id: str) -> None:
-        """Unregister a connection that was answered or is gone."""
-        self._here.discard(response_id)
+    _bell: Bell
+    alone: bool = True  # no other node could hold a connection
+    here: set[str] = field(default_factory=set)  # the responses that connections to this node have created
+    _asking: dict[str, asyncio.Future[None]] = field(default_factory=dict)
 
     async def holds(self, response_id: str) -> bool:
         """Return True if the connection that created this response still waits, on any node."""
-        if response_id in self._here:
-            return True
-        if self._alone:
-            return False
-        answer = self._asking.get(response_id)
-        if answer is None:
+        if response_id in self.here or self.alone:
+            return response_id in self.here
+        if (answer := self._asking.get(response_id)) is None:
             answer = self._asking[response_id] = asyncio.get_running_loop().create_future()
             self._bell.ring(Ring("asking", response_id))
         await asyncio.wait([answer], timeout=ASK_SECONDS)
@@ -51,7 +39,7 @@ class PendingCreates:
 
     def on_asked(self, response_id: str) -> None:
         """Answer another node that asks for a connection."""
-        if response_id in self._here:
+        if response_id in self.here:
             self._bell.ring(Ring("answering", response_id))
 
     def on_answer(self, response_id: str) -> None:
@@ -61,15 +49,15 @@ class PendingCreates:
             answer.set_result(None)
 
 
+@dataclass(eq=False)
 class Retries:
     """Finds earlier tries: by their Idempotency-Key, or for an SDK's silent retry by the body's digest."""
 
-    def __init__(self, catalog: Catalog, clock: Clock, creates: PendingCreates) -> None:
-        self._catalog = catalog
-        self._clock = clock
-        self._creates = creates
-        # Admissions under way that an SDK may repeat meanwhile.
-        self._admitting: dict[tuple[str, bytes], asyncio.Future[Admitted]] = {}
+    _catalog: Catalog
+    _clock: Clock
+    _creates: PendingCreates
+    # Admissions under way that an SDK may repeat meanwhile.
+    _admitting: dict[tuple[str, bytes], asyncio.Future[Admitted]] = field(default_factory=dict)
 
     def register(self, admission: Admission, admitting: asyncio.Future[Admitted]) -> None:
         """Have silent retries of this request wait until it is admitted."""
@@ -80,10 +68,8 @@ class Retries:
         admitting.add_done_callback(lambda _: self._admitting.get(whose) is admitting and self._admitting.pop(whose))
 
     async def find_by_key(self, owner: str, key: str, digest: bytes) -> str | None:
-        """Return the response made under an Idempotency-Key. A key whose response failed or is gone starts anew.
-
-        Raises Conflict for another body.
-        """
+        """Return the response made under an Idempotency-Key. A key whose response failed or is gone starts anew. Raises
+        Conflict for another body."""
         found = await self._catalog.idempotent(owner, "response", key)
         if found is None or await self._catalog.status(owner, found[1]) in (None, "failed"):
             return None
@@ -94,10 +80,8 @@ class Retries:
         return found[1]
 
     async def find_unanswered(self, owner: str, digest: bytes) -> str | None:
-        """Return the response whose creating connection died before it was answered.
-
-        The SDK gives up on a connection and asks again: the new one may arrive before the old one's end is noticed.
-        """
+        """Return the response whose creating connection died before it was answered. The SDK gives up on a connection
+        and asks again: the new one may arrive before the old one's end is noticed."""
         if (admitting := self._admitting.get((owner, digest))) is not None:
             await asyncio.wait([admitting])
         for _ in range(int(RETRY_PATIENCE_SECONDS / RETRY_STEP_SECONDS)):

@@ -1,14 +1,16 @@
 """The sweeper: hides what has expired, deletes it a day later, and erases the bytes of what was deleted."""
 
-from __future__ import annotations
-
 import asyncio
-import contextlib
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
 from outlive.core.errors import StorageUnavailable
+from outlive.core.owners import Policy
+from outlive.core.usage import DAY
+from outlive.engine.waiting import wait
 from outlive.ports.clock import Clock
 from outlive.ports.storage import Retention
 
@@ -16,7 +18,9 @@ log = logging.getLogger(__name__)
 
 BATCH = 100
 RETRY_SECONDS = 5.0
-DAY = 86_400.0
+# Steps in which the file is shrunk in one round, and the pause after each, for running responses need the disk too.
+MOST_STEPS = 200
+REST_SECONDS = 0.02
 # Seconds by which two clocks may differ: the wall clock and the monotonic clock, or those of two nodes.
 CLOCK_TOLERANCE = 300.0
 
@@ -29,16 +33,19 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     every_seconds: float = 60.0
 
 
+@dataclass(eq=False)
 class Sweeper:
     """Applies the retention policy in the background."""
 
-    def __init__(self, retention: Retention, clock: Clock, policy: RetentionPolicy) -> None:
-        self._retention = retention
-        self._clock = clock
-        self._policy = policy
-        self._requested = asyncio.Event()
-        self._clocks_apart = clock.now() - clock.monotonic()
-        self._unscrubbed = True  # an earlier process may have died between erasing and scrubbing
+    _retention: Retention
+    _clock: Clock
+    _policy: RetentionPolicy
+    _owners: Mapping[str, Policy] = field(default_factory=dict)
+    _requested: asyncio.Event = field(default_factory=asyncio.Event)
+    _unscrubbed: bool = True  # an earlier process may have died between erasing and scrubbing
+
+    def __post_init__(self) -> None:
+        self._clocks_apart = self._clock.now() - self._clock.monotonic()
 
     def wake(self) -> None:
         """Sweep now: something was deleted."""
@@ -46,7 +53,6 @@ class Sweeper:
         self._requested.set()
 
     async def run(self) -> None:
-        """Sweep regularly until cancelled."""
         while True:
             pause = self._policy.every_seconds
             try:
@@ -54,10 +60,7 @@ class Sweeper:
             except StorageUnavailable as error:
                 log.warning("sweep failed: %s", error.cause)
                 pause = min(pause, RETRY_SECONDS)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._requested.wait()
-            self._requested.clear()
+            await wait(self._requested, pause)
 
     async def sweep(self) -> None:
         """Sweep once, in small batches, so that no running response waits long for the writer."""
@@ -71,6 +74,11 @@ class Sweeper:
             await self._expire(now)
         while await self._retention.erase(BATCH):
             self._unscrubbed = True
+        for _ in range(MOST_STEPS):
+            if not await self._retention.shrink():
+                break
+            self._unscrubbed = True
+            await self._clock.sleep(REST_SECONDS)
         if self._unscrubbed:
             await self._retention.scrub()
             self._unscrubbed = False
@@ -84,14 +92,14 @@ class Sweeper:
         return abs(jump) <= CLOCK_TOLERANCE
 
     async def _expire(self, now: float) -> None:
-        before = [
-            now - days * DAY if days is not None else None
-            for days in (self._policy.response_days, self._policy.conversation_days)
-        ]
-        while await self._retention.expire(
-            responses_before=before[0], conversations_before=before[1], at=now, limit=BATCH
-        ):
-            pass
+        days_of = {name: own.retention_days for name, own in self._owners.items() if own.retention_days is not None}
+        all_others = (None, self._policy.response_days, self._policy.conversation_days, [*days_of])
+        for owner, *kept, but in [all_others, *((owner, days, days, []) for owner, days in days_of.items())]:
+            before = [now - days * DAY if days is not None else None for days in kept]
+            while await self._retention.expire(
+                responses_before=before[0], conversations_before=before[1], at=now, limit=BATCH, owner=owner, but=but
+            ):
+                pass
         while await self._retention.delete_expired(now - DAY, BATCH):
             pass
         await self._retention.forget_keys(now - DAY)

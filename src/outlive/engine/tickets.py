@@ -1,43 +1,37 @@
 """Stream tickets: short-lived, read-only access to one response or conversation, for pages that must not hold a key."""
 
-from __future__ import annotations
-
-import asyncio
 import contextlib
 import hmac
 import secrets
 from collections.abc import Iterator
-from hashlib import sha256
+from dataclasses import dataclass, field
 
-from outlive.core.errors import NotFound, StorageUnavailable, Unauthenticated
+from outlive.core.errors import NotFound, Unauthenticated
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.engine.delivery.reader import Cursor
+from outlive.engine.keys import digest_of
 from outlive.ports.clock import Clock
 from outlive.ports.storage import StoredTickets, Ticket
 
-# Seconds between two checks of the tickets of open streams: a revoked one, on whichever node, cuts its streams by then.
-CHECK_SECONDS = 1.0
 SECRET_BYTES = 24
 
 
+@dataclass(eq=False)
 class Tickets:
-    """Gives out tickets, finds them, and cuts the streams of those that were revoked or have expired.
+    """Gives out tickets, finds them, and cuts the streams of those that were revoked or have expired. A ticket is its
+    id and a secret, of which only the digest is stored."""
 
-    A ticket is its id and a secret, of which only the digest is stored.
-    """
-
-    def __init__(self, stored: StoredTickets, clock: Clock, ids: IdSource, seconds: float) -> None:
-        self._stored = stored
-        self._clock = clock
-        self._ids = ids
-        self._seconds = seconds
-        self._streams: dict[Cursor, str] = {}  # open ones, with the ids of their tickets
+    _stored: StoredTickets
+    _clock: Clock
+    _ids: IdSource
+    _seconds: float  # after which one expires that names no other time
+    _streams: dict[Cursor, str] = field(default_factory=dict)  # open ones, with the ids of their tickets
 
     async def create(self, owner: str, target: str, seconds: float | None) -> Json:
         """Store a ticket for a response or conversation that exists, and return it."""
         now, secret = self._clock.now(), secrets.token_urlsafe(SECRET_BYTES)
-        ticket = Ticket(self._ids.new("ticket"), owner, target, now + (seconds or self._seconds), _digest(secret))
+        ticket = Ticket(self._ids.new("ticket"), owner, target, now + (seconds or self._seconds), digest_of(secret))
         await self._stored.add(ticket)
         return {
             "id": ticket.id,
@@ -58,11 +52,8 @@ class Tickets:
         """Return a valid ticket. Raises Unauthenticated."""
         ticket_id, _, secret = text.partition(".")
         ticket = await self._stored.find(ticket_id)
-        if (
-            ticket is None
-            or not hmac.compare_digest(ticket.digest, _digest(secret))
-            or ticket.expires_at <= self._clock.now()
-        ):
+        is_right = ticket is not None and hmac.compare_digest(ticket.digest, digest_of(secret))
+        if ticket is None or not is_right or ticket.expires_at <= self._clock.now():
             raise Unauthenticated("The ticket is not valid: it has expired or was revoked.", code="invalid_ticket")
         return ticket
 
@@ -80,22 +71,9 @@ class Tickets:
         finally:
             self._streams.pop(cursor, None)
 
-    async def run(self) -> None:
-        """Check the tickets of open streams until cancelled."""
-        while True:
-            await asyncio.sleep(CHECK_SECONDS)
-            with contextlib.suppress(StorageUnavailable):  # the next check comes soon
-                await self.check_once()
-
     async def check_once(self) -> None:
-        if not self._streams:
-            return
         asked = dict(self._streams)
-        valid = await self._stored.find_valid(sorted(set(asked.values())), self._clock.now())
+        valid = await self._stored.find_valid(sorted(set(asked.values())), self._clock.now()) if asked else ()
         for cursor, ticket_id in asked.items():
             if ticket_id not in valid:
                 cursor.stop()
-
-
-def _digest(secret: str) -> bytes:
-    return sha256(secret.encode("utf-8", "replace")).digest()

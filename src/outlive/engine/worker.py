@@ -1,7 +1,5 @@
 """The worker: claims responses, runs them within its limits, recovers, cancels, and drains before a shutdown."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -13,15 +11,16 @@ from typing import NamedTuple
 from outlive.core.errors import NotFound, ShuttingDown, StaleFence, StorageUnavailable, TooMany, UpstreamFault
 from outlive.engine.delivery.live import LiveResponse, LiveResponses, State
 from outlive.engine.delivery.reader import Shutdown, replay
-from outlive.engine.run.log import STORAGE_PAUSE
 from outlive.engine.run.run import Run, RunServices
 from outlive.engine.slots import Slots
+from outlive.engine.waiting import STORAGE_PAUSE, keep_trying
 from outlive.ports.bell import Ring
 from outlive.ports.ledger import Claim, Lease
 from outlive.ports.storage import Storage
 
 log = logging.getLogger(__name__)
 
+RUNNING = ("queued", "in_progress")
 CLAIM_BATCH = 50
 DRAIN_STEP_SECONDS = 0.25
 LAST_SECONDS = 5.0  # for which a storage that is down can delay the shutdown
@@ -72,7 +71,6 @@ class Worker:
         return False
 
     def release_slot(self, owner: str, runs: bool) -> None:
-        """Give a reservation back."""
         if runs:
             self.slots.release(owner)
             self.fill_slots()
@@ -130,24 +128,21 @@ class Worker:
             self._claiming = asyncio.create_task(self._claim_all())
 
     async def _claim_all(self) -> None:
-        while self.slots.has_queue and self.slots.is_free() and not self._shutdown.draining and self._may_claim():
+        slots = self.slots
+        while slots.has_queue and slots.is_free() and not self._shutdown.draining and self._may_claim():
             self._claim_again = False
+            free, busy = slots.count_free(CLAIM_BATCH), slots.busy_owners()
             try:
-                claims = await self._claim_some()
+                claims = await self._storage.ledger.claim(self.name, free, busy)
             except StorageUnavailable:
                 await self._services.clock.sleep(STORAGE_PAUSE)
                 continue
+            for claim in claims:
+                slots.take_for_queued(claim.owner)
             await self._start_all(claims)
             if not claims and not self._claim_again:
-                self.slots.clear_hint()
+                slots.hinted = False
                 return
-
-    async def _claim_some(self) -> list[Claim]:
-        free, busy = self.slots.count_free(CLAIM_BATCH), self.slots.busy_owners()
-        claims = await self._storage.ledger.claim(self.name, free, busy)
-        for claim in claims:
-            self.slots.take_for_queued(claim.owner)
-        return claims
 
     def _announce_taken(self, lease: Lease) -> None:
         """Have the worker that ran it before stop, and the nodes that read it subscribe here. For use after the live
@@ -171,12 +166,9 @@ class Worker:
 
     async def _revive(self, claim: Claim) -> LiveResponse:
         """Make the live response from its journal. A claim must be ended, so this waits for a storage that is down."""
-        while True:
-            try:
-                fold = await replay(self._storage.journal, claim.lease.response_id)
-                return LiveResponse(claim, fold, self._storage.ledger, read_at=self._services.clock.monotonic())
-            except StorageUnavailable:
-                await self._services.clock.sleep(STORAGE_PAUSE)
+        clock, storage = self._services.clock, self._storage
+        fold = await keep_trying(partial(replay, storage.journal, claim.lease.response_id), clock)
+        return LiveResponse(claim, fold, storage.ledger, read_at=clock.monotonic())
 
     def _on_done(self, live: LiveResponse, task: asyncio.Task[None]) -> None:
         response_id = live.lease.response_id
@@ -223,12 +215,7 @@ class Worker:
             task.add_done_callback(self._releasing.discard)
 
     async def _release_later(self, lease: Lease) -> None:
-        while True:
-            try:
-                await self._storage.ledger.release_leases([lease])
-                break
-            except StorageUnavailable:
-                await self._services.clock.sleep(STORAGE_PAUSE)
+        await keep_trying(partial(self._storage.ledger.release_leases, [lease]), self._services.clock)
         self.slots.hint()
         self.announce_queued()
 
@@ -236,11 +223,8 @@ class Worker:
 
     async def cancel(self, response_id: str) -> None:
         """End a response as cancelled, wherever it runs; one that has ended stays as it is (D8).
-
-        Concurrent calls wait for the same end, and a caller that stops waiting does not stop it.
-        """
-        task = self._cancelling.get(response_id)
-        if task is None:
+        Concurrent calls wait for the same end, and a caller that stops waiting does not stop it."""
+        if (task := self._cancelling.get(response_id)) is None:
             task = self._cancelling[response_id] = asyncio.create_task(self._cancel(response_id))
             task.add_done_callback(lambda _: self._cancelling.pop(response_id))
         await asyncio.shield(task)
@@ -255,8 +239,7 @@ class Worker:
             self.slots.dequeue(claim.owner)
         live = await self._revive(claim)
         if running is not None and running.live.lease.fence + 1 == claim.lease.fence:
-            # The run that was stopped here knows the usage of its steps best.
-            live.checkpoint, live.step_usage = running.live.checkpoint, running.live.step_usage
+            live.continue_counting(running.live)
         self._live.add(live)
         self._announce_taken(claim.lease)
         if running is not None and running.live.state is not State.ENDED:
@@ -268,11 +251,27 @@ class Worker:
         finally:
             self._live.remove(live)
 
+    async def abandon(self, owner: str, response_id: str) -> None:
+        """Cancel a response that has not ended, for the connection that created it is gone."""
+        while not self._shutdown.draining:
+            with contextlib.suppress(StorageUnavailable):
+                if await self._storage.catalog.status(owner, response_id) in RUNNING:
+                    await self._storage.ledger.mark_answered(response_id)  # a silent retry begins anew
+                    await self.cancel(response_id)
+                return
+            await self._services.clock.sleep(STORAGE_PAUSE)
+
+    async def cancel_deleted(self) -> None:
+        """Cancel what runs here or waits, and was deleted in the database by a command."""
+        for response_id in await self._storage.ledger.find_deleted(self.name):
+            await self.cancel(response_id)
+
     async def cancel_abandoned(self, seconds: float) -> None:
         """Cancel foreground runs that had no reader for so long (D1)."""
         now = self._services.clock.monotonic()
         for response_id, (_, _, live) in list(self._running.items()):
-            if not live.claim.background and live.tail.readers == 0 and now - live.tail.read_at > seconds:
+            goes_on = live.claim.background or live.claim.request.outlive.get("on_disconnect") == "continue"
+            if not goes_on and live.tail.readers == 0 and now - live.tail.read_at > seconds:
                 await self.cancel(response_id)
 
     # -- shutdown
@@ -302,14 +301,11 @@ class Worker:
                 for running in list(self._running.values()):
                     await _wait_for_first_output(running.live)
                 released = [running for running in self._running.values() if _can_release(running)]
-                if not released:
-                    return
-                for running in released:
-                    stop(running.task)
-                await asyncio.gather(*(running.task for running in released), return_exceptions=True)
+                await _stop_all(released)
                 for running in released:
                     await self._services.committer.flush(running.live)
-                await self._release_leases([running for running in released if running.live.state is State.OPEN])
+                if released := [running for running in released if running.live.state is State.OPEN]:
+                    await self._release_leases(released)
         except (StorageUnavailable, TimeoutError):
             log.warning("releasing leases failed: database unavailable. The next worker recovers these responses")
 
@@ -324,8 +320,7 @@ class Worker:
         live = running.live
         if live.state is State.ENDING:
             await asyncio.wait([running.task], timeout=LAST_SECONDS)
-        stop(running.task)
-        await asyncio.gather(running.task, return_exceptions=True)
+        await _stop_all([running])
         if live.state is not State.OPEN:
             return
         try:
@@ -334,12 +329,18 @@ class Worker:
                 if running.run.can_resume():
                     await self._release_leases([running])
                 else:
-                    await self._services.closer.fail(live, UpstreamFault(SHUT_DOWN, retryable=False))
+                    await self._services.closer.fail(live, UpstreamFault(SHUT_DOWN, retryable=False, reason="shutdown"))
         except StaleFence:
             pass
         except (StorageUnavailable, TimeoutError):
             about = {"response_id": live.lease.response_id}
             log.warning("ending response failed: database unavailable", extra=about)
+
+
+async def _stop_all(stopped: list[Running]) -> None:
+    for running in stopped:
+        stop(running.task)
+    await asyncio.gather(*(running.task for running in stopped), return_exceptions=True)
 
 
 def _can_release(running: Running) -> bool:

@@ -1,22 +1,25 @@
 """Access: owners by their keys (without keys, only programs of this machine), and cross-origin requests."""
 
-from __future__ import annotations
-
 import asyncio
-import hmac
+import contextlib
 import re
 from collections import OrderedDict
-from hashlib import sha256
+from typing import Literal
 
-from outlive.core.errors import Forbidden, InvalidRequest, Unauthenticated
-from outlive.http import tickets
+import msgspec
+
+from outlive.core.errors import Forbidden, InvalidRequest, NotFound, Unauthenticated
+from outlive.core.owners import Oidc, join, split
+from outlive.engine.keys import Keys, digest_of
 from outlive.http.addresses import group, is_loopback
-from outlive.http.request import Reply, Request, while_connected
+from outlive.http.oidc import TokenVerifier
+from outlive.http.request import NO_KEY, USER_NAME, Reply, Request, while_connected
 from outlive.http.security import SecurityLog
+from outlive.ports.storage import Key, Ticket
 
-LOCAL = "local"
+END_USER = b"outlive-end-user"
 # Sent twice, they would mean one thing to a proxy and another to this server.
-_ONCE = ("authorization", "host", "origin")
+_ONCE = ("authorization", "host", "origin", END_USER.decode())
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 # Wrong keys that an address may send before its answers are delayed, and the seconds of the first and longest delay.
@@ -33,6 +36,24 @@ ALLOWED_HEADER = re.compile(
     r"authorization|content-type|accept|idempotency-key|openai-(organization|project|beta)|last-event-id"
     r"|x-client-request-id|x-stainless-.*"
 )
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings that concern requests: who may ask, from where, and how much."""
+
+    keys: dict[str, list[str]] = {}
+    require_keys: bool = False  # also while there is none
+    admin_reads_content: bool = False
+    oidc: Oidc | None = None
+    admins: list[str] = []  # owners whose keys have the role admin
+    cors_origins: list[str] = []
+    trusted_proxies: list[str] = []
+    root_path: str = "/"
+    max_body_bytes: int = 64 * 1024 * 1024
+    lenient_chat: bool = False
+    console: bool = True
+    websocket_seconds: float = 3600.0
+    role: Literal["all", "api", "worker"] = "all"  # a worker answers health checks only
 
 
 class WrongKeys:
@@ -54,71 +75,100 @@ class WrongKeys:
 
 
 class Auth:
-    """Checks keys, which are kept as digests only and compared in constant time, and the origins of web pages."""
+    """Checks keys, which are kept as digests only, and the origins of web pages."""
 
-    def __init__(
-        self, keys: dict[str, list[str]], origins: list[str], security: SecurityLog, admins: list[str]
-    ) -> None:
+    def __init__(self, access: Access, security: SecurityLog, keys: Keys) -> None:
         self._security = security
-        self._admins = frozenset(admins)
         self._wrong_keys = WrongKeys()
-        self._digests = [(sha256(key.encode()).digest(), owner) for owner, own in keys.items() for key in own]
-        self._origins = frozenset(origins)
+        # By their digests: a lookup takes no time that says anything about a key.
+        self._given = {
+            digest_of(key): Key("", owner, "admin" if owner in access.admins else "user")
+            for owner, own in access.keys.items()
+            for key in own
+        }
+        self._owners = frozenset(access.keys)
+        self._origins = frozenset(access.cors_origins)
+        self._keys = keys
+        self._reads_all = access.admin_reads_content
+        self._tokens = TokenVerifier(access.oidc, keys.clock) if access.oidc is not None else None
+        self._always = access.require_keys or bool(access.keys or access.oidc)
 
     async def admit_admin(self, request: Request) -> None:
         """Admit a program of this machine, or an admin's key. Raises Unauthenticated or Forbidden."""
         if is_loopback(self._security.find_address(request.scope)):
-            try:
+            with contextlib.suppress(Forbidden):  # by another name, or from a web page: it needs a key
                 self._check_local(request)
-            except Forbidden:
-                pass  # by another name, or from a web page: it needs a key
-            else:
                 return
-        if await self.admit(request) not in self._admins:
-            raise Forbidden(
-                "The metrics are for this machine and for admins. Start the server with --admin NAME to let an owner's "
-                "keys read them, or with --metrics-port.",
-                code="admin_required",
-            )
+        await self.admit(request)
+        if request.ticket is None:  # a ticket is a 404 there
+            request.check_admin("From other machines, the metrics (without --metrics-port) are")
 
-    async def admit(self, request: Request) -> str:
-        """Return the owner of a request; one with a wrong key or ticket has to wait for its refusal."""
+    async def admit(self, request: Request) -> None:
+        """Find the owner and the key of a request; one with a wrong key or ticket has to wait for its refusal."""
         ticket = dict(request.query()).get("ticket") if b"ticket=" in request.scope["query_string"] else None
         try:
-            return self._find_owner(request) if ticket is None else await self._find_owner_of(ticket, request)
+            request.key = (
+                self._find_key(request) or await self._verify_token(request)
+                if ticket is None
+                else await self._find_key_of(ticket, request)
+            )
         except Unauthenticated as error:
             if ticket is not None or b"authorization" in request.headers:
                 address = self._security.find_address(request.scope)
-                self._security.count("key refused", address, code=error.code or "")
+                secret = (request.header(b"authorization") or "").partition(" ")[2]
+                void, why = self._keys.find_void(digest_of(secret.strip()))
+                about = (void.owner, why, void.id) if void is not None else ("", error.code or "")
+                self._security.count("key refused", address, *about)
                 pause = self._wrong_keys.add(group(address), asyncio.get_running_loop().time())
                 await while_connected(request, asyncio.sleep(pause))
             raise
+        request.owner = request.key.owner
+        if END_USER in request.headers:
+            request.owner = join(request.owner, _read_end_user(request))
+        request.reads_all = self._reads_all and request.key.role == "admin"
+        if request.key.role == "read" and request.scope.get("method", "POST") not in ("GET", "HEAD"):
+            raise Forbidden("This key has the role read: it may only GET, not over a WebSocket.", code="read_only_key")
 
-    def _find_owner(self, request: Request) -> str:
-        """Return the owner of a request. Raises Unauthenticated, Forbidden or InvalidRequest."""
+    @property
+    def _needs_key(self) -> bool:
+        return self._always or self._keys.exist
+
+    def _find_key(self, request: Request) -> Key | None:
+        """Return the key of a request; None for one that is not known. Raises Forbidden or InvalidRequest."""
         if len(request.headers) != len(request.scope["headers"]):
-            _refuse_repeated(request)
-        if not self._digests:
+            names = [name for name, _ in request.scope["headers"]]
+            for name in _ONCE:
+                if names.count(name.encode()) > 1:
+                    raise InvalidRequest(f"The header '{name}' must not be sent twice.", param=name)
+        if not self._needs_key:
             self._check_local(request)
-            return LOCAL
-        scheme, _, key = (request.header(b"authorization") or "").partition(" ")
-        digest = sha256(key.strip().encode("utf-8", "replace")).digest()
-        owner = None
-        for known, name in self._digests:
-            if hmac.compare_digest(known, digest):
-                owner = name
-        if owner is None or scheme.lower() != "bearer":
-            raise Unauthenticated
-        return owner
+            return NO_KEY
+        scheme, _, secret = (request.header(b"authorization") or "").partition(" ")
+        digest = digest_of(secret.strip())
+        key = self._given.get(digest) or self._keys.find(digest)
+        return key if scheme.lower() == "bearer" else None
 
-    async def _find_owner_of(self, ticket: str, request: Request) -> str:
-        """Return the owner of a request's ticket. Raises as `_find_owner` does."""
-        if not self._digests:
+    async def _verify_token(self, request: Request) -> Key:
+        """Return the rights of the token that a request may have in place of a key. Raises Unauthenticated."""
+        scheme, _, token = (request.header(b"authorization") or "").partition(" ")
+        if self._tokens is None or scheme.lower() != "bearer" or token.count(".") != 2:
+            raise Unauthenticated
+        digest = digest_of(token.strip())
+        return self._tokens.find(digest) or await self._tokens.verify(token.strip(), digest)
+
+    async def _find_key_of(self, ticket: str, request: Request) -> Key:
+        """Return the rights that a request's ticket gives: to read, and no more. Raises as `_find_key` does."""
+        if not self._needs_key:
             self._check_local(request)
-        request.ticket = await tickets.admit(request, ticket)
-        if self._digests and all(name != request.ticket.owner for _, name in self._digests):
-            raise Unauthenticated  # an owner that was removed from the settings
-        return request.ticket.owner
+        if request.scope["type"] != "http" or request.scope["method"] not in ("GET", "HEAD"):
+            raise Forbidden("A ticket opens GET requests only.", code="ticket_read_only")
+        request.ticket = await request.engine.tickets.find(ticket)
+        # An address with a ticket in it is no place to find the answer again.
+        request.extra_headers |= {"cache-control": "no-store", "referrer-policy": "no-referrer"}
+        owner = split(request.ticket.owner)[0]
+        if self._needs_key and not self._tokens and owner not in self._owners and not self._keys.has_owner(owner):
+            raise Unauthenticated  # an owner that has no key any more; which ones have tokens, the provider knows
+        return Key("", request.ticket.owner)
 
     def _check_local(self, request: Request) -> None:
         """Refuse web pages while there are no keys: neither a name that resolves here nor another origin is allowed."""
@@ -148,11 +198,32 @@ class Auth:
         return {**allowed, "vary": "origin"}
 
 
-def _refuse_repeated(request: Request) -> None:
-    names = [name for name, _ in request.scope["headers"]]
-    for name in _ONCE:
-        if names.count(name.encode()) > 1:
-            raise InvalidRequest(f"The header '{name}' must not be sent twice.", param=name)
+async def check_ticket(request: Request, ticket: Ticket, path: str | None) -> None:
+    """Refuse a request for anything but what its ticket is for. Raises NotFound. `path` is that of its route; None: no
+    ticket opens it."""
+    if path == "/v1/responses/{id}":
+        opened = await request.engine.tickets.opens_response(ticket, request.params["id"])
+    else:
+        named = [value for name, value in request.query() if name == "conversation"]
+        opened = path is not None and [ticket.target] == (named if path == "/v1/responses" else [request.params["id"]])
+    if not opened:
+        raise NotFound("There is no such thing, or your ticket is for another one.")
+
+
+def _read_end_user(request: Request) -> str:
+    """Return the end user that a request names. Raises Forbidden if its key may not name one, or InvalidRequest."""
+    if not request.key.acts_for:
+        raise Forbidden(
+            "Outlive-End-User needs a key that acts for end users, made with `outlive keys new --acts-for`.",
+            param="Outlive-End-User",
+            code="end_user_not_allowed",
+        )
+    end_user = request.header(END_USER) or ""
+    if not USER_NAME.fullmatch(end_user):
+        raise InvalidRequest(
+            "Outlive-End-User must be 1 to 256 visible ASCII characters, without a space.", param="Outlive-End-User"
+        )
+    return end_user
 
 
 def answer_preflight(request: Request) -> Reply | None:

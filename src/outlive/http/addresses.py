@@ -1,7 +1,5 @@
 """Addresses of clients: the proxies that are trusted to name them, and the group that an address is counted with."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from functools import lru_cache

@@ -1,47 +1,28 @@
 """The ASGI application: what every request goes through on its way to its route."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import time
-from typing import Literal
-
-import msgspec
 
 from outlive.core.errors import ClientDisconnected, Misdirected, NotFound, OutliveError, StorageUnavailable
+from outlive.core.requests.body import MAX_TEXTS
 from outlive.engine.budget import ByteBudget
 from outlive.engine.engine import Engine
-from outlive.http.access import Auth, answer_preflight
+from outlive.http.access import Access, Auth, answer_preflight
 from outlive.http.addresses import TrustedProxies
 from outlive.http.assets import is_console
 from outlive.http.errors import error_reply
 from outlive.http.metrics import PATH as METRICS_PATH
 from outlive.http.metrics import Scrape
-from outlive.http.request import MAX_BODIES, Receive, Reply, Request, Scope, Send
+from outlive.http.request import MAX_BODIES, MAX_TURNS, Receive, Reply, Request, Scope, Send
 from outlive.http.routes import OPEN_PATHS, PATHS, answer
 from outlive.http.security import SecurityLog
-from outlive.http.websocket import RESTART, Socket, check_handshake, deny
+from outlive.http.websocket import RESTART, VOID_KEY, Socket, check_handshake, deny
 
 log = logging.getLogger(__name__)
 
 # Asked every few seconds, so that each request there is logged at the level `debug` only.
 _PROBED = frozenset({"/healthz", "/readyz", METRICS_PATH})
-
-
-class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that concern requests: who may ask, from where, and how much."""
-
-    keys: dict[str, list[str]] = {}
-    admins: list[str] = []  # owners whose keys may read the metrics
-    cors_origins: list[str] = []
-    trusted_proxies: list[str] = []
-    root_path: str = "/"
-    max_body_bytes: int = 64 * 1024 * 1024
-    lenient_chat: bool = False
-    console: bool = True
-    websocket_seconds: float = 3600.0
-    role: Literal["all", "api", "worker"] = "all"  # a worker answers health checks only
 
 
 class Application:
@@ -53,10 +34,12 @@ class Application:
         self._access = access
         self._only_health = access.role == "worker"
         self.security = SecurityLog(TrustedProxies(access.trusted_proxies))
-        self._auth = Auth(access.keys, access.cors_origins, self.security, access.admins)
+        self._auth = Auth(access, self.security, engine.keys)
         self._root = access.root_path.rstrip("/")
         self._sockets: set[Socket] = set()
         self._bodies = ByteBudget(max(MAX_BODIES, access.max_body_bytes))
+        self._texts = ByteBudget(MAX_TEXTS)
+        self._turns = ByteBudget(MAX_TURNS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._root:
@@ -68,6 +51,8 @@ class Application:
             self._engine,
             self._access.max_body_bytes,
             bodies=self._bodies,
+            texts=self._texts,
+            turns=self._turns,
             security=self.security,
             paths=PATHS,
         )
@@ -75,11 +60,12 @@ class Application:
         try:
             await (self._serve_socket if scope["type"] == "websocket" else self._serve_http)(request)
         finally:
-            request.release_answer()
+            if request.reservation is not None:
+                request.reservation.release()
             level = logging.DEBUG if scope["path"] in _PROBED else logging.INFO
             if log.isEnabledFor(level):
                 taken = round((time.monotonic() - began) * 1000)
-                log.log(level, "request ended", extra=request.describe() | {"duration_ms": taken})
+                log.log(level, "request ended", extra={"fields": request.describe() | {"duration_ms": taken}})
 
     async def _serve_http(self, request: Request) -> None:
         request.lenient_chat = self._access.lenient_chat
@@ -121,7 +107,7 @@ class Application:
         elif request.scope["path"] not in OPEN_PATHS:
             if self._only_health:
                 raise Misdirected
-            request.owner = await self._auth.admit(request)
+            await self._auth.admit(request)
         reply = await answer(request)
         if request.scope["method"] == "DELETE":
             self.security.write_deletion(request.scope, request.describe())
@@ -132,7 +118,7 @@ class Application:
             await request.send({"type": "websocket.close"})
             return
         try:
-            request.owner = await self._auth.admit(request)
+            await self._auth.admit(request)
             check_handshake(request)
         except ClientDisconnected:
             return
@@ -142,7 +128,7 @@ class Application:
         socket = Socket(request, self._access.websocket_seconds)
         self._sockets.add(socket)
         try:
-            with contextlib.suppress(OSError):  # the client has gone
+            with request.while_valid(lambda: socket.end(VOID_KEY)), contextlib.suppress(OSError):  # the client has gone
                 await socket.run()
         finally:
             self._sockets.discard(socket)

@@ -1,7 +1,5 @@
 """Files of the package that browsers load. They need no key: what they ask for does."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from functools import cache
 from hashlib import sha256

@@ -1,15 +1,20 @@
 """/v1/chat/completions, a stateless pass-through that refuses state (D12), and /v1/models."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
+import json
+from dataclasses import dataclass
 
+from outlive.core.context.window import BYTES_PER_TOKEN, estimate_item
 from outlive.core.errors import InvalidRequest, NotFound, UpstreamFault
 from outlive.core.events import Json
+from outlive.core.requests.body import encode_raw
+from outlive.core.usage import read_count
 from outlive.http.request import Reply, Request, json_reply, while_connected
 from outlive.ports.backend import PassedAnswer
 
+END_BYTES = 4096  # of an answer, in which its usage is looked for
+CHUNK_BYTES = 400  # of a chunk, around the text in it
 # Fields that ask for state, and what to do instead.
 STATEFUL = {
     "previous_response_id": "it continues a stored response",
@@ -17,17 +22,48 @@ STATEFUL = {
     "conversation_id": "it names a stored conversation",
     "background": "a response that outlives its connection must be stored",
     "store": "completions are not stored here",
+    "outlive": "its options are for stored responses",
 }
+
+
+@dataclass(slots=True)
+class PassedBytes:
+    """What is known of an answer that was passed on: its last bytes, its size, and its chunks if it is a stream."""
+
+    end: bytes = b""
+    size: int = 0
+    chunks: int = 0
+
+    def add(self, piece: bytes) -> None:
+        self.end = piece if len(piece) >= END_BYTES else (self.end + piece)[-END_BYTES:]
+        self.size += len(piece)
+        self.chunks += piece.count(b"data:")
+
+    def estimate(self) -> int:
+        """Estimate its tokens: one in each chunk, or more if chunks are long."""
+        return max(self.chunks, (self.size - self.chunks * CHUNK_BYTES) // BYTES_PER_TOKEN)
 
 
 async def create(request: Request) -> None:
     """Pass a Chat Completions request through to its upstream."""
     body = await _read(request)
+    given = await request.work(_estimate, body.get("messages"))
+    if request.size and "messages" in body:
+        # Encoded already, and not on the event loop.
+        body["messages"] = await request.work(encode_raw, body["messages"])
     with request.engine.hold_chat_slot(request.owner):
-        passed = await while_connected(request, request.engine.pass_through(body, request.origin()))
+        passed = await while_connected(request, request.engine.pass_through(request.owner, body, request.origin()))
+        model: str = body["model"]
         del body  # it may be large, and the answer may take long
         request.release_body()
-        await _relay(request, passed)
+        answer = PassedBytes()
+        try:
+            await _relay(request, passed, answer)
+        finally:
+            if passed.status < 400:
+                usage, estimated = _find_usage(answer.end), (given, answer.estimate())
+                reported = usage["input_tokens"] or usage["output_tokens"]
+                request.engine.count_chat(request.owner, model, usage, (0, 0) if reported else estimated)
 
 
 async def _read(request: Request) -> Json:
@@ -47,13 +83,36 @@ async def _read(request: Request) -> Json:
     return body
 
 
-async def _relay(request: Request, passed: PassedAnswer) -> None:
+def _estimate(messages: object) -> int:
+    """Estimate the tokens of messages, for an answer that does not report them."""
+    return sum(estimate_item(each) for each in messages if isinstance(each, dict)) if isinstance(messages, list) else 0
+
+
+def _find_usage(end: bytes) -> Json:
+    """Return the usage in the last bytes of an answer, whole or streamed, in the shape of the Responses API."""
+    _, found, after = end.rpartition(b'"usage"')
+    try:
+        usage = json.JSONDecoder().raw_decode(after.decode("utf-8", "replace").lstrip(" :\r\n\t"))[0] if found else {}
+    except ValueError:
+        usage = {}
+    usage = usage if isinstance(usage, dict) else {}
+    cached = read_count(usage.get("prompt_tokens_details"), "cached_tokens")
+    return {
+        "input_tokens": read_count(usage, "prompt_tokens"),
+        "input_tokens_details": {"cached_tokens": cached},
+        "output_tokens": read_count(usage, "completion_tokens"),
+    }
+
+
+async def _relay(request: Request, passed: PassedAnswer, answer: PassedBytes) -> None:
+    """Send the answer on."""
     leaving = asyncio.create_task(request.wait_disconnected())
     leaving.add_done_callback(lambda _: passed.close())
     try:
         await request.start(passed.status, passed.headers.pop("content-type", "application/json"), passed.headers)
         with contextlib.suppress(OSError, UpstreamFault):
             async for piece in passed.body():
+                answer.add(piece)
                 await request.send({"type": "http.response.body", "body": piece, "more_body": True})
             await request.send({"type": "http.response.body", "body": b""})
         # A broken upstream ends the stream without a last chunk, so that the client sees that it is not whole.
@@ -62,7 +121,7 @@ async def _relay(request: Request, passed: PassedAnswer) -> None:
 
 
 async def list_models(request: Request) -> Reply:
-    body: Json = {"object": "list", "data": await request.engine.list_models()}
+    body: Json = {"object": "list", "data": await request.engine.list_models(request.owner)}
     if any(name == "client_version" for name, _ in request.query()):
         # Codex asks for a list in a form of its own, with the prompts of its models. An empty one makes it use what it
         # has; without one it logs an error and asks again.
@@ -72,7 +131,7 @@ async def list_models(request: Request) -> Reply:
 
 async def retrieve_model(request: Request) -> Reply:
     wanted = request.params["model"]
-    for model in await request.engine.list_models():
+    for model in await request.engine.list_models(request.owner):
         if model["id"] == wanted:
             return json_reply(model)
     raise NotFound(f"The model '{wanted}' does not exist.", param="model", code="model_not_found")

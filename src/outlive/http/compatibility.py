@@ -1,7 +1,5 @@
 """Choice of the protocols: Outlive's own, which use parts of uvicorn that are not public, or those of uvicorn."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import socket
@@ -15,7 +13,10 @@ from outlive.http.connections import ConnectionLimits, Connections
 from outlive.http.security import SecurityLog
 
 # What is lost without Outlive's own protocols.
-LOST = "streams cost more, and max_connections_per_address, receive_seconds and send_seconds have no effect"
+LOST = (
+    "streams cost more, max_connections_per_address, receive_seconds and send_seconds have no effect, and a repeated "
+    "POST without Idempotency-Key may get an answer that was delivered before"
+)
 
 _SECONDS = 5.0
 _REQUEST = b"POST / HTTP/1.1\r\nHost: outlive\r\nContent-Length: 2\r\n\r\n{}"
@@ -38,10 +39,11 @@ def choose_protocols(limits: ConnectionLimits, security: SecurityLog | None = No
 
 
 async def find_fault() -> str | None:
-    """Try Outlive's protocols with two requests and a WebSocket. Return the reason why they cannot be used, or None."""
+    """Try Outlive's protocols, and return the reason why they cannot be used, or None."""
     try:
         async with asyncio.timeout(_SECONDS):
             await _expect(_REQUEST * 2, _ANSWER, 2)
+            await _expect(_REQUEST.replace(b"POST", b"PUT") * 2, b"\r\ncontent-length: 5\r\n\r\nwhole", 2)
             await _expect(_MESSAGE, _ECHO, 1)
     except (ImportError, AttributeError, LookupError, TypeError, ValueError, OSError) as error:
         return f"{type(error).__name__} {error}".strip()
@@ -78,6 +80,9 @@ async def _answer(scope: Any, receive: Any, send: Any) -> None:
         return
     connection = scope["state"].pop("outlive.connection")
     await receive()
+    if scope["method"] == "PUT":
+        connection.answer_now(200, b"", b"whole")
+        return
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"one", "more_body": True})
     connection.write_now(b"two")

@@ -1,8 +1,6 @@
 """Open connections: one as a request knows it; how many there may be, in all and from one address; the times that they
 must keep."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -36,6 +34,10 @@ class ClientConnection:
 
     def write_now(self, body: bytes) -> bool:
         """Write a piece of a streamed body at once, or write nothing and return False: the client is slow or gone."""
+        return False
+
+    def answer_now(self, status: int, headers: bytes, body: bytes) -> bool:
+        """Write a whole answer at once, with these lines as headers, or write nothing and return False."""
         return False
 
     def is_hung_up(self) -> bool:
@@ -95,7 +97,9 @@ class Connections:
         self.security = security or SecurityLog(self._proxies)
         self._groups: dict[OpenConnection, str] = {}  # of each connection
         self._counts: Counter[str] = Counter()
+        self.unfinished = 0  # bytes of messages of WebSockets that have not come whole
         self._is_checking = False
+        self._interval = min(CHECK_SECONDS, limits.receive_seconds / 4, limits.send_seconds / 4)
         self._warned_at: dict[str, float] = {}
 
     def find_excess(self, address: str) -> str | None:
@@ -114,16 +118,13 @@ class Connections:
         self._counts[group(address)] += 1
         if not self._is_checking:
             self._is_checking = True
-            asyncio.get_running_loop().call_later(self._interval(), self._check)
+            asyncio.get_running_loop().call_later(self._interval, self._check)
 
     def remove(self, connection: OpenConnection) -> None:
         if (counted := self._groups.pop(connection, None)) is not None:
             self._counts[counted] -= 1
             if not self._counts[counted]:
                 del self._counts[counted]
-
-    def _interval(self) -> float:
-        return min(CHECK_SECONDS, self._limits.receive_seconds / 4, self._limits.send_seconds / 4)
 
     def _check(self) -> None:
         loop = asyncio.get_running_loop()
@@ -136,7 +137,7 @@ class Connections:
             self._warn("new connections are closed at once (%s): raise LimitNOFILE or ulimit -n", error.strerror)
         self._is_checking = bool(self._groups)
         if self._is_checking:
-            loop.call_later(self._interval(), self._check)
+            loop.call_later(self._interval, self._check)
 
     def _warn(self, message: str, *values: object) -> None:
         now = asyncio.get_running_loop().time()

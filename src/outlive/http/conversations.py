@@ -1,7 +1,5 @@
 """/v1/conversations: conversations and their items."""
 
-from __future__ import annotations
-
 from hashlib import sha256
 from typing import Any
 
@@ -9,22 +7,17 @@ from outlive.core.errors import InvalidRequest
 from outlive.core.requests.body import canonical
 from outlive.core.requests.create import parse_metadata
 from outlive.core.requests.items import parse_items
-from outlive.http.request import Reply, Request, json_reply, list_reply, read_paging
+from outlive.http.openapi import MAX_ITEMS
+from outlive.http.request import Reply, Request, json_reply, list_owned, list_reply
 from outlive.ports.ledger import Idempotency
-
-MAX_ITEMS = 20
 
 
 async def create(request: Request) -> Reply:
     body = await request.object()
     items, idempotency = await _read(request, body)
     metadata = _read_metadata(body.get("metadata"))
-    made = await request.engine.create_conversation(request.owner, metadata, items, idempotency, request.large)
+    made = await request.engine.create_conversation(request.owner, metadata, items, idempotency, request.size > 0)
     return json_reply(made)
-
-
-async def retrieve(request: Request) -> Reply:
-    return json_reply(await request.engine.get_conversation(request.owner, request.params["id"]))
 
 
 async def update(request: Request) -> Reply:
@@ -35,13 +28,8 @@ async def update(request: Request) -> Reply:
     return json_reply(await request.engine.update_conversation(request.owner, request.params["id"], metadata))
 
 
-async def delete(request: Request) -> Reply:
-    await request.engine.delete_conversation(request.owner, request.params["id"])
-    return json_reply({"id": request.params["id"], "object": "conversation.deleted", "deleted": True})
-
-
 async def list_all(request: Request) -> Reply:
-    return list_reply(await request.engine.list_conversations(request.owner, read_paging(request.query())))
+    return await list_owned(request, request.engine.list_conversations)
 
 
 async def create_items(request: Request) -> Reply:
@@ -50,23 +38,8 @@ async def create_items(request: Request) -> Reply:
         raise InvalidRequest("items is required.", param="items", code="missing_required_parameter")
     items, idempotency = await _read(request, body)
     conversation_id = request.params["id"]
-    page = await request.engine.add_items(request.owner, conversation_id, items, idempotency, request.large)
+    page = await request.engine.add_items(request.owner, conversation_id, items, idempotency, request.size > 0)
     return await request.work(list_reply, page)
-
-
-async def list_items(request: Request) -> Reply:
-    paging = read_paging(request.query())
-    await request.reserve_answer()
-    return list_reply(await request.engine.list_items(request.owner, request.params["id"], paging))
-
-
-async def retrieve_item(request: Request) -> Reply:
-    await request.reserve_answer()
-    return json_reply(await request.engine.get_item(request.owner, request.params["id"], request.params["item_id"]))
-
-
-async def delete_item(request: Request) -> Reply:
-    return json_reply(await request.engine.delete_item(request.owner, request.params["id"], request.params["item_id"]))
 
 
 async def _read(request: Request, body: dict[str, Any]) -> tuple[list[dict[str, Any]], Idempotency | None]:

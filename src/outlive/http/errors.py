@@ -1,7 +1,5 @@
 """Errors on the wire: the one table from error class to HTTP status and type."""
 
-from __future__ import annotations
-
 from outlive.core import errors
 from outlive.core.errors import OutliveError, UpstreamFault
 from outlive.core.events import Json
@@ -15,10 +13,12 @@ TABLE: dict[type[OutliveError], tuple[int, str]] = {
     errors.Conflict: (409, "invalid_request_error"),
     errors.TooLarge: (413, "invalid_request_error"),
     errors.UnsupportedMedia: (415, "invalid_request_error"),
+    errors.OverBudget: (429, "insufficient_quota"),
     errors.TooMany: (429, "rate_limit_error"),
     errors.ClientFault: (400, "invalid_request_error"),
     errors.UpstreamFault: (502, "server_error"),
     errors.StorageUnavailable: (503, "server_error"),
+    errors.IdentityUnavailable: (503, "server_error"),
     errors.ShuttingDown: (503, "server_error"),
     errors.Misdirected: (421, "server_error"),
     errors.OutliveError: (500, "server_error"),
@@ -34,7 +34,7 @@ def describe(error: OutliveError) -> tuple[int, Json, dict[str, str]]:
     param, code = error.param, error.code
     if isinstance(error, UpstreamFault):
         status, type_, param, code = describe_fault(error)
-    headers = retry_after(getattr(error, "retry_after", None))
+    headers = retry_after(error.retry_after) | getattr(error, "headers", {})
     if error.should_retry is not None:
         headers["x-should-retry"] = str(error.should_retry).lower()
     return status, envelope(error.message, type_, param, code), headers

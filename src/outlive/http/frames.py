@@ -1,7 +1,5 @@
 """Frames of WebSockets (RFC 6455, 5.2): large ones are cut into fragments, so that no step of parsing them is long."""
 
-from __future__ import annotations
-
 import struct
 
 # Bytes of a fragment. A multiple of four: the mask of a frame fits each of its fragments.

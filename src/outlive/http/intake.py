@@ -1,7 +1,5 @@
 """Intake: what clients send is parsed in short steps, so that no connection keeps the event loop from the others."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """/metrics on a port of its own, without a key and any other path; and the metrics of several processes as one."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 

@@ -1,10 +1,9 @@
 """uvicorn's HTTP protocol with bounds on what clients send, and a shorter path for writes: fewer system calls, and no
 task for most events. Everything private of uvicorn that Outlive uses is used here."""
 
-from __future__ import annotations
-
 import asyncio
 import codecs
+import math
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +25,8 @@ MAX_HEAD_BYTES = 64 * 1024
 PIECE_BYTES = 4 * 1024
 # The same for frames of a WebSocket, which are parsed in Python.
 FRAME_PIECE_BYTES = 512
+# Bytes of messages that have not come whole, on all WebSockets together.
+MAX_UNFINISHED = 128 * 1024 * 1024
 # A body must come faster than this on average, after the seconds that any body may take.
 MIN_BYTES_PER_SECOND = 4 * 1024
 # Requests that wait on one connection for the answers to those before them. What follows is not parsed yet.
@@ -56,6 +57,20 @@ class RequestConnection(ClientConnection):
         if cycle.flow.write_paused or cycle.disconnected or not cycle.chunked_encoding:
             return False
         cycle.transport.write(b"%x\r\n%b\r\n" % (len(body), body))
+        return True
+
+    def answer_now(self, status: int, headers: bytes, body: bytes) -> bool:
+        cycle = self._cycle
+        if cycle.flow.write_paused or cycle.disconnected or cycle.response_started or cycle.scope["method"] == "HEAD":
+            return False
+        cycle.response_started = cycle.response_complete = True
+        end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
+        answer = b"%b%bcontent-length: %d\r\n%b%b" % (STATUS_LINE[status], headers, len(body), end, body)
+        cycle.transport.write_whole(answer)  # type: ignore[attr-defined]
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        cycle.on_response()
         return True
 
     def is_hung_up(self) -> bool:
@@ -138,6 +153,7 @@ class Protocol(HttpToolsProtocol):
         self._open = connections
         self._backlog = Backlog()
         self._waiting_since: float | None = None  # for the rest of a head or body
+        self._idle_since = math.inf  # while no request is being answered
         self._body_size = 0  # bytes received so far
         self._connection: RequestConnection | None = None  # of the request that is being answered
         self._overhead = 0  # bytes of the head so far, or since the last piece of the body
@@ -169,24 +185,31 @@ class Protocol(HttpToolsProtocol):
             self._connection = None
         self.transport.intake.end()
         self._open.remove(self)
-        self._unset_keepalive_if_required()  # after a reset its timer would keep everything until it fires
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if self._connection is not None:
             self._connection.react()
+        self._idle_since = math.inf
         self._connection = cycle.scope["state"]["outlive.connection"] = RequestConnection(cycle)
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self.transport.intake.resume()  # requests behind this one may not be parsed yet
+        """Go on to the next request, as uvicorn does, but without a timer: `check` ends idle connections."""
+        self.server_state.total_requests += 1
+        self._idle_since = self.loop.time()
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                self._start_asgi_task(*self.pipeline.pop())
+            self.transport.intake.resume()  # requests behind this one may not be parsed yet
 
     def check(self, now: float, limits: ConnectionLimits) -> None:
         """End the connection of a client that sends or reads too slowly. A stream can be resumed on another one."""
         if self._backlog.count_stalled_seconds(self.transport, now) > limits.send_seconds:
             reset(self.transport)
         elif self._waiting_since is None:
-            return
+            if now - self._idle_since > self.timeout_keep_alive:
+                self.transport.close()
         elif self.transport.intake.is_paused:
             self._waiting_since = now  # it is not the client who makes it wait
         elif now - self._waiting_since > limits.receive_seconds + self._body_size / MIN_BYTES_PER_SECOND:
@@ -315,6 +338,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._backlog = Backlog()
         self._splitter = FrameSplitter(self.config.ws_max_size)
         self._utf8 = codecs.getincrementaldecoder("utf-8")()  # checks a message in fragments
+        self._unfinished = 0  # bytes of a message that has not come whole
         self._pong = b""  # the answer to the last ping, held until the client reads
 
     def connection_made(self, transport: Any) -> None:
@@ -325,6 +349,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._open.remove(self)
+        self._count_unfinished(0)
         self.transport.intake.end()
 
     def check(self, now: float, limits: ConnectionLimits) -> None:
@@ -357,7 +382,10 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             message = bytearray(message)
         message += event.data
         self.frames = [message]
-        if self._check_text(bytes(event.data), final=event.fin) and event.fin:
+        self._count_unfinished(0 if event.fin else len(message))
+        if self._open.unfinished > MAX_UNFINISHED:
+            self._refuse(1013)  # try again later
+        elif self._check_text(bytes(event.data), final=event.fin) and event.fin:
             # As bytes, even if it is text: decoding all of a large message would be a long step.
             self.curr_msg_data_type = "bytes"
             self.send_receive_event_to_app()
@@ -368,10 +396,18 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             if self.curr_msg_data_type == "text":
                 self._utf8.decode(fragment, final)
         except UnicodeDecodeError:
-            self.conn.send_close(1007)
-            self.handle_parser_exception()
+            self._refuse(1007)
             return False
         return True
+
+    def _count_unfinished(self, size: int) -> None:
+        """Count the bytes of a message that has not come whole, with those of all other connections."""
+        self._open.unfinished += size - self._unfinished
+        self._unfinished = size
+
+    def _refuse(self, code: int) -> None:
+        self.conn.send_close(code)
+        self.handle_parser_exception()
 
     def handle_ping(self) -> None:
         if pongs := self.conn.data_to_send():

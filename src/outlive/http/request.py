@@ -1,27 +1,38 @@
 """One HTTP request: its query, its body, and the ways to answer it."""
 
-from __future__ import annotations
-
 import asyncio
+import contextlib
 import re
 from collections.abc import Awaitable, Callable, Container, Coroutine, MutableMapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from outlive import __version__
-from outlive.core.errors import ClientDisconnected, InvalidRequest, ServerFault, TooLarge, TooMany, UnsupportedMedia
+from outlive.core.errors import (
+    ClientDisconnected,
+    Forbidden,
+    InvalidRequest,
+    ServerFault,
+    TooLarge,
+    TooMany,
+    UnsupportedMedia,
+)
+from outlive.core.events import Json
 from outlive.core.origin import Origin, is_request_id, read_trace
-from outlive.core.requests.body import decode_body
+from outlive.core.owners import hide_content, join, split
+from outlive.core.requests.body import MAX_TEXTS, decode_body, weigh_raw
+from outlive.core.requests.checks import check_value, make_checks, refuse_missing
 from outlive.engine.budget import ByteBudget, Reservation
 from outlive.engine.engine import Engine
 from outlive.http.addresses import TrustedProxies
 from outlive.http.connections import ClientConnection
 from outlive.http.security import SecurityLog
-from outlive.ports.catalog import Page, Paging
-from outlive.ports.storage import Ticket
+from outlive.ports.catalog import Filters, Page, Paging
+from outlive.ports.storage import Key, Ticket
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -36,12 +47,16 @@ LARGE_BYTES = 256 * 1024
 # Bytes of large bodies that each owner may have read, decoded and stored at once, and how long one more waits.
 MAX_BODIES = 64 * 1024 * 1024
 BODY_SECONDS = 20.0
+# Bytes of turns that wait or are remembered on all WebSockets of an owner.
+MAX_TURNS = 128 * 1024 * 1024
 # What is longer is sent in pieces: a client that does not read has one in its connection's buffer, not all.
 PIECE_BYTES = 256 * 1024
 MAX_PAGE = 100
 MAX_KEY = 255
+NO_KEY = Key("", "local")  # the rights of all requests, on a server without keys
 # Clients that see it use more than OpenAI offers: GETs that wait, POSTs that may be repeated under their key.
 VERSION = (b"x-outlive-version", __version__.encode())
+VERSION_LINE = f"x-outlive-version: {__version__}\r\n"
 
 
 class Reply(msgspec.Struct):
@@ -53,6 +68,11 @@ class Reply(msgspec.Struct):
     content_type: str = "application/json"
 
 
+MAX_PAIRS = 16  # as many as metadata may have
+MAX_SECONDS = 1 << 40
+USER_NAME = re.compile(r"[!-~]{1,256}")  # of end users
+OWNER_NAME = re.compile(r"[!-~]{1,200}")
+_find_checks = cache(make_checks)
 _ID = re.compile(r"[a-z]{2,8}_[0-9a-f]{6,64}")  # as this server makes them
 
 
@@ -66,12 +86,16 @@ class Request:
     engine: Engine
     max_body: int
     owner: str = "local"
+    key: Key = NO_KEY
     ticket: Ticket | None = None  # with which it came, instead of a key
+    reads_all: bool = False  # an admin's, who may read the content of all owners
     params: dict[str, str] = field(default_factory=dict)
     paths: Container[str] = ()  # of routes without parameters
     extra_headers: dict[str, str] = field(default_factory=dict)
     size: int = 0  # bytes of the body, if it is large
     bodies: ByteBudget = field(default_factory=lambda: ByteBudget(MAX_BODIES))
+    texts: ByteBudget = field(default_factory=lambda: ByteBudget(MAX_TEXTS))  # of bodies that grow when decoded
+    turns: ByteBudget = field(default_factory=lambda: ByteBudget(MAX_TURNS))
     lenient_chat: bool = False
     scrape: Callable[[], Awaitable[bytes]] | None = None  # renders the metrics
     security: SecurityLog = field(default_factory=lambda: SecurityLog(TrustedProxies([])))
@@ -80,13 +104,16 @@ class Request:
     disconnected: bool = False  # the client left before it had the whole answer
     response_id: str | None = None  # of the response that was created
     held: int = 0  # bytes of `bodies`
+    held_texts: int = 0
     reservation: Reservation | None = None  # for an answer that may be large
     headers: dict[bytes, bytes] = field(init=False)
     connection: ClientConnection = field(init=False)
     request_id: str = field(init=False)
+    may_be_repeated: bool = field(init=False)  # by the client itself, when it gets no answer (D17)
 
     def __post_init__(self) -> None:
         self.headers = dict(self.scope["headers"])
+        self.may_be_repeated = b"x-stainless-retry-count" in self.headers
         # Removed from the scope, which it refers to: a cycle would be left to the garbage collector.
         self.connection = self.scope.get("state", {}).pop("outlive.connection", None) or ClientConnection(self.receive)
         given = self.header(b"x-request-id")
@@ -103,18 +130,23 @@ class Request:
         trace = read_trace(parent, self.header(b"tracestate") or "") if parent else ("", "")
         return Origin(self.request_id + part, self.engine.now(), *trace)
 
+    def while_valid(self, stop: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+        """Call `stop` if the key, should it be one of the database, is revoked or expires within the block."""
+        return self.engine.keys.watch(self.key, stop) if self.key.id else contextlib.nullcontext()
+
     def describe(self) -> dict[str, Any]:
         """Return the fields of a log line about it. The query may hold a secret, and a path that is no route, or has an
         id that is none of ours, may hold anything: neither is logged."""
         path, named = self.scope["path"], self.params.get("id")
         if not (path in self.paths or (self.params and all(map(_ID.fullmatch, self.params.values())))):
             path, named = "(unknown)", None
-        in_conversations = path.startswith("/v1/conversations/")
+        owner, end_user = split(self.owner)
         return {
             "request_id": self.request_id,
-            "response_id": self.response_id or (None if in_conversations else named),
-            "conversation_id": named if in_conversations else None,
-            "owner": self.owner,
+            "response_id": self.response_id or (named if path.startswith("/v1/responses/") else None),
+            "conversation_id": named if path.startswith("/v1/conversations/") else None,
+            "owner": owner,
+            "end_user": end_user,
             "method": self.scope.get("method", "GET"),
             "path": path,
             "status": self.status,
@@ -137,6 +169,54 @@ class Request:
             return []
         return [(name.removesuffix("[]"), value) for name, value in parse_qsl(raw.decode("latin-1"), True)]
 
+    def read_whose(self) -> tuple[str, Paging]:
+        """Return whose things a list is of: the caller's or, as an admin asks by `owner`, another's or all (`*`)."""
+        paging = read_paging(self.query())
+        name, end_user = dict(self.query()).get("owner"), self._read_end_user()
+        if name is None:
+            return self.owner if end_user is None else join(split(self.owner)[0], end_user), paging
+        self.check_admin("Lists of other owners are")
+        if name != "*" and not OWNER_NAME.fullmatch(name):
+            raise InvalidRequest("owner must be the name of an owner, or *.", param="owner")
+        if name == "*" and end_user is not None:
+            raise InvalidRequest("end_user needs the name of an owner, not *.", param="end_user")
+        return "" if name == "*" else join(name, end_user), msgspec.structs.replace(paging, wide=True)
+
+    def _read_end_user(self) -> str | None:
+        """Return the end user whose things are to be listed. Raises Forbidden or InvalidRequest."""
+        end_user, acting_for = dict(self.query()).get("end_user"), split(self.owner)[1]
+        if end_user is None:
+            return None
+        if not self.key.acts_for and self.key.role != "admin":
+            message = "end_user is for keys that act for end users (`outlive keys new --acts-for`), and for admins."
+            raise Forbidden(message, param="end_user", code="end_user_not_allowed")
+        if not USER_NAME.fullmatch(end_user) or acting_for not in (None, end_user):
+            raise InvalidRequest("end_user must be an end user's name, as in Outlive-End-User.", param="end_user")
+        return end_user
+
+    def read_filters(self, paging: Paging, special: Json) -> Filters:
+        """Read the filters that all lists have, besides the special ones of this list."""
+        query = self.query()
+        given, pairs = dict(query), [(name, value) for name, value in query if name.startswith("metadata")]
+        if "metadata" in given or len(dict(pairs)) < len(pairs) or len(pairs) > MAX_PAIRS:
+            message = f"Filter by metadata[KEY]=VALUE, once for each key, with {MAX_PAIRS} keys at most."
+            raise InvalidRequest(message, param=pairs[0][0])
+        if pairs and paging.wide and not self.reads_all:
+            raise InvalidRequest("The metadata of other owners is not shown, so no list is by it.", param=pairs[0][0])
+        filters = {**special, "model": given.get("model")}
+        for name in {"created_after", "created_before"} & given.keys():
+            filters[name] = min(max(read_int(given[name], name), -MAX_SECONDS), MAX_SECONDS)
+        return Filters(**filters, metadata={name[len("metadata[") : -1]: value for name, value in pairs})
+
+    def check_admin(self, subject: str) -> None:
+        """Raise Forbidden for a key without the role admin. The subject and its verb begin the sentence."""
+        if self.key.role != "admin":
+            raise Forbidden(
+                f"{subject} for keys with the role admin, not {self.key.role}: those of `outlive keys new --role "
+                "admin`, and of owners that --admin names.",
+                code="admin_required",
+            )
+
     async def json(self) -> Any:
         """Read and decode the body; an empty one is an empty object."""
         raw = await self._read()
@@ -147,15 +227,13 @@ class Request:
             # Web pages can send other types without a preflight, so this also keeps pages out.
             raise UnsupportedMedia
         self.size = len(raw) if len(raw) > LARGE_BYTES else 0
+        if self.size and (size := await self.work(weigh_raw, raw)) > self.size:
+            self.size, self.held_texts = size, await self._hold(self.texts, size)
         return await self.work(decode_body, raw)
-
-    @property
-    def large(self) -> bool:
-        return self.size > 0
 
     async def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function that works on the body; in a thread if that is large."""
-        return await asyncio.to_thread(function, *args, **kwargs) if self.large else function(*args, **kwargs)
+        return await asyncio.to_thread(function, *args, **kwargs) if self.size else function(*args, **kwargs)
 
     async def object(self) -> dict[str, Any]:
         """Read and decode a body that must be an object."""
@@ -164,13 +242,22 @@ class Request:
             raise InvalidRequest("The body must be a JSON object.", code="invalid_type")
         return body
 
+    async def fields(self, shape: Any, *required: str) -> Json:
+        """Read those fields of a body that its shape has. Raises InvalidRequest."""
+        body = await self.object()
+        for name in required:
+            if body.get(name) is None:
+                refuse_missing(name)
+        checks = _find_checks(shape)
+        return {name: check_value(checks[name], body[name], name) for name in checks if body.get(name) is not None}
+
     async def _read(self) -> bytearray:
         declared = self.header(b"content-length")
         if declared is not None and declared.isdigit() and int(declared) > self.max_body:
             raise self._too_large()
         body, more = bytearray(), True
         if declared is not None and declared.isdigit() and int(declared) > LARGE_BYTES:
-            await self._hold(int(declared))
+            self.held = await self._hold(self.bodies, int(declared))
         while more:
             message = await self.receive()
             if message["type"] == "http.disconnect":
@@ -179,15 +266,28 @@ class Request:
             if len(body) > self.max_body:  # its length need not have been declared
                 raise self._too_large()
             if len(body) > LARGE_BYTES and not self.held:
-                await self._hold(self.max_body)
+                self.held = await self._hold(self.bodies, self.max_body)
             more = message.get("more_body", False)
         return body
 
-    async def _hold(self, size: int) -> None:
+    async def decode_message(self, raw: bytes) -> Any:
+        """Decode a large message of a WebSocket, which counts like a body meanwhile. Raises TooMany."""
+        if not self.turns.take(self.owner, len(raw)):  # it is in memory already, so it cannot wait for others
+            raise TooMany("Your other large messages are still being read. Try again later.", retry_after=5)
+        held = 0
+        try:
+            held = await self._hold(self.texts, await asyncio.to_thread(weigh_raw, raw))
+            return await asyncio.to_thread(decode_body, raw)
+        finally:
+            self.turns.release(self.owner, len(raw))
+            if held:
+                self.texts.release(self.owner, held)
+
+    async def _hold(self, budget: ByteBudget, size: int) -> int:
         """Wait until the owner's other large bodies leave room for one of this size."""
         try:
             async with asyncio.timeout(BODY_SECONDS):
-                self.held = await self.bodies.acquire(self.owner, size)
+                return await budget.acquire(self.owner, size)
         except TimeoutError:
             raise TooMany("Your other large requests are still being read. Try again later.", retry_after=5) from None
 
@@ -200,23 +300,16 @@ class Request:
         except TimeoutError:
             raise TooMany("Your other large answers are still being sent. Try again later.", retry_after=5) from None
 
-    def release_answer(self) -> None:
-        if self.reservation is not None:
-            self.reservation.release()
-
     def release_body(self) -> None:
         """Give back the room that the body took: it was stored or refused."""
         if self.held:
             self.bodies.release(self.owner, self.held)
-            self.held = 0
+        if self.held_texts:
+            self.texts.release(self.owner, self.held_texts)
+        self.held = self.held_texts = 0
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"The request body is larger than the {self.max_body} bytes that this server takes.")
-
-    @property
-    def may_be_repeated(self) -> bool:
-        """True if the client repeats the request by itself when it gets no answer (D17)."""
-        return b"x-stainless-retry-count" in self.headers
 
     def is_abandoned(self) -> bool:
         """Return True if the client is gone, so that nothing may be begun for it: it may have asked another node by
@@ -253,6 +346,11 @@ class Request:
         body = reply.body
         if self.reservation is not None:
             self.reservation.settle(len(body))
+        if not (reply.headers or self.extra_headers or len(body) > PIECE_BYTES):
+            head = f"content-type: {reply.content_type}\r\nx-request-id: {self.request_id}\r\n{VERSION_LINE}"
+            if self.connection.answer_now(reply.status, head.encode(), body):
+                self.started, self.status = True, reply.status
+                return
         await self.start(reply.status, reply.content_type, reply.headers, len(body))
         if len(body) > PIECE_BYTES and self.reservation is not None:  # a create: see `was_read`
             await self.send_pieces(body)
@@ -321,6 +419,15 @@ def read_bool(text: str | None, param: str) -> bool:
     if text.lower() in ("true", "1"):
         return True
     raise InvalidRequest(f"{param} must be true or false, not {text!r}.", param=param, code="invalid_type")
+
+
+async def list_owned(request: Request, verb: Callable[..., Awaitable[Page]], **special: Any) -> Reply:
+    """Answer with a list of the caller's things or, for admins, of others' without what those may not see."""
+    owner, paging = request.read_whose()
+    page = await verb(owner, paging, request.read_filters(paging, special))
+    if paging.wide and not request.reads_all:
+        page = Page([hide_content(each) for each in page.data], page.has_more)
+    return list_reply(page)
 
 
 def list_reply(page: Page) -> Reply:

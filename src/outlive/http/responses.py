@@ -1,10 +1,9 @@
-"""/v1/responses: create, retrieve, follow, cancel, delete, list, and a response's own input."""
-
-from __future__ import annotations
+"""/v1/responses: create, retrieve, follow, cancel, delete, list, a response's own input, and its timeline."""
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,26 +23,22 @@ from outlive.engine.admission import Submission
 from outlive.engine.delivery.reader import Cursor, StreamInterrupted, WriteNow
 from outlive.engine.engine import Created, View
 from outlive.http.errors import STATUS_OF_CODE, describe_fault, envelope, retry_after, type_of_status
+from outlive.http.openapi import MAX_NUMBER, MAX_WAIT_SECONDS, STATUSES
 from outlive.http.request import (
     PIECE_BYTES,
     Reply,
     Request,
     json_reply,
-    list_reply,
+    list_owned,
     read_bool,
     read_int,
-    read_paging,
     while_connected,
 )
 
 STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 STREAM_TYPE = "text/event-stream; charset=utf-8"
-MAX_WAIT_SECONDS = 60.0
-# More than any response has events, and still a number that every database can count to.
-MAX_NUMBER = 1 << 53
 # "exact" if the model's server has counted, "estimate" if this one has estimated.
 COUNTED = "x-outlive-token-count"
-STATUSES = ("queued", "in_progress", "completed", "failed", "cancelled", "incomplete")
 
 
 class Final(msgspec.Struct):
@@ -62,6 +57,8 @@ async def create(request: Request) -> Reply | None:
     with await request.engine.create(await _read_submission(request)) as created:
         request.release_body()
         request.response_id = created.id
+        if (rate := created.accepted.rate) is not None:
+            request.extra_headers |= rate.headers()
         if created.request.stream:
             delivered = await stream(request, created.follow())
         elif created.request.background:
@@ -71,6 +68,8 @@ async def create(request: Request) -> Reply | None:
             delivered = reply is not None and await _deliver(request, created, reply)
         if delivered and request.may_be_repeated:
             await created.mark_answered()
+        elif not delivered:
+            await created.abandon()
     return None
 
 
@@ -91,10 +90,7 @@ async def retrieve(request: Request) -> Reply | None:
     """Return a response as it stands, or stream it."""
     response_id, query = request.params["id"], dict(request.query())
     follow = read_bool(query.get("stream"), "stream")
-    ids = _read_ids(query, follow)
-    after = _read_after(query, follow)
-    if ids and (last := request.header(b"last-event-id")):
-        after = _check_number(last, "Last-Event-ID")
+    after, ids = _read_start(request, query, follow)
     wait = _read_wait(query)
     if follow:
         if ids and await request.engine.has_ended_by(request.owner, response_id, after):
@@ -115,17 +111,6 @@ async def cancel(request: Request) -> Reply:
     return _show(await request.engine.cancel(request.owner, request.params["id"]))
 
 
-async def delete(request: Request) -> Reply:
-    await request.engine.delete(request.owner, request.params["id"])
-    return json_reply({"id": request.params["id"], "object": "response", "deleted": True})
-
-
-async def list_input_items(request: Request) -> Reply:
-    paging = read_paging(request.query())
-    await request.reserve_answer()
-    return list_reply(await request.engine.list_input_items(request.owner, request.params["id"], paging))
-
-
 async def list_all(request: Request) -> Reply:
     query = request.query()
     statuses = [status for name, value in query if name == "status" for status in value.split(",")]
@@ -135,24 +120,25 @@ async def list_all(request: Request) -> Reply:
     if (conversation := dict(query).get("conversation")) is not None:
         check_conversation_id(conversation, "conversation")
     details = read_bool(dict(query).get("details"), "details")
-    page = await request.engine.list_responses(
-        request.owner, read_paging(query), statuses=statuses, conversation=conversation, details=details
-    )
-    return list_reply(page)
+    verb = partial(request.engine.list_responses, details=details)
+    return await list_owned(request, verb, statuses=statuses, conversation=conversation)
 
 
 # -- streams: the stored frames, sent as they are, one write per read
 
 
-@contextlib.contextmanager
-def _watching(request: Request, cursor: Cursor) -> Iterator[None]:
-    """Stop the cursor when the client goes away. (`send` to a dead client succeeds silently.)"""
-    request.connection.watch(cursor.stop)
-    try:
-        yield
-    finally:
-        request.connection.watch(None)
-        cursor.close()
+class _Watching(NamedTuple):
+    """Stops a cursor when the client goes away. (`send` to a dead client succeeds silently.)"""
+
+    request: Request
+    cursor: Cursor
+
+    def __enter__(self) -> None:
+        self.request.connection.watch(self.cursor.stop)
+
+    def __exit__(self, *_: object) -> None:
+        self.request.connection.watch(None)
+        self.cursor.close()
 
 
 async def stream(request: Request, cursor: Cursor, ids: bool = False) -> bool:
@@ -160,7 +146,7 @@ async def stream(request: Request, cursor: Cursor, ids: bool = False) -> bool:
     all of it."""
     send = request.send
     write_now, read = (request.connection.write_now, cursor.read) if not ids else _add_ids(request, cursor)
-    with _watching(request, cursor), contextlib.suppress(OSError, StreamInterrupted):
+    with request.while_valid(cursor.stop), _Watching(request, cursor), contextlib.suppress(OSError, StreamInterrupted):
         await request.start(200, STREAM_TYPE, STREAM_HEADERS)
         while (frames := await read()) and not cursor.ended:
             if len(frames) > PIECE_BYTES:
@@ -207,7 +193,7 @@ async def _deliver(request: Request, created: Created, reply: Reply) -> bool:
 async def _wait(request: Request, created: Created) -> Reply | None:
     """Wait for the end and return the reply to a plain create; None when the client has gone."""
     cursor = created.follow_end()
-    with _watching(request, cursor):
+    with _Watching(request, cursor):
         try:
             while not cursor.ended and not cursor.stopped:
                 await cursor.read()
@@ -259,27 +245,19 @@ def _show(view: View) -> Reply:
 # -- reading the query
 
 
-def _read_after(query: dict[str, str], follow: bool) -> int:
-    if "starting_after" not in query:
-        return -1
-    if not follow:
-        raise InvalidRequest("starting_after needs stream=true.", param="starting_after")
-    return _check_number(query["starting_after"], "starting_after")
-
-
-def _read_ids(query: dict[str, str], follow: bool) -> bool:
+def _read_start(request: Request, query: dict[str, str], follow: bool) -> tuple[int, bool]:
+    """Return the number of the event after which a stream begins, and whether it has `id:` lines."""
     ids = read_bool(query.get("sse_ids"), "sse_ids")
-    if ids and not follow:
-        raise InvalidRequest("sse_ids needs stream=true.", param="sse_ids")
-    return ids
-
-
-def _check_number(text: str, param: str) -> int:
-    """Return the number of an event."""
-    number = read_int(text, param)
-    if number < 0:
-        raise InvalidRequest(f"{param} must not be negative.", param=param, code="integer_below_min_value")
-    return min(number, MAX_NUMBER)
+    for name, given in (("sse_ids", ids), ("starting_after", "starting_after" in query)):
+        if given and not follow:
+            raise InvalidRequest(f"{name} needs stream=true.", param=name)
+    after, last = -1, request.header(b"last-event-id") if ids else None
+    for param, text in (("starting_after", query.get("starting_after")), ("Last-Event-ID", last or None)):
+        if text is not None:
+            after = read_int(text, param)
+            if after < 0:
+                raise InvalidRequest(f"{param} must not be negative.", param=param, code="integer_below_min_value")
+    return min(after, MAX_NUMBER), ids
 
 
 def _read_wait(query: dict[str, str]) -> float:
@@ -333,7 +311,7 @@ async def compact(request: Request) -> Reply:
 
 async def _parse(request: Request, body: Json) -> CreateResponse:
     """Parse a body like a create that is not stored."""
-    made = {**body, "store": False, "background": None, "stream": None}
+    made = {**body, "store": False, "background": None, "stream": None, "outlive": None}
     parsed = await request.work(parse_create, made, request.engine.ids, request.engine.limits)
     return msgspec.structs.replace(parsed, origin=request.origin())
 

@@ -1,22 +1,40 @@
 """The route table: each route's handler, its description in /openapi.json, and the search for it."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from functools import cache
+from operator import attrgetter
 
 import msgspec
 
 from outlive.core.errors import NotFound
 from outlive.core.requests.create import CompactBody, CountBody, CreateBody
-from outlive.http import chat, conversations, openapi, responses, tickets, timeline
+from outlive.http import accounts, chat, conversations, openapi, responses, webhooks
+from outlive.http.access import check_ticket
 from outlive.http.assets import PAGE_HEADERS, serve_console_file, serve_file
 from outlive.http.errors import envelope
 from outlive.http.metrics import CONTENT_TYPE
 from outlive.http.metrics import PATH as METRICS_PATH
-from outlive.http.openapi import Route, make_document
-from outlive.http.request import Reply, Request, json_reply
+from outlive.http.openapi import Handler, Route, make_document
+from outlive.http.request import Reply, Request, json_reply, list_reply, read_paging
+
+
+def call(verb: str, *, paged: bool = False, reserves: bool = False, deleted: str = "") -> Handler:
+    """Return a handler that calls a verb of the engine, or of a part of it (`part.verb`), with the owner, the ids of
+    the path and, if it is `paged`, the asked part of a list. It answers with what the verb returns, which may be much
+    if it `reserves`, or else with the id of what was deleted, as an object of that name."""
+    find = attrgetter(verb)
+
+    async def handle(request: Request) -> Reply:
+        ids, paging = list(request.params.values()), [read_paging(request.query())] if paged else []
+        if reserves:
+            await request.reserve_answer()
+        found = await find(request.engine)(request.owner, *ids, *paging)
+        if deleted:
+            found = {"id": ids[-1], "object": deleted, "deleted": True}
+        return list_reply(found) if paged else json_reply(found)
+
+    return handle
 
 
 async def healthz(request: Request) -> Reply:
@@ -49,6 +67,7 @@ def render(root_path: str = "") -> bytes:
 
 
 # fmt: off
+_revoke_ticket = call("tickets.revoke", deleted="ticket.deleted")
 ROUTES = [
     Route("POST", "/v1/responses", responses.create, "createResponse", openapi.Response,
           "Create a response: answered with its end, with its events (`stream`), or at once (`background`). "
@@ -59,51 +78,81 @@ ROUTES = [
           "Count the tokens of a context. A header says whether they were counted or estimated.",
           body=CountBody, refuses=(404,)),
     Route("POST", "/v1/responses/compact", responses.compact, "compactResponse", openapi.CompactedResponse,
-          "Make a context shorter, to begin a new chain with.",
-          body=CompactBody, refuses=(404, 429)),
+          "Make a context shorter, to begin a new chain with.", body=CompactBody, refuses=(404, 429)),
     Route("GET", "/v1/responses/{id}", responses.retrieve, "getResponse", openapi.Response,
           "A response as it stands, or its events: all of them, or those after a number.",
           query=openapi.RetrieveQuery, streams=openapi.Event, ticket=True),
     Route("GET", "/v1/responses", responses.list_all, "listResponses", openapi.ResponseList,
           "List your responses, without what may be long in them.",
           query=openapi.ResponsesQuery, refuses=(404,), ticket=True),
-    Route("DELETE", "/v1/responses/{id}", responses.delete, "deleteResponse", openapi.DeletedResponse,
-          "Delete a response; one that runs is cancelled first."),
+    Route("DELETE", "/v1/responses/{id}", call("delete", deleted="response"), "deleteResponse",
+          openapi.DeletedResponse, "Delete a response; one that runs is cancelled first."),
     Route("POST", "/v1/responses/{id}/cancel", responses.cancel, "cancelResponse", openapi.Response,
           "Cancel a running response, and answer with it as it ended."),
-    Route("GET", "/v1/responses/{id}/input_items", responses.list_input_items, "listInputItems", openapi.ItemList,
-          "List a response's own input.", query=openapi.ItemsQuery),
-    Route("GET", "/v1/responses/{id}/timeline", timeline.show, "getTimeline", timeline.Timeline,
+    Route("GET", "/v1/responses/{id}/input_items", call("list_input_items", paged=True, reserves=True),
+          "listInputItems", openapi.ItemList, "List a response's own input.", query=openapi.ItemsQuery),
+    Route("GET", "/v1/responses/{id}/timeline", call("show_timeline"), "getTimeline", openapi.Timeline,
           "The course of a response: when it was queued, began, called tools, changed nodes, was continued and ended."),
-    Route("POST", "/v1/responses/{id}/tickets", tickets.create, "createTicket", tickets.CreatedTicket,
-          "Create a ticket with which a page reads this response, and nothing else.", body=tickets.CreateTicketBody),
-    Route("DELETE", "/v1/responses/{id}/tickets/{ticket_id}", tickets.revoke, "revokeTicket", tickets.RevokedTicket,
+    Route("POST", "/v1/responses/{id}/tickets", accounts.create_ticket, "createTicket", openapi.CreatedTicket,
+          "Create a ticket with which a page reads this response, and nothing else.", body=openapi.CreateTicketBody),
+    Route("DELETE", "/v1/responses/{id}/tickets/{ticket_id}", _revoke_ticket, "revokeTicket", openapi.RevokedTicket,
           "Revoke a ticket, and cut the streams that were opened with it."),
     Route("POST", "/v1/conversations", conversations.create, "createConversation", openapi.Conversation,
-          "Create a conversation.",
-          body=openapi.CreateConversationBody, repeatable=True,
+          "Create a conversation.", body=openapi.CreateConversationBody, repeatable=True,
           leads_to=("getConversation", "updateConversation", "createItems", "listItems", "deleteConversation")),
     Route("GET", "/v1/conversations", conversations.list_all, "listConversations", openapi.ConversationList,
-          "List your conversations.", query=openapi.PageQuery, refuses=(404,)),
-    Route("GET", "/v1/conversations/{id}", conversations.retrieve, "getConversation", openapi.Conversation,
+          "List your conversations.", query=openapi.ConversationsQuery, refuses=(404,)),
+    Route("GET", "/v1/conversations/{id}", call("get_conversation"), "getConversation", openapi.Conversation,
           "One conversation.", ticket=True),
     Route("POST", "/v1/conversations/{id}", conversations.update, "updateConversation", openapi.Conversation,
           "Replace its metadata.", body=openapi.UpdateConversationBody),
-    Route("DELETE", "/v1/conversations/{id}", conversations.delete, "deleteConversation", openapi.DeletedConversation,
-          "Delete it and its items."),
+    Route("DELETE", "/v1/conversations/{id}", call("delete_conversation", deleted="conversation.deleted"),
+          "deleteConversation", openapi.DeletedConversation, "Delete it and its items."),
     Route("POST", "/v1/conversations/{id}/items", conversations.create_items, "createItems", openapi.ItemList,
           "Add items, and answer with those.", body=openapi.CreateItemsBody, repeatable=True),
-    Route("GET", "/v1/conversations/{id}/items", conversations.list_items, "listItems", openapi.ItemList,
-          "List its items.", query=openapi.ItemsQuery, ticket=True),
-    Route("GET", "/v1/conversations/{id}/items/{item_id}", conversations.retrieve_item, "getItem", "Item",
-          "One item.", query=openapi.ItemQuery, ticket=True),
-    Route("DELETE", "/v1/conversations/{id}/items/{item_id}", conversations.delete_item, "deleteItem",
+    Route("GET", "/v1/conversations/{id}/items", call("list_items", paged=True, reserves=True),
+          "listItems", openapi.ItemList, "List its items.", query=openapi.ItemsQuery, ticket=True),
+    Route("GET", "/v1/conversations/{id}/items/{item_id}", call("get_item", reserves=True),
+          "getItem", "Item", "One item.", query=openapi.ItemQuery, ticket=True),
+    Route("DELETE", "/v1/conversations/{id}/items/{item_id}", call("delete_item"), "deleteItem",
           openapi.Conversation, "Delete an item, and answer with the conversation.", refuses=(400,)),
-    Route("POST", "/v1/conversations/{id}/tickets", tickets.create, "createConversationTicket", tickets.CreatedTicket,
-          "Create a ticket with which a page reads this conversation, and the responses in it.",
-          body=tickets.CreateTicketBody),
-    Route("DELETE", "/v1/conversations/{id}/tickets/{ticket_id}", tickets.revoke, "revokeConversationTicket",
-          tickets.RevokedTicket, "Revoke a ticket, and cut the streams that were opened with it."),
+    Route("POST", "/v1/conversations/{id}/tickets", accounts.create_ticket, "createConversationTicket",
+          openapi.CreatedTicket, "Create a ticket with which a page reads this conversation, and the responses in it.",
+          body=openapi.CreateTicketBody),
+    Route("DELETE", "/v1/conversations/{id}/tickets/{ticket_id}", _revoke_ticket, "revokeConversationTicket",
+          openapi.RevokedTicket, "Revoke a ticket, and cut the streams that were opened with it."),
+    Route("POST", "/v1/keys", accounts.create_key, "createKey", openapi.CreatedKey,
+          "Make a key, for admins.", body=openapi.CreateKeyBody, admin=True),
+    Route("GET", "/v1/keys", accounts.list_keys, "listKeys", openapi.KeyList,
+          "List all keys of the database, without the keys themselves, for admins.", admin=True),
+    Route("DELETE", "/v1/keys/{id}", accounts.revoke_key, "revokeKey", openapi.RevokedKey,
+          "Revoke a key, and cut the streams that it has open, for admins.", admin=True),
+    Route("GET", "/v1/audit", accounts.list_audit, "listAudit", openapi.AuditLog,
+          "List changes of keys and owners, newest first, for admins.", query=openapi.AuditQuery, admin=True),
+    Route("GET", "/v1/usage", accounts.show_usage, "getUsage", openapi.UsageList,
+          "What your responses used, summed up, and its cost; of all owners with an admin's key.",
+          query=openapi.UsageQuery, refuses=(400,)),
+    Route("POST", "/v1/webhook_endpoints", webhooks.create, "createWebhookEndpoint", openapi.EndpointWithSecret,
+          "Add an address that gets events. Its secret is shown only here.", body=openapi.CreateEndpointBody),
+    Route("GET", "/v1/webhook_endpoints", call("webhooks.list_endpoints", paged=True), "listWebhookEndpoints",
+          openapi.EndpointList, "List your webhook endpoints, newest first.", query=openapi.NewestQuery),
+    Route("GET", "/v1/webhook_endpoints/{id}", call("webhooks.get"), "getWebhookEndpoint",
+          openapi.EndpointView, "One webhook endpoint."),
+    Route("POST", "/v1/webhook_endpoints/{id}", webhooks.update, "updateWebhookEndpoint", openapi.EndpointView,
+          "Change it; one that was disabled gets events again.", body=openapi.UpdateEndpointBody),
+    Route("DELETE", "/v1/webhook_endpoints/{id}", call("webhooks.delete", deleted="webhook_endpoint.deleted"),
+          "deleteWebhookEndpoint", openapi.DeletedEndpoint, "Delete it and its deliveries."),
+    Route("POST", "/v1/webhook_endpoints/{id}/rotate_secret", webhooks.rotate_secret, "rotateWebhookSecret",
+          openapi.EndpointWithSecret, "Give it a new secret, shown only here.", body=openapi.RotateSecretBody),
+    Route("POST", "/v1/webhook_endpoints/{id}/test", webhooks.test, "testWebhookEndpoint", openapi.EndpointTest,
+          "Send it an example of an event, and answer with the status of its answer.",
+          body=openapi.TestEndpointBody, refuses=(429,)),
+    Route("GET", "/v1/webhook_event_types", webhooks.list_event_types, "listWebhookEventTypes", openapi.EventTypeList,
+          "List the types of events."),
+    Route("GET", "/v1/webhook_deliveries", webhooks.list_deliveries, "listWebhookDeliveries", openapi.DeliveryList,
+          "List what was sent, and what is to be sent, newest first.", query=openapi.DeliveriesQuery),
+    Route("POST", "/v1/webhook_deliveries/{id}/redeliver", call("webhooks.redeliver"), "redeliverWebhook",
+          openapi.DeliveryView, "Send it once more, whatever became of it."),
     Route("GET", "/v1/models", chat.list_models, "listModels", openapi.ModelList, "List the upstreams' models."),
     Route("GET", "/v1/models/{model:path}", chat.retrieve_model, "getModel", openapi.Model,
           "One of them; its name may hold slashes."),
@@ -136,7 +185,7 @@ def _compile(path: str) -> re.Pattern[str]:
     return re.compile(parameter.sub(lambda found: f"(?P<{found[1]}>{'.*' if found[2] else '[^/]+'})", re.escape(path)))
 
 
-PATHS = frozenset(route.path for route in ROUTES if "{" not in route.path)
+PATHS = frozenset(path for _, path in _EXACT)
 _PATTERNS = [(_compile(route.path), route) for route in ROUTES]
 
 
@@ -146,7 +195,11 @@ async def answer(request: Request) -> Reply | None:
     if isinstance(route, Reply):
         return route
     if request.ticket is not None:
-        await tickets.check(request, request.ticket, route.path if route.ticket else None)
+        await check_ticket(request, request.ticket, route.path if route.ticket else None)
+    if route.admin:
+        request.check_admin(f"{route.path} is")
+    if request.reads_all and route.method == "GET" and "id" in request.params:
+        request.owner = await request.engine.find_owner(request.params["id"]) or request.owner
     if route.checks_query:
         route.check_query(name for name, _ in request.query())
     return await route.handler(request)

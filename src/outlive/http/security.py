@@ -1,7 +1,5 @@
 """The security log: keys, limits and ids that were refused, and what was deleted, by owner and address; no content."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter
@@ -9,6 +7,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from outlive.core.errors import NotFound, OutliveError, TooLarge, TooMany
+from outlive.core.owners import name_of
 from outlive.http.addresses import TrustedProxies, group
 
 log = logging.getLogger("outlive.security")
@@ -27,8 +26,8 @@ class SecurityLog:
 
     def __init__(self, proxies: TrustedProxies) -> None:
         self._proxies = proxies
-        # By message, address, owner and code.
-        self._counts: Counter[tuple[str, str, str, str]] = Counter()
+        # By message, address, owner, code and the key's id.
+        self._counts: Counter[tuple[str, str, str, str, str]] = Counter()
 
     def find_address(self, scope: MutableMapping[str, Any]) -> str:
         """Return the address of a request's client, also behind trusted proxies."""
@@ -44,16 +43,17 @@ class SecurityLog:
         elif error.code in _CODES_OF_IDS and (isinstance(error, NotFound) or error.code):
             self.count("unknown id", self.find_address(scope), owner)
 
-    def count(self, message: str, address: str, owner: str = "", code: str = "") -> None:
+    def count(self, message: str, address: str, owner: str = "", code: str = "", key_id: str = "") -> None:
         if not self._counts:
             asyncio.get_running_loop().call_later(INTERVAL_SECONDS, self.flush)
-        counted = (message, group(address), owner, code)
+        counted = (message, group(address), name_of(owner), code, key_id)
         if len(self._counts) >= MAX_COUNTS and counted not in self._counts:
-            counted = (message, OTHERS, "", code)
+            counted = (message, OTHERS, "", code, "")
         self._counts[counted] += 1
 
     def flush(self) -> None:
         """Write what was counted."""
         counts, self._counts = self._counts, Counter()
-        for (message, address, owner, code), count in counts.items():
-            log.warning(message, extra={"address": address, "owner": owner, "code": code, "count": count})
+        for (message, address, owner, code, key_id), count in counts.items():
+            fields = {"address": address, "owner": owner, "code": code, "key_id": key_id, "count": count}
+            log.warning(message, extra=fields)

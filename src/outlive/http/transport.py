@@ -1,7 +1,5 @@
 """The transport of a connection: what is written to the client, and what of that the client has not taken yet."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl
@@ -39,6 +37,11 @@ class HeaderCoalescingTransport:
             # A head whose body does not begin in this iteration of the loop is sent alone.
             self._loop.call_soon(self._flush)
             return
+        self._write(data)
+
+    def write_whole(self, data: bytes) -> None:
+        """Write an answer with its head."""
+        self._flush()
         self._write(data)
 
     def pause_reading(self) -> None:

@@ -1,14 +1,14 @@
 """WebSocket mode on /v1/responses: one connection, many turns. It reads responses like a stream does, and owns none."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
 import re
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from itertools import count
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,6 +17,7 @@ from outlive.core.events import Json, payloads
 from outlive.core.requests.body import decode_body
 from outlive.core.requests.checks import check_response_id, refuse, refuse_missing, refuse_type
 from outlive.engine.admission import Submission
+from outlive.engine.budget import ByteBudget
 from outlive.engine.delivery.reader import Cursor, StreamInterrupted
 from outlive.engine.engine import Engine
 from outlive.http.errors import describe
@@ -51,57 +52,71 @@ class CachedTurn(NamedTuple):
 
 
 class Cache:
-    """The latest responses of one connection that are not stored. It is memory, and dies with the connection (D4)."""
+    """The latest responses of one connection that are not stored. It is memory, and dies with the connection (D4).
 
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._turns: OrderedDict[str, CachedTurn] = OrderedDict()
+    All connections of an owner share a budget, too: where they have used it up, the oldest of this one are forgotten.
+    """
+
+    def __init__(self, max_bytes: int, budget: ByteBudget, owner: str) -> None:
+        self._left = max_bytes
+        self._budget = budget
+        self._owner = owner
+        self._turns: dict[str, CachedTurn] = {}  # the oldest first
 
     def find(self, response_id: object) -> CachedTurn | None:
         return self._turns.get(response_id) if isinstance(response_id, str) else None
 
     def keep(self, response_id: str, kept: CachedTurn) -> None:
+        size = kept.size
+        while len(self._turns) >= MAX_REMEMBERED or size > self._left or not self._budget.take(self._owner, size):
+            if not self._turns:
+                return
+            self._forget(next(iter(self._turns)))
+        self._left -= size
         self._turns[response_id] = kept
-        self._bytes += kept.size
-        while self._bytes > self._max_bytes or len(self._turns) > MAX_REMEMBERED:
-            _, oldest = self._turns.popitem(last=False)
-            self._bytes -= oldest.size
 
     def evict(self, response_id: object, lane: str | None) -> None:
         """Forget a response whose continuation failed. A failure on another lane was a fork, and changes nothing."""
         kept = self.find(response_id)
         if kept is not None and kept.lane == lane:
-            del self._turns[str(response_id)]
-            self._bytes -= kept.size
+            self._forget(str(response_id))
+
+    def clear(self) -> None:
+        for response_id in list(self._turns):
+            self._forget(response_id)
+
+    def _forget(self, response_id: str) -> None:
+        size = self._turns.pop(response_id).size
+        self._left += size
+        self._budget.release(self._owner, size)
 
 
+@dataclass(slots=True, eq=False)
 class Turn:
     """One `response.create`: admitted like a POST, read like a stream."""
 
-    def __init__(self, lane: str | None, body: Json, size: int, large: bool) -> None:
-        self.lane = lane
-        self.size = size
-        self.background = body.get("background") is True
-        self.response_id: str | None = None
-        self._body = body
-        self._parent = body.get("previous_response_id")
-        self.number = 0  # of the turns on its connection
-        self._large = large
+    lane: str | None
+    body: Json
+    size: int  # bytes of its frame
+    number: int = 0  # of the turns on its connection
+    response_id: str | None = None
 
     async def run(self, request: Request, cache: Cache, send: SendText) -> None:
         """Answer with events. Raises the error to answer with instead, or OSError when the client has gone."""
-        engine, parent = request.engine, cache.find(self._parent)
+        parent_id = self.body.get("previous_response_id")
+        parent = cache.find(parent_id)
         memory = parent.memory if parent is not None else None
-        origin = request.origin(f".{self.number}")
-        size = self.size if self._large else 0
-        submission = Submission(owner=request.owner, body=self._body, size=size, memory=memory, origin=origin)
+        size, origin = self.size if self.size > LARGE_BYTES else 0, request.origin(f".{self.number}")
+        submission = Submission(owner=request.owner, body=self.body, size=size, memory=memory, origin=origin)
         with contextlib.ExitStack() as failed:
-            failed.callback(cache.evict, self._parent, self.lane)
-            with await engine.create(submission) as created:
+            failed.callback(cache.evict, parent_id, self.lane)
+            with await request.engine.create(submission) as created:
                 self.response_id = created.id
-                final = await self._stream(engine, created.follow(), send)
-                memory = None if created.request.store else created.remember()
+                try:
+                    final = await self._stream(request.engine, created.follow(), send)
+                finally:
+                    await created.abandon()
+                memory = created.remember()
             if memory is not None:
                 size = self.size + len(final) + (parent.size if parent is not None else 0)
                 cache.keep(created.id, CachedTurn(memory, self.lane, size))
@@ -114,7 +129,7 @@ class Turn:
         try:
             while frames := await cursor.read():
                 for payload in payloads(frames):
-                    await send(_event_text(payload, self.lane))
+                    await send(_text(payload, self.lane))
             return cursor.final or b""
         except StreamInterrupted:
             if not engine.is_draining:
@@ -127,13 +142,12 @@ class Turn:
 class Lanes:
     """Runs the turns of one connection, and calls back when none is left."""
 
-    def __init__(self, run: Callable[[Turn], Awaitable[None]], on_idle: Callable[[], None], max_bytes: int) -> None:
+    def __init__(self, run: Callable[[Turn], Awaitable[None]], on_idle: Callable[[], None], request: Request) -> None:
         self._run = run
         self._on_idle = on_idle
-        self._max_bytes = max_bytes
+        self._budget, self._owner = request.turns, request.owner
         self._slots = asyncio.Semaphore(MAX_RUNNING)
-        self._named: set[str] = set()
-        self._waiting: dict[str | None, deque[Turn]] = {}
+        self._waiting: dict[str | None, deque[Turn]] = {}  # by lane, also by those that are idle again
         self._running: dict[str | None, Turn] = {}
         self._tasks: dict[str | None, asyncio.Task[None]] = {}
 
@@ -148,8 +162,17 @@ class Lanes:
 
     def put(self, turn: Turn) -> None:
         """Put a turn behind the others of its lane. Raises InvalidRequest or TooMany."""
-        self._check_limits(turn)
-        self._waiting.setdefault(turn.lane, deque()).append(turn)
+        if turn.lane is not None and len(self._waiting.keys() - {None, turn.lane}) >= MAX_NAMED:
+            refuse(
+                f"This connection has {MAX_NAMED} named lanes already. Use one of them, or another connection.",
+                "stream_id",
+                "websocket_stream_limit_reached",
+            )
+        waiting = self._waiting.setdefault(turn.lane, deque())
+        total = sum(map(len, self._waiting.values()))
+        if total >= MAX_WAITING or not self._budget.take(self._owner, turn.size):
+            raise TooMany(f"{total} turns are waiting on this connection already. Wait for one to end.")
+        waiting.append(turn)
         if turn.lane not in self._tasks:
             self._tasks[turn.lane] = asyncio.create_task(self._follow(turn.lane))
 
@@ -159,19 +182,8 @@ class Lanes:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _check_limits(self, turn: Turn) -> None:
-        if turn.lane is not None and turn.lane not in self._named:
-            if len(self._named) >= MAX_NAMED:
-                refuse(
-                    f"This connection has {MAX_NAMED} named lanes already. Use one of them, or another connection.",
-                    "stream_id",
-                    "websocket_stream_limit_reached",
-                )
-            self._named.add(turn.lane)
-        sizes = [each.size for waiting in self._waiting.values() for each in waiting]
-        if len(sizes) >= MAX_WAITING or (sizes and sum(sizes) + turn.size > self._max_bytes):
-            raise TooMany(f"{len(sizes)} turns are waiting on this connection already. Wait for one to end.")
+        for turn in (turn for waiting in self._waiting.values() for turn in waiting):
+            self._budget.release(self._owner, turn.size)
 
     async def _follow(self, lane: str | None) -> None:
         """Run the turns of one lane, until none is left or the client has gone."""
@@ -180,6 +192,7 @@ class Lanes:
             while waiting:
                 async with self._slots:
                     turn = self._running[lane] = waiting.popleft()
+                    self._budget.release(self._owner, turn.size)
                     await self._run(turn)
                     del self._running[lane]
         del self._tasks[lane]
@@ -195,6 +208,7 @@ class CloseReason(NamedTuple):
     error: OutliveError | None = None
 
 
+VOID_KEY = CloseReason(1008, "The key was revoked, or has expired.")
 RESTART = CloseReason(1012, "The server is shutting down. Connect again, and resume what was stored.")
 
 
@@ -205,12 +219,11 @@ class Socket:
         self._request = request
         self._seconds = seconds
         self._last_seconds = last_seconds
-        self._cache = Cache(request.max_body)
-        self._lanes = Lanes(self._run, self._on_idle, request.max_body)
+        self._cache = Cache(request.max_body, request.turns, request.owner)
+        self._lanes = Lanes(self._run, self._close_if_idle, request)
         self._close_reason: CloseReason | None = None
         self._closing = asyncio.Event()
-        self._steers = 0
-        self._turns = 0
+        self._steers, self._turns = count(), count(1)
 
     async def run(self) -> None:
         """Take frames until the client leaves or the connection is to be closed."""
@@ -232,6 +245,7 @@ class Socket:
             for task in (taking, closing):
                 task.cancel()
             await self._lanes.stop()
+            self._cache.clear()
         if self._closing.is_set() and (reason := self._close_reason) is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS):
@@ -242,11 +256,15 @@ class Socket:
     def retire(self, reason: CloseReason) -> None:
         """Close when nothing is under way any more."""
         self._close_reason = reason
-        if not self._lanes.busy:
-            self._closing.set()
+        self._close_if_idle()
 
-    def _on_idle(self) -> None:
-        if self._close_reason is not None:
+    def end(self, reason: CloseReason) -> None:
+        """Close now."""
+        self._close_reason = reason
+        self._closing.set()
+
+    def _close_if_idle(self) -> None:
+        if self._close_reason is not None and not self._lanes.busy:
             self._closing.set()
 
     def _expire(self) -> None:
@@ -284,34 +302,31 @@ class Socket:
             await self._send(_error_text(self._request.mistake(), lane))
 
     async def _take(self, raw: bytes) -> None:
-        large = len(raw) > LARGE_BYTES
-        body = await asyncio.to_thread(decode_body, raw) if large else decode_body(raw)
+        body = await self._request.decode_message(raw) if len(raw) > LARGE_BYTES else decode_body(raw)
         if not isinstance(body, dict):
             refuse("A frame must hold a JSON object.", None, "invalid_type")
         kind = body.pop("type", None)
         if kind == "response.create":
             lane = _read_lane(body)
-            await self._answer_errors(self._create(Turn(lane, body, len(raw), large)), lane)
+            await self._answer_errors(self._create(Turn(lane, body, len(raw))), lane)
         elif kind == "response.steer":
             steer = _read_steer(body)
             lane = self._lanes.lane_of(steer["previous_response_id"])
-            await self._send(_steer_failed_text(steer, self._steers, lane))
-            self._steers += 1
+            await self._send(_steer_failed_text(steer, next(self._steers), lane))
         else:
             refuse("'type' must be 'response.create' or 'response.steer'.", "type")
 
     async def _create(self, turn: Turn) -> None:
         if self._close_reason is not None and self._close_reason.error is not None:
             raise self._close_reason.error
-        if turn.background:
+        if turn.body.get("background") is True:
             refuse(
                 "'background' is not supported over WebSocket. A stored response outlives its connection anyway; "
                 "to start one and follow it later, POST it.",
                 "background",
                 "unsupported_parameter",
             )
-        self._turns += 1
-        turn.number = self._turns
+        turn.number = next(self._turns)
         self._lanes.put(turn)
 
     async def _run(self, turn: Turn) -> None:
@@ -342,7 +357,7 @@ async def deny(request: Request, error: OutliveError) -> None:
 _LANE = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 
-def _event_text(payload: bytes, lane: str | None) -> str:
+def _text(payload: bytes, lane: str | None) -> str:
     """Render an event as its journal has it; on a named lane with that name added."""
     if lane is None:
         return payload.decode()
@@ -354,7 +369,7 @@ def _error_text(error: OutliveError, lane: str | None) -> str:
     status, envelope, headers = describe(error)
     if headers:
         envelope["error"]["headers"] = headers
-    return _text({"type": "error", "status": status, **envelope}, lane)
+    return _text(msgspec.json.encode({"type": "error", "status": status, **envelope}), lane)
 
 
 def _steer_failed_text(steer: Json, number: int, lane: str | None) -> str:
@@ -364,7 +379,8 @@ def _steer_failed_text(steer: Json, number: int, lane: str | None) -> str:
         "code": "steering_not_supported",
         "message": "A running response cannot be steered here. Cancel it, or send this input when it has ended.",
     }
-    return _text({"type": "response.steer.failed", "sequence_number": number, "steer": steer, "error": error}, lane)
+    failed = {"type": "response.steer.failed", "sequence_number": number, "steer": steer, "error": error}
+    return _text(msgspec.json.encode(failed), lane)
 
 
 def _read_lane(body: Json) -> str | None:
@@ -393,9 +409,3 @@ def _read_steer(body: Json) -> Json:
     if type(body["input"]) not in (str, list):
         refuse_type(body["input"], "input", "a string or an array of messages")
     return body
-
-
-def _text(event: dict[str, Any], lane: str | None) -> str:
-    if lane is not None:
-        event["stream_id"] = lane
-    return msgspec.json.encode(event).decode()

@@ -1,7 +1,5 @@
 """All tables of a database, for copying them to another."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
@@ -13,7 +11,8 @@ TABLES: dict[str, tuple[str, ...]] = {
     "threads": ("key", "root", "parent", "fork", "head", "hole", "expired_from", "used_at"),
     "responses": (
         *("key", "id", "owner", "status", "background", "created_at", "ended_at", "hidden", "conversation"),
-        *("expired_at", "thread", "first", "input_end", "last", "runs", "events", "format", "snapshot"),
+        *("expired_at", "thread", "first", "input_end", "last", "runs", "events", "format", "about", "expires_at"),
+        "snapshot",
     ),
     "leases": ("response", "owner", "background", "fence", "attempts", "notes", "sealed", "request"),
     "events": ("response", "first", "count", "at", "frames"),  # of each response together, from its first on
@@ -25,7 +24,22 @@ TABLES: dict[str, tuple[str, ...]] = {
     "idempotency": ("owner", "kind", "key", "digest", "target", "used_at"),
     "unanswered": ("response", "owner", "digest", "created_at"),
     "secrets": ("name", "value"),
+    "usage": (
+        *("response", "owner", "end_user", "model", "upstream", "ended_at", "status", "input_tokens", "cached_tokens"),
+        *("output_tokens", "reasoning_tokens", "estimated_input", "estimated_output", "attempts", "tool_calls"),
+        "responses",
+    ),
+    "owner_policies": ("owner", "policy"),
     "tickets": ("id", "owner", "target", "expires_at", "digest"),
+    "keys": (*("id", "owner", "role", "acts_for", "digest", "created_at", "expires_at", "last_used_at", "revoked_at"),),
+    "audit": ("at", "actor", "action", "subject", "detail"),
+    "webhook_endpoints": (
+        *("id", "owner", "name", "url", "event_types", "created_at", "updated_at", "hint", "sealed", "disabled_at"),
+    ),
+    "webhook_deliveries": (
+        *("key", "id", "owner", "endpoint", "response", "event", "created_at", "give_up_at", "attempts", "due_at"),
+        *("delivered_at", "log"),
+    ),
 }
 
 

@@ -1,7 +1,5 @@
 """The port of models: a backend streams the chunks of an answer, and its translator turns them into drafts."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Annotated, Literal, Protocol, TypeAlias
 
@@ -70,6 +68,7 @@ class ModelCall(msgspec.Struct, frozen=True):
     response_id: str = ""
     owner: str = ""
     headers: dict[str, str] = {}  # of the request to the upstream: its id and its trace
+    large: bool = False  # too large to be rendered on the event loop
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -86,16 +85,12 @@ class Translator(Protocol):
     """Turns one upstream stream into drafts. Pure; one instance per attempt."""
 
     def feed(self, chunk: bytes) -> list[AnyDraft]:
-        """Return the drafts of one chunk, which is the payload of one upstream event.
-
-        Raises UpstreamFault for a chunk that reports a failure.
-        """
+        """Return the drafts of one chunk, the payload of one upstream event. Raises UpstreamFault for a chunk that
+        reports a failure."""
 
     def end(self) -> tuple[list[AnyDraft], Ending]:
-        """Return, after the last chunk, the drafts that close what is open, and the end of the answer.
-
-        Raises UpstreamFault for a stream that stopped without a finish.
-        """
+        """Return, after the last chunk, the drafts that close what is open, and the end of the answer. Raises
+        UpstreamFault for a stream that stopped without a finish."""
 
     def usage(self) -> Json | None:
         """Return the usage that the upstream has reported so far, in the shape of the Responses API; None before."""

@@ -1,7 +1,5 @@
 """The bell: nodes on one database notify each other of changes. A ring may be lost without harm."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal, NamedTuple, Protocol
 
@@ -33,17 +31,13 @@ class Bell(Protocol):
         Rings that gather while one is on its way go out together; of rings that differ only in their number, the
         highest.
         """
+        return
 
     def listen(self, listener: Listener) -> None:
         """Call `listener`, on the loop, for each ring of another node (never for this node's own), and with `missed`
         whenever the connection was lost and is up again."""
+        return
 
 
-class NoBell:
+class NoBell(Bell):
     """The bell of a database with a single server: it has no other nodes to notify."""
-
-    def ring(self, ring: Ring) -> None:
-        pass
-
-    def listen(self, listener: Listener) -> None:
-        pass

@@ -1,7 +1,5 @@
 """Lookups: single responses and conversations, and pages of them."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import msgspec
@@ -16,6 +14,7 @@ class Record(msgspec.Struct, frozen=True):
     status: str
     created_at: float
     snapshot: bytes | None  # the final object; None while it runs, and in lists where it is long
+    owner: str = ""  # in lists
 
 
 class RunRecord(msgspec.Struct, frozen=True):
@@ -41,6 +40,26 @@ class Paging(msgspec.Struct, frozen=True):
     after: str | None = None
     limit: int = 20
     order: str = "desc"
+    wide: bool = False  # a list for admins: of an owner and its end users, or of all owners where the name is empty
+
+
+class Filters(msgspec.Struct, frozen=True, kw_only=True):
+    """Conditions of a list, all of which hold for each of its elements."""
+
+    statuses: list[str] = []  # any of these; none: all
+    conversation: str | None = None
+    model: str | None = None  # as the request named it
+    metadata: dict[str, str] = {}
+    created_after: int | None = None  # unix seconds; compared with `created_at` as it is shown
+    created_before: int | None = None
+
+    @property
+    def scans(self) -> bool:
+        """True if some of it is found in no index."""
+        return bool(self.metadata) or {self.model, self.created_after, self.created_before} != {None}
+
+
+NO_FILTERS = Filters()
 
 
 class NodeState(msgspec.Struct, frozen=True):
@@ -52,13 +71,15 @@ class NodeState(msgspec.Struct, frozen=True):
 
 
 class DatabaseState(msgspec.Struct, frozen=True):
-    """The size of a database and its queue, its nodes, and this node's connections to it."""
+    """The size of a database, its queue and its webhooks that wait, its nodes, and this node's connections to it."""
 
     size: int  # bytes
     queued: int
     oldest_queued_at: float | None  # unix seconds
     nodes: list[NodeState]
     connections: dict[str, tuple[int, int]]  # by pool: in use, and at most
+    webhooks: int  # deliveries of which another attempt will be made
+    oldest_webhook_at: float | None
 
 
 class Catalog(Protocol):
@@ -69,9 +90,10 @@ class Catalog(Protocol):
     async def status(self, owner: str, response_id: str) -> str | None:
         """Return the status of a response; None when it does not exist."""
 
-    async def responses(
-        self, owner: str, paging: Paging, *, statuses: list[str], conversation: str | None
-    ) -> tuple[list[Record], bool]: ...
+    async def responses(self, owner: str, paging: Paging, filters: Filters) -> tuple[list[Record], bool]: ...
+
+    async def find_owner(self, thing_id: str) -> str | None:
+        """Return the owner of a response or conversation, for admins."""
 
     async def queue(self, response_ids: list[str]) -> dict[str, int]:
         """Return the places in the queue (1: the next to be taken) of those of these responses that are queued."""
@@ -92,7 +114,8 @@ class Catalog(Protocol):
 
     async def conversation(self, owner: str, conversation_id: str) -> Json: ...
 
-    async def conversations(self, owner: str, paging: Paging) -> Page: ...
+    async def conversations(self, owner: str, paging: Paging, filters: Filters = NO_FILTERS) -> Page:
+        """List conversations by `metadata` and the time of their creation."""
 
     async def items(self, owner: str, conversation_id: str, paging: Paging) -> Page: ...
 

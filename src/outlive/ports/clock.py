@@ -1,7 +1,5 @@
 """The clock as a port, so that tests control time."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 

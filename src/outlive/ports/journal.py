@@ -1,7 +1,5 @@
 """The journal: reads the numbered events of a response."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import msgspec
@@ -25,7 +23,5 @@ class Journal(Protocol):
         """
 
     async def read_many(self, after: dict[str, int], max_bytes: int) -> dict[str, Batch | None]:
-        """Read several responses at once, each after its number, as `read` does.
-
-        None for one that was erased; one with nothing new is left out.
-        """
+        """Read several responses at once, each after its number. None for one that was erased; one with nothing new is
+        left out."""

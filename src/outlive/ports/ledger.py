@@ -1,7 +1,5 @@
 """The write port: every change of a stored response, each method one transaction."""
 
-from __future__ import annotations
-
 import asyncio
 from enum import Enum
 from typing import Protocol, TypeAlias
@@ -11,7 +9,9 @@ import msgspec
 from outlive.core.endings import TerminalStatus
 from outlive.core.errors import Behind
 from outlive.core.events import Json
+from outlive.core.owners import Policy, name_of
 from outlive.core.requests.create import CreateResponse
+from outlive.core.usage import UsageRecord
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -20,6 +20,7 @@ class Lease(msgspec.Struct, frozen=True):
     response_id: str
     key: int  # the database's own key of the response
     fence: int
+    short: bool = False  # every node can read compressed rows in this journal
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -50,6 +51,17 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     retry_digest: bytes | None = None  # lets an SDK's silent retry find this response (D17)
     sealed: bytes | None = None  # the secrets of its tools, stored until the lease is dropped
 
+    @property
+    def about(self) -> bytes:
+        """The fields of the request that lists filter by."""
+        return msgspec.json.encode({"model": self.request.model, "metadata": self.request.metadata})
+
+    @property
+    def expires_at(self) -> float | None:
+        """The time at which it expires if it is not used until then; None: as the settings have it."""
+        days = self.request.outlive.get("expires_after_days")
+        return None if days is None else self.at + days * 86_400.0
+
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """Limits on running and queued responses over all nodes; 0 per owner: no limit of its own."""
@@ -57,6 +69,15 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     queued: int
     running_per_owner: int = 0
     queued_per_owner: int = 0
+    policies: dict[str, Policy] = msgspec.field(default_factory=dict)  # of owners, by name; kept up to date
+
+    def running_of(self, owner: str) -> int:
+        policy = self.policies.get(name_of(owner)) if self.policies else None
+        return self.running_per_owner if policy is None or policy.max_running is None else policy.max_running
+
+    def queued_of(self, owner: str) -> int:
+        policy = self.policies.get(name_of(owner)) if self.policies else None
+        return self.queued_per_owner if policy is None or policy.max_waiting is None else policy.max_waiting
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -70,12 +91,12 @@ class Admitted(msgspec.Struct, frozen=True):
 class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
     """State of a run that the next worker needs and the journal does not hold. Stored keys keep their first names."""
 
-    resumed_at: list[int] = msgspec.field(
-        default_factory=list, name="joints"
-    )  # first sequence number of each resumption
+    # First sequence number of each resumption.
+    resumed_at: list[int] = msgspec.field(default_factory=list, name="joints")
     upstream: str | None = None  # id of the upstream's own run, if it can be reattached to
     replay_from: int = msgspec.field(default=-1, name="border")  # last event before that run's output
     usage: Json | None = None  # of the finished steps of a tool loop
+    paid: Json | None = None  # usage that upstreams have reported for all attempts so far, those that broke included
     steps: int = 0  # number of finished steps
     compaction: Json | None = None  # usage of the calls that compacted the context
     repeats: dict[str, int] = {}  # how often a tool call was repeated, by the call's item id
@@ -133,6 +154,7 @@ class Closing(msgspec.Struct, frozen=True):
     snapshot: bytes
     turn: list[Json]
     keep_turn: bool  # False: a failed turn is taken out of its conversation again (D6)
+    usage: UsageRecord | None = None
 
 
 class AppendResult(Enum):
@@ -152,10 +174,8 @@ class RunLedger(Protocol):
         """Write all entries in one commit; an entry that is not WRITTEN leaves out its own rows only."""
 
     def close(self, closing: Closing) -> asyncio.Future[None]:
-        """Write the terminal event, snapshot and turn, and drop the lease and the conversation's lock.
-
-        Raises StaleFence or Behind.
-        """
+        """Write the terminal event, snapshot and turn, and drop the lease and the conversation's lock. Raises
+        StaleFence or Behind."""
 
     async def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint that the next worker to run the response starts from."""
@@ -184,11 +204,12 @@ class Ledger(RunLedger, Protocol):
     async def release_leases(self, leases: list[Lease]) -> None:
         """Return responses to the queue, taking back the attempt that was counted for each."""
 
-    async def confirm_leases(self, worker: str, leases: list[Lease]) -> list[bool]:
-        """Check which of these leases a worker still holds.
+    async def find_deleted(self, worker: str) -> list[str]:
+        """Find deleted responses that have not ended, but wait or are run by this worker."""
 
-        A lease that was freed because the worker seemed dead, and was not claimed since, is given back to it.
-        """
+    async def confirm_leases(self, worker: str, leases: list[Lease]) -> list[bool]:
+        """Check which of these leases a worker still holds. One that was freed because the worker seemed dead, and was
+        not claimed since, is given back to it."""
 
     async def free_dead_leases(self) -> int:
         """Queue the responses of dead workers for any worker to claim. Returns their number."""
@@ -210,6 +231,9 @@ class EphemeralLedger(RunLedger, Protocol):
 
     def holds(self, response_id: str) -> bool:
         """Return True if the response was admitted here and not forgotten yet."""
+
+    def trim(self, response_id: str, after: int) -> int:
+        """Drop the events up to a number, which were read. Returns the bytes of the others."""
 
     def forget(self, response_id: str) -> None:
         """Drop all that is left of a response once it has no reader."""

@@ -1,7 +1,5 @@
 """Seals: encrypt bytes that leave the server, or go into a file, so that only this server can read them."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 

@@ -1,21 +1,26 @@
-"""The ports of one database: histories, conversations, retention, heartbeats, and all of them together."""
+"""The ports of one database, and all of them together. Those that are single statements are the same for any database:
+they are classes, over the port `Statements`."""
 
-from __future__ import annotations
-
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
+from msgspec.structs import astuple
 
 from outlive.core.events import Json
+from outlive.core.usage import DAY, Tokens, UsageSum
 from outlive.ports.bell import Bell
 from outlive.ports.catalog import Catalog
+from outlive.ports.database import Change, Stored
 from outlive.ports.journal import Journal
 from outlive.ports.ledger import Idempotency, Ledger, Position
+from outlive.ports.webhooks import StoredWebhooks
 
 # A loop that has not ticked for so long hangs: another worker should take over what it runs.
 HUNG_SECONDS = 30.0
 UNBOUNDED = 1 << 40
+
+Role = Literal["user", "read", "admin"]  # read: may only GET; admin: sees the lists of all owners
 
 
 class LoadedItems(NamedTuple):
@@ -45,10 +50,8 @@ class Conversations(Protocol):
     async def create(
         self, owner: str, conversation: Json, items: list[Json], at: float, key: Idempotency | None, large: bool = False
     ) -> str:
-        """Store a new conversation. Returns its id, or that of an earlier one with the same Idempotency-Key.
-
-        `large`: the items are too large for one uninterrupted write.
-        """
+        """Store a new conversation. Returns its id, or that of an earlier one with the same Idempotency-Key. `large`
+        items are too large for one uninterrupted write."""
 
     async def update(self, owner: str, conversation_id: str, metadata: dict[str, str]) -> Json: ...
 
@@ -75,9 +78,17 @@ class Retention(Protocol):
     things that it has done this to, at most `limit` of a kind."""
 
     async def expire(
-        self, *, responses_before: float | None, conversations_before: float | None, at: float, limit: int
+        self,
+        *,
+        responses_before: float | None,
+        conversations_before: float | None,
+        at: float,
+        limit: int,
+        owner: str | None = None,
+        but: Sequence[str] = (),
     ) -> int:
-        """Hide what was last used before these times, as expired at `at`."""
+        """Hide what was last used before these times, as expired at `at`: of an owner and its end users, or of all
+        owners but some."""
 
     async def restore(self, after: float, limit: int) -> int:
         """Show again what expired after this time."""
@@ -89,7 +100,11 @@ class Retention(Protocol):
         """Erase the bytes of some deleted things that no unfinished run needs. Returns 0 when nothing is left."""
 
     async def forget_keys(self, before: float) -> None:
-        """Erase Idempotency-Keys and records of unanswered creates that are older, and tickets that expired before."""
+        """Erase Idempotency-Keys and records of unanswered creates that are older, tickets that expired before, and
+        webhook deliveries that were given up six days before."""
+
+    async def shrink(self) -> bool:
+        """Give some free space back, in a short step, if a large part is free. False when this is done."""
 
     async def scrub(self) -> None:
         """Make sure that erased bytes are in no file any more."""
@@ -105,22 +120,121 @@ class Ticket(msgspec.Struct, frozen=True):
     digest: bytes  # of its secret
 
 
-class StoredTickets(Protocol):
+class StoredTickets(Stored):
     """Stores tickets; each method is one statement. Expired ones are erased by `Retention.forget_keys`."""
 
-    async def add(self, ticket: Ticket) -> None: ...
+    async def add(self, ticket: Ticket) -> None:
+        await self._database.change("add_ticket", *astuple(ticket))
 
     async def remove(self, owner: str, target: str, ticket_id: str) -> bool:
         """Remove a ticket. Returns False if the owner has none of that id for this target."""
+        return bool(await self._database.change("remove_ticket", ticket_id, owner, target))
 
     async def find(self, ticket_id: str) -> Ticket | None:
         """Find a ticket, whether or not it has expired."""
+        rows = await self._database.fetch("find_ticket", ticket_id)
+        return Ticket(*rows[0]) if rows else None
 
     async def find_valid(self, ticket_ids: list[str], at: float) -> set[str]:
         """Return those of these tickets that exist and expire after that time."""
+        return {row[0] for row in await self._database.fetch("find_valid_tickets", ticket_ids, at)}
 
     async def holds(self, ticket: Ticket, response_id: str) -> bool:
         """Return True if the ticket is for a conversation that this response belongs to."""
+        return bool(await self._database.fetch("find_in_conversation", response_id, ticket.owner, ticket.target))
+
+
+class Key(msgspec.Struct, frozen=True):
+    """The rights of a caller: those of a key, of the settings or of the database, or of a token from outside."""
+
+    id: str  # empty for what is not in the database
+    owner: str
+    role: Role = "user"
+    acts_for: bool = False  # its requests may name an end user
+    digest: bytes = b""
+    created_at: float = 0.0
+    expires_at: float | None = None
+    last_used_at: float | None = None  # within a minute
+    revoked_at: float | None = None
+
+
+class AuditEntry(NamedTuple):
+    """A change of a key or an owner, without any secret or content."""
+
+    at: float
+    actor: str  # the owner whose key was used, or the command line
+    action: str  # such as `key.created`
+    subject: str  # the id of a key, or the name of an owner
+    detail: str = ""
+
+
+class StoredKeys(Stored):
+    """Stores keys that are made while servers run, and the audit log. A change and its entry are one transaction."""
+
+    async def add(self, key: Key, entry: AuditEntry) -> None:
+        await self._database.change_all("add key", [("add_key", astuple(key)), ("add_audit", entry)])
+
+    async def revoke(self, key_id: str, entry: AuditEntry) -> None:
+        """Revoke a key as of the entry's time."""
+        await self._database.change_all("revoke key", [("revoke_key", (entry.at, key_id)), ("add_audit", entry)])
+
+    async def note_uses(self, times: dict[str, float]) -> None:
+        """Note when keys, by id, were last used."""
+        changes: list[Change] = [("note_key_use", (at, key_id)) for key_id, at in sorted(times.items())]
+        await self._database.change_all("note key use", changes)
+
+    async def find_all(self) -> list[Key]:
+        """Return all keys, oldest first; those that were revoked or have expired too."""
+        rows = await self._database.fetch("list_keys")
+        return [Key(row[0], row[1], row[2], bool(row[3]), *row[4:]) for row in rows]
+
+    async def count(self) -> tuple[int, int]:
+        """Return the number of keys and of revoked ones: a pair that every change of keys changes."""
+        ((keys, revoked),) = await self._database.fetch("count_keys")
+        return keys, revoked
+
+    async def note(self, entry: AuditEntry) -> None:
+        await self._database.change_all("note", [("add_audit", entry)])
+
+    async def list_audit(self, limit: int) -> list[AuditEntry]:
+        """Return the newest entries, newest first."""
+        return [AuditEntry(*row) for row in await self._database.fetch("list_audit", limit)]
+
+
+class StoredUsage(Stored):
+    """Stores the usage of what is not stored itself, and what owners may do; reads all usage. Each is one statement."""
+
+    async def add_sum(self, each: UsageSum) -> None:
+        """Add usage of an owner, model, upstream and day to what is there."""
+        group, counts = each.group, (each.attempts, each.tool_calls, each.responses)
+        values = (group["owner"], group["model"].replace("\0", ""), group["upstream"], group["day"] * DAY)
+        await self._database.change("add_usage_sum", *values, *astuple(each.tokens), *counts)
+
+    async def sum_up(
+        self, by: Sequence[str], start: float, end: float, owner: str | None = None, end_user: str | None = None
+    ) -> list[UsageSum]:
+        """Sum up the usage of a time by some of owner, end_user, model, upstream and day: of all, or of one owner."""
+        rows = await self._database.fetch("sum_usage", start, end, owner, end_user, columns=", ".join(by))
+        size = len(by)
+        return [
+            UsageSum(dict(zip(by, row[:size], strict=True)), Tokens(*row[size : size + 6]), *row[size + 6 :])
+            for row in rows
+        ]
+
+    async def policies(self) -> dict[str, str]:
+        """Return the policies of owners, as JSON."""
+        return {row[0]: row[1] for row in await self._database.fetch("list_policies")}
+
+    async def set_policy(self, owner: str, policy: str) -> None:
+        await self._database.change("set_policy", owner, policy)
+
+    async def count_minute(self, owner: str, minute: int, requests: int, tokens: int) -> tuple[int, int]:
+        """Add requests and tokens to an owner's minute, and return those of all nodes. Only where nodes share it."""
+        ((all_requests, all_tokens),) = await self._database.change("count_minute", owner, minute, requests, tokens)
+        return all_requests, all_tokens
+
+    async def forget_minutes(self, before: int) -> None:
+        await self._database.change("forget_minutes", before)
 
 
 class Packed(NamedTuple):
@@ -145,36 +259,29 @@ class Heartbeat(Protocol):
     """Beats for one worker, from a thread of its own, so that a busy loop does not lose its leases.
 
     The leases are the worker's own only while its last beat is valid: for the lease time, by the database's clock.
-    While the storage is down, a beat is tried again.
+    While the storage is down, a beat is tried again. The defaults are those of a database with a single server, whose
+    lock on the file shows that it lives.
     """
 
     async def start(self) -> None:
         """Return after the first beat: from then on the leases that this worker takes are its own."""
+        return
 
     def tick(self) -> None:
         """Show that the loop is alive. Without this for `HUNG_SECONDS` the beats stop until the next tick."""
+        return
 
     def is_beating(self) -> bool:
         """Return True if the last beat is valid, so that leases taken now are this worker's own. Costs nothing."""
-
-    async def stop(self) -> None:
-        """Withdraw the last beat: the worker is gone, and its leases are free for any worker at once."""
-
-
-class NoHeartbeat:
-    """The heartbeat of a database with a single server, whose lock on the file shows that it lives."""
-
-    async def start(self) -> None:
-        pass
-
-    def tick(self) -> None:
-        pass
-
-    def is_beating(self) -> bool:
         return True
 
     async def stop(self) -> None:
-        pass
+        """Withdraw the last beat: the worker is gone, and its leases are free for any worker at once."""
+        return
+
+
+class NoHeartbeat(Heartbeat):
+    """The heartbeat of a database with a single server."""
 
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,6 +294,9 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
     conversations: Conversations
     retention: Retention
     tickets: StoredTickets
+    keys: StoredKeys
+    usage: StoredUsage
+    webhooks: StoredWebhooks
     packing: Packing
     bell: Bell
     heartbeat: Heartbeat

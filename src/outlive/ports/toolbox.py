@@ -1,7 +1,5 @@
 """The port of the server's own tools: opening them for one run, and calling them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Literal, Protocol
 
@@ -56,6 +54,7 @@ class Tool(Protocol):
 
     spec: ToolSpec
     idempotent: bool  # True: a call that a crash interrupted may simply be made again
+    read_only: bool
     seconds: float  # the limit of a call's duration
     needs_approval: bool  # True: a person is asked before each call
 

@@ -1,9 +1,7 @@
 """The port of traces, and the GenAI conventions of its spans. The classes here trace nothing, and pass on what clients
 send; `telemetry/traces` exports spans."""
 
-from __future__ import annotations
-
-import os
+from random import getrandbits
 from typing import Literal, Self
 
 from outlive.core.endings import Outcome
@@ -42,7 +40,7 @@ class Tracer:
         return origin
 
     def start(self, origin: Origin, name: str, kind: SpanKindName, attributes: Json) -> Span:
-        return Span(origin.headers(os.urandom(4).hex()))
+        return Span(origin.headers(f"{getrandbits(32):08x}"))
 
     def start_resume(self, origin: Origin, response_id: str, trace_id: str | None) -> Span:
         """Start the span of a stream that is resumed, linked to the response's trace."""

@@ -6,8 +6,9 @@ import asyncio
 import inspect
 import logging
 import re
-from collections.abc import AsyncGenerator
-from typing import NoReturn
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
+from typing import Any
 
 from outlive.config.settings import Settings
 from outlive.config.user_modules import load_object
@@ -16,14 +17,17 @@ from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests.create import CreateResponse
 from outlive.ports.backend import Backend, ContinuationMode, ModelCall, OnChunks, PassedAnswer
-from outlive.served_agents.channel import AgentChannel, AgentError, AgentRunner
-from outlive.served_agents.function import FunctionAgent
+from outlive.served_agents.channel import AgentChannel, AgentError
+from outlive.served_agents.function import run_function
 from outlive.served_agents.translator import AgentTranslator
 
 log = logging.getLogger(__name__)
 
 # The time that a cancelled agent has to stop. One that does not is left behind: its channel is not read any more.
 STOP_SECONDS = 1.0
+
+# Answers a call over the channel. An exception means that the agent failed.
+RunAgent = Callable[[ModelCall, AgentChannel], Awaitable[None]]
 
 _UNSAFE = re.compile(r"[^\w.:-]+")
 
@@ -33,28 +37,29 @@ def load_agents(settings: Settings, ids: IdSource) -> dict[str, AgentBackend]:
     agents: dict[str, AgentBackend] = {}
     for setting in settings.agents:
         given, equals, reference = setting.rpartition("=")
-        own, runner = _detect(load_object(reference, "--agent")[1], reference)
+        own, run, continuation = _detect(load_object(reference, "--agent")[1], reference)
         # An agent's own name may be a sentence; a model's name is one word.
         name = given if equals else _UNSAFE.sub("-", own or reference.rpartition(":")[2]).strip("-")
         if not name or name in agents:
             raise SettingsError(f"The agent {reference} needs a name of its own: --agent NAME={reference}.")
-        agents[name] = AgentBackend(name, runner, ids)
+        agents[name] = AgentBackend(name, run, ids, continuation)
     return agents
 
 
-def _detect(agent: object, reference: str) -> tuple[str | None, AgentRunner]:
-    """Return the agent's own name, if it has one, and its runner. Raises SettingsError for what is no agent."""
+def _detect(agent: Any, reference: str) -> tuple[str | None, RunAgent, ContinuationMode]:
+    """Return the agent's own name, if it has one, and how it is run. Raises SettingsError for what is no agent."""
     kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(agent).__mro__}
     if "agents.Agent" in kinds:
-        from outlive.served_agents.openai_agents import OpenaiAgent
+        from outlive.served_agents.openai_agents import run_openai_agent
 
-        return agent.name, OpenaiAgent(agent)  # type: ignore[attr-defined, arg-type]
+        return agent.name, partial(run_openai_agent, agent), "none"
     if "pydantic_ai.AbstractAgent" in kinds:
-        from outlive.served_agents.pydantic_agents import PydanticAgent
+        from outlive.served_agents.pydantic_agents import run_pydantic_agent
 
-        return agent.name, PydanticAgent(agent)  # type: ignore[attr-defined, arg-type]
+        return agent.name, partial(run_pydantic_agent, agent), "none"
     if inspect.isasyncgenfunction(agent) or inspect.iscoroutinefunction(agent):
-        return agent.__name__, FunctionAgent(agent)
+        # Run again from its start it produces the same text, so that it can resume in the middle of one.
+        return agent.__name__, partial(run_function, agent), "prefill"
     raise SettingsError(
         f"{reference} is neither an Agent of openai-agents or pydantic-ai nor an async function, "
         "so it cannot be served."
@@ -66,24 +71,23 @@ class AgentBackend(Backend):
 
     stepwise = True
 
-    def __init__(self, name: str, runner: AgentRunner, ids: IdSource) -> None:
+    def __init__(self, name: str, run: RunAgent, ids: IdSource, continuation: ContinuationMode) -> None:
         self.name = name
-        self.continuation: ContinuationMode = "prefill" if runner.repeatable else "none"
-        self._runner = runner
+        self.continuation: ContinuationMode = continuation
+        self._run_agent = run
         self._ids = ids
 
     def check(self, request: CreateResponse) -> None:
-        if request.tools:
-            self._refuse("with tools of its own: it cannot be given a tool to call.", "tools[0].type")
-        if request.max_tool_calls is not None:
-            self._refuse("and decides itself how often it calls its tools.", "max_tool_calls")
-        if (request.text.get("format") or {}).get("type", "text") != "text":
-            self._refuse("and decides itself on the form of its answer.", "text.format")
-        if request.top_logprobs is not None or "message.output_text.logprobs" in request.include:
-            self._refuse("which knows of no probabilities.", "top_logprobs")
-
-    def _refuse(self, why: str, param: str) -> NoReturn:
-        raise InvalidRequest(f"{self.name} is an agent, {why}", param=param, code="unsupported_parameter")
+        text_format = (request.text.get("format") or {}).get("type", "text")
+        logprobs = request.top_logprobs is not None or "message.output_text.logprobs" in request.include
+        for given, param, why in (
+            (request.tools, "tools[0].type", "with tools of its own: it cannot be given a tool to call."),
+            (request.max_tool_calls is not None, "max_tool_calls", "and decides itself how often it calls its tools."),
+            (text_format != "text", "text.format", "and decides itself on the form of its answer."),
+            (logprobs, "top_logprobs", "which knows of no probabilities."),
+        ):
+            if given:
+                raise InvalidRequest(f"{self.name} is an agent, {why}", param=param, code="unsupported_parameter")
 
     def translator(self, call: ModelCall) -> AgentTranslator:
         return AgentTranslator(call, self._ids, self.name)
@@ -103,15 +107,14 @@ class AgentBackend(Backend):
 
     async def _run(self, call: ModelCall, channel: AgentChannel) -> None:
         try:
-            await self._runner.run(call, channel)
+            await self._run_agent(call, channel)
         except UpstreamFault:
             raise
         except AgentError as error:
             raise UpstreamFault(str(error), retryable=False) from error
         except Exception as error:  # a user's agent may raise anything, which fails only its response
             # The message may hold anything, so the caller gets the type alone; the log leaves the message out, too.
-            about = {"model": self.name, "response_id": call.response_id}
-            log.warning("agent failed", exc_info=error, extra=about)
+            log.warning("agent failed", exc_info=error, extra={"model": self.name, "response_id": call.response_id})
             raise UpstreamFault(f"The agent {self.name} failed ({type(error).__name__}).", retryable=False) from error
         finally:
             channel.close()

@@ -1,15 +1,13 @@
 """The channel from an agent to the run that journals its text, its reasoning and its calls."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any
 
 from outlive import failpoints
+from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.toolcalls import ToolOutcome
-from outlive.ports.backend import ModelCall
 from outlive.served_agents.translator import encode
 
 # An agent that is faster than the storage waits once this many chunks are queued.
@@ -105,12 +103,6 @@ class AgentChannel:
         return batch
 
 
-class AgentRunner(Protocol):
-    """Runs an agent of one kind."""
-
-    # True: run again from its start it produces the same text, so that it can resume in the middle of one.
-    repeatable: bool
-
-    async def run(self, call: ModelCall, channel: AgentChannel) -> None:
-        """Answer a call. An exception means that the agent failed."""
-        ...
+def read_text(content: str | Sequence[Json]) -> str:
+    """Return the text of a message, an output or a reasoning item."""
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)

@@ -1,7 +1,5 @@
 """An async function as an agent: it takes the request and a context, and yields its output."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -11,9 +9,10 @@ import msgspec
 
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
+from outlive.core.owners import split
 from outlive.core.toolcalls import INTERRUPTED, ToolOutcome, describe_error, fail, render_result
 from outlive.ports.backend import ModelCall
-from outlive.served_agents.channel import AgentChannel
+from outlive.served_agents.channel import AgentChannel, read_text
 
 DIVERGED = "The agent went another way than before it was interrupted."
 
@@ -41,11 +40,10 @@ class AgentRequest(msgspec.Struct, frozen=True, kw_only=True):
         """Return the text of the user's last message."""
         for item in reversed(self.items):
             if item.get("role") == "user":
-                content = item.get("content")
+                content = item.get("content") or ""
                 if isinstance(content, str):
                     return content
-                parts = [part.get("text", "") for part in content or [] if part.get("type") == "input_text"]
-                return "".join(parts)
+                return read_text([part for part in content if part.get("type") == "input_text"])
         return ""
 
 
@@ -55,7 +53,11 @@ class ReplayGuard:
     def __init__(self, items: Sequence[Json], open_text: str | None) -> None:
         self._steps: list[tuple[str, str] | Json] = []
         for item in items:
-            self._steps += _read_steps(item)
+            kind = item.get("type")
+            if kind == "mcp_call":
+                self._steps.append(item)
+            elif kind in ("message", "reasoning") and (text := read_text(item.get("content") or "")):
+                self._steps.append((kind, text))
         if open_text is not None:
             self._steps.append(("message", open_text))
         self._must_match = open_text is not None
@@ -64,12 +66,9 @@ class ReplayGuard:
         """Return the new part of a piece. Raises UpstreamFault when it cannot follow a text that is half shown."""
         while piece and self._steps:
             step = self._steps[0]
-            if not isinstance(step, tuple) or step[0] != kind:
-                self._diverge()
-                break
-            shown = step[1]
-            shared = min(len(shown), len(piece))
-            if shown[:shared] != piece[:shared]:
+            shown = step[1] if isinstance(step, tuple) and step[0] == kind else None
+            shared = min(len(shown or ""), len(piece))
+            if shown is None or shown[:shared] != piece[:shared]:
                 self._diverge()
                 break
             piece = piece[shared:]
@@ -99,7 +98,7 @@ class AgentContext:
 
     def __init__(self, call: ModelCall, channel: AgentChannel, guard: ReplayGuard) -> None:
         self.response_id = call.response_id
-        self.owner = call.owner
+        self.owner, self.end_user = split(call.owner)
         self.interrupted = bool(call.own) or call.resume is not None  # it has been begun before
         self._channel = channel
         self._guard = guard
@@ -139,40 +138,31 @@ class AgentContext:
 AgentFunction = Callable[[AgentRequest, AgentContext], AsyncIterator[str] | Awaitable[str | None]]
 
 
-class FunctionAgent:
-    """Runs the function again from its start after a crash, and skips the output that the response already has."""
-
-    repeatable = True
-
-    def __init__(self, function: AgentFunction) -> None:
-        self._function = function
-
-    async def run(self, call: ModelCall, channel: AgentChannel) -> None:
-        guard = ReplayGuard(call.own, call.resume.text if call.resume is not None else None)
-        request = AgentRequest(
-            model=call.model,
-            items=call.items,
-            instructions=call.request.instructions,
-            metadata=call.request.metadata,
-            temperature=call.request.temperature,
-            max_output_tokens=call.request.max_output_tokens,
-        )
-        answer = self._function(request, AgentContext(call, channel, guard))
-        if inspect.isawaitable(answer):
-            await _send(await answer or "", channel, guard)
-            return
-        async for piece in answer:
-            await _send(piece, channel, guard)
+async def run_function(function: AgentFunction, call: ModelCall, channel: AgentChannel) -> None:
+    """Run the function, after a crash again from its start, and skip the output that the response already has."""
+    guard = ReplayGuard(call.own, call.resume.text if call.resume is not None else None)
+    request = AgentRequest(
+        model=call.model,
+        items=call.items,
+        instructions=call.request.instructions,
+        metadata=call.request.metadata,
+        temperature=call.request.temperature,
+        max_output_tokens=call.request.max_output_tokens,
+    )
+    answer = function(request, AgentContext(call, channel, guard))
+    if inspect.isawaitable(answer):
+        await _send(await answer or "", channel, guard)
+        return
+    async for piece in answer:
+        await _send(piece, channel, guard)
 
 
 async def _send(piece: object, channel: AgentChannel, guard: ReplayGuard) -> None:
     if not isinstance(piece, str):
         raise TypeError(f"An agent yields text, not {type(piece).__name__}.")
-    if isinstance(piece, ReasoningText):
-        if rest := guard.skip_text("reasoning", str(piece)):
-            await channel.reasoning(rest)
-    elif rest := guard.skip_text("message", str(piece)):
-        await channel.text(rest)
+    is_reasoning = isinstance(piece, ReasoningText)
+    if rest := guard.skip_text("reasoning" if is_reasoning else "message", str(piece)):
+        await (channel.reasoning(rest) if is_reasoning else channel.text(rest))
 
 
 async def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> object:
@@ -182,18 +172,6 @@ async def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> objec
     return await result if inspect.isawaitable(result) else result
 
 
-def _read_steps(item: Json) -> list[tuple[str, str] | Json]:
-    kind = item.get("type")
-    if kind in ("message", "reasoning"):
-        text = "".join(part.get("text", "") for part in item.get("content") or [])
-        return [(kind, text)] if text else []
-    return [item] if kind == "mcp_call" else []
-
-
 def _read_error(item: Json) -> str | None:
     """Return the reason why a call failed; None for one that did not."""
-    error = item.get("error")
-    if error is None:
-        return None
-    content = error.get("content") if isinstance(error, dict) else None
-    return str(content[0].get("text")) if content else "The call failed."
+    return None if item.get("error") is None else str(item["error"]["content"][0]["text"])

@@ -1,13 +1,10 @@
 """An Agent of the openai-agents SDK as a model: its text is streamed, and its tool calls are steps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from agents import Agent, ModelSettings, RunConfig, RunContextWrapper, RunHooks, Runner
 from agents.tool import Tool
 
-from outlive.core.events import Json
 from outlive.core.toolcalls import ToolOutcome, render_result
 from outlive.ports.backend import ModelCall
 from outlive.served_agents.channel import AgentChannel, AgentError
@@ -34,41 +31,33 @@ class JournalingHooks(RunHooks[Any]):
             await self._channel.finish_call(item_id, ToolOutcome(render_result(result)))
 
 
-class OpenaiAgent:
-    """Restarts the agent after a crash with its history and the outputs of finished calls."""
-
-    repeatable = False
-
-    def __init__(self, agent: Agent[Any]) -> None:
-        self._agent = agent
-
-    async def run(self, call: ModelCall, channel: AgentChannel) -> None:
-        # The request's settings replace the agent's own.
-        temperature, top_p = call.request.temperature, call.request.top_p
-        settings = ModelSettings(temperature=temperature, top_p=top_p, max_tokens=call.request.max_output_tokens)
-        run = Runner.run_streamed(
-            self._agent,
-            _make_input(call),
-            hooks=JournalingHooks(channel),
-            max_turns=MAX_TURNS,
-            run_config=RunConfig(tracing_disabled=True, model_settings=settings),
-        )
-        answered = False  # by text of its own after the last output of a tool
-        try:
-            async for event in run.stream_events():
-                if event.type == "raw_response_event":
-                    answered = await _forward(event.data, channel) or answered
-                elif event.type == "run_item_stream_event" and event.name == "tool_output":
-                    answered = False
-        finally:
-            run.cancel()
-        if run.interruptions:
-            raise AgentError("The agent wants a person's approval, for which it cannot be asked here.")
-        if not answered and run.final_output is not None:  # the output of a tool is its answer
-            await channel.text(render_result(run.final_output))
-        used = run.context_wrapper.usage
-        cached, reasoning = used.input_tokens_details.cached_tokens, used.output_tokens_details.reasoning_tokens
-        await channel.usage(used, cached=cached, reasoning=reasoning)
+async def run_openai_agent(agent: Agent[Any], call: ModelCall, channel: AgentChannel) -> None:
+    """Run the agent, after a crash again with its history and the outputs of finished calls."""
+    request = call.request  # its settings replace the agent's own
+    settings = ModelSettings(temperature=request.temperature, top_p=request.top_p, max_tokens=request.max_output_tokens)
+    run = Runner.run_streamed(
+        agent,
+        _make_input(call),
+        hooks=JournalingHooks(channel),
+        max_turns=MAX_TURNS,
+        run_config=RunConfig(tracing_disabled=True, model_settings=settings),
+    )
+    answered = False  # by text of its own after the last output of a tool
+    try:
+        async for event in run.stream_events():
+            if event.type == "raw_response_event":
+                answered = await _forward(event.data, channel) or answered
+            elif event.type == "run_item_stream_event" and event.name == "tool_output":
+                answered = False
+    finally:
+        run.cancel()
+    if run.interruptions:
+        raise AgentError("The agent wants a person's approval, for which it cannot be asked here.")
+    if not answered and run.final_output is not None:  # the output of a tool is its answer
+        await channel.text(render_result(run.final_output))
+    used = run.context_wrapper.usage
+    cached, reasoning = used.input_tokens_details.cached_tokens, used.output_tokens_details.reasoning_tokens
+    await channel.usage(used, cached=cached, reasoning=reasoning)
 
 
 async def _forward(event: Any, channel: AgentChannel) -> bool:
@@ -89,13 +78,10 @@ def _call_id(context: RunContextWrapper[Any]) -> str:
 
 def _make_input(call: ModelCall) -> list[Any]:
     """Return the items as the SDK takes them: without reasoning, which only its own model can read, and without ids."""
-    items = [_strip(item) for item in call.items if item.get("type") != "reasoning"]
-    if call.request.instructions:
-        return [{"role": "developer", "content": call.request.instructions}, *items]
+    items = [] if not call.request.instructions else [{"role": "developer", "content": call.request.instructions}]
+    for item in call.items:
+        if item.get("role") == "assistant":
+            items.append(item)  # the SDK requires id and status in its own messages
+        elif item.get("type") != "reasoning":
+            items.append({name: value for name, value in item.items() if name not in ("id", "status")})
     return items
-
-
-def _strip(item: Json) -> Json:
-    if item.get("role") == "assistant":
-        return item  # the SDK requires id and status in its own messages
-    return {name: value for name, value in item.items() if name not in ("id", "status")}

@@ -1,7 +1,5 @@
 """An Agent of pydantic-ai as a model: its text is streamed, and its tool calls are steps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -15,7 +13,7 @@ from pydantic_ai.tools import ToolDefinition
 from outlive.core.events import Json
 from outlive.core.toolcalls import ToolOutcome, describe_error, fail, render_result
 from outlive.ports.backend import ModelCall
-from outlive.served_agents.channel import AgentChannel, AgentError
+from outlive.served_agents.channel import AgentChannel, AgentError, read_text
 
 
 class JournalingCapability(AbstractCapability[Any]):
@@ -37,39 +35,29 @@ class JournalingCapability(AbstractCapability[Any]):
         return result
 
 
-class PydanticAgent:
-    """Restarts the agent after a crash with its history and the outputs of finished calls."""
-
-    repeatable = False
-
-    def __init__(self, agent: Agent[Any, Any]) -> None:
-        self._agent = agent
-
-    async def run(self, call: ModelCall, channel: AgentChannel) -> None:
-        run = self._agent.run_stream_events(
-            message_history=read_messages(call.items),
-            instructions=call.request.instructions,
-            capabilities=[JournalingCapability(channel)],
-            model_settings=_read_settings(call),
-            infer_name=False,
-        )
-        async with run as events:
-            async for event in events:
-                await _forward(event, channel)
-
-
-def _read_settings(call: ModelCall) -> ModelSettings:
-    """Return the request's settings, which replace the agent's own."""
-    request = call.request
+async def run_pydantic_agent(agent: Agent[Any, Any], call: ModelCall, channel: AgentChannel) -> None:
+    """Run the agent, after a crash again with its history and the outputs of finished calls."""
+    request = call.request  # its settings replace the agent's own
     given = {"temperature": request.temperature, "top_p": request.top_p, "max_tokens": request.max_output_tokens}
-    return cast("ModelSettings", {name: value for name, value in given.items() if value is not None})
+    run = agent.run_stream_events(
+        message_history=read_messages(call.items),
+        instructions=request.instructions,
+        capabilities=[JournalingCapability(channel)],
+        model_settings=cast("ModelSettings", {name: value for name, value in given.items() if value is not None}),
+        infer_name=False,
+    )
+    async with run as events:
+        async for event in events:
+            await _forward(event, channel)
 
 
 async def _forward(event: Any, channel: AgentChannel) -> None:
-    if isinstance(event, ai.PartStartEvent):
-        await _send(event.part, getattr(event.part, "content", None), channel)
-    elif isinstance(event, ai.PartDeltaEvent):
-        await _send(event.delta, getattr(event.delta, "content_delta", None), channel)
+    if isinstance(event, ai.PartStartEvent | ai.PartDeltaEvent):
+        match event.part if isinstance(event, ai.PartStartEvent) else event.delta:
+            case ai.TextPart(content=str(text)) | ai.TextPartDelta(content_delta=str(text)) if text:
+                await channel.text(text)
+            case ai.ThinkingPart(content=str(text)) | ai.ThinkingPartDelta(content_delta=str(text)) if text:
+                await channel.reasoning(text)
     elif isinstance(event, ai.PartEndEvent) and isinstance(event.part, ai.TextPart | ai.ThinkingPart):
         await channel.end_item()
     elif isinstance(event, AgentRunResultEvent):
@@ -79,47 +67,38 @@ async def _forward(event: Any, channel: AgentChannel) -> None:
         await channel.usage(used, cached=used.cache_read_tokens, reasoning=0)
 
 
-async def _send(piece: Any, text: str | None, channel: AgentChannel) -> None:
-    if not text:
-        return
-    if isinstance(piece, ai.TextPart | ai.TextPartDelta):
-        await channel.text(text)
-    elif isinstance(piece, ai.ThinkingPart | ai.ThinkingPartDelta):
-        await channel.reasoning(text)
-
-
 def read_messages(items: Sequence[Json]) -> list[ai.ModelMessage]:
     """Return the items as the messages of pydantic-ai: requests and responses in turn."""
-    messages: list[ai.ModelMessage] = []
-    names: dict[str, str] = {}
+    messages: list[Any] = []
+    names = {item["call_id"]: item["name"] for item in items if item.get("type") == "function_call"}
     for item in items:
-        kind, role = item.get("type"), item.get("role")
-        if kind == "function_call":
-            names[item["call_id"]] = item["name"]
-            _parts(messages, ai.ModelResponse).append(ai.ToolCallPart(item["name"], item["arguments"], item["call_id"]))
-        elif kind == "function_call_output":
-            name = names.get(item["call_id"], "tool")
-            _parts(messages, ai.ModelRequest).append(ai.ToolReturnPart(name, _text_of(item["output"]), item["call_id"]))
-        elif role == "assistant":
-            _parts(messages, ai.ModelResponse).append(ai.TextPart(_text_of(item["content"])))
-        elif role == "user":
-            _parts(messages, ai.ModelRequest).append(ai.UserPromptPart(_read_content(item["content"])))
-        elif role in ("system", "developer"):
-            _parts(messages, ai.ModelRequest).append(ai.SystemPromptPart(_text_of(item["content"])))
+        if (part := _read_item(item, names)) is not None:
+            kind = ai.ModelResponse if isinstance(part, ai.ToolCallPart | ai.TextPart) else ai.ModelRequest
+            if not messages or not isinstance(messages[-1], kind):
+                messages.append(kind(parts=[]))
+            messages[-1].parts.append(part)
     return messages
 
 
-def _parts(messages: list[ai.ModelMessage], kind: type[ai.ModelRequest | ai.ModelResponse]) -> list[Any]:
-    """Return the parts of the last message, or of a new one if the last is of the other kind."""
-    if not messages or not isinstance(messages[-1], kind):
-        messages.append(kind(parts=[]))
-    return messages[-1].parts  # type: ignore[return-value]
+def _read_item(item: Json, names: dict[str, str]) -> ai.ModelRequestPart | ai.ModelResponsePart | None:
+    match item:
+        case {"type": "function_call", "call_id": call_id}:
+            return ai.ToolCallPart(item["name"], item["arguments"], call_id)
+        case {"type": "function_call_output", "call_id": call_id}:
+            return ai.ToolReturnPart(names.get(call_id, "tool"), read_text(item["output"]), call_id)
+        case {"role": "assistant", "content": content}:
+            return ai.TextPart(read_text(content))
+        case {"role": "user", "content": content}:
+            return ai.UserPromptPart(_read_content(content))
+        case {"role": "system" | "developer", "content": content}:
+            return ai.SystemPromptPart(read_text(content))
+    return None
 
 
 def _read_content(content: Any) -> str | list[ai.UserContent]:
     """Return a user message's text, or its parts if there are images or files among them."""
     if isinstance(content, str) or all(part.get("type") == "input_text" for part in content):
-        return _text_of(content)
+        return read_text(content)
     return [_read_part(part) for part in content]
 
 
@@ -135,9 +114,3 @@ def _read_part(part: Json) -> ai.UserContent:
 
 def _read_url(url: str, kind: type[ai.ImageUrl | ai.DocumentUrl]) -> ai.ImageUrl | ai.DocumentUrl | ai.BinaryContent:
     return ai.BinaryContent.from_data_uri(url) if url.startswith("data:") else kind(url)
-
-
-def _text_of(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text", "") for part in content)

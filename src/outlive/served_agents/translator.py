@@ -1,26 +1,26 @@
 """From an agent's chunks to drafts: text, reasoning, and the calls that the agent makes itself."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec
 
 from outlive.core import toolcalls
 from outlive.core.events import AnyDraft, Json
-from outlive.core.grammar import OUTPUT_TEXT, REASONING_TEXT, Text
+from outlive.core.grammar import OUTPUT_TEXT, REASONING_TEXT
 from outlive.core.ids import IdSource
 from outlive.core.toolcalls import ToolCall, ToolOutcome
 from outlive.core.usage import add_usage
 from outlive.dialects.translator import AnswerTranslator, ItemStatus
 from outlive.ports.backend import Ending, ModelCall
 
+TEXTS = {"text": OUTPUT_TEXT, "reasoning": REASONING_TEXT}
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(tuple[str, list[Any]]).decode
 
 
 def encode(kind: str, *values: object) -> bytes:
-    """Make a chunk, which `AgentTranslator.feed` gives to the method of its kind."""
+    """Make a chunk, which `AgentTranslator.feed` reads by its kind."""
     return _encode((kind, values))
 
 
@@ -38,29 +38,19 @@ class AgentTranslator(AnswerTranslator):
 
     def feed(self, chunk: bytes) -> list[AnyDraft]:
         kind, values = _decode(chunk)
-        feed = getattr(self, f"_feed_{kind}")
-        drafts: list[AnyDraft] = feed(*values)
+        drafts: list[AnyDraft]
+        if (text := TEXTS.get(kind)) is not None:
+            drafts = self._close_text("completed") if self._complete else []
+            return drafts + self._grow(text, *values)
+        drafts = getattr(self, f"_feed_{kind}")(*values)
         return drafts
 
     def end(self) -> tuple[list[AnyDraft], Ending]:
-        drafts: list[AnyDraft] = []
-        if self._text is None and self._next_index == self._first:
-            drafts += self._open_part(OUTPUT_TEXT)  # an empty answer is still an answer
-        drafts += self._close_text("completed")
+        drafts = self._open_empty() + self._close_text("completed")
         return drafts, Ending("completed", usage=self._usage, model=self._name)
 
     def usage(self) -> Json | None:
         return self._usage
-
-    def _feed_text(self, piece: str) -> list[AnyDraft]:
-        return self._grow_next(OUTPUT_TEXT, piece)
-
-    def _feed_reasoning(self, piece: str) -> list[AnyDraft]:
-        return self._grow_next(REASONING_TEXT, piece)
-
-    def _grow_next(self, text: Text, piece: str) -> list[AnyDraft]:
-        drafts = self._close_text("completed") if self._complete else []
-        return drafts + self._grow(text, piece)
 
     def _feed_end_item(self) -> list[AnyDraft]:
         self._complete = self._text is not None

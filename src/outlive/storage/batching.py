@@ -1,7 +1,5 @@
 """Batching: what is to be written while one transaction commits goes into the next one, together."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from typing import Generic, TypeVar

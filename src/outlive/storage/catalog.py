@@ -1,15 +1,16 @@
 """The catalog on either database: finds responses, conversations and their items, one owner at a time."""
 
-from __future__ import annotations
+from typing import Any
 
-from typing import Any, Protocol
+import msgspec
 
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
-from outlive.ports.catalog import DatabaseState, NodeState, Page, Paging, Record, RunRecord
-from outlive.ports.storage import LoadedItems
+from outlive.core.owners import add_owner, join
+from outlive.ports.catalog import NO_FILTERS, DatabaseState, Filters, NodeState, Page, Paging, Record, RunRecord
+from outlive.storage.database import Database
 from outlive.storage.refusals import bad_cursor, item_not_found, response_not_found
-from outlive.storage.rows import RUNNING, ConversationRow, to_conversation, to_run
+from outlive.storage.rows import RUNNING, ConversationRow, encode, to_conversation, to_run
 
 MOST_ITEMS = (1 << 31) - 1
 # Bytes of a page of items: a page of long items is shorter than was asked for, and says that there are more.
@@ -18,156 +19,49 @@ PAGE_BYTES = 16 * 1024 * 1024
 MAX_REFERENCED = 64 * 1024 * 1024
 
 
-class Reader(Protocol):
-    """A database that reads by single statements, with numbered parameters after its own sign: `?1` or `$1`."""
-
-    sign: str
-    queries: dict[str, str]
-
-    async def fetch(self, statement: str, *values: Any) -> list[Any]: ...
-
-    def count_connections(self) -> dict[str, tuple[int, int]]:
-        """Return by pool how many connections are in use, and how many there may be."""
-        ...
-
-    async def load(self, statement: str, *values: Any) -> list[Json]:
-        """Decode the items that the statement's only column holds."""
-        ...
-
-    async def load_some(self, statement: str, *values: Any, most: int) -> LoadedItems:
-        """Decode items likewise, in order, up to the one with which they have more bytes than `most`."""
-        ...
+# Rows that one statement of a filtered list reads.
+PIECE_ROWS = 2000
+MAX_KEY = (1 << 63) - 1
+BEYOND = {"desc": "t.key < {}", "asc": "t.key > {}"}
+# Seconds by which the clock may have been wrong: keys grow with time, but for that.
+CLOCK_TOLERANCE = 86_400
 
 
-class SqlCatalog:
-    def __init__(self, database: Reader) -> None:
-        self._database = database
+class About(msgspec.Struct):
+    """The content that lists are filtered by."""
 
-    async def response(self, owner: str, response_id: str) -> Record:
-        rows = await self._fetch("find_response", response_id, owner)
-        if not rows:
-            raise response_not_found(response_id)
-        return Record(*rows[0])
+    model: str = ""
+    metadata: dict[str, str] = {}
 
-    async def status(self, owner: str, response_id: str) -> str | None:
-        rows = await self._fetch("find_status", response_id, owner)
-        return rows[0][0] if rows else None
 
-    async def responses(
-        self, owner: str, paging: Paging, *, statuses: list[str], conversation: str | None
-    ) -> tuple[list[Record], bool]:
-        query = ListQuery(self._database.sign, owner)
-        if statuses and set(statuses) <= RUNNING:
-            # Few run at a time: the leases name them, however many have ended.
-            query.add("t.key IN (SELECT response FROM leases)")
-        if statuses:
-            query.add("t.status IN ({})", *statuses)
-        if conversation is not None:
-            query.add("t.conversation = {}", conversation)
-        rows = await self._page(query, "find_response_key", "list_responses", paging)
-        return [Record(*row) for row in rows[: paging.limit]], len(rows) > paging.limit
+_decode_about = msgspec.json.Decoder(About).decode
 
-    async def queue(self, response_ids: list[str]) -> dict[str, int]:
-        return {row[0]: row[1] for row in await self._fetch("find_queue_places", response_ids)}
 
-    async def runs(self, response_ids: list[str]) -> dict[str, RunRecord]:
-        return {row[0]: to_run(row) for row in await self._fetch("find_runs", response_ids)}
+def has_content(kind: str, raw: bytes, filters: Filters) -> bool:
+    """Return True if a row has the model and the metadata that were asked for."""
+    about = _decode_about(raw if kind == "response" else b'{"metadata":%b}' % raw)
+    return filters.model in (None, about.model) and filters.metadata.items() <= about.metadata.items()
 
-    async def measure(self) -> DatabaseState:
-        ((queued, oldest_at),) = await self._fetch("measure_queue")
-        ((size,),) = await self._fetch("measure_bytes")
-        nodes = [NodeState(*row) for row in await self._fetch("measure_nodes")]
-        return DatabaseState(size, queued, oldest_at, nodes, self._database.count_connections())
 
-    async def input_items(self, owner: str, response_id: str, paging: Paging) -> Page:
-        rows = await self._fetch("find_input", response_id, owner)
-        if not rows:
-            raise response_not_found(response_id)
-        thread, first, end = rows[0]
-        return await self._items(thread, first, end, paging)
-
-    async def idempotent(self, owner: str, kind: str, key: str) -> tuple[bytes, str] | None:
-        rows = await self._fetch("find_key", owner, kind, key)
-        return (rows[0][0], rows[0][1]) if rows else None
-
-    async def unanswered(self, owner: str, digest: bytes, since: float) -> list[str]:
-        return [row[0] for row in await self._fetch("find_unanswered", owner, digest, since)]
-
-    async def conversation(self, owner: str, conversation_id: str) -> Json:
-        return (await self._conversation(owner, conversation_id)).to_json()
-
-    async def conversations(self, owner: str, paging: Paging) -> Page:
-        query = ListQuery(self._database.sign, owner)
-        rows = await self._page(query, "find_conversation_key", "list_conversations", paging)
-        return Page([ConversationRow(*row).to_json() for row in rows[: paging.limit]], len(rows) > paging.limit)
-
-    async def items(self, owner: str, conversation_id: str, paging: Paging) -> Page:
-        conversation = await self._conversation(owner, conversation_id)
-        return await self._items(conversation.thread, 0, MOST_ITEMS, paging)
-
-    async def item(self, owner: str, conversation_id: str, item_id: str) -> Json:
-        conversation = await self._conversation(owner, conversation_id)
-        items = await self._database.load(self._database.queries["read_item"], conversation.thread, item_id)
-        if not items:
-            raise item_not_found(item_id)
-        return items[0]
-
-    async def stored_items(self, owner: str, item_ids: list[str]) -> dict[str, Json]:
-        loaded = await self._database.load_some(
-            self._database.queries["find_items"], item_ids, owner, most=MAX_REFERENCED
-        )
-        if not loaded.whole:
-            raise InvalidRequest(
-                f"The items that are referred to have more than {MAX_REFERENCED:,} bytes.", param="input"
-            )
-        return {item["id"]: item for item in loaded.items}  # of several with one id the last, which is the newest
-
-    async def _fetch(self, name: str, *values: Any) -> list[Any]:
-        return await self._database.fetch(self._database.queries[name], *values)
-
-    async def _conversation(self, owner: str, conversation_id: str) -> ConversationRow:
-        rows = await self._fetch("find_conversation", conversation_id, owner)
-        return to_conversation(rows[0] if rows else None, conversation_id)
-
-    async def _page(self, query: ListQuery, find_key: str, select: str, paging: Paging) -> list[Any]:
-        """Read a page of an owner's things, newest or oldest first, for keys grow with time. One row more than it holds
-        shows whether there are more."""
-        if paging.after is not None:
-            rows = await self._fetch(find_key, paging.after, query.owner)
-            if not rows:
-                raise bad_cursor(paging.after)
-            query.add("t.key < {}" if paging.order == "desc" else "t.key > {}", rows[0][0])
-        where = query.where()
-        limit = query.parameters(paging.limit + 1)
-        sql = f"{self._database.queries[select]} WHERE {where} ORDER BY t.key {paging.order} LIMIT {limit}"
-        return await self._database.fetch(sql, *query.values)
-
-    async def _items(self, thread: int, first: int, end: int, paging: Paging) -> Page:
-        if paging.after is not None:
-            rows = await self._fetch("item_position", thread, paging.after)
-            if not rows:
-                raise bad_cursor(paging.after)
-            position = rows[0][0]
-            first, end = (first, min(end, position)) if paging.order == "desc" else (max(first, position + 1), end)
-        sign = self._database.sign
-        items, whole = await self._database.load_some(
-            f"SELECT body FROM items WHERE thread = {sign}1 AND position >= {sign}2 AND position < {sign}3 "
-            f"ORDER BY position {paging.order} LIMIT {sign}4",
-            *(thread, first, end, paging.limit + 1),
-            most=PAGE_BYTES,
-        )
-        return Page(items[: paging.limit], len(items) > paging.limit or not whole)
+def is_past(times: list[float], order: str, filters: Filters) -> bool:
+    """Return True if rows of these times, and all that follow them, lie outside the time that was asked for."""
+    if order == "desc":
+        return filters.created_after is not None and max(times) < filters.created_after - CLOCK_TOLERANCE
+    return filters.created_before is not None and min(times) > filters.created_before + CLOCK_TOLERANCE
 
 
 class ListQuery:
-    """The conditions of a list of one owner's things, with their parameters."""
+    """The conditions of a list of one owner's things, with their parameters; `wide` as in `Paging`."""
 
-    def __init__(self, sign: str, owner: str) -> None:
+    def __init__(self, sign: str, owner: str, wide: bool) -> None:
         self.owner = owner
         self.values: list[Any] = []
         self._sign = sign
         self._conditions = ["NOT t.hidden"]
-        self.add("t.owner = {}", owner)
+        if not wide:
+            self.add("t.owner = {}", owner)
+        elif owner:  # by itself, or followed by the separator
+            self.add(f"substr(t.owner, 1, {len(owner) + 1}) IN ({{}})", owner, join(owner, ""))
 
     def add(self, condition: str, *values: Any) -> None:
         """Add a condition, with the parameters of these values in its braces."""
@@ -178,5 +72,159 @@ class ListQuery:
         self.values += values
         return ", ".join(f"{self._sign}{number}" for number in range(first, first + len(values)))
 
+    def match(self, filters: Filters, contains: str) -> str:
+        """Return the condition that a row passes the filters, as far as its bytes and its times show."""
+        conditions = ["1 = 1"]
+        wanted = [{"model": filters.model}] if filters.model is not None else []
+        for pair in [*wanted, *({name: value} for name, value in filters.metadata.items())]:
+            conditions.append(contains.format(self.parameters(encode(pair)[1:-1])))
+        if filters.statuses:
+            conditions.append(f"t.status IN ({self.parameters(*filters.statuses)})")
+        if filters.created_after is not None:
+            conditions.append(f"t.created_at >= {self.parameters(float(filters.created_after) + 1)}")
+        if filters.created_before is not None:
+            conditions.append(f"t.created_at < {self.parameters(float(filters.created_before))}")
+        return f"({' AND '.join(conditions)})"
+
     def where(self) -> str:
         return " AND ".join(self._conditions)
+
+
+class SqlCatalog:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def response(self, owner: str, response_id: str) -> Record:
+        rows = await self._database.fetch("find_response", response_id, owner)
+        if not rows:
+            raise response_not_found(response_id)
+        return Record(*rows[0])
+
+    async def status(self, owner: str, response_id: str) -> str | None:
+        rows = await self._database.fetch("find_status", response_id, owner)
+        return rows[0][0] if rows else None
+
+    async def responses(self, owner: str, paging: Paging, filters: Filters) -> tuple[list[Record], bool]:
+        query = ListQuery(self._database.sign, owner, paging.wide)
+        if filters.statuses and set(filters.statuses) <= RUNNING:
+            # Few run at a time: the leases name them, however many have ended.
+            query.add("t.key IN (SELECT response FROM leases)")
+        if filters.statuses and not filters.scans:
+            query.add("t.status IN ({})", *filters.statuses)
+        if filters.conversation is not None:
+            query.add("t.conversation = {}", filters.conversation)
+        rows = await self._page(query, "response", paging, filters)
+        return [Record(*row) for row in rows[: paging.limit]], len(rows) > paging.limit
+
+    async def find_owner(self, thing_id: str) -> str | None:
+        rows = await self._database.fetch("find_owner", thing_id)
+        return rows[0][0] if rows else None
+
+    async def queue(self, response_ids: list[str]) -> dict[str, int]:
+        return {row[0]: row[1] for row in await self._database.fetch("find_queue_places", response_ids)}
+
+    async def runs(self, response_ids: list[str]) -> dict[str, RunRecord]:
+        return {row[0]: to_run(row) for row in await self._database.fetch("find_runs", response_ids)}
+
+    async def measure(self) -> DatabaseState:
+        ((queued, oldest_at),) = await self._database.fetch("measure_queue")
+        ((size,),) = await self._database.fetch("measure_bytes")
+        nodes = [NodeState(*row) for row in await self._database.fetch("measure_nodes")]
+        ((webhooks, webhook_at),) = await self._database.fetch("measure_webhooks")
+        connections = self._database.count_connections()
+        return DatabaseState(size, queued, oldest_at, nodes, connections, webhooks, webhook_at)
+
+    async def input_items(self, owner: str, response_id: str, paging: Paging) -> Page:
+        rows = await self._database.fetch("find_input", response_id, owner)
+        if not rows:
+            raise response_not_found(response_id)
+        thread, first, end = rows[0]
+        return await self._items(thread, first, end, paging)
+
+    async def idempotent(self, owner: str, kind: str, key: str) -> tuple[bytes, str] | None:
+        rows = await self._database.fetch("find_key", owner, kind, key)
+        return (rows[0][0], rows[0][1]) if rows else None
+
+    async def unanswered(self, owner: str, digest: bytes, since: float) -> list[str]:
+        return [row[0] for row in await self._database.fetch("find_unanswered", owner, digest, since)]
+
+    async def conversation(self, owner: str, conversation_id: str) -> Json:
+        return (await self._conversation(owner, conversation_id)).to_json()
+
+    async def conversations(self, owner: str, paging: Paging, filters: Filters = NO_FILTERS) -> Page:
+        query = ListQuery(self._database.sign, owner, paging.wide)
+        rows = await self._page(query, "conversation", paging, filters)
+        found = [ConversationRow(*row) for row in rows[: paging.limit]]
+        data = [add_owner(row.to_json(), row.owner) if paging.wide else row.to_json() for row in found]
+        return Page(data, len(rows) > paging.limit)
+
+    async def items(self, owner: str, conversation_id: str, paging: Paging) -> Page:
+        conversation = await self._conversation(owner, conversation_id)
+        return await self._items(conversation.thread, 0, MOST_ITEMS, paging)
+
+    async def item(self, owner: str, conversation_id: str, item_id: str) -> Json:
+        conversation = await self._conversation(owner, conversation_id)
+        items = await self._database.load("read_item", conversation.thread, item_id)
+        if not items:
+            raise item_not_found(item_id)
+        return items[0]
+
+    async def stored_items(self, owner: str, item_ids: list[str]) -> dict[str, Json]:
+        loaded = await self._database.load_some("find_items", item_ids, owner, most=MAX_REFERENCED)
+        if not loaded.whole:
+            raise InvalidRequest(
+                f"The items that are referred to have more than {MAX_REFERENCED:,} bytes.", param="input"
+            )
+        return {item["id"]: item for item in loaded.items}  # of several with one id the last, which is the newest
+
+    async def _conversation(self, owner: str, conversation_id: str) -> ConversationRow:
+        rows = await self._database.fetch("find_conversation", conversation_id, owner)
+        return to_conversation(rows[0] if rows else None, conversation_id)
+
+    async def _page(self, query: ListQuery, kind: str, paging: Paging, filters: Filters) -> list[Any]:
+        """Read a page of an owner's things, newest or oldest first, for keys grow with time. One row more than it holds
+        shows whether there are more."""
+        if paging.after is not None:
+            owner = await self.find_owner(paging.after) or "" if paging.wide else query.owner
+            rows = await self._database.fetch(f"find_{kind}_key", paging.after, owner)
+            if not rows:
+                raise bad_cursor(paging.after)
+            query.add(BEYOND[paging.order], rows[0][0])
+        if filters.scans:
+            keys = await self._scan(query, kind, paging, filters)
+            query = ListQuery(self._database.sign, query.owner, paging.wide)
+            query.add("t.key IN ({})" if keys else "1 = 0", *keys)
+        where, limit = query.where(), query.parameters(paging.limit + 1)
+        return await self._database.fetch(f"list_{kind}s", *query.values, where=where, order=paging.order, limit=limit)
+
+    async def _scan(self, query: ListQuery, kind: str, paging: Paging, filters: Filters) -> list[int]:
+        """Find the keys of the rows of a page, and of one more, by filters that no index serves: in pieces, so that no
+        statement reads long. The statement looks for bytes in JSON, and what it finds is decoded and compared."""
+        found: list[int] = []
+        matches = query.match(filters, self._database.queries[f"{kind}_contains"])
+        last = query.parameters(0 if paging.order == "asc" else MAX_KEY)
+        where = f"{query.where()} AND {BEYOND[paging.order].format(last)}"
+        parts = {"matches": matches, "where": where, "order": paging.order, "most": str(PIECE_ROWS)}
+        while True:
+            rows = await self._database.fetch(f"scan_{kind}s", *query.values, **parts)
+            for key, _, matching, about in rows:
+                if matching and about is None:  # of an older version: in its final object, or in its request
+                    ((about,),) = await self._database.fetch("find_about", key)
+                if matching and has_content(kind, about, filters):
+                    found.append(key)
+                    if len(found) > paging.limit:
+                        return found
+            if len(rows) < PIECE_ROWS or is_past([row[1] for row in rows], paging.order, filters):
+                return found
+            query.values[-1] = rows[-1][0]
+
+    async def _items(self, thread: int, first: int, end: int, paging: Paging) -> Page:
+        if paging.after is not None:
+            rows = await self._database.fetch("item_position", thread, paging.after)
+            if not rows:
+                raise bad_cursor(paging.after)
+            position = rows[0][0]
+            first, end = (first, min(end, position)) if paging.order == "desc" else (max(first, position + 1), end)
+        span = (thread, first, end, paging.limit + 1)
+        items, whole = await self._database.load_some("list_items", *span, most=PAGE_BYTES, order=paging.order)
+        return Page(items[: paging.limit], len(items) > paging.limit or not whole)

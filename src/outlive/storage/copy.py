@@ -1,10 +1,7 @@
 """Copies everything from one database to another, and checks that every response replays the same from both."""
 
-from __future__ import annotations
-
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
+from collections.abc import AsyncIterator, Callable
 from hashlib import sha256
 
 import msgspec
@@ -12,7 +9,7 @@ import msgspec
 from outlive.config.database_url import check, is_shared, path_of, show
 from outlive.core.errors import NotFound, OutliveError, SettingsError
 from outlive.ports.archive import TABLES, Archive
-from outlive.ports.catalog import Catalog, Page, Paging
+from outlive.ports.catalog import Catalog, Paging
 from outlive.ports.journal import Journal
 from outlive.storage.catalog import SqlCatalog
 from outlive.storage.sqlite.archive import SqliteArchive
@@ -57,8 +54,11 @@ async def copy(source_url: str, target_url: str, report: Report) -> Copied:
         conversations = [(owner, id_) async for id_, owner in _visible(source.archive, "conversations")]
     async with _open(source_url) as source, _open(target_url) as target:
         report(f"comparing {len(responses)} responses and {len(conversations)} conversations")
-        await _compare_responses(source, target, responses)
-        await _compare_conversations(source, target, conversations)
+        await _compare_journals(source.journal, target.journal, [id_ for _, id_ in responses])
+        for kind, things in (("Response", responses), ("Conversation", conversations)):
+            for owner, id_ in things:
+                if await _hash(source.catalog, kind, owner, id_) != await _hash(target.catalog, kind, owner, id_):
+                    raise CopyError(f"{kind} {id_} did not arrive as it was sent.")
     return Copied(rows, len(responses), len(conversations))
 
 
@@ -89,21 +89,19 @@ async def _visible(archive: Archive, table: str) -> AsyncIterator[tuple[str, str
 # -- comparing
 
 
-async def _compare_responses(source: Side, target: Side, responses: list[tuple[str, str]]) -> None:
-    for start in range(0, len(responses), TOGETHER):
-        some = responses[start : start + TOGETHER]
-        sent, arrived = await _hash_journals(source.journal, some), await _hash_journals(target.journal, some)
-        for owner, response_id in some:
-            before = (sent[response_id], await _hash_response(source.catalog, owner, response_id))
-            after = (arrived[response_id], await _hash_response(target.catalog, owner, response_id))
-            if before != after:
+async def _compare_journals(source: Journal, target: Journal, response_ids: list[str]) -> None:
+    for start in range(0, len(response_ids), TOGETHER):
+        some = response_ids[start : start + TOGETHER]
+        sent, arrived = await _hash_journals(source, some), await _hash_journals(target, some)
+        for response_id in some:
+            if sent[response_id] != arrived[response_id]:
                 raise CopyError(f"Response {response_id} did not arrive as it was sent.")
 
 
-async def _hash_journals(journal: Journal, responses: list[tuple[str, str]]) -> dict[str, str]:
+async def _hash_journals(journal: Journal, response_ids: list[str]) -> dict[str, bytes]:
     """Hash every frame of some journals, by response id."""
-    hashes = {response_id: sha256() for _, response_id in responses}
-    after = {response_id: -1 for _, response_id in responses}
+    hashes = {response_id: sha256() for response_id in response_ids}
+    after = dict.fromkeys(response_ids, -1)
     while after:
         read = await journal.read_many(after, PAGE_BYTES)
         for response_id in list(after):
@@ -113,37 +111,24 @@ async def _hash_journals(journal: Journal, responses: list[tuple[str, str]]) -> 
             else:
                 hashes[response_id].update(batch.frames)
                 after[response_id] = batch.last
-    return {response_id: hash_.hexdigest() for response_id, hash_ in hashes.items()}
+    return {response_id: hash_.digest() for response_id, hash_ in hashes.items()}
 
 
-async def _compare_conversations(source: Side, target: Side, conversations: list[tuple[str, str]]) -> None:
-    for owner, conversation_id in conversations:
-        before = await _hash_conversation(source.catalog, owner, conversation_id)
-        if before != await _hash_conversation(target.catalog, owner, conversation_id):
-            raise CopyError(f"Conversation {conversation_id} did not arrive as it was sent.")
-
-
-async def _hash_response(catalog: Catalog, owner: str, response_id: str) -> str:
-    """Hash a response's status, its final object and its input."""
-    return await _hash(catalog.response(owner, response_id), partial(catalog.input_items, owner, response_id))
-
-
-async def _hash_conversation(catalog: Catalog, owner: str, conversation_id: str) -> str:
-    return await _hash(catalog.conversation(owner, conversation_id), partial(catalog.items, owner, conversation_id))
-
-
-async def _hash(find: Awaitable[object], fetch: Callable[[Paging], Awaitable[Page]]) -> str:
-    """Hash a thing with all pages of its items; an empty string where there is none."""
+async def _hash(catalog: Catalog, kind: str, owner: str, thing_id: str) -> bytes:
+    """Hash a response or conversation with all its input or items; no bytes where there is none."""
+    find, list_items = (
+        (catalog.response, catalog.input_items) if kind == "Response" else (catalog.conversation, catalog.items)
+    )
     try:
-        hash_ = sha256(msgspec.json.encode(await find))
+        hash_ = sha256(msgspec.json.encode(await find(owner, thing_id)))
     except NotFound:
-        return ""
+        return b""
     after: str | None = None
     while True:
-        page = await fetch(Paging(after, PAGE_ITEMS, "asc"))
+        page = await list_items(owner, thing_id, Paging(after, PAGE_ITEMS, "asc"))
         hash_.update(msgspec.json.encode(page.data))
         if not page.has_more:
-            return hash_.hexdigest()
+            return hash_.digest()
         after = page.data[-1]["id"]
 
 
@@ -166,13 +151,14 @@ async def _open(url: str) -> AsyncIterator[Side]:
 
 async def _open_postgres(url: str, stack: contextlib.AsyncExitStack) -> Side:
     # Its driver is an extra, which a server on SQLite does not need.
-    from outlive.storage import postgres
     from outlive.storage.postgres.archive import PostgresArchive
+    from outlive.storage.postgres.connection import PostgresDatabase
+    from outlive.storage.postgres.journal import PostgresJournal
 
-    database = await postgres.PostgresDatabase.open(url)
+    database = await PostgresDatabase.open(url)
     stack.push_async_callback(database.close)
     archive = await PostgresArchive.open(url)
     stack.push_async_callback(archive.close)
     if nodes := await archive.nodes():
         raise SettingsError(f"{nodes} nodes are at work on {show(url)}; stop them first.")
-    return Side(archive, postgres.PostgresJournal(database), SqlCatalog(database))
+    return Side(archive, PostgresJournal(database), SqlCatalog(database))

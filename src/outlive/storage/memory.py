@@ -1,7 +1,5 @@
 """The ledger and the journal of `store: false`: events in this process's memory, for as long as a response runs."""
 
-from __future__ import annotations
-
 import asyncio
 from bisect import bisect_right
 
@@ -66,6 +64,11 @@ class MemoryLedger:
     def holds(self, response_id: str) -> bool:
         """Return True if the response was admitted here and not forgotten yet."""
         return response_id in self._journal.batches
+
+    def trim(self, response_id: str, after: int) -> int:
+        batches = self._journal.batches.get(response_id, [])
+        del batches[: bisect_right(batches, after, 0, max(len(batches) - 1, 0), key=lambda batch: batch.last)]
+        return sum(len(batch.frames) for batch in batches if batch.last > after)
 
     def forget(self, response_id: str) -> None:
         self._fences.pop(response_id, None)

@@ -1,13 +1,11 @@
 """SQL files of the adapters: statements by name, and migrations by number."""
 
-from __future__ import annotations
-
 import re
 from importlib import resources
 
 from outlive.core.errors import SettingsError
 
-SCHEMA_VERSION = 10  # of both databases: the number of their last migration
+SCHEMA_VERSION = 15  # of both databases: the number of their last migration
 
 
 def load_queries(package: str) -> dict[str, str]:

@@ -1,7 +1,5 @@
 """Errors with which both databases refuse a request."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from outlive.core.errors import ClientFault, Conflict, ConversationLocked, InvalidRequest, MustWait, NotFound

@@ -1,7 +1,5 @@
 """Conversions between stored rows and the ports' types that both databases share."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -10,11 +8,12 @@ import msgspec
 
 from outlive.core.errors import NotFound
 from outlive.core.events import Json, split_frames
+from outlive.core.requests.body import weigh_raw
 from outlive.core.requests.create import unpack
 from outlive.ports.catalog import RunRecord
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Checkpoint, Claim, Entry, Lease, Position
-from outlive.storage.packing import open_row
+from outlive.storage.packing import MOST_SHORT, SHORT, open_row, shorten
 from outlive.storage.refusals import conversation_not_found, response_not_found
 
 RUNNING = frozenset({"queued", "in_progress"})
@@ -31,11 +30,17 @@ JournalRow = tuple[int, int, bytes]  # first, count, frames
 TimedRow = tuple[int, int, bytes, float]  # and the time of their commit
 
 
-def split_entry(entry: Entry) -> Iterator[JournalRow]:
+def to_rows(entry: Entry, short: bool = True) -> list[JournalRow]:
+    """Convert an entry to the rows that are stored. A very long one is not compressed, for that would take long."""
+    size = len(entry.frames)
+    rows = _split(entry) if size > ROW_BYTES else ((entry.first, entry.count, entry.frames),)
+    if short and entry.lease.short and size <= MOST_SHORT:
+        return [(first, count, shorten(frames)) for first, count, frames in rows]
+    return list(rows)
+
+
+def _split(entry: Entry) -> Iterator[JournalRow]:
     """Split an entry into rows of about ROW_BYTES, for a reader, however slow, holds one row at a time."""
-    if len(entry.frames) <= ROW_BYTES:
-        yield entry.first, entry.count, entry.frames
-        return
     first, size, frames = entry.first, 0, []
     for frame in split_frames(entry.frames):
         frames.append(frame)
@@ -89,9 +94,9 @@ def read_each(after: dict[str, int], read: Callable[[str, int], Batch | None]) -
 
 
 def make_claim(row: Sequence[Any], items: list[Json], size: int, was_queued: bool) -> Claim:
-    response_id, key, fence, owner, request, thread, first, _, attempts, checkpoint, background, sealed = row
+    response_id, key, fence, owner, request, thread, first, _, attempts, checkpoint, background, sealed, journal = row
     return Claim(
-        lease=Lease(response_id, key, fence),
+        lease=Lease(response_id, key, fence, journal == SHORT),
         owner=owner,
         request=unpack(request, items),
         position=Position(thread, first),
@@ -119,6 +124,7 @@ class ConversationRow(NamedTuple):
     thread: int
     running: str | None  # id of the response that holds its lock ...
     running_first: int | None = None  # ... and the position of that response's first item
+    owner: str = ""  # in lists
 
     def to_json(self) -> Json:
         created_at, metadata = int(self.created_at), decode(self.metadata)
@@ -136,6 +142,11 @@ def to_conversation(row: Any, conversation_id: str) -> ConversationRow:
 
 # More than this is decoded in a thread, so that streams do not wait for it.
 MANY_BYTES = 256 * 1024
+
+
+def weigh(body: bytes) -> int:
+    """Return how many bytes an item takes when it is decoded, at most."""
+    return len(body) if body.isascii() else weigh_raw(body)
 
 
 async def decode_items(rows: Iterable[Any]) -> list[Json]:

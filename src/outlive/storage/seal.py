@@ -1,7 +1,5 @@
 """Seals with AES-256-GCM, under keys that are derived from secrets of any form."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import secrets
@@ -44,7 +42,7 @@ class SecretSeal:
         raise BrokenSeal
 
     @cached_property
-    def _ciphers(self) -> list[AESGCM]:
+    def _ciphers(self) -> list["AESGCM"]:
         # Loaded with the first seal: most servers never need one, and it is a large library.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -56,9 +54,7 @@ class SecretSeal:
 
 class KeyFileSeal(SecretSeal):
     """A seal whose key lies in a file of its own, beside the database: a copy of the database alone reveals no secret.
-
-    The file is made when it is first needed.
-    """
+    The file is made when it is first needed."""
 
     def __init__(self, path: Path) -> None:
         super().__init__([])

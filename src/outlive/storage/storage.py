@@ -1,25 +1,27 @@
 """The storage: the adapters of one database, chosen by its URL."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
 
 from outlive.config.database_url import is_shared, path_of
 from outlive.core.errors import SettingsError
 from outlive.ports.bell import NoBell
 from outlive.ports.ledger import Quota
-from outlive.ports.storage import NoHeartbeat, Storage
+from outlive.ports.storage import NoHeartbeat, Storage, StoredKeys, StoredTickets, StoredUsage
+from outlive.ports.webhooks import StoredWebhooks
 from outlive.storage.catalog import SqlCatalog
-from outlive.storage.sqlite.connection import SqliteDatabase
-from outlive.storage.sqlite.conversations import SqliteConversations
-from outlive.storage.sqlite.journal import SqliteJournal
+from outlive.storage.conversations import SqlConversations
+from outlive.storage.database import Transactions
+from outlive.storage.retention import SqlRetention
+from outlive.storage.sqlite.connection import SharedFile, SqliteDatabase
+from outlive.storage.sqlite.journal import SqliteHistory, SqliteJournal
 from outlive.storage.sqlite.ledger import SqliteLedger
 from outlive.storage.sqlite.packing import SqlitePacking
-from outlive.storage.sqlite.retention import SqliteRetention
-from outlive.storage.sqlite.threads import SqliteHistory
-from outlive.storage.tickets import SqlTickets
+
+if TYPE_CHECKING:
+    from outlive.storage.postgres.connection import PostgresDatabase
 
 log = logging.getLogger("outlive")
 
@@ -40,19 +42,14 @@ async def open_storage(url: str, node: str, lease_seconds: float, quota: Quota) 
 async def _open_sqlite(url: str, stack: contextlib.AsyncExitStack) -> Storage:
     database = SqliteDatabase(str(path_of(url)))
     stack.push_async_callback(database.close)
-    return Storage(
+    return await _assemble(
+        database,
         ledger=SqliteLedger(database),
         journal=SqliteJournal(database),
         history=SqliteHistory(database),
-        catalog=SqlCatalog(database),
-        conversations=SqliteConversations(database),
-        retention=SqliteRetention(database),
-        tickets=SqlTickets(database),
         packing=SqlitePacking(database),
         bell=NoBell(),
         heartbeat=NoHeartbeat(),
-        probe=database.probe,
-        secret=await database.find_secret(SECRET),
         shared=False,
     )
 
@@ -60,32 +57,69 @@ async def _open_sqlite(url: str, stack: contextlib.AsyncExitStack) -> Storage:
 async def _open_postgres(
     url: str, node: str, lease_seconds: float, quota: Quota, stack: contextlib.AsyncExitStack
 ) -> Storage:
-    # Its driver is an extra, which a server on SQLite does not need.
-    try:
-        from outlive.storage import postgres
-    except ImportError as error:
-        raise SettingsError("Postgres needs one package more: pip install 'outlive[postgres]'.") from error
-    database = await postgres.PostgresDatabase.open(url)
+    database = await _connect(url)
+    # Not before: the driver is an extra, which a server on SQLite does not need.
+    from outlive.storage.postgres.bell import PostgresBell
+    from outlive.storage.postgres.durability import find_risks
+    from outlive.storage.postgres.heartbeat import PostgresHeartbeat
+    from outlive.storage.postgres.journal import PostgresHistory, PostgresJournal
+    from outlive.storage.postgres.ledger import PostgresLedger
+    from outlive.storage.postgres.packing import PostgresPacking
+
     stack.push_async_callback(database.close)
-    for risk in await database.find_risks():
+    for risk in await database.read("find risks", find_risks):
         log.warning("%s", risk.sentence)
-    bell = postgres.PostgresBell(url)
+    bell = PostgresBell(url)
     stack.push_async_callback(bell.close)
     await bell.start()
-    ledger = postgres.PostgresLedger(database, node, quota)
+    ledger = PostgresLedger(database, node, quota)
     stack.push_async_callback(ledger.finish)
-    return Storage(
+    return await _assemble(
+        database,
         ledger=ledger,
-        journal=postgres.PostgresJournal(database),
-        history=postgres.PostgresHistory(database),
-        catalog=SqlCatalog(database),
-        conversations=postgres.PostgresConversations(database),
-        retention=postgres.PostgresRetention(database),
-        tickets=SqlTickets(database),
-        packing=postgres.PostgresPacking(database),
+        journal=PostgresJournal(database),
+        history=PostgresHistory(database),
+        packing=PostgresPacking(database),
         bell=bell,
-        heartbeat=postgres.PostgresHeartbeat(url, node, lease_seconds),
-        probe=database.probe,
-        secret=await database.find_secret(SECRET),
+        heartbeat=PostgresHeartbeat(url, node, lease_seconds),
         shared=True,
     )
+
+
+async def _assemble(database: "SqliteDatabase | PostgresDatabase", **own: Any) -> Storage:
+    """Add the ports that both databases share to those of its own."""
+    return Storage(
+        catalog=SqlCatalog(database),
+        conversations=SqlConversations(database),
+        retention=SqlRetention(database),
+        tickets=StoredTickets(database),
+        keys=StoredKeys(database),
+        usage=StoredUsage(database),
+        webhooks=StoredWebhooks(database),
+        probe=database.probe,
+        secret=await database.find_secret(SECRET),
+        **own,
+    )
+
+
+async def _connect(url: str) -> "PostgresDatabase":
+    return await import_postgres().PostgresDatabase.open(url)  # type: ignore[no-any-return]
+
+
+def import_postgres() -> Any:
+    """Return the module of connections to Postgres. Its driver is an extra, which a server on SQLite does not need."""
+    try:
+        from outlive.storage.postgres import connection
+    except ImportError as error:
+        raise SettingsError("Postgres needs one package more: pip install 'outlive[postgres]'.") from error
+    return connection
+
+
+@contextlib.asynccontextmanager
+async def open_beside(url: str) -> AsyncIterator[Transactions]:
+    """Open a database that a server may be using, for single statements. Raises SettingsError."""
+    database = await (_connect(url) if is_shared(url) else SharedFile.open(path_of(url)))
+    try:
+        yield database
+    finally:
+        await database.close()

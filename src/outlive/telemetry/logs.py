@@ -1,7 +1,5 @@
 """The log: one line per record, as text or JSON, with fields of fixed names and never a value of an error."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -26,9 +24,9 @@ LogFormat = Literal["text", "json"]
 
 # Names that `extra` of a log call may have, in the order in which a line shows them; docs/how-to/observe.md lists them.
 FIELDS = (
-    "node", "request_id", "response_id", "conversation_id", "trace_id", "owner", "address", "model", "upstream", "tool",
-    "method", "path", "status", "code", "disconnected", "duration_ms", "first_token_ms", "input_tokens",
-    "output_tokens", "attempts", "count",
+    "node", "request_id", "response_id", "conversation_id", "trace_id", "owner", "end_user", "address", "key_id",
+    "endpoint_id", "model", "upstream", "tool", "method", "path", "status", "code", "disconnected",
+    "duration_ms", "first_token_ms", "input_tokens", "output_tokens", "attempts", "count",
 )  # fmt: skip
 # Characters of one value: clients choose some of them.
 MAX_VALUE = 256
@@ -41,6 +39,7 @@ FLUSH_SECONDS = 1.0
 # Loggers of libraries that users' agents and tools use: below WARNING they log what is sent to models.
 _VERBOSE = ("openai", "httpx", "httpcore", "httpx2", "httpcore2", "mcp", "client", "anthropic")
 _PLAIN = frozenset({int, bool, float})  # types of values that JSON has, too
+_WORD = bytes({*range(33, 127)} - {*b'"='})  # of a value that a reader can tell from what follows it, on one line
 
 
 class Formatter(logging.Formatter):
@@ -52,10 +51,14 @@ class Formatter(logging.Formatter):
     node = ""  # of this process, which JSON lines show
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = "".join(f" {name}={_quote(value)}" for name, value in read_fields(record))
         at = f"{_render_local(int(record.created))},{int(record.msecs):03}"
-        line = f"{at} {record.levelname} {record.getMessage()}{fields}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        line = f"{at} {record.levelname} {record.getMessage()}"
+        fields = read_fields(record)
+        shown = "".join([f" {name}={value}" for name, value in fields])
+        # Nearly always, no value has a character after which a reader could not tell it from the next field.
+        if shown.encode(errors="surrogatepass").translate(None, _WORD) != b" =" * len(fields):
+            shown = "".join([f" {name}={_quote(value)}" for name, value in fields])
+        return f"{line}{shown}\n{self.formatException(record.exc_info)}" if record.exc_info else line + shown
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 (logging's own name)
         return "\n".join(_describe(each) for each in _chain(ei[1]))
@@ -80,14 +83,14 @@ class JsonFormatter(Formatter):
 
 
 def read_fields(record: logging.LogRecord) -> list[tuple[str, Any]]:
-    """Return the fields of a record that have a value, in their order."""
-    fields: list[tuple[str, Any]] = []
-    values = record.__dict__
-    for name in FIELDS:
-        value = values.get(name)
-        if value is not None and value != "":
-            fields.append((name, value if type(value) in _PLAIN else str(value)[:MAX_VALUE]))
-    return fields
+    """Return the fields of a record that have a value, in their order: those of `extra`, or of `fields` in it."""
+    given = record.__dict__
+    values = given.get("fields") or {name: given[name] for name in FIELDS if name in given}
+    return [
+        (name, value if type(value) in _PLAIN else str(value)[:MAX_VALUE])
+        for name, value in values.items()
+        if value is not None and value != ""
+    ]
 
 
 class LogWriter(QueueHandler):
@@ -102,12 +105,13 @@ class LogWriter(QueueHandler):
         self._dropped = 0
         threading.Thread(target=self._write, args=(output,), daemon=True).start()
 
+    def setFormatter(self, fmt: logging.Formatter | None) -> None:  # noqa: N802 (logging's own name)
+        super().setFormatter(fmt)
+        self.prepare = self.format if fmt is None else fmt.format  # type: ignore[method-assign]
+
     def handle(self, record: logging.LogRecord) -> bool:
         self.emit(record)  # without the lock of handlers: the queue has its own
         return True
-
-    def prepare(self, record: logging.LogRecord) -> str:
-        return self.format(record)
 
     def enqueue(self, line: Any) -> None:
         waiting = self.queue.qsize() + self._writing
@@ -128,17 +132,29 @@ class LogWriter(QueueHandler):
     def _write(self, output: TextIO) -> None:
         while True:
             taken = [self.queue.get()]
-            while not self.queue.empty():
-                self._writing += 1
-                taken.append(self.queue.get())
+            self._writing = self.queue.qsize()
+            taken += [self.queue.get() for _ in range(self._writing)]
+            lines = [each for each in taken if type(each) is str]
             with contextlib.suppress(OSError, ValueError):  # no one reads it any more, or it is closed
-                output.write("".join(f"{line}\n" for line in taken if isinstance(line, str)))
+                output.write("\n".join([*lines, ""]))
                 output.flush()
             self._writing = 0
-            for each in taken:
+            for each in taken if len(lines) < len(taken) else ():
                 if isinstance(each, threading.Event):
                     each.set()
             time.sleep(PAUSE_SECONDS)
+
+
+class Record(logging.LogRecord):
+    """A record without what lines do not show: to find the place in the code takes as long as all the rest."""
+
+    _unknown = logging.makeLogRecord({}).__dict__
+
+    def __init__(self, name: str, level: int, path: str, line: int, *message: Any, **more: Any) -> None:
+        self.__dict__.update(self._unknown, created=(now := time.time()), msecs=int(now % 1 * 1000) + 0.0)
+        self.name, self.levelno, self.levelname = name, level, logging.getLevelName(level)
+        self.msg, args, self.exc_info = message[:3]
+        self.args = args[0] if len(args) == 1 and isinstance(args[0], dict) else args
 
 
 def make_formatter(form: LogFormat) -> Formatter:
@@ -150,9 +166,8 @@ def start_log(level: str, form: LogFormat) -> None:
     """Log to standard error from this level on."""
     output = LogWriter(sys.stderr)
     output.setFormatter(make_formatter(form))
-    # Lines do not show these. To find the place in the code takes as long as all the rest.
-    logging._srcfile, logging.logThreads, logging.logProcesses = None, False, False
-    logging.logMultiprocessing = False
+    logging._srcfile = None
+    logging.setLogRecordFactory(Record)
     logging.basicConfig(level=level.upper(), handlers=[output])
     for name in _VERBOSE:
         logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
@@ -188,11 +203,11 @@ def _render_utc(second: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
-def _quote(value: object) -> str:
-    """Return a value that a reader can tell from what follows it, on one line."""
-    text = str(value)
-    is_plain = text.isascii() and text.isprintable() and not (" " in text or '"' in text or "=" in text)
-    return text if is_plain else msgspec.json.encode(text).decode()
+def _quote(value: object) -> object:
+    """Return a value as a line of text shows it: in quotes if it is no word."""
+    if type(value) is str and value.encode(errors="surrogatepass").translate(None, _WORD):
+        return msgspec.json.encode(value).decode()
+    return value
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -4,8 +4,6 @@ The span of a response is exported by the node that ends it, with an id that eve
 spans made before a crash, or on another node, have it as their parent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from hashlib import sha256
@@ -26,6 +24,7 @@ from outlive.core.endings import Outcome
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
 from outlive.core.origin import Origin
+from outlive.core.owners import split
 from outlive.ports.ledger import Claim
 from outlive.ports.tracing import Span, SpanKindName, Tracer
 
@@ -99,12 +98,14 @@ class OtelTracer(Tracer):
 
     def end_response(self, claim: Claim, outcome: Outcome, at: float) -> None:
         request, response_id = claim.request, claim.lease.response_id
+        owner, end_user = split(claim.owner)
         attributes = {
             "gen_ai.response.id": response_id,
             "gen_ai.request.model": request.model,
             "gen_ai.conversation.id": request.conversation,
             "outlive.request.id": request.origin.request_id,
-            "outlive.owner": claim.owner,
+            "outlive.owner": owner,
+            "outlive.end_user": end_user,
             "outlive.status": outcome.status,
             "outlive.attempts": outcome.attempts,
             "outlive.resumed_at": outcome.resumed_at or None,

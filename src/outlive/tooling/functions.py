@@ -1,7 +1,5 @@
 """Plain typed functions as tools of the server's own."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import contextvars
@@ -18,6 +16,7 @@ import msgspec
 from outlive.config.user_modules import load_module, load_object
 from outlive.core.errors import SettingsError
 from outlive.core.events import Json
+from outlive.core.owners import split
 from outlive.core.requests.checks import refuse
 from outlive.core.toolcalls import MAX_ERROR, ToolOutcome, ToolSpec, describe_error, fail, render_result
 from outlive.ports.toolbox import Invocation, SessionRequest, ToolProgress
@@ -47,7 +46,7 @@ class ToolContext:
     def __init__(self, invocation: Invocation) -> None:
         self.key = invocation.key  # the same for the same call, however often it is made
         self.response_id = invocation.response_id
-        self.owner = invocation.owner
+        self.owner, self.end_user = split(invocation.owner)
         self.repeated = invocation.repeated  # it was begun before, and how far it came is unknown
         self._report = invocation.report
         self._loop = asyncio.get_running_loop()
@@ -112,19 +111,19 @@ class Threads:
         context = contextvars.copy_context()
         done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
-        def settle(result: Any, error: BaseException | None) -> None:
+        def settle(outcome: tuple[Any, BaseException | None]) -> None:
             self._slots.release()
             if not done.done():
-                done.set_result((result, error))
+                done.set_result(outcome)
 
         def act() -> None:
-            result, error = None, None
+            outcome: tuple[Any, BaseException | None]
             try:
-                result = context.run(work)
+                outcome = context.run(work), None
             except BaseException as raised:  # a user's function may raise anything; the thread must report it
-                error = raised
+                outcome = None, raised
             with contextlib.suppress(RuntimeError):  # the loop is closed: the server has stopped
-                loop.call_soon_threadsafe(settle, result, error)
+                loop.call_soon_threadsafe(settle, outcome)
 
         threading.Thread(target=act, daemon=True, name="tool").start()
         result, error = await done
@@ -172,17 +171,16 @@ class PythonTool:
             return fail(describe_error(error))
 
 
-class FunctionSource:
+class FunctionSource(msgspec.Struct):
     """All registered functions, under one label."""
 
-    def __init__(self, tools: Sequence[PythonTool]) -> None:
-        self._tools = tools
+    tools: Sequence[PythonTool]
 
     def owns(self, entry: Json) -> bool:
         return bool(entry.get("server_label") == LABEL and "server_url" not in entry)
 
     def check(self, entry: Json, param: str) -> None:
-        known = {tool.spec.name for tool in self._tools}
+        known = {tool.spec.name for tool in self.tools}
         allowed = entry.get("allowed_tools")
         names = allowed if isinstance(allowed, list) else (allowed or {}).get("tool_names") or []
         for name in names:
@@ -190,7 +188,7 @@ class FunctionSource:
                 refuse(f"This server has no tool '{name}'.", f"{param}.allowed_tools")
 
     async def open(self, entry: Json, session_request: SessionRequest) -> OpenedSource:
-        return OpenedSource(self._tools, "never")  # the operator who registered them has agreed to their use
+        return OpenedSource(self.tools, "never")  # the operator who registered them has agreed to their use
 
 
 def load_tools(references: Sequence[str], seconds: float) -> list[PythonTool]:

@@ -1,7 +1,5 @@
 """The registry of tools: all sources of tools that this server has, behind the one toolbox that runs use."""
 
-from __future__ import annotations
-
 import asyncio
 import copy
 import re
@@ -23,20 +21,14 @@ MAX_ENTRIES = 32  # servers of tools in one request: a connection is opened to e
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 
 
-class SourceTool(Tool, Protocol):
-    """A tool as its source offers it; the registry sets `needs_approval` in a copy for each request."""
-
-    read_only: bool
-
-
 class OpenedSource(msgspec.Struct, frozen=True):
     """The tools that a source has for one entry of a request's tools."""
 
-    tools: Sequence[SourceTool]
+    tools: Sequence[Tool]  # `needs_approval` is set in a copy for each request
     approval: str  # `always` or `never`: holds where the entry does not say
     listed: Json | None = None  # the `mcp_list_tools` item to show for it, with an id
     close: Callable[[], Awaitable[None]] | None = None
-    insists: bool = False  # True: an entry cannot lower an approval of `always`
+    insists: bool = False  # True: each call needs an approval, whatever the entry says
 
 
 class ToolSource(Protocol):
@@ -44,39 +36,35 @@ class ToolSource(Protocol):
 
     def owns(self, entry: Json) -> bool:
         """Return True if an entry of a request's tools is for this source. The first source that owns it serves it."""
-        ...
 
     def check(self, entry: Json, param: str) -> None:
         """Raise InvalidRequest for an entry that is for this source, but cannot be served."""
-        ...
 
     async def open(self, entry: Json, session_request: SessionRequest) -> OpenedSource:
         """Open the tools of one entry. Raises UpstreamFault when the source cannot be reached."""
-        ...
 
 
-class OpenToolSession:
+class OpenToolSession(msgspec.Struct):
     """The tools of one run."""
 
-    def __init__(self) -> None:
-        self.tools: dict[str, Tool] = {}
-        self.lists: list[Json] = []
-        self._opened: list[OpenedSource] = []
+    opened: list[OpenedSource]
+    tools: dict[str, Tool] = {}
+    lists: list[Json] = []
 
-    def add(self, opened: OpenedSource, entry: Json, taken: dict[str, int]) -> None:
-        self._opened.append(opened)
-        if opened.listed is not None:
-            self.lists.append(opened.listed)
-        for tool in opened.tools:
+    def offer(self, source: OpenedSource, entry: Json, taken: dict[str, int]) -> None:
+        """Add the tools of a source that its entry allows."""
+        if source.listed is not None:
+            self.lists.append(source.listed)
+        for tool in source.tools:
             name = tool.spec.name
             if allows(entry, name, tool.read_only):
                 offered = copy.copy(tool)
-                insists = opened.insists and opened.approval == "always"
-                offered.needs_approval = insists or needs_approval(entry, name, tool.read_only, opened.approval)
+                wanted = needs_approval(entry, name, tool.read_only, source.approval)
+                offered.needs_approval = wanted or source.insists
                 self.tools[choose_alias(tool.spec, taken)] = offered
 
     async def close(self) -> None:
-        await _close(self._opened)
+        await asyncio.gather(*(each.close() for each in self.opened if each.close), return_exceptions=True)
 
 
 class ToolRegistry:
@@ -103,13 +91,12 @@ class ToolRegistry:
             source.check(entry, f"tools[{n}]")
 
     def serves(self, request: CreateResponse) -> bool:
-        if self._always or any(tool["type"] == SERVER_TOOL_TYPE for tool in request.tools):
+        if self._always or SERVER_TOOL_TYPE in [tool["type"] for tool in request.tools]:
             return True
         # An approval of a call whose tools this request leaves out: the call then fails, visibly.
-        return any(item["type"] == "mcp_approval_response" for item in request.input)
+        return "mcp_approval_response" in [item["type"] for item in request.input]
 
     async def open(self, session_request: SessionRequest) -> ToolSession:
-        session = OpenToolSession()
         request = session_request.request
         taken = {str(tool.get("name")): 1 for tool in request.tools if tool["type"] != SERVER_TOOL_TYPE}
         found = [(entry, source) for entry in self._entries(request) if (source := self._find(entry)) is not None]
@@ -124,9 +111,10 @@ class ToolRegistry:
                 for task in opening:
                     task.cancel()
                 results = await asyncio.gather(*opening, return_exceptions=True)
-                await _close([result for result in results if isinstance(result, OpenedSource)])
+                await OpenToolSession([each for each in results if isinstance(each, OpenedSource)]).close()
+        session = OpenToolSession(opened)
         for (entry, _), each in zip(found, opened, strict=True):
-            session.add(each, entry, taken)
+            session.offer(each, entry, taken)
         return session
 
     def _entries(self, request: CreateResponse) -> list[Json]:
@@ -136,10 +124,6 @@ class ToolRegistry:
 
     def _find(self, entry: Json) -> ToolSource | None:
         return next((source for source in self._sources if source.owns(entry)), None)
-
-
-async def _close(opened: Sequence[OpenedSource]) -> None:
-    await asyncio.gather(*(each.close() for each in opened if each.close is not None), return_exceptions=True)
 
 
 def choose_alias(spec: ToolSpec, taken: dict[str, int]) -> str:

@@ -131,7 +131,9 @@ def test_an_output_of_one_of_two_parallel_calls_may_come_a_turn_later() -> None:
     screen = {**call("2", type_="odd_call"), "id": "x"}
     shot = {"type": "odd_call_output", "call_id": "2"}
     moved = {**screen, "id": "x_late"}
-    assert assemble([call("1"), screen, output("1"), word], [shot]) == [call("1"), output("1"), word, moved, shot]
+    made_up = placeholder("2", "odd_call_output")
+    late = assemble([call("1"), screen, output("1"), word], [shot])
+    assert late == [call("1"), screen, output("1"), made_up, word, moved, shot]
 
 
 def test_late_outputs_of_several_calls_stand_behind_all_their_calls() -> None:
@@ -183,8 +185,9 @@ def test_items_of_tools_that_the_models_server_runs_stay_as_they_came() -> None:
     assert find_stray_output([], [search, found, ran]) is None
 
 
-def test_a_call_of_an_unknown_kind_is_left_out_when_unanswered() -> None:
-    assert assemble([call("1", type_="odd_call")], [user("a")]) == [user("a")]
+def test_an_unanswered_call_of_an_unknown_kind_gets_a_placeholder() -> None:
+    odd = call("1", type_="acme:search")
+    assert assemble([odd], [user("a")]) == [odd, placeholder("1", "acme:search_output"), user("a")]
 
 
 def test_an_item_given_again_is_there_once() -> None:

@@ -8,13 +8,22 @@ import re
 import tracemalloc
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.core.errors import InvalidRequest
+from outlive.core.errors import InvalidRequest, TooLarge
 from outlive.core.requests import body
-from outlive.core.requests.body import MAX_VALUES, canonical, decode_body
+from outlive.core.requests.body import (
+    MAX_VALUES,
+    canonical,
+    decode_body,
+    encode_body,
+    encode_joined,
+    encode_raw,
+    weigh_raw,
+)
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -150,3 +159,49 @@ def test_a_body_of_too_many_values_is_refused_before_it_is_decoded() -> None:
 def test_a_long_text_with_many_commas_is_one_value() -> None:
     text = ',[{"\\' * MAX_VALUES
     assert decode_body(json.dumps([text]).encode()) == [text]
+
+
+# -- encoding in pieces
+
+
+@given(json_values, st.integers(1, 9))
+def test_a_body_in_pieces_is_the_same_body(value: object, piece: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(body, "PIECE_BYTES", piece)
+        whole = encode_body({"value": value, "raw": encode_raw(value)})
+    assert decode_body(whole if isinstance(whole, bytes) else b"".join(whole)) == {"value": value, "raw": value}
+
+
+@given(st.lists(st.text()), st.sampled_from(["", "\n\n", '"']), st.integers(1, 9))
+def test_joined_texts_are_encoded_as_the_text_that_they_make(texts: list[str], seam: str, piece: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(body, "PIECE_BYTES", piece)
+        assert decode_body(msgspec.json.encode([encode_joined(texts, seam)])) == [seam.join(texts)]
+
+
+def test_a_long_text_of_wide_characters_takes_no_memory_but_that_of_its_pieces() -> None:
+    text = "x" * 2_000_000 + "\N{GRINNING FACE}"
+    tracemalloc.start()
+    whole = encode_body({"text": text})
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert isinstance(whole, list) and len(whole) > 4
+    assert peak < 5_000_000  # the text has 8 MB, and would keep its UTF-8 if it were encoded at once
+
+
+# -- texts that grow when they are decoded
+
+
+@pytest.mark.parametrize("wide", ["\N{GRINNING FACE}", "\U0010ffff", "\\ud83d\\ude00", "\\uD83D\\uDE00"])
+def test_a_body_whose_texts_take_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch, wide: str) -> None:
+    monkeypatch.setattr(body, "MAX_TEXTS", 30_000)
+    narrow = '["' + "x" * 20_000 + '"]'
+    assert weigh_raw(narrow.encode()) == len(narrow)
+    assert decode_body(narrow.encode()) == ["x" * 20_000]
+    raw = ('["' + "x" * 20_000 + wide + '"]').encode()
+    assert weigh_raw(raw) == 4 * len(raw)
+    with pytest.raises(TooLarge, match="30,000 bytes of memory"):
+        decode_body(raw)
+    assert decode_body(('["' + "x" * 20_000 + '", "' + wide + '"]').encode())  # only a text that holds it grows
+    with pytest.raises(TooLarge):
+        decode_body(('{"' + "x" * 20_000 + wide + '": [{}]}').encode())

@@ -59,7 +59,7 @@ def test_a_minimal_request_gets_the_defaults():
 
 
 # Required, or found out by the server.
-OWN = ("model", "input", "given_ids", "refers", "compacts", "extra", "secrets", "event_names", "origin")
+OWN = ("model", "input", "given_ids", "refers", "compacts", "deadline", "extra", "secrets", "event_names", "origin")
 KNOWN = [name for name in CreateResponse.__struct_fields__ if name not in OWN]
 UNKEPT = ["access_programs", "conversation_id", "image", "moderation", "multi_agent", "prompt"]
 UNKEPT += ["session_id", "stream_options", "thread_id"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from outlive.core.errors import InvalidRequest
 from outlive.core.requests.checks import Limits
-from outlive.core.requests.create import INCLUDABLE, parse_create, parse_metadata
+from outlive.core.requests.create import Includable, parse_create, parse_metadata
 from tests.support.scripting import CountingIds
 
 GOOD: list[tuple[str, object, object]] = [
@@ -90,5 +92,5 @@ def test_metadata_can_be_parsed_alone() -> None:
 
 
 def test_includable_values_are_those_of_the_reference() -> None:
-    assert len(INCLUDABLE) == 8
-    assert "reasoning.encrypted_content" in INCLUDABLE
+    assert len(get_args(Includable)) == 8
+    assert "reasoning.encrypted_content" in get_args(Includable)

@@ -437,11 +437,11 @@ def test_a_silent_retry_on_another_node_attaches_to_an_unanswered_response(tmp_p
         first, second = nodes
         accepted = await first.create(retry=0)
         # The first node still serves the connection of the create, so the retry must be another client's.
-        first.creates.add(accepted.response_id)
+        first.creates.here.add(accepted.response_id)
         other = await second.create(retry=1)
         assert other.response_id != accepted.response_id
         await second.ledger.mark_answered(other.response_id)
-        first.creates.discard(accepted.response_id)
+        first.creates.here.discard(accepted.response_id)
         assert (await second.create(retry=1)).response_id == accepted.response_id
 
     run_with_cluster(tmp_path, body, DONE, DONE)

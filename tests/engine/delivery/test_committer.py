@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from outlive.core.errors import Behind, InvalidRequest, StaleFence, StorageUnavailable
-from outlive.core.events import read_frame, split_frames
+from outlive.core.events import number, read_frame, split_frames
 from outlive.engine.delivery.committer import ENDINGS, RETRY_SECONDS, Committer
 from outlive.engine.delivery.live import LiveResponse, LiveResponses, State
 from outlive.engine.delivery.reader import Reader, Shutdown
@@ -63,7 +63,8 @@ class CommitterHarness:
         async def close() -> None:
             live.transition("close")
             await self.committer.wait_idle(live)
-            failed = self.committer.close(live, [COMPLETED], status="completed", snapshot=b"{}", turn=[])
+            frames = number([COMPLETED], live.pending.last)
+            failed = self.committer.close(live, frames, status="completed", snapshot=b"{}", turn=[])
             await self.committer.wait_tried(live, failed)
             await self.committer.wait_closed(live)
 
@@ -312,7 +313,8 @@ async def test_the_first_try_of_a_closing_is_over_when_it_failed() -> None:
     harness = CommitterHarness()
     live = harness.start()
     live.transition("close")
-    failed = harness.committer.close(live, [COMPLETED], status="completed", snapshot=b"{}", turn=[])
+    frames = number([COMPLETED], live.pending.last)
+    failed = harness.committer.close(live, frames, status="completed", snapshot=b"{}", turn=[])
     waiting = asyncio.create_task(harness.committer.wait_tried(live, failed))
     await turn()
     assert not waiting.done()

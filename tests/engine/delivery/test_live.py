@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from outlive.core.errors import InvalidRequest, StaleFence
 from outlive.core.events import Draft
-from outlive.engine.delivery import live as module
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import TRANSITIONS, IllegalTransition, LiveResponse, LiveResponses, State
 from outlive.engine.run.closer import Closer
@@ -48,20 +46,6 @@ def live_in(state: State) -> LiveResponse:
 
 def test_every_state_has_its_row_in_the_table() -> None:
     assert set(TRANSITIONS) == set(State)
-
-
-def test_the_table_in_the_docstring_is_the_table_in_the_code() -> None:
-    assert module.__doc__ is not None
-    table = module.__doc__.split("state    event      next     meaning\n")[1].splitlines()
-    documented: dict[State, dict[str, State]] = {}
-    for row in table:
-        columns = re.split(r" {2,}", row.strip())
-        following = documented.setdefault(State[columns[0]], {})
-        if columns[1:] != ["final"]:
-            event, state, meaning = columns[1:]
-            assert event not in following and meaning
-            following[event] = State[state]
-    assert documented == TRANSITIONS
 
 
 @pytest.mark.parametrize(("state", "event"), LEGAL, ids=name)

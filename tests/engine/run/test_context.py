@@ -10,10 +10,11 @@ import pytest
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
+from outlive.engine.budget import ByteBudget
 from outlive.engine.run import context
 from outlive.engine.run.compactor import Compactor
-from outlive.engine.run.context import STORAGE_TRIES, ContextLoader
-from outlive.engine.run.log import STORAGE_PAUSE
+from outlive.engine.run.context import OWNER_BYTES, STORAGE_TRIES, ContextLoader
+from outlive.engine.waiting import STORAGE_PAUSE
 from outlive.ports.ledger import NO_CHECKPOINT, Claim, Lease, Memory, Position
 from outlive.ports.storage import UNBOUNDED, LoadedItems
 from outlive.storage.seal import SecretSeal
@@ -64,7 +65,9 @@ def make_loader(
     request = CreateResponse(model="m", input=[message("now")], **fields)
     claim = Claim(Lease("resp_1", 1, 1), "ann", request, position, 1, NO_CHECKPOINT, False, memory=memory)
     clock = clock or FixedClock()
-    return ContextLoader(claim, history, Compactor(SecretSeal([b""]), CountingIds(), clock), clock)
+    return ContextLoader(
+        claim, history, Compactor(SecretSeal([b""]), CountingIds(), clock), clock, ByteBudget(OWNER_BYTES)
+    )
 
 
 def ids(items: list[Json]) -> list[str]:

@@ -474,6 +474,7 @@ def test_long_histories_of_one_owner_are_held_one_after_the_other(tmp_path: Path
         assert len(items) == 4
         other = asyncio.create_task(context.read_history(harness.history, position, budget, "ann", request))
         _, theirs = await context.read_history(harness.history, position, budget, "bob", request)
+        assert theirs is not None and room is not None
         theirs.close()
         assert not other.done()
         room.close()

@@ -10,8 +10,8 @@ import pytest
 from outlive.core.errors import StaleFence
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, EventNames, Json
 from outlive.core.grammar import REASONING_TEXT
-from outlive.engine.delivery import live
-from outlive.engine.run.log import STORAGE_PAUSE, RunLog
+from outlive.engine.run.log import RunLog
+from outlive.engine.waiting import STORAGE_PAUSE
 from outlive.ports.ledger import Checkpoint
 from tests.engine.tool_harness import NoTools, ToolHarness
 from tests.engine.virtual_clock import run_virtually, turn
@@ -85,11 +85,11 @@ def test_events_have_the_names_that_the_response_was_created_with(
     run_virtually(body())
 
 
-def test_a_log_is_full_while_too_much_is_pending(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_is_full_while_too_much_is_pending() -> None:
     async def body() -> None:
         harness, log = make_log()
-        monkeypatch.setattr(live, "PENDING_BYTES", 100)
         pending = harness.live.pending
+        pending.most = 100
         assert not pending.is_full
         log.emit(reasoning())
         assert pending.is_full

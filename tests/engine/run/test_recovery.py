@@ -164,6 +164,7 @@ def test_a_run_that_was_visible_before_the_crash_is_cut_off_if_it_cannot_be_cont
         final = await harness.end("resp_2")
         assert (final["status"], answer_of(final)) == ("incomplete", "Hel")
         assert final["incomplete_details"] == {"reason": "interrupted", "message": f"{CUT_OFF} {RESTARTED}"}
+        assert final["outlive"]["reason"] == {"code": "worker_lost", "retryable": True}
         assert harness.backend.calls == []
 
     gate = Gate()
@@ -182,6 +183,7 @@ def test_a_run_that_showed_nothing_is_tried_three_times_in_all(tmp_path: Path) -
         final = await harness.end("resp_2")
         assert final["status"] == "failed"
         assert final["error"] == {"code": "server_error", "message": TOO_OFTEN}
+        assert final["outlive"]["reason"] == {"code": "worker_lost", "retryable": True}
         assert final["outlive"]["attempts"] == 3
         assert harness.backend.calls == []
 

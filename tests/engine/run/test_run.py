@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from aiohttp import web
 
 from outlive.core.endings import TerminalStatus
 from outlive.core.errors import InvalidRequest, UpstreamFault
-from outlive.engine.delivery import live
+from outlive.engine.run import closer
 from outlive.engine.run import run as run_module
 from outlive.engine.run.run import MISTAKE, RETRIES, TOO_LONG, TOO_MUCH, Run
 from outlive.ports.backend import ModelCall
@@ -225,6 +226,7 @@ def test_a_run_that_takes_too_long_is_ended(tmp_path: Path, shown: list[str], st
         final = await harness.answer()
         assert final["status"] == status
         assert TOO_LONG in str(final["error"] or final["incomplete_details"])
+        assert final["outlive"] == {"reason": {"code": "deadline_exceeded", "retryable": False}}
         assert harness.backend.left == 1
 
     run_with_harness(tmp_path, body, [*shown, Gate()], run_seconds=0.05)
@@ -295,26 +297,42 @@ class CountedScript(list[Any]):
             yield step
 
 
+@pytest.mark.parametrize("size", [1000, 300_000])
+def test_the_end_of_a_long_answer_is_rendered_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    threads, render = [], closer._render
+
+    def record(*args: Any) -> Any:
+        threads.append(threading.get_ident())
+        return render(*args)
+
+    async def body(harness: Harness) -> None:
+        final = await harness.end((await harness.create()).response_id)
+        assert answer_of(final) == "x" * size
+
+    monkeypatch.setattr(closer, "_render", record)
+    run_with_harness(tmp_path, body, ["x" * size, finish_chunk()])
+    assert (threads == [threading.get_ident()]) is (size < 256 * 1024)
+
+
 def test_a_run_that_cannot_be_committed_stops_reading_its_upstream(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         reached = harness.ledger.hold("append")
         accepted = await harness.create()
         await reached.wait()
         await turn(200)
-        assert 0 < script.steps < 10
+        assert 0 < script.steps < 12
         harness.ledger.let_pass("append")
         final = await harness.end(accepted.response_id)
-        assert len(answer_of(final)) == 20 * 300_000
+        assert len(answer_of(final)) == 20 * 200_000
 
-    script = CountedScript([*["x" * 300_000] * 20, finish_chunk()])
+    script = CountedScript([*["x" * 200_000] * 20, finish_chunk()])
     run_with_harness(tmp_path, body, script)
 
 
-def test_an_http_upstream_is_held_back_while_nothing_is_committed_and_no_text_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_http_upstream_is_held_back_while_nothing_is_committed_and_no_text_is_lost() -> None:
     most, one_read = 64 * 1024, 256 * 1024
-    monkeypatch.setattr(live, "PENDING_BYTES", most)
     pieces = [f"{n:04d}" + "y" * 16 * 1024 for n in range(100)]
     written = 0
     harness: ToolHarness
@@ -338,13 +356,14 @@ def test_an_http_upstream_is_held_back_while_nothing_is_committed_and_no_text_is
             harness.backend = backend  # type: ignore[assignment]
             can_append = harness.ledger.hold("append")
             running = harness.start()
+            harness.live.pending.most = most
             while not harness.live.pending.is_full:
                 await asyncio.sleep(0)
             before = -1
             while before < written:  # until everything is sent, or the network's buffers are full
                 before = written
                 await asyncio.sleep(0.02)
-            assert harness.live.pending._bytes < most + one_read + len(pieces[0]) * 2
+            assert harness.live.pending.size < most + one_read + len(pieces[0]) * 2
             can_append.set()
             await running
             assert texts(harness.check()) == "".join(pieces)

@@ -1,7 +1,5 @@
 """`outlive doctor`: check settings, database, server and upstreams, and report the settings to change."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import os
@@ -10,7 +8,7 @@ import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,8 @@ from typing import Any
 import typer
 
 from outlive.cli.client import ApiClient, RequestRefused, ServerUnreachable
-from outlive.cli.serve import base_url, need_postgres, parameter, take_settings
+from outlive.cli.options import parameter, take_settings
+from outlive.cli.serve import base_url
 from outlive.cli.terminal import Section, print_json, print_section
 from outlive.config import database_url
 from outlive.config.load import load
@@ -34,6 +33,9 @@ _COMMITS = 20
 # In a transaction of its own, so that its end waits for the disk as every commit of the server does.
 _COMMIT = "SELECT pg_logical_emit_message(true, 'outlive', 'doctor')"
 _NODES = "SELECT name FROM workers WHERE expires_at > clock_timestamp() ORDER BY name"
+# Tables with more dead rows than this, and than half of the others: autovacuum begins at a twentieth.
+_LAGGING = """SELECT relname, n_dead_tup, n_live_tup FROM pg_stat_user_tables
+ WHERE schemaname = 'outlive' AND n_dead_tup > 20000 AND n_dead_tup > n_live_tup / 2 ORDER BY n_dead_tup DESC"""
 _CONNECTIONS = "SELECT current_setting('max_connections')::int, count(*) FROM pg_stat_activity"
 
 
@@ -43,14 +45,13 @@ _CONNECTIONS = "SELECT current_setting('max_connections')::int, count(*) FROM pg
     parameter("timeout", float, "--timeout", "Seconds to wait for an upstream's next byte. Default: 60.", "NUMBER"),
     parameter("as_json", bool, "--json", "Print JSON, for scripts."),
 )
-def doctor(**flags: Any) -> None:
+def doctor(model: str | None, no_probe: bool | None, timeout: float | None, as_json: bool | None, **flags: Any) -> None:
     """Check the settings, the database, the running server and every upstream, and report what to set.
 
     Takes the settings of `outlive serve`. Each upstream is asked a few questions of 16 tokens at most.
     """
-    as_json = flags.pop("as_json")
     sections: list[Section] = []
-    for section in _examine(flags):
+    for section in _examine(flags, model, not no_probe, timeout or 60.0):
         sections.append(section)
         if not as_json:
             print_section(section)
@@ -61,8 +62,7 @@ def doctor(**flags: Any) -> None:
         raise typer.Exit(1)
 
 
-def _examine(flags: dict[str, Any]) -> Iterator[Section]:
-    model, no_probe, timeout = flags.pop("model"), flags.pop("no_probe"), flags.pop("timeout") or 60.0
+def _examine(flags: dict[str, Any], model: str | None, probes: bool, timeout: float) -> Iterator[Section]:
     section = Section("Settings")
     try:
         settings = load(flags)
@@ -72,79 +72,76 @@ def _examine(flags: dict[str, Any]) -> Iterator[Section]:
         return
     section.add("ok", "settings", f"{len(settings.upstreams)} upstreams, {len(settings.keys)} owners with keys")
     yield section
-    yield _check_database(settings.database)
-    yield _check_libraries()
-    yield _check_server(settings)
+    yield _check("Database", "database", _check_database, settings.database)
+    yield _check("Libraries", "libraries", _check_libraries)
+    yield _check("Server", "server", _check_server, settings)
     if not settings.upstreams:
-        yield _check_embedded()
-    elif not no_probe:
+        yield _check("Embedded model", "model", _check_embedded)
+    elif probes:
         # The dialects; every other command starts faster without this import.
         from outlive.cli.doctor.probe import probe
 
-        chosen = dict([route(model, settings.upstreams)]) if model else {}
+        aliases = {upstream.name: upstream.models for upstream in settings.upstreams}
+        chosen = dict([route(model, aliases)]) if model else {}
         for upstream in settings.upstreams:
             yield probe(upstream, chosen.get(upstream.name), timeout)
 
 
-def _check_libraries() -> Section:
+def _check(title: str, name: str, check: Callable[..., None], *about: Any) -> Section:
+    section = Section(title)
+    try:
+        check(section, *about)
+    except SettingsError as error:
+        section.add("fail", name, error.message)
+    return section
+
+
+def _check_libraries(section: Section) -> None:
     """Check the libraries of which more is used than their public parts."""
     # Every other command starts faster without these imports.
     from outlive.http.compatibility import LOST, find_fault
 
-    section, fault = Section("Libraries"), asyncio.run(find_fault())
+    fault = asyncio.run(find_fault())
     found = {"uvicorn": f"{fault}; {LOST}" if fault else ""}
     if importlib.util.find_spec("agents") is not None:
         found["openai-agents"] = importlib.import_module("outlive.agents.background").LACKING
     for name, lost in found.items():
         detail = f" is not known here: {lost}." if lost else ""
         section.add("warn" if lost else "ok", name, metadata.version(name) + detail)
-    return section
 
 
-def _check_server(settings: Settings) -> Section:
-    section = Section("Server")
+def _check_server(section: Section, settings: Settings) -> None:
     if not settings.port:
         section.add("skip", "server", "The port is 0, so its address is unknown.")
-        return section
+        return
     server = ApiClient(base_url(settings))
     for path, name in (("/healthz", "alive"), ("/readyz", "ready")):
         try:
-            server.call("GET", path, timeout=5.0)
+            server.call("GET", path, seconds=5.0)
             section.add("ok", name, server.url)
         except RequestRefused as error:
             section.add("fail", name, f"{server.url}{path}: {error.message}")
         except ServerUnreachable:
             section.add("skip", "server", f"None is running at {server.url}.")
-            break
-    return section
+            return
 
 
-def _check_embedded() -> Section:
+def _check_embedded(section: Section) -> None:
     # Every other command starts faster without this import.
     from outlive.dialects.embedded.backend import TITLE, find_weights
 
-    section = Section("Embedded model")
-    try:
-        size = find_weights().stat().st_size / 1e6
-        section.add("ok", "model", f"{TITLE}, {size:.0f} MB. A demo model; for yours give --upstream URL.")
-    except SettingsError as error:
-        section.add("fail", "model", error.message)
-    return section
+    size = find_weights().stat().st_size / 1e6
+    section.add("ok", "model", f"{TITLE}, {size:.0f} MB. A demo model; for yours give --upstream URL.")
 
 
 # -- the database: its version, the disk or server it is on, and the time of a commit
 
 
-def _check_database(url: str) -> Section:
-    section = Section("Database")
-    try:
-        if database_url.is_shared(url):
-            asyncio.run(_check_postgres(section, url))
-        else:
-            _check_sqlite(section, database_url.path_of(url).absolute())
-    except SettingsError as error:
-        section.add("fail", "database", error.message)
-    return section
+def _check_database(section: Section, url: str) -> None:
+    if database_url.is_shared(url):
+        asyncio.run(_check_postgres(section, url))
+    else:
+        _check_sqlite(section, database_url.path_of(url).absolute())
 
 
 def _check_sqlite(section: Section, path: Path) -> None:
@@ -195,23 +192,27 @@ def _report_times(section: Section, name: str, seconds: list[float]) -> None:
 
 
 async def _check_postgres(section: Section, url: str) -> None:
-    need_postgres()
-    from outlive.storage.postgres import connection as postgres
+    # Every other command starts faster without these imports.
+    from outlive.storage.storage import import_postgres
+
+    postgres = import_postgres()
     from outlive.storage.postgres import durability, schema
 
     connection = await postgres.connect_once(url)
     try:
         version = connection.get_settings().server_version.split(" ")[0]
-        if connection.get_server_version().major >= _OLDEST_POSTGRES:
-            section.add("ok", "Postgres", version)
-        else:
-            section.add("warn", "Postgres", f"{version}; Outlive is tested with {_OLDEST_POSTGRES} and newer.")
+        is_old = connection.get_server_version().major < _OLDEST_POSTGRES
+        note = f"; Outlive is tested with {_OLDEST_POSTGRES} and newer." if is_old else ""
+        section.add("warn" if is_old else "ok", "Postgres", version + note)
         section.add("ok", "database", database_url.show(url))
         await _check_schema(section, schema, connection)
         await _time_commits(section, connection)
         most, used = await connection.fetchrow(_CONNECTIONS)
         detail = f"{used} of {most} in use; a node takes up to {postgres.NODE_CONNECTIONS}."
         section.add("ok" if most - used >= postgres.NODE_CONNECTIONS else "warn", "connections", detail)
+        for table, dead, live in await connection.fetch(_LAGGING):
+            detail = f"{table}: {dead} dead rows beside {live}; see that autovacuum is on and keeps up, or VACUUM it."
+            section.add("warn", "vacuum", detail)
         for risk in await durability.find_risks(connection):
             section.add("warn", risk.name, risk.sentence)
     except postgres.ERRORS as error:

@@ -1,7 +1,5 @@
 """Probe an upstream: put a few tiny questions to it through its dialect's backend, and report its quirks."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -19,7 +17,6 @@ from outlive.core.errors import UpstreamFault
 from outlive.core.events import AnyDraft, Delta, Draft, Json
 from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
-from outlive.dialects.anthropic.backend import VERSION
 from outlive.dialects.build import make_backend
 from outlive.dialects.transport.endpoint import MOST_LISTED, Endpoint, read_error
 from outlive.dialects.transport.http1 import HttpPool
@@ -55,7 +52,7 @@ def probe(upstream: Upstream, model: str | None, timeout: float) -> Section:
     return section
 
 
-async def _probe(prober: Prober, wanted: str | None) -> None:
+async def _probe(prober: "Prober", wanted: str | None) -> None:
     async with prober.stack:
         try:
             prober.model = await _find_model(prober, wanted)
@@ -152,7 +149,7 @@ class Prober:
 async def _find_model(prober: Prober, wanted: str | None) -> str:
     """Return the model to ask: the one given, an alias' target, or the first listed that may chat; "" for none."""
     upstream, section = prober.upstream, prober.section
-    listed = await _list_models(prober, upstream)
+    listed = await _list_models(prober, upstream.url)
     if isinstance(listed, UpstreamFault):
         if listed.status in (401, 403):
             section.add("fail", "key", f"It refuses the key. {listed.message}")
@@ -170,10 +167,11 @@ async def _find_model(prober: Prober, wanted: str | None) -> str:
     return chosen
 
 
-async def _list_models(prober: Prober, upstream: Upstream) -> list[str] | UpstreamFault:
+async def _list_models(prober: Prober, url: str) -> list[str] | UpstreamFault:
     """Return the listed names, or the refusal, which the backend's own list would leave out."""
-    endpoint = Endpoint(upstream, prober.pool, prober.expected.headers)
-    answer = await endpoint.ask("GET", endpoint.url("models", **prober.expected.page))
+    endpoint = prober.open(url=url)
+    assert isinstance(endpoint, Endpoint)
+    answer = await endpoint.ask("GET", endpoint.url("models", **endpoint.list_query))
     try:
         if answer.status != 200:
             return await read_error(answer, endpoint.redactor)
@@ -192,11 +190,10 @@ async def _list_models(prober: Prober, upstream: Upstream) -> list[str] | Upstre
 
 async def _lacks_v1(prober: Prober) -> bool:
     """Return True if the base URL was given without /v1, the commonest mistake."""
-    url = prober.upstream.url
-    longer = replace(prober.upstream, url=f"{url}/v1")
+    url, longer = prober.upstream.url, f"{prober.upstream.url}/v1"
     if url.endswith("/v1") or not isinstance(await _list_models(prober, longer), list):
         return False
-    prober.section.add("fail", "url", f"There is nothing at {url}, but there is at {longer.url}.", url=longer.url)
+    prober.section.add("fail", "url", f"There is nothing at {url}, but there is at {longer}.", url=longer)
     return True
 
 
@@ -338,8 +335,6 @@ class Expectations(msgspec.Struct, frozen=True):
     limits: tuple[str, ...] = ()  # names that the token limit may have
     continuations: tuple[ContinuationMode, ...] = ("prefill",)
     count: str = ""
-    headers: dict[str, str] = {}
-    page: dict[str, str] = {}  # the query that lists all models
 
 
 _EXPECTED = {
@@ -354,11 +349,5 @@ _EXPECTED = {
         (_ask_developer, _ask_reasoning, _ask_continuation, _ask_count, _ask_reattach),
         count="input_tokens",
     ),
-    "anthropic": Expectations(
-        "messages",
-        (_ask_thinking, _ask_continuation, _ask_count),
-        count="count_tokens",
-        headers=VERSION,
-        page={"limit": "1000"},
-    ),
+    "anthropic": Expectations("messages", (_ask_thinking, _ask_continuation, _ask_count), count="count_tokens"),
 }

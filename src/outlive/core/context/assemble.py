@@ -1,9 +1,9 @@
 """The context of a model call: history and new input as one list of items that no upstream refuses.
 
 An abort may leave calls without outputs and outputs without calls; models' servers answer such a context with an error,
-and would do so for ever. So (D6b): a call that never became whole is left out, a whole call without an output gets a
-placeholder, an output without its call is left out, and every output stands right behind the calls it answers. A call
-that has an output is whole, whatever its status says (D25).
+and would do so for ever. So (D6b): a call of ours that never became whole is left out (callers' own are made whole by
+`finish_calls`), a whole call without an output gets a placeholder, an output without its call is left out, and every
+output stands right behind the calls it answers. A call that has an output is whole, whatever its status says (D25).
 
 The model is to go on from the newest output. So messages between a call and its output are moved before the turn of
 that call; and a call whose output comes after later turns of the model is repeated there, right before its output.
@@ -23,12 +23,14 @@ PLACEHOLDER_OUTPUT = "No output: this call was not carried out."
 # Tuples, not sets: a field of a stored item may hold anything, also what has no hash.
 UNFINISHED = ("in_progress", "incomplete")
 CALLERS = ("user", "system", "developer")
+# Types that are no calls, with or without a `call_id`. Programs are run by the model's server.
+_NO_CALLS = ("program", "program_output", "message", "reasoning")
 
 # A screenshot of one empty pixel: the output of a computer's call can be nothing else.
 _NO_SCREENSHOT = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNkYAAAAAYAAjCB0C8AAAAASUVORK5CYII="
 )
-# Placeholder outputs by the type of the call, in the form that each has on the wire. Unknown calls have none.
+# Placeholder outputs by the type of the call, in the form that each has on the wire.
 _PLACEHOLDERS: dict[str, Json] = {
     "function_call": {"type": "function_call_output", "output": PLACEHOLDER_OUTPUT},
     "custom_tool_call": {"type": "custom_tool_call_output", "output": PLACEHOLDER_OUTPUT},
@@ -48,10 +50,10 @@ _PLACEHOLDERS: dict[str, Json] = {
 
 def assemble(history: Sequence[Json], input: Sequence[Json], names: Names | None = None) -> list[Json]:
     """Return the whole context, oldest first, without repeats (D24) and with every call answered (D6b)."""
-    items = _drop_repeats(as_function_calls((*history, *input), names))
-    if not any("call_id" in item or is_output(item) for item in items):
-        return items  # most contexts have no calls in them
-    items = _repeat_late_calls(_lift(items))
+    whole = (*history, *input)
+    if _are_messages(whole):  # as in most contexts
+        return _drop_repeats(whole)
+    items = _repeat_late_calls(_lift(_drop_repeats(as_function_calls(whole, names))))
     answers = _pair(items)
     context: list[Json] = []
     outputs: dict[str, Json] = {}  # of the calls just before, by call_id, in the calls' order
@@ -182,23 +184,45 @@ def _output_of(call: Json, given: Json | None) -> Json | None:
     """Return the output to send with the call; None when the call is to be left out."""
     if given is not None:
         return given if "call_id" in given else {**given, "call_id": call["call_id"]}
-    placeholder = None if call.get("status") in UNFINISHED else _PLACEHOLDERS.get(call["type"])
-    return placeholder and {**placeholder, "call_id": call["call_id"]}
+    if call.get("status") in UNFINISHED:
+        return None
+    kind = str(call.get("type"))
+    unknown = {"type": f"{kind}_output", "output": PLACEHOLDER_OUTPUT}
+    return {**_PLACEHOLDERS.get(kind, unknown), "call_id": call["call_id"]}
 
 
-def _finish(call: Json) -> Json:
-    return {**call, "status": "completed"} if call.get("status") in UNFINISHED else call
+def is_made_up(output: Json) -> bool:
+    """Return True for the placeholder of a call whose type is unknown here."""
+    return output.get("output") == PLACEHOLDER_OUTPUT and _call_type(output) not in _PLACEHOLDERS
+
+
+def _call_type(output: Json) -> str:
+    return str(output.get("type")).removesuffix("_output")
+
+
+def is_pair(call: Json, output: Json) -> bool:
+    """Return True if the output is of the type that answers calls of this type."""
+    named = "tool_search_call" if output.get("type") == "tool_search_output" else _call_type(output)
+    return call.get("type") == named
+
+
+def _finish(item: Json) -> Json:
+    if item.get("status") in UNFINISHED and (is_call(item) or item.get("type") == "mcp_call"):
+        return {**item, "status": "completed"}
+    return item
 
 
 def finish_calls(items: Sequence[Json]) -> list[Json]:
     """Return the caller's own items with every call as completed: only calls of ours can be unfinished (D6b)."""
-    return [_finish(item) if is_call(item) or item.get("type") == "mcp_call" else item for item in items]
+    return list(items) if _are_messages(items) else list(map(_finish, items))
+
+
+def _are_messages(items: Sequence[Json]) -> bool:
+    return [item.get("type") for item in items].count("message") == len(items)
 
 
 def is_call(item: Json) -> bool:
-    if not isinstance(item.get("call_id"), str) or item.get("type") in ("program", "program_output"):
-        return False  # programs are run by the model's server
-    return not is_output(item)
+    return isinstance(item.get("call_id"), str) and item.get("type") not in _NO_CALLS and not is_output(item)
 
 
 def call_of(output: Json) -> str | None:
@@ -287,11 +311,9 @@ def _as_output(item: Json, output: str) -> Json:
 
 def _read_outcome(item: Json) -> str | None:
     """Return the outcome of a call as text; None when it is unknown."""
-    error = item.get("error")
-    if error is not None:
+    if (error := item.get("error")) is not None:
         return f"The call failed. {_read_error(error)}"
-    output = item.get("output")
-    if output is None:
+    if (output := item.get("output")) is None:
         return None
     return _strip_data(output if isinstance(output, str) else msgspec.json.encode(output).decode())
 

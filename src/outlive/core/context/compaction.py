@@ -5,8 +5,6 @@ shares the seal. There are two sorts. One made within a response stands for ever
 compact endpoint is returned together with the user's messages, and stands for the rest.
 """
 
-from __future__ import annotations
-
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Callable
@@ -18,7 +16,7 @@ from outlive.core.context.window import estimate_item, is_given, is_instruction,
 from outlive.core.errors import BrokenSeal, UpstreamFault
 from outlive.core.events import AnyDraft, Draft, Json, add_item, end_item
 from outlive.core.requests.create import CreateResponse
-from outlive.core.requests.tools import brings_tools
+from outlive.core.requests.tools import TOOL_BRINGERS
 
 # The beginning of this server's `encrypted_content`, by which it is known without being opened.
 PREFIX = "outlive.1."
@@ -133,12 +131,11 @@ def split_beside(items: list[Json]) -> tuple[list[Json], list[Json], Compacted]:
 def ask_summary(request: CreateResponse, items: list[Json]) -> CreateResponse:
     """Make the request for a summary: as similar as possible to the one that it is for, so that the prompt cache of
     the model's server can be used."""
-    most = SUMMARY_TOKENS if request.max_output_tokens is None else max(SUMMARY_TOKENS, request.max_output_tokens)
     return msgspec.structs.replace(
         request,
         input=[],
-        tool_choice="none" if request.tools or any(map(brings_tools, items)) else "auto",
-        max_output_tokens=most,
+        tool_choice="none" if request.tools or any(item.get("type") in TOOL_BRINGERS for item in items) else "auto",
+        max_output_tokens=max(SUMMARY_TOKENS, request.max_output_tokens or 0),
         max_tool_calls=None,
         text={},
         top_logprobs=None,

@@ -8,8 +8,6 @@ servers want it; then, from the newest turn, one call after the other, each with
 do the newest user message and everything that no model has answered yet.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import msgspec
@@ -24,6 +22,8 @@ PER_IMAGE = 1000
 PER_IMAGE_LOW = 85
 # For a file or a recording, in characters of base64; most of it is not text.
 CHARACTERS_PER_TOKEN = 16
+# Characters of a text whose bytes are counted; the others are as long on average.
+SAMPLE = 64 * 1024
 
 _encode = msgspec.json.Encoder().encode
 
@@ -69,8 +69,10 @@ def _part(part: Json) -> int:
 
 
 def _text(text: str) -> int:
-    length = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-    return -(-length // BYTES_PER_TOKEN)
+    if text.isascii():
+        return -(-len(text) // BYTES_PER_TOKEN)
+    sample = text[:SAMPLE]
+    return -(-len(sample.encode("utf-8", "replace")) * len(text) // len(sample) // BYTES_PER_TOKEN)
 
 
 def _json(value: object) -> int:
@@ -82,13 +84,12 @@ def _json(value: object) -> int:
 
 def truncate(items: list[Json], excess: int) -> list[Json]:
     """Drop the oldest items that make up `excess` tokens, by estimate; fewer when the rest must stay."""
-    left = excess
     dropped: set[int] = set()
     for group in _groups(items, tail_of(items)):
-        if left <= 0:
+        if excess <= 0:
             break
         dropped.update(group)
-        left -= sum(estimate_item(items[position]) for position in group)
+        excess -= sum(estimate_item(items[position]) for position in group)
     return [item for position, item in enumerate(items) if position not in dropped]
 
 
@@ -97,15 +98,10 @@ def tail_of(items: list[Json]) -> int:
     start = len(items)
     while start > 0 and is_given(items[start - 1]):
         start -= 1
-    answered = {call_of(item) for item in items[start:] if is_output(item)} - {None}
-    first = start
-    for position in range(start - 1, -1, -1):
-        if not answered:
-            break
-        # The last call of an id is the one that is answered: ids may be used again, and late calls are repeated.
-        if is_call(items[position]) and items[position]["call_id"] in answered:
-            answered.discard(items[position]["call_id"])
-            first = position
+    answered = {call_of(item) for item in items[start:] if is_output(item)}
+    # The last call of an id is the one that is answered: ids may be used again, and late calls are repeated.
+    calls = {item["call_id"]: position for position, item in enumerate(items[:start]) if is_call(item)}
+    first = min((position for call_id, position in calls.items() if call_id in answered), default=start)
     while 0 < first < start and items[first - 1].get("type") == "reasoning":
         first -= 1
     return first

@@ -1,12 +1,11 @@
-"""Request bodies: decoded from JSON, and encoded canonically so that two can be compared."""
-
-from __future__ import annotations
+"""Request bodies: decoded from JSON, and encoded: canonically, so that two can be compared, or in pieces."""
 
 import re
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from outlive.core.errors import InvalidRequest
+from outlive.core.errors import InvalidRequest, TooLarge
 
 _decode = msgspec.json.Decoder().decode
 # Encodes equal bodies as equal bytes: sorted keys, no white space.
@@ -17,6 +16,17 @@ MAX_VALUES = 200_000
 # A body is searched in pieces: between two of them other threads may run.
 PIECE_BYTES = 256 * 1024
 _MARKS = (b",", b"[", b"{")
+# Bytes of all texts of a body in memory. One character above U+FFFF makes each of its text take four: it begins with
+# one of these bytes in UTF-8, or is a pair of escapes.
+MAX_TEXTS = 96 * 1024 * 1024
+_WIDEST = 4
+_WIDE = (*(bytes([first]) for first in range(0xF0, 0xF5)), rb"\ud", rb"\uD")
+
+_encode = msgspec.json.Encoder().encode
+EncodedBody = bytes | list[bytes]
+# A body that is encoded in fewer pieces is joined; and the depth to which its values are looked at one by one.
+_FEW = 4
+_DEPTH = 8
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 # Every escape in a string is matched, from left to right, so that the second half of `\\` never begins one. A whole
@@ -31,7 +41,7 @@ def decode_body(raw: bytes | bytearray) -> object:
     if len(raw) > MAX_VALUES and has_too_many_values(raw):
         raise InvalidRequest(f"The request body has more than {MAX_VALUES:,} JSON values.")
     try:
-        return _decode(raw)
+        value = _decode(raw)
     except RecursionError as error:
         raise InvalidRequest("The request body is nested too deeply.") from error
     except UnicodeDecodeError as error:
@@ -45,6 +55,76 @@ def decode_body(raw: bytes | bytearray) -> object:
             if whole != raw:
                 return decode_body(whole)
         raise InvalidRequest(f"The request body is not valid JSON: {error}", code="invalid_json") from error
+    if len(raw) > MAX_TEXTS // _WIDEST and _weigh(value) > MAX_TEXTS:
+        raise TooLarge(
+            f"The texts of the request body take more than {MAX_TEXTS:,} bytes of memory. In a text with an emoji, or "
+            "another character above U+FFFF, each character takes four."
+        )
+    return value
+
+
+def weigh_raw(raw: bytes | bytearray) -> int:
+    """Return how many bytes JSON takes when it is decoded, at most."""
+    return _WIDEST * len(raw) if any(mark in raw for mark in _WIDE) else len(raw)
+
+
+def _weigh(value: object) -> int:
+    """Return the bytes that the texts of a decoded body take."""
+    total, left = 0, [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, str):
+            total += each.__sizeof__()
+        elif isinstance(each, dict):
+            left += [*each, *each.values()]
+        elif isinstance(each, list):
+            left += each
+    return total
+
+
+def encode_body(value: object) -> EncodedBody:
+    """Encode a body, a long one in pieces, by calls that are all short: a thread in a long call would keep the event
+    loop from running."""
+    pieces, last = [], bytearray()
+    for part in _encode_parts(value, _DEPTH):
+        last += part
+        if len(last) >= PIECE_BYTES:
+            pieces.append(bytes(last))
+            last.clear()
+    pieces.append(bytes(last))
+    return pieces if len(pieces) > _FEW else b"".join(pieces)
+
+
+def encode_raw(value: object) -> msgspec.Raw:
+    """Encode a part of a body likewise."""
+    return msgspec.Raw(b"".join(_encode_parts(value, _DEPTH)))
+
+
+def encode_joined(texts: Iterable[str], seam: str) -> msgspec.Raw:
+    """Encode the text that these make when they are joined: the text itself would take up to four times as much."""
+    inner = _encode(seam)[1:-1].join(b"".join(_encode_parts(text, 0))[1:-1] for text in texts)
+    return msgspec.Raw(b'"%b"' % inner)
+
+
+def _encode_parts(value: object, depth: int) -> Iterator[bytes | memoryview]:
+    if isinstance(value, str) and len(value) > PIECE_BYTES:
+        yield b'"'
+        yield from (_encode(value[at : at + PIECE_BYTES])[1:-1] for at in range(0, len(value), PIECE_BYTES))
+        yield b'"'
+    elif isinstance(value, msgspec.Raw):
+        yield from (memoryview(value)[at : at + PIECE_BYTES] for at in range(0, len(memoryview(value)), PIECE_BYTES))
+    elif depth and value and isinstance(value, dict):
+        for n, (name, each) in enumerate(value.items()):
+            yield b"%b%b:" % (b"," if n else b"{", _encode(name))
+            yield from _encode_parts(each, depth - 1)
+        yield b"}"
+    elif depth and value and isinstance(value, list):
+        for n, each in enumerate(value):
+            yield b"," if n else b"["
+            yield from _encode_parts(each, depth - 1)
+        yield b"]"
+    else:
+        yield _encode(value)
 
 
 def has_too_many_values(raw: bytes | bytearray) -> bool:

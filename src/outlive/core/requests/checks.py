@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sized
+from functools import partial
 from typing import Annotated, Any, NoReturn, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -58,21 +59,14 @@ _SHOWN = 60  # characters of a refused value that its message repeats
 class WrongField(InvalidRequest):
     """A field that is refused. Its path grows from the inside out, so that none is written for a good field."""
 
-    sentence = "'{}' {}"  # of the path and the problem
-
-    def __init__(self, problem: str, path: str = "", code: str | None = "invalid_value") -> None:
-        super().__init__(self.sentence.format(path, problem), param=path, code=code)
+    def __init__(self, problem: str, path: str = "", code: str | None = None, sentence: str = "'{}' {}") -> None:
+        super().__init__(sentence.format(path, problem), param=path, code=code)
         self.problem = problem
+        self.sentence = sentence
 
     def under(self, name: str) -> WrongField:
         """Return the same refusal, as the object or array called `name` sees it."""
-        return type(self)(self.problem, f"{name}{self.param}", self.code)
-
-
-class WrongId(WrongField):
-    """An id that is refused, in OpenAI's words."""
-
-    sentence = "Invalid '{}': {}"
+        return WrongField(self.problem, f"{name}{self.param}", self.code, self.sentence)
 
 
 def refuse(message: str, param: str | None, code: str = "invalid_value") -> NoReturn:
@@ -102,14 +96,6 @@ def check_value(check: Check, value: object, param: str, limits: Limits | None =
         return check(value, limits or Limits())
     except WrongField as wrong:
         raise wrong.under(param) from None
-
-
-def check_response_id(value: object, param: str) -> str:
-    return str(check_value(_check_response_id, value, param))
-
-
-def check_conversation_id(value: object, param: str) -> str:
-    return str(check_value(_check_conversation_id, value, param))
 
 
 def check_enum(value: object, path: str, values: Collection[str]) -> str:
@@ -301,6 +287,8 @@ def _make_number(info: inspect.IntType | inspect.FloatType, extra: Json) -> Chec
             refuse_type(value, "", expected)
         if least is not None and value < least:
             raise WrongField(f"must be at least {least}.", code=below)
+        if info.gt is not None and value <= info.gt:
+            raise WrongField(f"must be more than {info.gt}.", code=below)
         if value > most:
             raise WrongField(f"must be at most {most}.", code=above)
         return value if whole else float(value)
@@ -322,7 +310,8 @@ def _make_str(info: inspect.StrType, extra: Json) -> Check:
             refuse_length(value, most, "characters", "string_above_max_length")
         if matches is not None and matches(value) is None:
             if prefix is not None and not value.startswith(prefix):
-                raise WrongId(f"'{shorten(value)}'. Expected an ID that begins with '{prefix}'.")
+                problem = f"'{shorten(value)}'. Expected an ID that begins with '{prefix}'."
+                raise WrongField(problem, sentence="Invalid '{}': {}")  # in OpenAI's words
             raise WrongField(extra["says"])
         return value
 
@@ -421,5 +410,6 @@ _MAKERS: dict[type, Callable[..., Check]] = {
     inspect.StructType: _make_struct,
     inspect.UnionType: _make_union,
 }
-_check_response_id = make_check(IdOfResponse)
-_check_conversation_id = make_check(IdOfConversation)
+# Check an id that stands alone, under the name of its parameter.
+check_response_id: Callable[[object, str], str] = partial(check_value, make_check(IdOfResponse))
+check_conversation_id: Callable[[object, str], str] = partial(check_value, make_check(IdOfConversation))

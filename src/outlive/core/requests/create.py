@@ -1,9 +1,7 @@
 """Requests to create a response: the body's fields, each declared once, the value they are parsed into, and the
 Response that echoes them when the request is accepted."""
 
-from __future__ import annotations
-
-from typing import Annotated, Any, Literal, NoReturn, get_args
+from typing import Annotated, Any, Literal, NoReturn
 
 import msgspec
 from msgspec import UNSET, Meta, Struct
@@ -11,29 +9,8 @@ from msgspec import UNSET, Meta, Struct
 from outlive.core.events import EventNames, Json
 from outlive.core.ids import IdSource
 from outlive.core.origin import Origin
-from outlive.core.requests.checks import (
-    Check,
-    Given,
-    IdOfConversation,
-    IdOfResponse,
-    Limits,
-    Text,
-    WrongField,
-    check_depth,
-    check_text,
-    check_value,
-    drop_nulls,
-    make_check,
-    make_checks,
-    name_of,
-    note,
-    one_of,
-    refuse,
-    refuse_missing,
-    refuse_type,
-    refuse_unsupported,
-    shaped,
-)
+from outlive.core.requests import checks
+from outlive.core.requests.checks import Given, IdOfConversation, IdOfResponse, Limits, Text, WrongField, note, refuse
 from outlive.core.requests.items import STANDING_IN, TRIGGER, InputItem, parse_items, user_message
 from outlive.core.requests.tools import ToolChoice, Tools, list_brought, match_tool_choice, split_secrets
 
@@ -47,7 +24,6 @@ Includable = Literal[
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
 ]
-INCLUDABLE: tuple[str, ...] = get_args(Includable)
 
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
@@ -73,7 +49,7 @@ class SchemaFormat(Struct, kw_only=True):
     """JSON of the shape that the schema describes."""
 
     type: Literal["json_schema"]
-    name: Annotated[str, name_of(64)]
+    name: Annotated[str, checks.name_of(64)]
     schema: Json
     description: str | None = None
     strict: bool = False
@@ -82,10 +58,10 @@ class SchemaFormat(Struct, kw_only=True):
 class TextOptions(Struct):
     """The form of the answer's text."""
 
-    format: Given[Annotated[Json, one_of(SimpleFormat, SchemaFormat)]] = UNSET
+    format: Given[Annotated[Json, checks.one_of(SimpleFormat, SchemaFormat)]] = UNSET
     verbosity: Given[Literal["low", "medium", "high"]] = UNSET
 
-    complete = staticmethod(drop_nulls)  # so that defaults show in their place
+    complete = staticmethod(checks.drop_nulls)  # so that defaults show in their place
 
 
 class ReasoningOptions(Struct):
@@ -118,7 +94,7 @@ class ImageOptions(Struct):
     @staticmethod
     def complete(image: Json) -> None:
         if image.get("context_compression") == "enabled":
-            refuse_unsupported(".context_compression", "it does not compress images.")
+            checks.refuse_unsupported(".context_compression", "it does not compress images.")
 
 
 class ContextManagement(Struct):
@@ -130,14 +106,30 @@ class ContextManagement(Struct):
     @staticmethod
     def complete(entry: Json) -> None:
         if entry["type"] != "compaction":
-            refuse_unsupported(".type", "'compaction' is the only way it manages a context.")
+            checks.refuse_unsupported(".type", "'compaction' is the only way it manages a context.")
 
 
-_check_metadata = make_check(Metadata)
+class OutliveOptions(Struct, forbid_unknown_fields=True):
+    """Options of this server alone, which no upstream sees and which override its settings: the days that a response is
+    kept after its last use, the seconds after which it ends at the latest, what it does when its client leaves."""
+
+    expires_after_days: Given[Annotated[float, Meta(gt=0, le=36_500)]] = UNSET
+    deadline_seconds: Given[Annotated[float, Meta(gt=0, le=31_536_000)]] = UNSET
+    on_disconnect: Given[Literal["continue", "cancel"]] = UNSET
+
+    @staticmethod
+    def complete(options: Json) -> None:
+        checks.drop_nulls(options)
+        for name in options:
+            if name not in OutliveOptions.__struct_fields__:
+                raise WrongField("is unknown here.", f".{checks.shorten(name)}", "unknown_parameter")
+
+
+_check_metadata = checks.make_check(Metadata)
 
 
 def parse_metadata(value: object) -> dict[str, str]:
-    return {} if value is None else check_value(_check_metadata, value, "metadata")
+    return {} if value is None else checks.check_value(_check_metadata, value, "metadata")
 
 
 ModelName = Annotated[
@@ -154,8 +146,8 @@ class ContextFields(Struct, frozen=True, kw_only=True, omit_defaults=True):
     instructions: Text | None = None
     previous_response_id: IdOfResponse | None = None
     tools: Tools = []
-    text: Annotated[Json, shaped(TextOptions)] = {}
-    reasoning: Annotated[Json, shaped(ReasoningOptions)] | None = None
+    text: Annotated[Json, checks.shaped(TextOptions)] = {}
+    reasoning: Annotated[Json, checks.shaped(ReasoningOptions)] | None = None
     truncation: Truncation | None = None
 
 
@@ -181,9 +173,10 @@ class CreateFields(ContextFields, frozen=True, kw_only=True):
     service_tier: ServiceTier | None = None
     prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
     prompt_cache_retention: Literal["in_memory", "24h"] | None = None
-    prompt_cache_options: Annotated[Json, shaped(CacheOptions)] | None = None
+    prompt_cache_options: Annotated[Json, checks.shaped(CacheOptions)] | None = None
     safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
     user: Annotated[str, Meta(max_length=512)] | None = None
+    outlive: Annotated[Json, checks.shaped(OutliveOptions)] = {}
 
 
 class CreateBody(CreateFields, frozen=True, kw_only=True):
@@ -208,6 +201,7 @@ class CreateResponse(CreateFields, frozen=True, kw_only=True):
     context_management: int | None = None  # compact above so many tokens; 0: above what suits the model
     compacts: bool = False  # the input ended with a trigger: compact what there is, and answer nothing
     extra: Json = {}  # unknown top-level fields, for the upstream
+    deadline: float | None = None  # unix seconds at which it is to end, at the latest
     event_names: EventNames = "openai"  # as the server was set when this was accepted
     origin: Origin = Origin()
     secrets: dict[str, Json] = {}  # of tools, by label; never packed, so that they are kept sealed or not at all
@@ -237,7 +231,7 @@ def parse_create(body: object, ids: IdSource, limits: Limits) -> CreateResponse:
         refuse("The request body must be a JSON object.", None, "invalid_type")
     fields = _parse_fields(body, limits)
     if "model" not in fields:
-        refuse_missing("model")
+        checks.refuse_missing("model")
     if "tools" in fields:
         fields["tools"], fields["secrets"] = split_secrets(fields["tools"])
     _check_state(fields)
@@ -245,7 +239,7 @@ def parse_create(body: object, ids: IdSource, limits: Limits) -> CreateResponse:
         fields["generate"] = False
     given = body.get("input")
     if type(given) is str:
-        fields["input"] = [user_message(check_value(check_text, given, "input", limits), ids)]
+        fields["input"] = [user_message(checks.check_value(checks.check_text, given, "input", limits), ids)]
     else:
         fields["input"] = _parse_input(body, fields, ids, limits)
         fields["given_ids"] = given is not None and any(item.get("id") is not None for item in given)
@@ -277,7 +271,7 @@ def _parse_fields(body: Json, limits: Limits) -> dict[str, Any]:
             if name == "input":
                 continue
             if type(value) is dict or type(value) is list:
-                check_depth(value, limits.max_depth)
+                checks.check_depth(value, limits.max_depth)
             if (check := _KEPT.get(name)) is not None:
                 if value is not None:
                     fields[name] = check(value, limits)
@@ -309,6 +303,18 @@ def _check_state(fields: dict[str, Any]) -> None:
             "'conversation' and 'previous_response_id' exclude each other: both say what came before. Give one.",
             "previous_response_id",
         )
+    if "outlive" in fields:
+        check_options(fields["outlive"], background=fields.get("background", False), store=fields.get("store", True))
+
+
+def check_options(options: Json, *, background: bool, store: bool) -> None:
+    """Refuse options of this server that cannot be honoured."""
+    if background and options.get("on_disconnect") == "cancel":
+        refuse("A background response does not end with its connection.", "outlive.on_disconnect")
+    if not store and "expires_after_days" in options:
+        refuse("A response that is not stored is not kept for any time.", "outlive.expires_after_days")
+    if not store and options.get("on_disconnect") == "continue":
+        refuse("A response that is not stored ends with its connection.", "outlive.on_disconnect")
 
 
 def _parse_input(body: Json, fields: dict[str, Any], ids: IdSource, limits: Limits) -> list[Json]:
@@ -318,9 +324,9 @@ def _parse_input(body: Json, fields: dict[str, Any], ids: IdSource, limits: Limi
     if given is None:
         if continues:
             return []
-        refuse_missing("input", " Chat Completions calls it 'messages'." if "messages" in body else "")
+        checks.refuse_missing("input", " Chat Completions calls it 'messages'." if "messages" in body else "")
     if type(given) is not list:
-        refuse_type(given, "input", "a string or an array of items")
+        checks.refuse_type(given, "input", "a string or an array of items")
     if not given and not continues:
         refuse("'input' must not be empty when nothing came before.", "input", "empty_array")
     return parse_items(given, "input", ids, limits, in_request=True)
@@ -334,8 +340,8 @@ def _take_trigger(fields: dict[str, Any]) -> None:
         refuse("There is nothing to compact: 'input' has a trigger alone, and nothing came before.", "input")
 
 
-def _refusing(why: str) -> Check:
-    return lambda value, limits: refuse_unsupported("", why)
+def _refusing(why: str) -> checks.Check:
+    return lambda value, limits: checks.refuse_unsupported("", why)
 
 
 def _ask_for_conversation(value: object, limits: Limits) -> NoReturn:
@@ -345,8 +351,8 @@ def _ask_for_conversation(value: object, limits: Limits) -> NoReturn:
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(CreateResponse).decode
 
-_KEPT = make_checks(CreateBody)
-_UNKEPT: dict[str, Check] = {
+_KEPT = checks.make_checks(CreateBody)
+_UNKEPT: dict[str, checks.Check] = {
     **{name: _KEPT.pop(name) for name in ("access_programs", "image", "stream_options")},
     **dict.fromkeys(("conversation_id", "session_id", "thread_id"), _ask_for_conversation),
     "moderation": _refusing("it does not moderate."),
@@ -355,13 +361,10 @@ _UNKEPT: dict[str, Check] = {
 }
 
 
-# `fast` is only a name in requests; the tier that serves it is called `priority`.
-_TIER_NAMES = {"fast": "priority"}
-
-
 def header(request: CreateResponse, response_id: str, created_at: int, model: str, status: str) -> Json:
     """Make a Response without output and usage. It shares the request's mappings; neither may be changed in place."""
-    tier = request.service_tier or "auto"
+    # `fast` is only a name in requests; the tier that serves it is called `priority`.
+    tier = "priority" if request.service_tier == "fast" else request.service_tier or "auto"
     response: Json = {
         "id": response_id,
         "object": "response",
@@ -384,7 +387,7 @@ def header(request: CreateResponse, response_id: str, created_at: int, model: st
         "prompt_cache_retention": request.prompt_cache_retention,
         "reasoning": {"effort": None, "summary": None, **(request.reasoning or {})},
         "safety_identifier": request.safety_identifier,
-        "service_tier": _TIER_NAMES.get(tier, tier),
+        "service_tier": tier,
         "store": request.store,
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {"format": {"type": "text"}, "verbosity": "medium", **request.text},

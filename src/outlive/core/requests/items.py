@@ -1,7 +1,5 @@
 """Items as callers send them and the parts in them, made whole: each item with an id, a type and perhaps a status."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -11,24 +9,8 @@ from msgspec import UNSET, Meta, Struct
 from outlive.core.errors import NotFound
 from outlive.core.events import Json
 from outlive.core.ids import IdSource, item_prefix
-from outlive.core.requests.checks import (
-    Given,
-    Id,
-    Limits,
-    Text,
-    WrongField,
-    check_depth,
-    kinds_of,
-    make_check,
-    make_completion,
-    note,
-    one_of,
-    refuse_missing,
-    refuse_type,
-    refuse_unsupported,
-    shorten,
-    some,
-)
+from outlive.core.requests import checks
+from outlive.core.requests.checks import Given, Id, Limits, Text, WrongField, one_of
 
 # Characters; data URLs and base64 are far longer than any text.
 MAX_IMAGE_URL = 20_971_520
@@ -73,7 +55,7 @@ class ImagePart(Struct):
     @staticmethod
     def complete(part: Json) -> None:
         if part.get("image_url") is None and part.get("file_id") is None:
-            refuse_missing(".image_url")
+            checks.refuse_missing(".image_url")
 
 
 class FilePart(Struct):
@@ -161,7 +143,7 @@ class FunctionCall(CompletedItem, kw_only=True):
     type: Literal["function_call"]
     call_id: CallId
     name: CalledName
-    arguments: Annotated[Text, note("JSON, as the model wrote it.")]
+    arguments: Annotated[Text, checks.note("JSON, as the model wrote it.")]
 
 
 class CustomToolCall(CompletedItem, kw_only=True):
@@ -200,7 +182,7 @@ class CommandOutput(Struct):
     outcome: Given[Json] = UNSET
 
 
-_check_part, _check_command = make_check(Part), make_check(CommandOutput)
+_check_part, _check_command = checks.make_check(Part), checks.make_check(CommandOutput)
 
 
 def _check_client_part(value: object, limits: Limits) -> Json:
@@ -323,9 +305,11 @@ KEPT_ITEMS = (
 KeptItem = Annotated[Json, one_of(*KEPT_ITEMS, other=OtherItem)]
 InputItem = Annotated[Json, one_of(*KEPT_ITEMS, ItemReference, other=OtherItem)]
 
-_completions = {kind: make_completion(shape) for shape in (*KEPT_ITEMS, ItemReference) for kind in kinds_of(shape)}
-_complete_other = make_completion(OtherItem)
-_check_array = make_check(Annotated[list[Any], some("items", "max_items")])
+_completions = {
+    kind: checks.make_completion(shape) for shape in (*KEPT_ITEMS, ItemReference) for kind in checks.kinds_of(shape)
+}
+_complete_other = checks.make_completion(OtherItem)
+_check_array = checks.make_check(Annotated[list[Any], checks.some("items", "max_items")])
 
 
 def parse_items(
@@ -342,7 +326,7 @@ def parse_items(
     n = None
     try:
         given = _check_array(value, limits)
-        check_depth(given, limits.max_depth)
+        checks.check_depth(given, limits.max_depth)
         for n, element in enumerate(given):
             item = _parse_item(element, ids, limits)
             if element.get("id") is not None and _is_repeat(item, kinds):
@@ -368,7 +352,7 @@ def user_message(text: str, ids: IdSource) -> Json:
 
 def _parse_item(value: object, ids: IdSource, limits: Limits) -> Json:
     if type(value) is not dict:
-        refuse_type(value, "", "an object")
+        checks.refuse_type(value, "", "an object")
     kind = _find_kind(value)
     item: Json = {"id": None, "type": kind, **value}
     item["type"] = kind
@@ -384,10 +368,10 @@ def _find_kind(item: Json) -> str:
         if "role" in item:
             return "message"
         if item.keys() - {"type"} != {"id"}:
-            refuse_missing(".type")
+            checks.refuse_missing(".type")
         return REFERENCE
     if type(kind) is not str:
-        refuse_type(kind, ".type", "a string")
+        checks.refuse_type(kind, ".type", "a string")
     return kind
 
 
@@ -398,13 +382,13 @@ def _is_repeat(item: Json, kinds: dict[str, str]) -> bool:
         kinds[item["id"]] = item["type"]
         return False
     if item["type"] not in (kind, REFERENCE):
-        raise WrongField(f"is the id of two different items, a '{kind}' and a '{shorten(item['type'])}'.", ".id")
+        raise WrongField(f"is the id of two different items, a '{kind}' and a '{checks.shorten(item['type'])}'.", ".id")
     return True
 
 
 def _check_control(kind: str, in_request: bool, is_last: bool) -> None:
     if not in_request:
-        refuse_unsupported(".type", f"items of type '{kind}' cannot be kept: {_CONTROLS[kind]}")
+        checks.refuse_unsupported(".type", f"items of type '{kind}' cannot be kept: {_CONTROLS[kind]}")
     if kind == TRIGGER and not is_last:
         raise WrongField(f"must be the last item of the input: it is a '{TRIGGER}'.")
 

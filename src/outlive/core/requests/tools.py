@@ -1,8 +1,6 @@
 """Tools that the model may call, those of MCP servers among them, which it may, must or must not call, and the secrets
 in them, which are split off before anything of the request is kept or shown."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Annotated, Literal
 
@@ -10,21 +8,8 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, field
 
 from outlive.core.events import Json
-from outlive.core.requests.checks import (
-    Given,
-    Limits,
-    Text,
-    WrongField,
-    check_value,
-    drop_nulls,
-    make_check,
-    name_of,
-    one_of,
-    refuse_missing,
-    refuse_type,
-    shorten,
-    some,
-)
+from outlive.core.requests import checks
+from outlive.core.requests.checks import Given, Limits, Text, WrongField, one_of, some
 
 _CHAT_HINT = " Tools are flat here: 'name' and 'parameters' stand beside 'type', not inside 'function'."
 # The field by which a choice names one of several tools of a kind.
@@ -66,7 +51,7 @@ def _put_first(*names: str) -> Callable[[Json], None]:
 
 
 class NamedTool(Struct, kw_only=True):
-    name: Annotated[str, name_of(128)]
+    name: Annotated[str, checks.name_of(128)]
     description: Text | None = None
 
     hint = staticmethod(hint_at_chat)
@@ -108,18 +93,11 @@ class ApprovalFilter(Struct):
 _FORBIDDEN_HEADERS = frozenset({"host", "content-length", "transfer-encoding", "connection"})
 
 
-def _complete_mcp(tool: Json) -> None:
-    drop_nulls(tool)
-    for name in tool.get("headers", ()):
-        if name.lower() in _FORBIDDEN_HEADERS:
-            raise WrongField("is a header of the connection itself, and cannot be set.", f".headers.{shorten(name)}")
-
-
 class McpToolParam(Struct, kw_only=True):
     """The tools of an MCP server, called by this server or by the model's."""
 
     type: Literal["mcp"]
-    server_label: Annotated[str, name_of(64)]
+    server_label: Annotated[str, checks.name_of(64)]
     server_url: Given[Address] = UNSET
     connector_id: Given[Address] = UNSET
     tunnel_id: Given[Address] = UNSET
@@ -129,7 +107,13 @@ class McpToolParam(Struct, kw_only=True):
     allowed_tools: Given[ToolNames | ToolFilter] = UNSET
     require_approval: Given[Literal["always", "never"] | ApprovalFilter] = UNSET
 
-    complete = staticmethod(_complete_mcp)
+    @staticmethod
+    def complete(tool: Json) -> None:
+        checks.drop_nulls(tool)
+        for name in tool.get("headers", ()):
+            if name.lower() in _FORBIDDEN_HEADERS:
+                path = f".headers.{checks.shorten(name)}"
+                raise WrongField("is a header of the connection itself, and cannot be set.", path)
 
 
 class OtherToolParam(Struct):
@@ -140,7 +124,7 @@ class OtherToolParam(Struct):
 
 Tool = Annotated[Json, one_of(FunctionToolParam, CustomToolParam, McpToolParam, other=OtherToolParam)]
 Tools = Annotated[list[Tool], some("tools", "max_tools")]
-check_tools = make_check(Tools)
+check_tools = checks.make_check(Tools)
 
 
 class Namespace(NamedTool, kw_only=True):
@@ -149,13 +133,11 @@ class Namespace(NamedTool, kw_only=True):
     tools: Annotated[list[Annotated[Json, one_of(FunctionToolParam, CustomToolParam)]], some("tools", "max_tools")]
 
 
-def brings_tools(item: Json) -> bool:
-    """Return True for an item whose tools can be called from there on."""
-    return item.get("type") in ("additional_tools", "tool_search_output")
-
+# Types of items whose tools can be called from there on. A tuple: the type of an old item may have no hash.
+TOOL_BRINGERS = ("additional_tools", "tool_search_output")
 
 # For upstreams that know no namespaces; others get them as they were given, and check them themselves.
-check_namespace = make_check(Namespace)
+check_namespace = checks.make_check(Namespace)
 ToolChoice = Literal["none", "auto", "required"] | Json
 
 
@@ -167,7 +149,7 @@ class AllowedTools(Struct, kw_only=True):
     tools: Annotated[list[Json], some("tools", 128)]
 
 
-_check_allowed = make_check(AllowedTools)
+_check_allowed = checks.make_check(AllowedTools)
 
 
 def match_tool_choice(choice: str | Json, tools: list[Json], limits: Limits) -> str | Json:
@@ -179,7 +161,7 @@ def match_tool_choice(choice: str | Json, tools: list[Json], limits: Limits) -> 
     if choice.get("type") != "allowed_tools":
         _check_named(choice, "tool_choice", tools)
         return choice
-    allowed: Json = check_value(_check_allowed, choice, "tool_choice", limits)
+    allowed: Json = checks.check_value(_check_allowed, choice, "tool_choice", limits)
     if not allowed["tools"]:
         raise WrongField("must name a tool at least.", "tool_choice.tools", "empty_array")
     for n, named in enumerate(allowed["tools"]):
@@ -188,46 +170,39 @@ def match_tool_choice(choice: str | Json, tools: list[Json], limits: Limits) -> 
 
 
 def _check_named(choice: Json, param: str, tools: list[Json]) -> None:
-    kind = choice.get("type")
-    if kind is None:
-        refuse_missing(f"{param}.type")
-    if type(kind) is not str:
-        refuse_type(kind, f"{param}.type", "a string")
+    kind = _read_text(choice, "type", param)
     field = _NAMED_BY.get(kind)
     if field is None:
         # Hosted tools are chosen by their type alone, which may be an older spelling (`web_search_preview`).
         if not any(is_kin(kind, tool["type"]) for tool in tools):
-            raise WrongField(f"names the tool '{shorten(kind)}', which is not among 'tools'.", f"{param}.type")
+            raise WrongField(f"names the tool '{checks.shorten(kind)}', which is not among 'tools'.", f"{param}.type")
         return
-    param, name = f"{param}.{field}", choice.get(field)
-    if name is None:
-        refuse_missing(param, hint_at_chat(choice))
-    if type(name) is not str:
-        refuse_type(name, param, "a string")
+    name = _read_text(choice, field, param, hint_at_chat(choice))
     if (space := choice.get("namespace")) is not None:
-        tools = [
-            member
-            for tool in tools
-            if tool["type"] == "namespace" and tool.get("name") == space
-            for member in _members(tool)
-        ]
+        spaces = [tool for tool in tools if tool["type"] == "namespace" and tool.get("name") == space]
+        tools = [member for each in spaces for member in _members(each)]
     if not any(tool.get(field) == name and tool["type"] == kind for tool in tools):
-        raise WrongField(f"names the {kind} tool '{shorten(name)}', which is not among 'tools'.", param)
+        raise WrongField(
+            f"names the {kind} tool '{checks.shorten(name)}', which is not among 'tools'.", f"{param}.{field}"
+        )
+
+
+def _read_text(choice: Json, field: str, param: str, hint: str = "") -> str:
+    value, path = choice.get(field), f"{param}.{field}"
+    if value is None:
+        checks.refuse_missing(path, hint)
+    return value if type(value) is str else checks.refuse_type(value, path, "a string")
 
 
 def _members(holder: Json) -> list[Json]:
     """Return the tools of a namespace, or of an item that brings some, as far as they are well-formed."""
     members = holder.get("tools")
-    return [
-        one
-        for one in (members if isinstance(members, list) else ())
-        if isinstance(one, dict) and isinstance(one.get("type"), str)
-    ]
+    members = members if isinstance(members, list) else ()
+    return [one for one in members if isinstance(one, dict) and isinstance(one.get("type"), str)]
 
 
 def list_brought(items: list[Json]) -> list[Json]:
-    """Return the tools that items bring."""
-    return [tool for item in items if brings_tools(item) for tool in _members(item)]
+    return [tool for item in items if item.get("type") in TOOL_BRINGERS for tool in _members(item)]
 
 
 def is_kin(kind: str, other: str) -> bool:
@@ -246,13 +221,10 @@ def needs_approval(entry: Json, name: str, read_only: bool, default: str) -> boo
     wish = entry.get("require_approval", default)
     if isinstance(wish, str):
         return wish == "always"
-    never = wish.get("never")
-    always = wish.get("always")
+    always, never = wish.get("always"), wish.get("never")
     if always is not None and _matches(always, name, read_only):
         return True
-    if never is not None:
-        return not _matches(never, name, read_only)
-    return always is None
+    return always is None if never is None else not _matches(never, name, read_only)
 
 
 def _matches(wanted: list[str] | Json, name: str, read_only: bool) -> bool:
@@ -272,16 +244,13 @@ unpack_secrets = msgspec.json.Decoder(dict[str, Json]).decode
 
 def split_secrets(tools: list[Json]) -> tuple[list[Json], dict[str, Json]]:
     """Return the tools without their secrets, and the secrets by the label of their server."""
-    if not any(tool["type"] == "mcp" for tool in tools):
-        return tools, {}
     secrets: dict[str, Json] = {}
     clean: list[Json] = []
     for tool in tools:
         if tool["type"] == "mcp":
-            found = {name: tool[name] for name in _SECRETS if tool.get(name)}
-            if found:
+            tool = {**tool}
+            if found := {name: value for name in _SECRETS if (value := tool.pop(name, None))}:
                 secrets[tool["server_label"]] = found
-            tool = {name: value for name, value in tool.items() if name not in _SECRETS}
         clean.append(tool)
     return clean, secrets
 

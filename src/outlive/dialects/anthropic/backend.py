@@ -1,14 +1,10 @@
 """An upstream that speaks Anthropic's Messages API over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncGenerator
 from functools import partial
 from typing import NoReturn
-
-import msgspec
 
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
@@ -59,26 +55,19 @@ class AnthropicBackend(FunctionsBackend):
         return await self._ask_count("messages/count_tokens", count_body(body))
 
     async def _ask(self, call: ModelCall) -> Connection:
-        """Ask the model. Raises UpstreamFault for a refusal.
-
-        Thoughts of earlier turns are sent back, because the model reasons better with them. But the API takes one only
+        """Send back the thoughts of earlier turns, with which the model reasons better. But the API takes one only
         where it was thought, with the same instructions and tools before it, and both may change with every request
-        here. When it refuses them, the model is asked once more without: an answer is worth more than the thoughts.
-        """
-        data, has_thoughts = await self._encode(call)
+        here. When it refuses them, ask once more without: an answer is worth more than the thoughts."""
+        has_thoughts = False
+
+        def make(with_thoughts: bool = True) -> Json:
+            nonlocal has_thoughts
+            body, has_thoughts = render(call, self.upstream, with_thoughts=with_thoughts)
+            return body
+
         try:
-            return await self.request("POST", self._url, data, call.headers)
+            return await self._post(call, make)
         except UpstreamFault as fault:
             if not has_thoughts or fault.status != 400 or not _THOUGHT.search(fault.message):
                 raise
-        data, _ = await self._encode(call, with_thoughts=False)
-        return await self.request("POST", self._url, data, call.headers)
-
-    async def _encode(self, call: ModelCall, *, with_thoughts: bool = True) -> tuple[bytes, bool]:
-        """Render the request's body; the flag says that thoughts are in it."""
-
-        def encode() -> tuple[bytes, bool]:
-            body, has_thoughts = render(call, self.upstream, with_thoughts=with_thoughts)
-            return msgspec.json.encode(body), has_thoughts
-
-        return await self._render(call, encode)
+        return await self._post(call, partial(make, False))

@@ -5,34 +5,23 @@ continued. Neighbours of one role are one message. Each call's result stands in 
 no other call of the context has. Nothing in it is empty.
 """
 
-from __future__ import annotations
-
+import base64
+import binascii
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from outlive.core.context.assemble import PLACEHOLDER_OUTPUT, call_of, is_call, is_output
+from outlive.core.context.assemble import PLACEHOLDER_OUTPUT
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.requests.checks import refuse, refuse_unsupported
 from outlive.core.requests.create import CreateResponse
-from outlive.dialects.anthropic.blocks import PARTS, open_seal, read_blocks, render_cache
-from outlive.dialects.offer import Names, Offer, check_tools_of, make_offer
-from outlive.dialects.request import (
-    LEFT_OUT,
-    CallIds,
-    check_items,
-    name_unsendable,
-    read_call,
-    read_extra,
-    read_output,
-    read_role,
-    text_part,
-    wants_logprobs,
-    wants_summary,
-)
+from outlive.dialects import request as shared
+from outlive.dialects.offer import Offer, check_tools_of, make_offer, make_safe
+from outlive.dialects.request import CallIds, text_part
 from outlive.ports.backend import ModelCall, Upstream
 
 # Tokens to think with, for models that take a number instead of a word. The API refuses fewer than LEAST_BUDGET.
@@ -52,11 +41,10 @@ _MOST_USER = 256  # characters
 
 def check(request: CreateResponse, upstream: Upstream) -> None:
     """Raise InvalidRequest, naming the parameter, for what this API cannot be sent."""
-    form = request.text.get("format") or {}
-    if form.get("type") == "json_object":
+    if (request.text.get("format") or {}).get("type") == "json_object":
         why = "this model's server has no JSON without a schema. Use 'json_schema'."
         refuse_unsupported("text.format.type", why)
-    if wants_logprobs(request):
+    if shared.wants_logprobs(request):
         param = "top_logprobs" if request.top_logprobs else "include"
         refuse_unsupported(param, "this model's server returns no log probabilities.")
     for name in ("presence_penalty", "frequency_penalty"):
@@ -65,7 +53,7 @@ def check(request: CreateResponse, upstream: Upstream) -> None:
     if request.temperature is not None and request.temperature > _MOST_TEMPERATURE:
         refuse("'temperature' must be at most 1 for this model's server.", "temperature", "decimal_above_max_value")
     check_tools_of(request, upstream)
-    check_items(request.input, MessagesContext(strict=True).take)
+    MessagesContext(strict=True).check(request.input)
 
 
 def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -> tuple[Json, bool]:
@@ -79,11 +67,10 @@ def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -
     for item in call.items:
         context.take(item)
     context.end(resume.text if resume is not None else None)
-    limit = request.max_output_tokens or upstream.default_max_tokens
     body: Json = {
-        **read_extra(request),  # first, because extras never override what is set here (D13)
+        **shared.read_extra(request),  # first, because extras never override what is set here (D13)
         "model": call.model,
-        "max_tokens": max(1, limit - (resume.deltas if resume is not None else 0)),
+        "max_tokens": shared.read_limit(call, request.max_output_tokens or upstream.default_max_tokens),
         "messages": context.messages,
         "stream": True,
     }
@@ -98,7 +85,7 @@ def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -
         body["output_config"] = {**body.get("output_config", {}), "format": shape}
     if upstream.prompt_cache and not context.has_marks:
         ttl = request.prompt_cache_retention or (request.prompt_cache_options or {}).get("ttl")
-        body["cache_control"] = render_cache(ttl)
+        body["cache_control"] = _render_cache(ttl)
     return body, context.has_thoughts
 
 
@@ -109,7 +96,7 @@ def count_body(body: Json) -> Json:
 
 
 def _render_hints(request: CreateResponse) -> Json:
-    fields: Json = {name: value for name in ("temperature", "top_p") if (value := getattr(request, name)) is not None}
+    fields = shared.read_given(request, ("temperature", "top_p"))
     if request.service_tier is not None:
         fields["service_tier"] = "standard_only" if request.service_tier in ("default", "flex") else "auto"
     if user := request.safety_identifier or request.user:
@@ -128,7 +115,7 @@ def _may_think(messages: list[Json]) -> bool:
 def _render_thinking(request: CreateResponse, upstream: Upstream, body: Json, *, may_think: bool) -> Json:
     """Render how much to think, and whether to show it."""
     wish = request.reasoning or {}
-    effort, shown = wish.get("effort"), wants_summary(request)
+    effort, shown = wish.get("effort"), shared.wants_summary(request)
     display = {"display": "summarized"} if shown else {}
     if effort == "none":
         return {"thinking": {"type": "disabled"}}
@@ -180,8 +167,6 @@ _LIMITS = (
     "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties",
 )  # fmt: skip
 _FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid")
-_MAPS = ("properties", "$defs", "definitions")
-_LISTS = ("anyOf", "allOf")
 
 
 def fit(schema: Any) -> Any:
@@ -192,24 +177,6 @@ def fit(schema: Any) -> Any:
     """
     if not isinstance(schema, dict):
         return schema
-    fitted, refused = _split(schema)
-    for name in _MAPS:
-        if isinstance(fitted.get(name), dict):
-            fitted[name] = {key: fit(value) for key, value in fitted[name].items()}
-    for name in _LISTS:
-        if isinstance(fitted.get(name), list):
-            fitted[name] = [fit(value) for value in fitted[name]]
-    if "items" in fitted:
-        fitted["items"] = fit(fitted["items"])
-    if _is_closed(fitted):
-        fitted["additionalProperties"] = False
-    if refused:
-        fitted["description"] = " ".join(filter(None, (fitted.get("description"), f"({', '.join(refused)})")))
-    return fitted
-
-
-def _split(schema: Json) -> tuple[Json, list[str]]:
-    """Return the fields that can stay, and in words those that cannot."""
     fitted: Json = {}
     refused: list[str] = []
     for name, value in schema.items():
@@ -217,8 +184,21 @@ def _split(schema: Json) -> tuple[Json, list[str]]:
         if is_limit or (name == "format" and value not in _FORMATS):
             refused.append(f"{name}: {msgspec.json.encode(value).decode()}")
         else:
-            fitted["anyOf" if name == "oneOf" and "anyOf" not in schema else name] = value
-    return fitted, refused
+            name = "anyOf" if name == "oneOf" and "anyOf" not in schema else name
+            fitted[name] = _fit_field(name, value)
+    if _is_closed(fitted):
+        fitted["additionalProperties"] = False
+    if refused:
+        fitted["description"] = " ".join(filter(None, (fitted.get("description"), f"({', '.join(refused)})")))
+    return fitted
+
+
+def _fit_field(name: str, value: Any) -> Any:
+    if name in ("properties", "$defs", "definitions") and isinstance(value, dict):
+        return {key: fit(each) for key, each in value.items()}
+    if name in ("anyOf", "allOf") and isinstance(value, list):
+        return [fit(each) for each in value]
+    return fit(value) if name == "items" else value
 
 
 def _is_closed(schema: Json) -> bool:
@@ -229,23 +209,115 @@ def _is_closed(schema: Json) -> bool:
     return bool(schema.get("properties")) or not schema.get("additionalProperties")
 
 
+# -- blocks of messages and of outputs, and thoughts that can be sent back
+
+# Prefixes of the seal, the `encrypted_content`, of a reasoning item that was a thought, which tell it from the seals of
+# other vendors in the same history. The data follows that the API must get back unchanged.
+SIGNATURE, REDACTED = "anthropic:signature:", "anthropic:redacted:"
+
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*?(;base64)?,", re.I)
+_IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
+_PDF = "application/pdf"
+_TEXT_ENDINGS = (".txt", ".md", ".csv", ".json", ".xml", ".html", ".yaml", ".yml", ".toml", ".py", ".js", ".ts", ".log")
+_TEXT_TYPES = ("text/", "application/json", "application/xml", "application/yaml", "application/x-yaml")
+_LONG = frozenset({"1h", "12h", "24h", "30m"})  # longer than the default, five minutes
+
+
+def open_seal(item: Json) -> Json | None:
+    """Return the block that a reasoning item was made of; None when it was made elsewhere, or was never finished."""
+    seal = item.get("encrypted_content")
+    if not isinstance(seal, str):
+        return None
+    if seal.startswith(REDACTED):
+        return {"type": "redacted_thinking", "data": seal.removeprefix(REDACTED)}
+    if not seal.startswith(SIGNATURE):
+        return None
+    summary = item.get("summary")
+    parts = [part for part in summary if isinstance(part, dict)] if isinstance(summary, list) else []
+    thought = "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
+    return {"type": "thinking", "thinking": thought, "signature": seal.removeprefix(SIGNATURE)}
+
+
+def _make_blocks(parts: Iterable[tuple[Json, Json]]) -> list[Json]:
+    """Make the blocks of parts and what was read of each; blank blocks, which the API refuses, are left out."""
+    blocks: list[Json] = []
+    for part, block in parts:
+        if block["type"] != "text" or block["text"].strip():
+            mark = part.get("prompt_cache_breakpoint")
+            marked = {"cache_control": _render_cache(mark.get("ttl"))} if isinstance(mark, dict) else {}
+            blocks.append({**block, **marked})
+    return blocks
+
+
+def _render_cache(ttl: object) -> Json:
+    return {"type": "ephemeral", "ttl": "1h"} if ttl in _LONG else {"type": "ephemeral"}
+
+
+def _read_image(part: Json) -> Json:
+    url = shared.read_image_url(part)
+    if not url.startswith("data:"):
+        return {"type": "image", "source": {"type": "url", "url": url}}
+    kind, data = _open_data_url(url)
+    kind = "image/jpeg" if kind == "image/jpg" else kind
+    if kind not in _IMAGES or data is None:
+        raise InvalidRequest(
+            "An image in a data URL must be JPEG, PNG, GIF or WebP, in base64, for this model's server.",
+            param="image_url",
+        )
+    return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": data}}
+
+
+def _read_file(part: Json) -> Json:
+    shared.refuse_file_id(part)
+    name = part.get("filename")
+    title = {"title": name} if isinstance(name, str) and name else {}
+    if part.get("file_url") and not part.get("file_data"):
+        return {"type": "document", "source": {"type": "url", "url": part["file_url"]}, **title}
+    return {"type": "document", "source": _read_source(str(part.get("file_data")), str(name or "")), **title}
+
+
+def _read_source(given: str, name: str) -> Json:
+    kind, data = _open_data_url(given) if given.startswith("data:") else (None, given)
+    if data is not None and (kind == _PDF or (kind is None and data.startswith("JVBERi0"))):  # "%PDF-" in base64
+        return {"type": "base64", "media_type": _PDF, "data": data}
+    if (kind is not None and kind.startswith(_TEXT_TYPES)) or name.lower().endswith(_TEXT_ENDINGS):
+        with suppress(binascii.Error, UnicodeDecodeError):
+            text = base64.b64decode(data or "", validate=True).decode()
+            return {"type": "text", "media_type": "text/plain", "data": text}
+    raise InvalidRequest("A file must be a PDF or text, as base64, for this model's server.", param="file_data")
+
+
+def _open_data_url(url: str) -> tuple[str | None, str | None]:
+    """Return the media type and the base64 of a data URL, each None where there is none."""
+    match = _DATA_URL.match(url)
+    if match is None or not match[2]:
+        return None, None
+    return (match[1] or "").lower() or None, url[match.end() :]
+
+
+_PARTS: dict[str, Callable[[Json], Json]] = {
+    **shared.TEXT_PARTS,
+    "input_image": _read_image,
+    "computer_screenshot": _read_image,
+    "input_file": _read_file,
+}
+
+
+# -- messages
+
 # Stand where the API wants a message of the user, and there is none.
 BEGIN, GO_ON = "Please begin.", "Please continue."
 
 _JSON = msgspec.json.Decoder()
-_NO_ID = re.compile(r"[^A-Za-z0-9_-]")
 _MOST_NAME = 128
 
 
-class MessagesContext(msgspec.Struct, eq=False):
-    """The context so far. `inline`: a model that takes system messages between others gets them there. `strict`: an
-    item that cannot be sent is refused; otherwise it is left out, so that what is in a history already cannot block the
-    conversation."""
+class MessagesContext(shared.ItemReader):
+    """The context so far. `inline`: a model that takes system messages between others gets them there."""
 
+    readers = _PARTS
     inline: bool = False
     with_thoughts: bool = True
-    strict: bool = False
-    offered: Names = {}  # of functions that are called otherwise than their tool
     system: list[str] = []
     messages: list[Json] = []
     names: dict[str, None] = {}  # of the tools that were called, in order
@@ -253,21 +325,6 @@ class MessagesContext(msgspec.Struct, eq=False):
     has_marks: bool = False  # the caller marks where the prompt may be cached
     _later: list[str] = []  # system messages that wait for the end of the user's message before them
     _ids: CallIds = msgspec.field(default_factory=CallIds)
-
-    def take(self, item: Json) -> None:
-        kind = str(item.get("type"))
-        if kind == "message":
-            self._take_message(item)
-        elif kind == "reasoning":
-            self._take_thought(item)
-        elif is_output(item):
-            self._answer(item)
-        elif is_call(item):
-            name, arguments = read_call(item, self.offered)
-            self._call(str(item["call_id"]), name, _read_arguments(arguments))
-        elif self.strict and kind not in LEFT_OUT and ":" not in kind:  # a vendor's own kinds are named `vendor:kind`
-            message = f"Items of type '{kind}' cannot be sent to this model's server."
-            raise InvalidRequest(message, param="type", code="unsupported_parameter")
 
     def end(self, partial: str | None) -> None:
         """End the context, with the text to be continued if there is one."""
@@ -282,39 +339,36 @@ class MessagesContext(msgspec.Struct, eq=False):
             self._say("user", [text_part(GO_ON)])
 
     def _take_message(self, item: Json) -> None:
-        role, blocks = read_role(item), read_blocks(item.get("content"), strict=self.strict)
+        role, blocks = shared.read_role(item), _make_blocks(self._read_parts(item.get("content")))
         self.has_marks = self.has_marks or any("cache_control" in block for block in blocks)
-        if role == "user":
-            self._say(role, blocks)
-            return
-        if self.strict and any(block["type"] != "text" for block in blocks):
-            raise InvalidRequest(f"A message of the role '{role}' can only have text in it.", param="content")
-        blocks = [block if block["type"] == "text" else text_part(name_unsendable(block)) for block in blocks]
+        if role != "user":
+            blocks = self._as_texts(blocks, f"A message of the role '{role}'")
         if role == "assistant":
             text = "".join(block["text"] for block in blocks)
-            self._say(role, [text_part(text)] if text else [])
+            blocks = [text_part(text)] if text else []
+        if role in ("user", "assistant"):
+            self._say(role, blocks)
         elif blocks:
             text = "\n".join(block["text"] for block in blocks)
             (self._later if self.inline and self.messages else self.system).append(text)
 
-    def _take_thought(self, item: Json) -> None:
-        block = open_seal(item) if self.with_thoughts else None
-        if block is not None:
+    def _take_reasoning(self, item: Json) -> None:
+        if self.with_thoughts and (block := open_seal(item)) is not None:
             self.has_thoughts = True
             self._say("assistant", [block])
 
-    def _call(self, call_id: str, name: str, arguments: Json) -> None:
-        name = _NO_ID.sub("_", name)[:_MOST_NAME] or "_"
+    def _take_call(self, call_id: str, name: str, arguments: object) -> None:
+        name = name[:_MOST_NAME]
         self.names[name] = None
-        sent = self._ids.add(call_id, _NO_ID.sub("_", call_id) or "_")
-        self._say("assistant", [{"type": "tool_use", "id": sent, "name": name, "input": arguments}])
+        sent = self._ids.add(call_id, make_safe(call_id))
+        self._say("assistant", [{"type": "tool_use", "id": sent, "name": name, "input": _read_arguments(arguments)}])
 
-    def _answer(self, item: Json) -> None:
-        call_id = str(call_of(item))
+    def _take_output(self, call_id: str, item: Json) -> None:
         result: Json = {"type": "tool_result", "tool_use_id": self._ids.find(call_id)}
-        if content := read_blocks(read_output(item, PARTS, self.offered), "output", strict=self.strict):
+        if content := _make_blocks(self._read_output(item)):
             result["content"] = content
-        if _is_error(item):
+        # The Responses API has no field for a call that failed, so a caller may add Anthropic's own.
+        if item.get("is_error") is True or item.get("status") == "failed" or item.get("output") == PLACEHOLDER_OUTPUT:
             result["is_error"] = True
         self._say("user", [result])
 
@@ -349,8 +403,3 @@ def _read_arguments(arguments: object) -> Json:
     except msgspec.DecodeError:
         return {"unparsed": arguments}
     return value if isinstance(value, dict) else {"value": value}
-
-
-def _is_error(item: Json) -> bool:
-    """Return True if the call failed. The Responses API has no field for it, so a caller may add Anthropic's own."""
-    return item.get("is_error") is True or item.get("status") == "failed" or item.get("output") == PLACEHOLDER_OUTPUT

@@ -1,29 +1,18 @@
 """Translator of the events of Anthropic's Messages API into drafts of events."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec
 
-from outlive.core.errors import UpstreamFault
 from outlive.core.events import AnyDraft, Delta, Json
 from outlive.core.grammar import OUTPUT_TEXT, REFUSAL, SUMMARY_TEXT
 from outlive.core.ids import IdSource
 from outlive.core.recovery import OpenText
-from outlive.core.usage import make_usage
-from outlive.dialects.anthropic.blocks import REDACTED, SIGNATURE
+from outlive.core.usage import make_usage, read_count
+from outlive.dialects import translator
+from outlive.dialects.anthropic.request import REDACTED, SIGNATURE
 from outlive.dialects.faults import ReadFault, read_fault
-from outlive.dialects.translator import (
-    AnswerTranslator,
-    GrowingCall,
-    ItemStatus,
-    decode_answer,
-    decode_damaged,
-    is_json_object,
-    not_an_answer,
-    read_count,
-)
+from outlive.dialects.translator import AnswerTranslator, GrowingCall, ItemStatus, is_json_object
 from outlive.ports.backend import Ending, ModelCall
 
 # Reasons to stop that leave the answer incomplete, and what the Responses API calls them. Every other reason is an end.
@@ -87,7 +76,7 @@ class AnthropicTranslator(AnswerTranslator):
         try:
             event = _decode(chunk)
         except (ValueError, RecursionError):
-            event = decode_damaged(chunk, _Event, "an event of a message")
+            event = translator.decode_damaged(chunk, _Event, "an event of a message")
         delta, channel = event.delta, self._channel
         if channel is not None and delta is not None and type(text := delta.text) is str and text:
             self._pieces.append(text)
@@ -95,14 +84,12 @@ class AnthropicTranslator(AnswerTranslator):
         return self._take(event)
 
     def end(self) -> tuple[list[AnyDraft], Ending]:
-        if self._stop is None:
-            raise UpstreamFault("The model's server ended its answer without a finish.")
-        reason = _INCOMPLETE.get(self._stop)
-        status: ItemStatus = "incomplete" if reason else "completed"
-        drafts = self._refuse() if self._stop == "refusal" else []
-        if self._next_index == self._first and self._text is None:
-            drafts += self._open_part(OUTPUT_TEXT)  # an empty answer is a message, too
-        drafts += self._close_all(status)
+        status, reason = translator.read_stop(self._stop, _INCOMPLETE)
+        drafts: list[AnyDraft] = []
+        if self._stop == "refusal" and isinstance(why := self._stop_details.get("explanation"), str) and why:
+            drafts = self._grow(REFUSAL, why)
+        drafts += self._open_empty()
+        drafts += self._close_calls(list(self._calls), status) + self._close_text(status)
         tier = self._usage.get("service_tier")
         tier = _TIERS.get(tier, tier) if isinstance(tier, str) else None
         return drafts, Ending(status, reason, self.usage(), self._model, tier)
@@ -147,19 +134,16 @@ class AnthropicTranslator(AnswerTranslator):
         if kind == "text":
             return drafts + self._speak(block.get("text"))
         if kind == "tool_use":
-            return drafts + self._begin_call(index, block)
+            call = self._calls[index] = GrowingCall(str(block.get("id") or ""), str(block.get("name")))
+            if isinstance(block.get("input"), dict) and block["input"]:
+                self._inputs[index] = block["input"]
+            return drafts + self._open_call(call)
         if kind not in ("thinking", "redacted_thinking") or self._is_resumed():
             return drafts
         drafts += self._close_text("completed")
         if kind == "thinking":
             return drafts + self._think(block.get("thinking"))
         return drafts + self._seal(REDACTED + str(block.get("data"))) + self._close_text("completed")
-
-    def _begin_call(self, index: int, block: Json) -> list[AnyDraft]:
-        call = self._calls[index] = GrowingCall(str(block.get("id") or ""), str(block.get("name")))
-        if isinstance(block.get("input"), dict) and block["input"]:
-            self._inputs[index] = block["input"]
-        return self._open_call(call)
 
     def _grow_block(self, index: int, delta: _Delta) -> list[AnyDraft]:
         if isinstance(delta.partial_json, str) and index in self._calls:
@@ -218,16 +202,6 @@ class AnthropicTranslator(AnswerTranslator):
         if self._repeatable:
             self._channel = None
 
-    # -- the end
-
-    def _refuse(self) -> list[AnyDraft]:
-        """Return why the upstream refused, if it gives a reason in words."""
-        explanation = self._stop_details.get("explanation")
-        return self._grow(REFUSAL, explanation) if isinstance(explanation, str) and explanation else []
-
-    def _close_all(self, status: ItemStatus) -> list[AnyDraft]:
-        return self._close_calls(list(self._calls), status) + self._close_text(status)
-
     def _close_calls(self, indices: list[int], status: ItemStatus) -> list[AnyDraft]:
         drafts = [draft for index in indices for draft in self._calls.pop(index).close(status)]
         self._over.clear()
@@ -239,19 +213,18 @@ class AnthropicTranslator(AnswerTranslator):
 
 def to_events(body: bytes, read_fault: ReadFault = read_fault) -> list[bytes]:
     """Make events of a message that came whole, although a stream was asked for. Raises UpstreamFault."""
-    message = decode_answer(body, "a message")
+    message = translator.decode_answer(body, "a message")
     if message.get("error"):
         raise read_fault(message["error"])
     if not isinstance(message.get("content"), list):
-        raise not_an_answer("a message")
+        raise translator.not_an_answer("a message")
     events: list[Json] = [{"type": "message_start", "message": {**message, "content": []}}]
     for index, block in enumerate(message["content"]):
-        place = {"index": index}
-        events.append({"type": "content_block_start", **place, "content_block": block})
+        events.append({"type": "content_block_start", "index": index, "content_block": block})
         if isinstance(block, dict) and block.get("signature"):
             delta = {"type": "signature_delta", "signature": block["signature"]}
-            events.append({"type": "content_block_delta", **place, "delta": delta})
-        events.append({"type": "content_block_stop", **place})
+            events.append({"type": "content_block_delta", "index": index, "delta": delta})
+        events.append({"type": "content_block_stop", "index": index})
     end = {"stop_reason": message.get("stop_reason") or "end_turn", "stop_details": message.get("stop_details")}
     events.append({"type": "message_delta", "delta": end})
     return [msgspec.json.encode(event) for event in events]

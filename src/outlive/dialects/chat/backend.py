@@ -1,20 +1,14 @@
 """An upstream that speaks Chat Completions over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncGenerator
-from functools import partial
-
-import msgspec
 
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.backend import FunctionsBackend
 from outlive.dialects.chat.request import check, render
 from outlive.dialects.chat.translator import ChatTranslator, to_chunk
 from outlive.dialects.transport.endpoint import CHAT_PATH
-from outlive.dialects.transport.http1 import Connection
 from outlive.dialects.transport.stream import read_stream
 from outlive.ports.backend import ModelCall, OnChunks
 
@@ -34,10 +28,13 @@ class ChatBackend(FunctionsBackend):
         return ChatTranslator(call, self._ids, self.read_fault)
 
     def stream(self, call: ModelCall, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
-        def read_whole(body: bytes) -> list[bytes]:
-            return [to_chunk(body, call.resume, self.read_fault)]
-
-        return read_stream(self, partial(self._ask, call), on_chunks, whole=read_whole, enough=_FINISH)
+        return read_stream(
+            self,
+            lambda: self._post(call, lambda: render(call, self.upstream)),
+            on_chunks,
+            whole=lambda body: [to_chunk(body, call.resume, self.read_fault)],
+            enough=_FINISH,
+        )
 
     async def count(self, call: ModelCall) -> int | None:
         if self.upstream.tokenizer == "none":
@@ -47,8 +44,3 @@ class ChatBackend(FunctionsBackend):
             return await self._ask_count(f"{CHAT_PATH}/input_tokens", {**body, "stream": False})
         asked = {name: body[name] for name in _TOKENIZED if name in body} | {"add_generation_prompt": True}
         return await self._ask_count("../tokenize", asked, "count")
-
-    async def _ask(self, call: ModelCall) -> Connection:
-        """Ask the model. Raises UpstreamFault for a refusal."""
-        rendered = self._render(call, lambda: msgspec.json.encode(render(call, self.upstream)))
-        return await self.request("POST", self._url, await rendered, call.headers)

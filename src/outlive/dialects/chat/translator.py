@@ -11,20 +11,11 @@ from outlive.core.events import AnyDraft, Delta, Json
 from outlive.core.grammar import OUTPUT_TEXT, REASONING_TEXT, REFUSAL, SUMMARY_TEXT, Text
 from outlive.core.ids import IdSource
 from outlive.core.recovery import OpenText
-from outlive.core.usage import make_usage
+from outlive.core.usage import make_usage, read_count
+from outlive.dialects import translator
 from outlive.dialects.faults import ReadFault, read_fault
 from outlive.dialects.request import wants_logprobs, wants_summary
-from outlive.dialects.translator import (
-    AnswerTranslator,
-    GrowingCall,
-    ItemStatus,
-    decode_answer,
-    decode_damaged,
-    is_json,
-    is_json_object,
-    not_an_answer,
-    read_count,
-)
+from outlive.dialects.translator import AnswerTranslator, GrowingCall, ItemStatus, is_json_object
 from outlive.ports.backend import Ending, ModelCall
 
 # Reasons to finish that leave the answer incomplete, and what the Responses API calls them.
@@ -87,7 +78,7 @@ class ChatTranslator(AnswerTranslator):
         try:
             piece = _decode(chunk)
         except (ValueError, RecursionError):
-            piece = decode_damaged(chunk, _Chunk, "a chat completion chunk")
+            piece = translator.decode_damaged(chunk, _Chunk, "a chat completion chunk")
         choices = piece.choices
         channel = self._channel
         if channel is not None and choices is not None and len(choices) == 1 and piece.usage is None:
@@ -106,18 +97,13 @@ class ChatTranslator(AnswerTranslator):
         return self._feed_any(piece)
 
     def end(self) -> tuple[list[AnyDraft], Ending]:
-        if self._finish is None:
-            raise UpstreamFault("The model's server ended its answer without a finish.")
-        reason = _INCOMPLETE.get(self._finish)
-        status: ItemStatus = "incomplete" if reason else "completed"
-        drafts: list[AnyDraft] = []
-        if self._text is None and self._next_index == self._first and not self._calls.all:
-            drafts += self._open_part(OUTPUT_TEXT)  # an empty answer is a message, too
+        status, reason = translator.read_stop(self._finish, _INCOMPLETE)
+        drafts = [] if self._calls.all else self._open_empty()
         drafts += self._close_all(status)
         return drafts, Ending(status, reason, self.usage(), self._model, self._tier)
 
     def usage(self) -> Json | None:
-        return read_usage(self._usage, self._resume)
+        return self._usage
 
     # -- one chunk
 
@@ -131,7 +117,7 @@ class ChatTranslator(AnswerTranslator):
         if isinstance(piece.service_tier, str):
             self._tier = piece.service_tier
         if isinstance(piece.usage, dict):
-            self._usage = piece.usage
+            self._usage = read_usage(piece.usage, self._resume)
         drafts: list[AnyDraft] = []
         for choice in piece.choices or ():
             if not choice.index:  # only one answer was asked for
@@ -300,20 +286,20 @@ class StreamedCalls(msgspec.Struct, eq=False):
             return self._by_id.get(fragment.id)
         last = self._last
         if last is not None and fragment.name:
-            return last if last.name in ("", fragment.name) and not is_json(last.arguments) else None
+            return last if last.name in ("", fragment.name) and not translator.is_json(last.arguments) else None
         return last
 
 
 def to_chunk(body: bytes, resume: OpenText | None, read_fault: ReadFault = read_fault) -> bytes:
     """Make one chunk of an answer that came whole, although a stream was asked for. Raises UpstreamFault."""
-    answer = decode_answer(body, "a chat completion")
+    answer = translator.decode_answer(body, "a chat completion")
     if answer.get("error"):
         raise read_fault(answer["error"])
     try:
         choice = answer["choices"][0]
         message = choice["message"]
     except (LookupError, TypeError) as error:
-        raise not_an_answer("a chat completion") from error
+        raise translator.not_an_answer("a chat completion") from error
     if resume is not None and isinstance(message.get("content"), str):
         # Where a stream has only what comes after the text so far, a whole answer repeats it.
         message = {**message, "content": message["content"].removeprefix(resume.text)}
@@ -321,10 +307,8 @@ def to_chunk(body: bytes, resume: OpenText | None, read_fault: ReadFault = read_
     return msgspec.json.encode({**answer, "choices": [delta]})
 
 
-def read_usage(usage: Json | None, resume: OpenText | None) -> Json | None:
+def read_usage(usage: Json, resume: OpenText | None) -> Json:
     """Translate usage to the shape of the Responses API."""
-    if usage is None:
-        return None
     prompt, completion = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
     return make_usage(
         resume,

@@ -1,7 +1,5 @@
 """The embedded model: a small real model in a process of its own, used like any other upstream."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import secrets
@@ -120,13 +118,16 @@ class LocalModel:
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,  # signals from the terminal are for the server alone
         )
-        assert child.stdin and child.stdout
+        assert child.stdin and child.stdout and child.stderr
         try:
             async with asyncio.timeout(_LOAD_SECONDS):
                 child.stdin.write(msgspec.json.encode(settings) + b"\n")
                 answer = await child.stdout.readline()
                 if not answer:
-                    raise SettingsError(await _explain(child))
+                    # It was not asked anything yet, so its last lines hold no prompt.
+                    written = (await child.stderr.read()).decode(errors="replace").strip()
+                    reason = " / ".join(written.splitlines()[-_LAST_LINES:]) or "no reason given"
+                    raise SettingsError(f"The embedded model did not load (exit code {await child.wait()}): {reason}")
                 address: str = msgspec.json.decode(answer)["address"]
                 await _wait_for_health(address)
         except TimeoutError as error:
@@ -176,10 +177,3 @@ async def _wait_for_health(address: str) -> None:
         except ConnectionError:
             pass  # it listens, but a busy machine may not have let it accept yet
         await asyncio.sleep(_HEALTH_SECONDS)
-
-
-async def _explain(child: asyncio.subprocess.Process) -> str:
-    """Return the child's last lines; it was not asked anything yet, so they hold no prompt."""
-    assert child.stderr
-    words = (await child.stderr.read()).decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
-    return f"The embedded model did not load (exit code {await child.wait()}): {' / '.join(words) or 'no reason given'}"

@@ -6,21 +6,13 @@ line of JSON; it writes its address to its standard output, as one line of JSON.
 gone, and it exits.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
 import signal
 import sys
 
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent() -> None:
-    """Let the kernel kill this process when its parent is killed; elsewhere than on Linux, the end of input ends it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+_PR_SET_PDEATHSIG = 1  # let the kernel send a signal when the parent dies
 
 
 def serve(settings: dict[str, object]) -> object:
@@ -48,21 +40,18 @@ def serve(settings: dict[str, object]) -> object:
     return xllamacpp.Server(params)
 
 
-def silence() -> None:
-    """Close all output: from here on even an error message might quote a prompt."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-
-
 def main() -> None:
-    die_with_parent()
+    if sys.platform == "linux":  # elsewhere the end of input ends this process
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which may still need a model while it ends
     server = serve(json.loads(sys.stdin.readline()))
     address = server.listening_address  # type: ignore[attr-defined]
     sys.stdout.write(json.dumps({"address": address}) + "\n")
     sys.stdout.flush()
-    silence()
+    # Close all output: from here on even an error message might quote a prompt.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
     while sys.stdin.read(1):
         pass
     os._exit(0)  # nothing needs to be saved, and native threads make an orderly exit slow

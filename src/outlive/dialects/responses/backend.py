@@ -4,8 +4,6 @@ Only a run in its background is kept there, until it is deleted: it numbers the 
 breaks costs nothing, and the next one goes on after the last number that was read.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re
@@ -19,7 +17,6 @@ import msgspec
 from outlive.core.errors import LostRun, UpstreamFault
 from outlive.core.grammar import TERMINAL_EVENTS
 from outlive.core.ids import IdSource
-from outlive.core.requests.create import CreateResponse
 from outlive.dialects.backend import HttpBackend
 from outlive.dialects.responses.request import is_encrypted, render
 from outlive.dialects.responses.translator import ResponsesTranslator, to_event
@@ -80,6 +77,8 @@ class DerivedIds(msgspec.Struct):
 
 
 class ResponsesBackend(HttpBackend):
+    """It refuses no request itself: a parameter that is unknown here is the upstream's own."""
+
     path = "responses"
 
     def __init__(self, upstream: Upstream, pool: HttpPool, ids: IdSource) -> None:
@@ -87,9 +86,6 @@ class ResponsesBackend(HttpBackend):
         self.background_runs = self if upstream.reattach else None
         self._dismissing: set[asyncio.Task[None]] = set()
         self._unencrypted: set[str] = set()  # models whose server refuses a request for encrypted reasoning
-
-    def check(self, request: CreateResponse) -> None:
-        """Refuse nothing: a parameter that is unknown here is the upstream's own, and the upstream's to refuse."""
 
     def translator(self, call: ModelCall) -> ResponsesTranslator:
         # A run that is read again from its beginning must get the same ids again.
@@ -117,11 +113,8 @@ class ResponsesBackend(HttpBackend):
         await super().close()
 
     async def _ask(self, call: ModelCall, background: bool = False) -> Connection:
-        """Ask the model. Raises UpstreamFault for a refusal.
-
-        Encrypted reasoning is asked for, and sent back, so that a model can go on from it. But not every model has
-        any, and reasoning that another server has encrypted is refused: then the model is asked once more without.
-        """
+        """Ask for encrypted reasoning, and send it back, so that a model can go on from it. But not every model has
+        any, and reasoning that another server has encrypted is refused: then ask once more without."""
         encrypted = call.model not in self._unencrypted
         try:
             return await self._submit(call, encrypted, background)
@@ -134,20 +127,16 @@ class ResponsesBackend(HttpBackend):
         return answer
 
     async def _submit(self, call: ModelCall, encrypted: bool, background: bool) -> Connection:
-        def encode() -> bytes:
-            return msgspec.json.encode(render(call, self.upstream, encrypted=encrypted, background=background))
-
-        data = await self._render(call, encode)
-        if not background:
-            return await self.request("POST", self._url, data, call.headers)
-        # This process may die before it knows the run's id. Servers that know this header return the same run then.
-        key = f"outlive-{call.response_id}"
-        try:
-            return await self.request("POST", self._url, data, {**call.headers, "idempotency-key": key})
-        except UpstreamFault as fault:
-            if fault.status != 409:
-                raise
-        return await self.request("POST", self._url, data, call.headers)  # the request has changed since
+        make = partial(render, call, self.upstream, encrypted=encrypted, background=background)
+        if background:
+            # This process may die before it knows the run's id. Servers that know this header return the same run then.
+            key = {"idempotency-key": f"outlive-{call.response_id}"}
+            try:
+                return await self._post(call, make, **key)
+            except UpstreamFault as fault:
+                if fault.status != 409:
+                    raise  # otherwise the request has changed since
+        return await self._post(call, make)
 
     # -- background runs
 
@@ -186,39 +175,37 @@ class ResponsesBackend(HttpBackend):
                 fault = broken
             after = newest.sequence_number if newest is not None else None
             is_known = newest is None or after is not None  # the next connection can go on from here
-            if run_id is None or not fault.retryable or not is_known or failures == len(_PAUSES):
-                raise fault
-            if isinstance(fault, LostRun):
+            may_help = fault.retryable and not isinstance(fault, LostRun) and failures < len(_PAUSES)
+            if run_id is None or not is_known or not may_help:
                 raise fault
             await asyncio.sleep(_PAUSES[failures])
             failures += 1
             connect = partial(self._reconnect, run_id, after)
 
     async def _reconnect(self, run_id: str, after: int | None) -> Connection:
-        query = {"stream": "true"} if after is None else {"stream": "true", "starting_after": str(after)}
+        start = {} if after is None else {"starting_after": str(after)}
         try:
-            return await self.request("GET", self.url(f"{self.path}/{run_id}", **query))
+            return await self.request("GET", self.url(f"{self.path}/{run_id}", stream="true", **start))
         except UpstreamFault as fault:
             if fault.status == 404:
                 raise LostRun from None
             raise
 
     async def _dismiss(self, run_id: str, running: bool) -> None:
-        url = self.url(f"{self.path}/{run_id}")
         for pause in _DISMISS_PAUSES:
             await asyncio.sleep(pause)
             try:
                 if running:
-                    await self._send("POST", self.url(f"{self.path}/{run_id}/cancel"))
-                status = await self._send("DELETE", url)
+                    await self._send("POST", f"{self.path}/{run_id}/cancel")
+                status = await self._send("DELETE", f"{self.path}/{run_id}")
             except (UpstreamFault, OSError):
                 continue
             if status < 500 and status not in (408, 409, 429):
                 return
         log.warning("deleting a background response failed: a copy may remain there", extra={"upstream": self.name})
 
-    async def _send(self, method: str, url: str) -> int:
-        answer = await self.ask(method, url)
+    async def _send(self, method: str, path: str) -> int:
+        answer = await self.ask(method, self.url(path))
         try:
             await answer.read_start(_MOST_BYTES)
             return answer.status

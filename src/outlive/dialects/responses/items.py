@@ -4,59 +4,71 @@ Servers differ in what they send of an item: some leave out indices, some the ev
 its beginning and its end. The drafts made here keep to the rules in `core.grammar` all the same.
 """
 
-from __future__ import annotations
+from typing import Any
 
 import msgspec
 
+from outlive.core import grammar
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json, add_item, end_item, make_part
-from outlive.core.grammar import (
-    ANNOTATION_ADDED,
-    CONTENT,
-    DELTAS,
-    DONES,
-    ITEM_TEXTS,
-    OUTPUT_TEXT,
-    PART_EVENTS,
-    PART_LISTS,
-    PART_TEXTS,
-    Text,
-)
+from outlive.core.grammar import CONTENT, OUTPUT_TEXT, Text
 from outlive.core.recovery import OpenText
 
 # Fields of an event that are its server's own, or are set here.
 _OWN = frozenset({"type", "sequence_number", "obfuscation", "item_id", "output_index"})
 # Names of the events of parts; `response.reasoning_part` is vLLM's.
-PART_NAMES = PART_EVENTS.keys() | {"response.reasoning_part.added", "response.reasoning_part.done"}
+PART_NAMES = grammar.PART_EVENTS.keys() | {"response.reasoning_part.added", "response.reasoning_part.done"}
 
 
 def tidy(item: object) -> Json | None:
     """Return the item with every field that is read here of its type; None if it is no item."""
     if not isinstance(item, dict) or not isinstance(item.get("type"), str):
         return None
-    if item["type"] in ("message", "reasoning"):
-        for name in ("content", "summary"):
-            if name in item:
-                parts = item[name] if isinstance(item[name], list) else []
-                item = {**item, name: [part for part in parts if isinstance(part, dict)]}
+    for name in ("content", "summary") if item["type"] in ("message", "reasoning") else ():
+        if name in item:
+            item = {**item, name: [part for part in _list(item[name]) if isinstance(part, dict)]}
     return item if isinstance(item.get("id", ""), str) else {**item, "id": None}
 
 
-class PassingItem:
+class PassingText(msgspec.Struct, eq=False):
+    """A text while it grows: a part's, or a call's arguments."""
+
+    channel: Channel
+    pieces: list[str] = []
+    before: str = ""  # what an earlier attempt sent of it
+    awaited: bool = False  # that attempt opened its part, whose `added` is not sent again
+    upstream_index: object = None  # the index of its part as the upstream counts, where it sent no `added`
+    logprobs: list[Json] = []
+    annotations: list[object] = []
+    ended: bool = False
+
+    def grow(self, piece: object, logprobs: list[Json] | None = None) -> list[AnyDraft]:
+        if not isinstance(piece, str) or not piece or self.ended:
+            return []
+        self.awaited = False
+        self.pieces.append(piece)
+        if not logprobs:
+            return [Delta(self.channel, piece)]
+        self.logprobs += logprobs
+        return [Draft(self.channel.type, {**self.channel.place, "delta": piece, "logprobs": logprobs})]
+
+    def end(self, whole: object, beside: object) -> list[AnyDraft]:
+        """End it, with what the deltas left out of the whole; a whole that contradicts them is ignored."""
+        sent = "".join(self.pieces)
+        wholes = (whole, self.before + whole) if isinstance(whole, str) else ()
+        drafts = self.grow(next((text[len(sent) :] for text in wholes if text.startswith(sent)), ""))
+        self.ended = True
+        return [*drafts, self.channel.end("".join(self.pieces), beside)]
+
+
+class PassingItem(msgspec.Struct, eq=False):
     """An item of a type that is not in the grammar: it and its events pass as they are."""
 
-    __slots__ = ("item_id", "kind", "last", "output_index", "over")
-
-    def __init__(self, item_id: str, output_index: int, kind: str) -> None:
-        self.kind = kind
-        self.item_id = item_id
-        self.output_index = output_index
-        self.last: Json = {}  # the item as it was last sent
-        self.over = False
-
-    @property
-    def growing(self) -> tuple[Channel, list[str]] | None:
-        """The text that is growing, and its pieces so far, where deltas can simply be passed on."""
-        return None
+    item_id: str
+    output_index: int
+    kind: str
+    last: Json = {}  # the item as it was last sent
+    over: bool = False
+    text: PassingText | None = None  # that is growing
 
     def open(self, item: Json) -> list[AnyDraft]:
         self.last = {**item, "id": self.item_id}
@@ -71,41 +83,35 @@ class PassingItem:
     def close(self, item: Json, status: str) -> list[AnyDraft]:
         """End it with the fields of this item, and with this status where it has none."""
         self.over = True
-        whole = {**self.last, **item, "id": self.item_id}
-        if whole.get("status") == "in_progress":
-            whole["status"] = status
-        self.last = whole
-        return [end_item(self.output_index, whole)]
+        self.last = {**self.last, **item, "id": self.item_id}
+        if self.last.get("status") == "in_progress":
+            self.last["status"] = status
+        return [end_item(self.output_index, self.last)]
 
-    def place(self, event: Json | None = None) -> Json:
+    def place(self, event: Json) -> Json:
         """Return the fields that name the item, with the other fields of an event."""
-        rest = {name: value for name, value in (event or {}).items() if name not in _OWN}
+        rest = {name: value for name, value in event.items() if name not in _OWN}
         return {"item_id": self.item_id, "output_index": self.output_index, **rest}
 
 
 def _is_readable(type_: str, fields: Json) -> bool:
     """Return True if an event has the fields that the fold reads in events of its name; a missing index becomes 0."""
-    if (parts := PART_EVENTS.get(type_)) is not None:
+    if (parts := grammar.PART_EVENTS.get(type_)) is not None:
         fields.setdefault(parts.index_field, 0)
         return isinstance(fields.get("part"), dict) and isinstance(fields[parts.index_field], int)
-    if type_ == ANNOTATION_ADDED:
+    if type_ == grammar.ANNOTATION_ADDED:
         fields.setdefault("content_index", 0)
         return "annotation" in fields
-    text = DELTAS.get(type_) or DONES.get(type_)
+    text = grammar.DELTAS.get(type_) or grammar.DONES.get(type_)
     if text is None:
         return True
     if text.parts is not None:
         fields.setdefault(text.parts.index_field, 0)
-    return isinstance(fields.get("delta" if type_ in DELTAS else text.field), str)
+    return isinstance(fields.get("delta" if type_ in grammar.DELTAS else text.field), str)
 
 
-class SwallowedItem(PassingItem):
-    """An item that is dropped: reasoning that a model repeats before it continues a text."""
-
-    __slots__ = ()
-
-    def open(self, item: Json) -> list[AnyDraft]:
-        return []
+class DroppedItem(PassingItem):
+    """Reasoning that a model repeats before it continues a text."""
 
     def take(self, type_: str, event: Json) -> list[AnyDraft]:
         return []
@@ -118,98 +124,39 @@ class SwallowedItem(PassingItem):
 class PassingCall(PassingItem):
     """A function call, or a call of a custom tool."""
 
-    __slots__ = ("_channel", "_ended", "_pieces")
-
-    def __init__(self, item_id: str, output_index: int, kind: str) -> None:
-        super().__init__(item_id, output_index, kind)
-        self._channel = Channel(ITEM_TEXTS[kind], item_id, output_index)
-        self._pieces: list[str] = []
-        self._ended = False
-
-    @property
-    def growing(self) -> tuple[Channel, list[str]] | None:
-        return None if self._ended else (self._channel, self._pieces)
-
     def open(self, item: Json) -> list[AnyDraft]:
-        return super().open({**item, "status": "in_progress", self._channel.text.field: ""})
+        kind = grammar.ITEM_TEXTS[self.kind]
+        self.text = PassingText(Channel(kind, self.item_id, self.output_index))
+        return super().open({**item, "status": "in_progress", kind.field: ""})
 
     def take(self, type_: str, event: Json) -> list[AnyDraft]:
-        if type_ == self._channel.type:
-            return self._grow(event.get("delta"))
-        if type_ == self._channel.text.done:
-            return self._end(event.get(self._channel.text.field))
+        assert self.text is not None
+        kind = self.text.channel.text
+        if type_ == kind.delta:
+            return self.text.grow(event.get("delta"))
+        if type_ == kind.done:
+            return self._end(event.get(kind.field))
         return super().take(type_, event)
 
     def close(self, item: Json, status: str) -> list[AnyDraft]:
-        status, field = item.get("status") or status, self._channel.text.field
-        drafts: list[AnyDraft] = []
-        if not self._ended:
-            whole = item.get(field)
-            if field == "arguments" and status == "completed" and not whole and not self._pieces:
-                whole = "{}"  # a function without parameters; clients parse what they get
-            drafts = self._end(whole)
+        assert self.text is not None
+        status, field = item.get("status") or status, self.text.channel.text.field
+        whole = item.get(field)
+        if field == "arguments" and status == "completed" and not whole and not self.text.pieces:
+            whole = "{}"  # a function without parameters; clients parse what they get
+        drafts = self._end(whole)
         kept = {name: self.last.get(name) for name in ("type", "call_id", "name")}
-        return drafts + super().close({**item, **kept, "status": status, field: "".join(self._pieces)}, status)
-
-    def _grow(self, piece: object) -> list[AnyDraft]:
-        if not isinstance(piece, str) or not piece or self._ended:
-            return []
-        self._pieces.append(piece)
-        return [Delta(self._channel, piece)]
+        return drafts + super().close({**item, **kept, "status": status, field: "".join(self.text.pieces)}, status)
 
     def _end(self, whole: object) -> list[AnyDraft]:
-        if self._ended:
-            return []
-        sent = "".join(self._pieces)
-        # A whole that contradicts what was sent is ignored.
-        drafts = self._grow(whole[len(sent) :] if isinstance(whole, str) and whole.startswith(sent) else "")
-        self._ended = True
-        return [*drafts, self._channel.end("".join(self._pieces), self.last.get("name"))]
+        assert self.text is not None
+        return [] if self.text.ended else self.text.end(whole, self.last.get("name"))
 
 
-class _Part(msgspec.Struct):
-    """A part while it grows."""
+class PassingParts(PassingItem):
+    """A message, or reasoning. Its text is that of the part that is growing."""
 
-    channel: Channel
-    text: Text
-    pieces: list[str] = []
-    logprobs: list[Json] = []
-    annotations: list[object] = []
-    ended: bool = False  # its text has ended
-    awaited: bool = False  # an earlier attempt opened it, so its `added` is not sent again
-    upstream_index: object = None  # its index as the upstream counts, where it sent no `added`
-
-    def rest_of(self, whole: object, before: str) -> str:
-        """Return what the deltas left out of the whole text; `before` is what an earlier attempt sent of it."""
-        sent = "".join(self.pieces)
-        for text in (whole, before + whole) if isinstance(whole, str) else ():
-            if text.startswith(sent):
-                return text[len(sent) :]
-        return ""  # it contradicts what was sent, which stays
-
-
-class PassingText(PassingItem):
-    """A message, or reasoning."""
-
-    __slots__ = ("_before", "_done", "_part")
-
-    def __init__(self, item_id: str, output_index: int, kind: str) -> None:
-        super().__init__(item_id, output_index, kind)
-        self._done: dict[str, list[Json]] = {name: [] for name in PART_LISTS}
-        self._part: _Part | None = None
-        self._before = ""
-
-    @property
-    def growing(self) -> tuple[Channel, list[str]] | None:
-        part = self._part
-        return None if part is None or part.ended or part.logprobs else (part.channel, part.pieces)
-
-    def resume(self, text: OpenText) -> None:
-        """Continue a text that an earlier attempt opened, and sent this far."""
-        self.last = {"id": text.item_id, "type": "message", "role": "assistant", "status": "in_progress"}
-        self._before = text.text
-        channel = Channel(OUTPUT_TEXT, text.item_id, text.output_index, text.content_index)
-        self._part = _Part(channel, OUTPUT_TEXT, [text.text], awaited=True)
+    done: dict[str, list[Json]] = msgspec.field(default_factory=lambda: {name: [] for name in grammar.PART_LISTS})
 
     def open(self, item: Json) -> list[AnyDraft]:
         if item["type"] == "message":
@@ -224,134 +171,114 @@ class PassingText(PassingItem):
     def take(self, type_: str, event: Json) -> list[AnyDraft]:
         if type_ in PART_NAMES and isinstance(event.get("part"), dict):
             return self._take_part(type_, event)
-        if (text := DELTAS.get(type_)) is not None and text.part is not None:
-            return self._grow(text, event)
-        if (text := DONES.get(type_)) is not None and text.part is not None:
-            return self._take_done(text, event)
-        if type_ == ANNOTATION_ADDED and "annotation" in event:
+        if type_ == grammar.ANNOTATION_ADDED and "annotation" in event:
             return self._annotate(event)
-        return super().take(type_, event)
+        text = grammar.DELTAS.get(type_) or grammar.DONES.get(type_)
+        if text is None or text.part is None:
+            return super().take(type_, event)
+        if type_ in grammar.DELTAS:
+            drafts, growing = self._open_part(text, event)
+            return drafts + growing.grow(event.get("delta"), _list(event.get("logprobs")))
+        if self.text is not None and self.text.channel.text is text and self.text.ended:
+            return []  # sent already
+        drafts, growing = self._open_part(text, event)
+        return drafts + _end_text(growing, event)
 
     def close(self, item: Json, status: str) -> list[AnyDraft]:
         drafts: list[AnyDraft] = []
-        for list_name in ("summary", "content"):
-            for index, part in enumerate(item.get(list_name) or ()):
-                drafts += self._complete(list_name, index, part)
+        for name in ("summary", "content"):
+            for index, part in enumerate(item.get(name) or ()):
+                drafts += self._complete(name, part) if index >= len(self.done[name]) else []
         drafts += self._end_part({})
         whole = {**item, "type": self.kind}
         if self.kind == "message":
-            whole |= {
-                "role": self.last["role"],
-                "content": self._done["content"],
-                "status": item.get("status") or status,
-            }
+            whole |= {"role": self.last["role"], "content": self.done["content"]}
+            whole["status"] = item.get("status") or status
         else:
-            whole["summary"] = self._done["summary"]
-            if self._done["content"] or whole.get("content") is not None:
-                whole["content"] = self._done["content"]
+            whole["summary"] = self.done["summary"]
+            if self.done["content"] or whole.get("content") is not None:
+                whole["content"] = self.done["content"]
         return drafts + super().close(whole, status)
 
     # -- parts
 
     def _take_part(self, type_: str, event: Json) -> list[AnyDraft]:
         part: Json = event["part"]
-        if (text := PART_TEXTS.get(str(part.get("type")))) is not None:
+        if (text := grammar.PART_TEXTS.get(str(part.get("type")))) is not None:
             return self._begin(text) if type_.endswith(".added") else self._end_part(part)
         # A part of a type that is not in the grammar passes as it is.
         drafts = self._end_part({})
-        place = self.place(event) | {CONTENT.index_field: len(self._done[CONTENT.name])}
+        place = self.place(event) | {CONTENT.index_field: len(self.done[CONTENT.name])}
         if type_.endswith(".done"):
-            self._done[CONTENT.name].append(part)
+            self.done[CONTENT.name].append(part)
         return [*drafts, Draft(type_, place)]
 
-    def _complete(self, list_name: str, index: int, part: Json) -> list[AnyDraft]:
+    def _complete(self, list_name: str, part: Json) -> list[AnyDraft]:
         """Send what the stream left out of a part."""
-        if index < len(self._done[list_name]):
-            return []
-        text = PART_TEXTS.get(str(part.get("type")))
+        text = grammar.PART_TEXTS.get(str(part.get("type")))
         if text is None:
-            event: Json = {"part": part}
-            return self._take_part(CONTENT.added, event) + self._take_part(CONTENT.done, event)
-        is_open = self._part is not None and self._part.text.parts is PART_LISTS[list_name]
+            return self._take_part(CONTENT.added, {"part": part}) + self._take_part(CONTENT.done, {"part": part})
+        is_open = self.text is not None and self.text.channel.text.parts is grammar.PART_LISTS[list_name]
         return ([] if is_open else self._begin(text)) + self._end_part(part)
 
     def _begin(self, text: Text) -> list[AnyDraft]:
         """Begin a part, unless it was begun already and is still empty."""
-        part = self._part
-        if part is not None and part.text is text and not part.ended and (part.awaited or not part.pieces):
-            part.awaited = False
+        begun = self.text
+        if begun and begun.channel.text is text and not begun.ended and (begun.awaited or not begun.pieces):
+            begun.awaited = False
             return []
         drafts = self._end_part({})
         assert text.parts is not None
-        channel = Channel(text, self.item_id, self.output_index, len(self._done[text.parts.name]))
-        self._part = _Part(channel, text)
+        self.text = PassingText(Channel(text, self.item_id, self.output_index, len(self.done[text.parts.name])))
         # The text before its annotations, as OpenAI's servers write it.
         empty = {"type": text.part, text.field: "", **make_part(text, "")}
-        return [*drafts, Draft(text.parts.added, {**channel.place, "part": empty})]
+        return [*drafts, Draft(text.parts.added, {**self.text.channel.place, "part": empty})]
 
-    def _open_part(self, text: Text, event: Json) -> list[AnyDraft]:
-        """Return the drafts, if any, after which the growing part is the one that the event is about."""
+    def _open_part(self, text: Text, event: Json) -> tuple[list[AnyDraft], PassingText]:
+        """Return the text that the event is about, and the drafts, if any, that begin its part."""
         assert text.parts is not None
-        part, index = self._part, event.get(text.parts.index_field)
-        if part is not None and part.text is text and not part.ended and part.upstream_index in (None, index):
-            return []
+        begun, index = self.text, event.get(text.parts.index_field)
+        if begun and begun.channel.text is text and not begun.ended and begun.upstream_index in (None, index):
+            return [], begun
         drafts = self._begin(text)
-        assert self._part is not None
-        self._part.upstream_index = index
-        return drafts
-
-    def _grow(self, text: Text, event: Json) -> list[AnyDraft]:
-        drafts = self._open_part(text, event)
-        part, piece = self._part, event.get("delta")
-        assert part is not None
-        if not isinstance(piece, str) or not piece:
-            return drafts
-        part.awaited = False
-        part.pieces.append(piece)
-        if logprobs := _list(event.get("logprobs")):
-            part.logprobs += logprobs
-            return [*drafts, Draft(part.channel.type, {**part.channel.place, "delta": piece, "logprobs": logprobs})]
-        return [*drafts, Delta(part.channel, piece)]
+        assert self.text is not None
+        self.text.upstream_index = index
+        return drafts, self.text
 
     def _annotate(self, event: Json) -> list[AnyDraft]:
-        drafts = self._open_part(OUTPUT_TEXT, event)
-        part = self._part
-        assert part is not None
-        place = {**part.channel.place, "annotation_index": len(part.annotations)}
-        part.annotations.append(event.get("annotation"))
-        return [*drafts, Draft(ANNOTATION_ADDED, self.place(event) | place)]
-
-    def _take_done(self, text: Text, event: Json) -> list[AnyDraft]:
-        if self._part is not None and self._part.text is text and self._part.ended:
-            return []  # sent already
-        return self._open_part(text, event) + self._end_text(event.get(text.field), event)
-
-    def _end_text(self, whole: object, event: Json) -> list[AnyDraft]:
-        part = self._part
-        assert part is not None
-        drafts: list[AnyDraft] = []
-        if rest := part.rest_of(whole, self._before):
-            part.pieces.append(rest)
-            drafts.append(Delta(part.channel, rest))
-        part.ended = True
-        return [*drafts, part.channel.end("".join(part.pieces), _list(event.get("logprobs")) or part.logprobs)]
+        drafts, text = self._open_part(OUTPUT_TEXT, event)
+        place = {**text.channel.place, "annotation_index": len(text.annotations)}
+        text.annotations.append(event.get("annotation"))
+        return [*drafts, Draft(grammar.ANNOTATION_ADDED, self.place(event) | place)]
 
     def _end_part(self, whole: Json) -> list[AnyDraft]:
         """End the growing part, if there is one, with the fields of this one."""
-        part = self._part
-        if part is None:
+        ending, self.text = self.text, None
+        if ending is None:
             return []
-        text = part.text
-        drafts = [] if part.ended else self._end_text(whole.get(text.field), whole)
-        self._part = None
-        ended: Json = {**whole, "type": text.part, text.field: "".join(part.pieces)}
+        text = ending.channel.text
+        drafts = [] if ending.ended else _end_text(ending, whole)
+        part: Json = {**whole, "type": text.part, text.field: "".join(ending.pieces)}
         if text is OUTPUT_TEXT:
-            ended["annotations"] = part.annotations or _list(whole.get("annotations"))
-            ended["logprobs"] = _list(whole.get("logprobs")) or part.logprobs
+            part["annotations"] = ending.annotations or _list(whole.get("annotations"))
+            part["logprobs"] = _list(whole.get("logprobs")) or ending.logprobs
         assert text.parts is not None
-        self._done[text.parts.name].append(ended)
-        return [*drafts, part.channel.end_part(ended)]
+        self.done[text.parts.name].append(part)
+        return [*drafts, ending.channel.end_part(part)]
 
 
-def _list(value: object) -> list[Json]:
+def _end_text(text: PassingText, fields: Json) -> list[AnyDraft]:
+    """End the text of a part with the fields of its event, or of its part."""
+    return text.end(fields.get(text.channel.text.field), _list(fields.get("logprobs")) or text.logprobs)
+
+
+def resume(text: OpenText) -> PassingParts:
+    """Return the message of a text that an earlier attempt opened, and sent this far."""
+    last = {"id": text.item_id, "type": "message", "role": "assistant", "status": "in_progress"}
+    channel = Channel(OUTPUT_TEXT, text.item_id, text.output_index, text.content_index)
+    growing = PassingText(channel, [text.text], text.text, awaited=True)
+    return PassingParts(text.item_id, text.output_index, "message", last, text=growing)
+
+
+def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []

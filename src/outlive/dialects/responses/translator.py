@@ -4,31 +4,22 @@ Ids of items stay the server's, for what it made goes back to it under the same 
 the response itself are not passed on: its end becomes ours. An event that is not in the grammar passes whole.
 """
 
-from __future__ import annotations
-
 import re
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
+from outlive.core import grammar
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json
-from outlive.core.grammar import (
-    ANNOTATION_ADDED,
-    DELTAS,
-    DONES,
-    ITEM_ADDED,
-    ITEM_DONE,
-    LIFECYCLE_EVENTS,
-    PART_TEXTS,
-    TERMINAL_EVENTS,
-    TERMINAL_STATUSES,
-)
+from outlive.core.grammar import ITEM_ADDED, ITEM_DONE
 from outlive.core.ids import IdSource, is_well_formed, item_prefix
 from outlive.core.recovery import OpenText
+from outlive.core.usage import read_count
 from outlive.dialects.faults import ReadFault, read_fault
-from outlive.dialects.responses.items import PART_NAMES, PassingCall, PassingItem, PassingText, SwallowedItem, tidy
-from outlive.dialects.translator import decode_answer, decode_damaged, not_an_answer, read_count
+from outlive.dialects.responses import items
+from outlive.dialects.responses.items import PART_NAMES, PassingItem, PassingParts, tidy
+from outlive.dialects.translator import decode_answer, decode_damaged, not_an_answer
 from outlive.ports.backend import Ending, ModelCall
 
 # Keep-alives, which are not passed on.
@@ -38,8 +29,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
 # Types of items that the upstream may leave out the beginning of: the commonest slip of small servers.
 _TEXT_ITEMS = ("message", "reasoning")
 _PASSING_ITEMS: dict[str, type[PassingItem]] = {
-    **dict.fromkeys(_TEXT_ITEMS, PassingText),
-    **dict.fromkeys(("function_call", "custom_tool_call"), PassingCall),
+    **dict.fromkeys(_TEXT_ITEMS, PassingParts),
+    **dict.fromkeys(("function_call", "custom_tool_call"), items.PassingCall),
 }
 
 
@@ -58,7 +49,7 @@ class _Delta(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 _decode_delta = msgspec.json.Decoder(_Delta).decode
-_decode = msgspec.json.Decoder().decode
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class ResponsesTranslator:
@@ -88,10 +79,9 @@ class ResponsesTranslator:
         self._growing_id: str | None = None
         self._growing_index: int | None = None
         self._resume = call.resume
-        self._resumed: PassingText | None = None  # a text that the model is to continue, and has not yet
+        self._resumed: PassingParts | None = None  # a text that the model is to continue, and has not yet
         if call.resume is not None:
-            self._resumed = PassingText(call.resume.item_id, call.resume.output_index, "message")
-            self._resumed.resume(call.resume)
+            self._resumed = items.resume(call.resume)
             self._items.append(self._resumed)
             self._next_index = call.resume.output_index + 1
 
@@ -117,7 +107,7 @@ class ResponsesTranslator:
     def end(self) -> tuple[list[AnyDraft], Ending]:
         if self._final is None:
             raise UpstreamFault("The model's server ended its answer without saying that it was over.")
-        ending = read_ending(*self._final, self._resume, self._limit, self._read_fault)
+        ending = self._read_ending(*self._final)
         final = self._final[1].get("output")
         output = [item for each in final if (item := tidy(each))] if isinstance(final, list) else []
         ended = {self._by_id[item["id"]]: item for item in output if item.get("id") in self._by_id}
@@ -125,7 +115,10 @@ class ResponsesTranslator:
         for passing in self._items:
             if not passing.over and passing is not self._resumed:
                 drafts += passing.close(ended.get(passing, {}), ending.status)
-        for item in self._find_unsent(output, ended):
+        # Items that were not in the stream. A server may give other ids at the end: then the order has to do.
+        sent = len(self._items) - (self._resumed is not None)
+        unsent = [item for item in output if item.get("id") not in self._by_id] if ended else output[sent:]
+        for item in unsent:
             drafts += self._add(item, {}) + self._items[-1].close(item, ending.status)
         if self._resumed is not None:
             drafts += self._resumed.close({}, ending.status)
@@ -133,6 +126,24 @@ class ResponsesTranslator:
 
     def usage(self) -> Json | None:
         return None if self._usage is None else _read_usage(self._usage, self._resume)
+
+    def _read_ending(self, type_: str, response: Json) -> Ending:
+        """Translate a terminal event. Raises UpstreamFault when the answer failed or was cancelled."""
+        status, usage = response.get("status"), self.usage()
+        if status not in grammar.TERMINAL_STATUSES:
+            status = type_.removeprefix("response.")
+        if status == "failed":
+            raise read_failure({"response": response}, self._read_fault)
+        if status == "cancelled":
+            raise UpstreamFault("The model's server cancelled the answer.", retryable=False)
+        details = response.get("incomplete_details")
+        reason = details.get("reason") if isinstance(details, dict) and status == "incomplete" else None
+        limit = self._limit
+        if status == "completed" and limit is not None and usage is not None and usage["output_tokens"] >= limit:
+            status, reason = "incomplete", "max_output_tokens"
+        texts = (reason, response.get("model"), response.get("service_tier"))
+        reason, model, tier = (text if isinstance(text, str) and text else None for text in texts)
+        return Ending("incomplete" if status == "incomplete" else "completed", reason, usage, model, tier)
 
     # -- one event
 
@@ -147,13 +158,10 @@ class ResponsesTranslator:
             return []
         if "sequence_number" in event:
             self._limit = None
-        if isinstance(response, dict) and type_ in LIFECYCLE_EVENTS:
-            if type_ in TERMINAL_EVENTS:
-                self._final = (type_, response)
-                self._channel = None
-            return []
+        if type_ in grammar.TERMINAL_EVENTS and isinstance(response, dict):
+            self._final = (type_, response)
         self._channel = None
-        return [] if type_ in LIFECYCLE_EVENTS else self._take(type_, event)
+        return [] if type_ in grammar.LIFECYCLE_EVENTS else self._take(type_, event)
 
     def _take(self, type_: str, event: Json) -> list[AnyDraft]:
         if type_ in (ITEM_ADDED, ITEM_DONE):
@@ -169,17 +177,14 @@ class ResponsesTranslator:
             owner = self._items[-1]
         if owner is None:
             fields = {name: value for name, value in event.items() if name not in ("type", "sequence_number")}
-            return [] if _is_about_an_item(type_, event) else [Draft(type_, fields)]
+            return [] if wanted is not None or _is_about_an_item(type_, event) else [Draft(type_, fields)]
         drafts += owner.take(type_, event)
-        self._set_shortcut(type_, event, owner)
-        return drafts
-
-    def _set_shortcut(self, type_: str, event: Json, owner: PassingItem) -> None:
-        """Let `feed` itself append deltas like this one from now on."""
-        if type_.endswith(".delta") and (growing := owner.growing) is not None and growing[0].type == type_:
-            self._channel, self._pieces = growing
-            self._growing_type = type_
+        text = owner.text
+        if text is not None and text.channel.type == type_ and not text.ended and not text.logprobs:
+            # Let `feed` itself append deltas like this one from now on.
+            self._channel, self._pieces, self._growing_type = text.channel, text.pieces, type_
             self._growing_id, self._growing_index = event.get("item_id"), event.get("output_index")
+        return drafts
 
     # -- items
 
@@ -188,44 +193,30 @@ class ResponsesTranslator:
             return []  # sent twice
         drafts: list[AnyDraft] = []
         if self._resumed is not None:
-            if item["type"] in _TEXT_ITEMS:
-                return self._continue(self._resumed, item, event)
-            # The model did something else than continue the text.
-            drafts, self._resumed = self._resumed.close({}, "completed"), None
+            if item["type"] == "reasoning":  # again, before it continues: the text must stay in one piece
+                self._know(items.DroppedItem("", -1, "reasoning"), item, event)
+                return []
+            resumed, self._resumed = self._resumed, None
+            if item["type"] == "message":
+                self._know(resumed, item, event)
+                return []
+            drafts = resumed.close({}, "completed")  # the model did something else than continue the text
         passing = _PASSING_ITEMS.get(item["type"], PassingItem)(self._name(item), self._next_index, item["type"])
         self._next_index += 1
         self._know(passing, item, event)
         return drafts + passing.open(item)
 
-    def _continue(self, resumed: PassingText, item: Json, event: Json) -> list[AnyDraft]:
-        """Take the message for the one that was cut off. A model may reason again first: that is dropped, because the
-        text must stay in one piece."""
-        if item["type"] == "reasoning":
-            self._know(SwallowedItem("", -1, "reasoning"), item, event)
-        else:
-            self._resumed = None
-            self._know(resumed, item, event)
-        return []
-
     def _close(self, item: Json, event: Json) -> list[AnyDraft]:
         passing = self._find({"item_id": item.get("id"), **event}, item["type"], ITEM_DONE)
-        if (
-            passing is None
-            and self._items
-            and item.get("id") is None
-            and self._items[-1].last.get("type") == item["type"]
-        ):
-            passing = self._items[-1]
-        if passing is not None and passing.over and item.get("id") in self._by_id:
-            return []  # sent twice
-        if passing is not None and not passing.over:
-            return passing.close(item, "completed")
-        drafts = self._add(item, event)
-        return drafts + self._items[-1].close(item, "completed")
+        if passing is None or passing.over:
+            if passing is not None and item.get("id") in self._by_id:
+                return []  # sent twice
+            drafts, passing = self._add(item, event), self._items[-1]
+            return drafts + passing.close(item, "completed")
+        return passing.close(item, "completed")
 
     def _find(self, event: Json, wanted: str | None, type_: str) -> PassingItem | None:
-        """Return the item that an event is about. Some servers leave out ids, some indices, some both; some mix them
-        up."""
+        """Return the item that an event is about. Servers leave out ids, indices or both; some mix them up."""
         for found in (self._by_id.get(event.get("item_id")), self._by_index.get(event.get("output_index"))):
             if found is not None and (wanted is None or found.kind in (wanted, "")):
                 return found
@@ -253,42 +244,31 @@ class ResponsesTranslator:
         self._taken.add(item_id)
         return item_id
 
-    def _find_unsent(self, output: list[Json], ended: dict[PassingItem, Json]) -> list[Json]:
-        """Return the items of the finished answer that were not in the stream."""
-        if ended:
-            return [item for item in output if item.get("id") not in self._by_id]
-        # A server may give other ids at the end: the order has to do.
-        return output[len(self._items) - (self._resumed is not None) :]
-
 
 def _is_about_an_item(type_: str, event: Json) -> bool:
-    """Return True if an event means nothing without its item. One that is not in the grammar may be about the response
-    as a whole."""
-    if type_ in PART_NAMES or type_ in DELTAS or type_ in DONES or type_ == ANNOTATION_ADDED:
+    """Return True if an event that may be about any item, or none, means nothing without one."""
+    if type_ in PART_NAMES or "output_index" in event or "item_id" in event:
         return True
     name = type_.removeprefix("response.")
-    return "_call" in name or name.startswith("mcp_") or "output_index" in event or "item_id" in event
+    return "_call" in name or name.startswith("mcp_")
 
 
 def _find_kind(type_: str, event: Json) -> str | None:
     """Return the type of item that an event must be about; None where it may be about any, or none."""
     part = event.get("part")
     if isinstance(part, dict) and type_ in PART_NAMES:
-        text = PART_TEXTS.get(str(part.get("type")))
+        text = grammar.PART_TEXTS.get(str(part.get("type")))
     else:
-        text = DELTAS.get(type_) or DONES.get(type_)
-    return text.item if text is not None else "message" if type_ == ANNOTATION_ADDED else None
+        text = grammar.DELTAS.get(type_) or grammar.DONES.get(type_)
+    return text.item if text is not None else "message" if type_ == grammar.ANNOTATION_ADDED else None
 
 
 def _read(chunk: bytes) -> Json:
-    """Decode an event."""
-    event: object
+    """Decode an event, without an id or an index that is none."""
     try:
         event = _decode(chunk)
     except (ValueError, RecursionError):
         event = decode_damaged(chunk, dict, "an event of the Responses API")
-    if not isinstance(event, dict):
-        raise UpstreamFault("The model's server sent something that is not an event of the Responses API.")
     if type(event.get("item_id", "")) is not str:
         del event["item_id"]
     if type(event.get("output_index", 0)) is not int:
@@ -318,34 +298,6 @@ def to_event(body: bytes, read_fault: ReadFault = read_fault) -> bytes:
     return msgspec.json.encode({"type": f"response.{response.get('status') or 'completed'}", "response": response})
 
 
-def read_ending(
-    type_: str, response: Json, resume: OpenText | None, limit: int | None, read_fault: ReadFault
-) -> Ending:
-    """Translate a terminal event. Raises UpstreamFault when the answer failed or was cancelled.
-
-    `limit` is the most tokens that could be written, where the server does not say that it was reached.
-    """
-    given = response.get("status")
-    status = given if given in TERMINAL_STATUSES else type_.removeprefix("response.")
-    if status == "failed":
-        raise read_failure({"response": response}, read_fault)
-    if status == "cancelled":
-        raise UpstreamFault("The model's server cancelled the answer.", retryable=False)
-    details = response.get("incomplete_details")
-    reason = details.get("reason") if isinstance(details, dict) and status == "incomplete" else None
-    usage = _read_usage(response["usage"], resume) if isinstance(response.get("usage"), dict) else None
-    if status == "completed" and limit is not None and usage is not None and usage["output_tokens"] >= limit:
-        status, reason = "incomplete", "max_output_tokens"
-    kept: Literal["completed", "incomplete"] = "incomplete" if status == "incomplete" else "completed"
-    return Ending(
-        kept,
-        reason if isinstance(reason, str) else None,
-        usage,
-        _read_text(response.get("model")),
-        _read_text(response.get("service_tier")),
-    )
-
-
 def read_failure(event: Json, read_fault: ReadFault) -> UpstreamFault:
     """Return the fault in an error event, flat or nested, or in a failed response."""
     response = event.get("response")
@@ -365,20 +317,13 @@ def _read_usage(usage: Json, resume: OpenText | None) -> Json:
     """Complete the usage with the fields that clients read; what an earlier attempt wrote is counted, too."""
     given, before = read_count(usage, "input_tokens"), resume.deltas if resume is not None else 0
     written = read_count(usage, "output_tokens") + before
-    read, made = usage.get("input_tokens_details"), usage.get("output_tokens_details")
+    found = (usage.get(name) for name in ("input_tokens_details", "output_tokens_details"))
+    read, made = (details if isinstance(details, dict) else {} for details in found)
     return {
         **usage,
         "input_tokens": given,
-        "input_tokens_details": {
-            "cached_tokens": 0,
-            "cache_write_tokens": 0,
-            **(read if isinstance(read, dict) else {}),
-        },
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0, **read},
         "output_tokens": written,
-        "output_tokens_details": {"reasoning_tokens": 0, **(made if isinstance(made, dict) else {})},
+        "output_tokens_details": {"reasoning_tokens": 0, **made},
         "total_tokens": (read_count(usage, "total_tokens") or given + written - before) + before,
     }
-
-
-def _read_text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None

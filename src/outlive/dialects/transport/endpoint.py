@@ -20,7 +20,7 @@ from outlive import __version__
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.redactor import MIN_LENGTH, MIN_LENGTH_IN_ANSWERS, Redactor
-from outlive.core.requests.body import decode_body
+from outlive.core.requests.body import EncodedBody, decode_body, encode_body
 from outlive.dialects.faults import read_fault
 from outlive.dialects.transport.http1 import AnswerTooLong, BadUrl, ConnectFailed, Connection, HttpPool, ProxyFailed
 from outlive.dialects.transport.route import Route
@@ -105,37 +105,34 @@ class Endpoint:
         written = urlencode({**query, **dict(parse_qsl(base.query)), **self.upstream.query})
         return urlunsplit((base.scheme, base.netloc, f"{base.path.rstrip('/')}/{path}", written, ""))
 
-    async def ask(self, method: str, url: str, data: bytes = b"", headers: dict[str, str] | None = None) -> Connection:
+    async def ask(
+        self, method: str, url: str, data: EncodedBody = b"", headers: dict[str, str] | None = None
+    ) -> Connection:
         """Send a request and wait for the head of its answer, whatever its status. Raises UpstreamFault."""
-        lines = self._headers + _make_lines(
-            {name: each for name, each in (headers or {}).items() if name not in self._own}
-        )
-        sending = self._pool.request(method, url, lines, data, self.upstream.silence_seconds)
-        del data  # held by no one once it was sent
+        lines = self._headers
+        for name, value in headers.items() if headers is not None else ():
+            if name not in self._own:
+                lines += f"{name}: {value}\r\n".encode("latin-1", "replace")
         try:
-            return await sending
+            return await self._pool.request(method, url, lines, data, self.upstream.silence_seconds)
         except (OSError, BadUrl) as error:
             raise self.broken(error) from error
 
     async def request(
-        self, method: str, url: str, data: bytes = b"", headers: dict[str, str] | None = None
+        self, method: str, url: str, data: EncodedBody = b"", headers: dict[str, str] | None = None
     ) -> Connection:
         """Send a request and wait for the head of its answer. Raises UpstreamFault, also for a status but 200."""
-        asking = self.ask(method, url, data, headers)
-        del data
-        answer = await asking
-        if answer.status == 200:
-            return answer
-        try:
-            raise await self.refusal(answer)
-        finally:
-            answer.leave()
+        answer = await self.ask(method, url, data, headers)
+        if answer.status != 200:
+            raise await self._refuse(answer)
+        return answer
 
     async def fetch(self, url: str, body: Json | None = None) -> Any:
         """Return the JSON at an address, or the JSON that answers a body; None for whatever else happens."""
-        method, data = ("GET", b"") if body is None else ("POST", msgspec.json.encode(body))
+        method = "GET" if body is None else "POST"
         try:
             async with asyncio.timeout(_FETCH_SECONDS):
+                data = b"" if body is None else await asyncio.to_thread(encode_body, body)
                 answer = await self._pool.request(method, url, self._headers, data)
                 try:
                     if answer.status != 200:
@@ -146,19 +143,22 @@ class Endpoint:
         except (OSError, ValueError, InvalidRequest):
             return None
 
-    async def refusal(self, answer: Connection) -> UpstreamFault:
-        """Read the fault in an answer with a status other than 200."""
+    async def _refuse(self, answer: Connection) -> UpstreamFault:
+        """Return the fault in an answer with a status other than 200, which is over then."""
         status = answer.status
-        if status in (401, 403):
-            # No status: to the caller a 401 would mean that his own key is wrong.
-            message = f"The model's server refused this server's key (it answered {status})."
-        elif status == 407:
-            return self._refused_by_proxy(status)
-        elif status < 400:
-            message = f"The model's server answered {status} instead of a stream; is its URL right?"
-        else:
-            return await read_error(answer, self.redactor)
-        return UpstreamFault(message, retryable=False)
+        try:
+            if status in (401, 403):
+                # No status: to the caller a 401 would mean that his own key is wrong.
+                message = f"The model's server refused this server's key (it answered {status})."
+            elif status == 407:
+                return self._refused_by_proxy(status)
+            elif status < 400:
+                message = f"The model's server answered {status} instead of a stream; is its URL right?"
+            else:
+                return await read_error(answer, self.redactor)
+            return UpstreamFault(message, retryable=False)
+        finally:
+            answer.leave()
 
     def read_fault(self, error: object) -> UpstreamFault:
         """Read the fault in an error that came within an answer of status 200, without secrets."""
@@ -168,28 +168,31 @@ class Endpoint:
         """Send a Chat Completions request as it is, and relay the answer as it comes, errors included (D12)."""
         # No upstream is asked to keep anything (D4).
         sent = {**body, "store": False} if self.upstream.sends_store else body
-        answer = await self.ask("POST", self.url(CHAT_PATH), msgspec.json.encode(sent), headers)
+        data, large = msgspec.json.encode(sent), isinstance(body.get("messages"), msgspec.Raw)
+        asking = self.ask("POST", self.url(CHAT_PATH), [data] if large else data, headers)
+        del data  # what is large is held by no one once it was sent
+        answer = await asking
         status = answer.status
         if status in (401, 403) or 300 <= status < 400 or status >= (400 if answer.is_encoded else 600):
             # Such an answer is about this server's settings, and may quote its key: the caller must not see it. Nor an
             # error in which secrets cannot be found, nor a status that HTTP does not have.
-            try:
-                raise await self.refusal(answer)
-            finally:
-                answer.close()
+            raise await self._refuse(answer)
         return RelayedAnswer(self, answer)
 
     async def models(self) -> list[Json]:
         """List the aliases, then the upstream's own models; one that lists none has at least its aliases."""
-        body = await self.fetch(self.url("models", **self.list_query))
-        data = body.get("data") if isinstance(body, dict) else None
-        models = data if isinstance(data, list) else []
-        own = [_as_model(model, self.name) for model in models if isinstance(model, dict) and model.get("id")]
+        own = [_as_model(model, self.name) for model in await self._fetch_models() if model.get("id")]
         listed = {model["id"]: model for model in own}
         found: dict[str, Json] = {}
         for alias, target in self.upstream.models.items():
             found[alias] = {**_as_model({}, self.name), **listed.get(target, {}), "id": alias}
         return [*found.values(), *(model for name, model in listed.items() if name not in found)]
+
+    async def _fetch_models(self) -> list[Json]:
+        """Return the upstream's list of models as it came; an empty one for whatever else happens."""
+        body = await self.fetch(self.url("models", **self.list_query))
+        data = body.get("data") if isinstance(body, dict) else None
+        return [model for model in data if isinstance(model, dict)] if isinstance(data, list) else []
 
     def leave(self, answer: Connection, done: bool) -> None:
         """Release an answer. If it is `done`, its connection can be used again: wait for the end of the body, which
@@ -197,7 +200,7 @@ class Endpoint:
         if answer.is_complete or not done:
             answer.leave()
             return
-        task = asyncio.get_running_loop().create_task(_drain(answer))
+        task = asyncio.create_task(_drain(answer))
         self._draining.add(task)
         task.add_done_callback(self._draining.discard)
         # Not in the task itself: one that is cancelled before it begins never runs its `finally`.
@@ -214,7 +217,7 @@ class Endpoint:
             return self._refused_by_proxy(error.status)
         if isinstance(error, ConnectFailed):
             proxy = "proxy of the " if isinstance(error, ProxyFailed) else ""
-            return self._unreachable(error.__cause__, f"{proxy}model's server ({self.name})")
+            return _explain(error.__cause__, f"{proxy}model's server ({self.name})")
         if isinstance(error, TimeoutError):
             seconds = self.upstream.silence_seconds
             return UpstreamFault(f"The model's server ({self.name}) was silent for {seconds:g} s.", timed_out=True)
@@ -223,14 +226,6 @@ class Endpoint:
         if isinstance(error, BadUrl):
             return UpstreamFault(f"The URL of the model's server ({self.name}) is wrong.", retryable=False)
         return UpstreamFault(f"The connection to the model's server ({self.name}) broke.")
-
-    def _unreachable(self, cause: BaseException | None, subject: str) -> UpstreamFault:
-        if isinstance(cause, TimeoutError):
-            return UpstreamFault(f"The {subject} could not be reached in time.", timed_out=True)
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return UpstreamFault(f"The certificate of the {subject} is not valid.", retryable=False)
-        reason = _reason(cause) if isinstance(cause, OSError) else "no reason given"
-        return UpstreamFault(f"The {subject} could not be reached: {reason}.")
 
     def _refused_by_proxy(self, status: int) -> UpstreamFault:
         subject = f"proxy of the model's server ({self.name})"
@@ -247,13 +242,19 @@ async def _drain(answer: Connection) -> None:
             await answer.read_start(_MOST_BYTES)
 
 
-def _reason(error: OSError) -> str:
-    """Return the reason without the address, which the error's own message may contain."""
-    if isinstance(error, ssl.SSLError):
-        return f"TLS failed ({error.reason})"
-    if error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno)
-    return error.strerror or type(error).__name__
+def _explain(cause: BaseException | None, subject: str) -> UpstreamFault:
+    """Return the fault for a connection that could not be made, without the address, which an error may contain."""
+    if isinstance(cause, TimeoutError):
+        return UpstreamFault(f"The {subject} could not be reached in time.", timed_out=True)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return UpstreamFault(f"The certificate of the {subject} is not valid.", retryable=False)
+    reason = "no reason given"
+    if isinstance(cause, ssl.SSLError):
+        reason = f"TLS failed ({cause.reason})"
+    elif isinstance(cause, OSError):
+        number = cause.errno or 0
+        reason = os.strerror(number) if number > 0 else cause.strerror or type(cause).__name__
+    return UpstreamFault(f"The {subject} could not be reached: {reason}.")
 
 
 def _make_headers(upstream: Upstream, dialect: dict[str, str]) -> bytes:
@@ -263,30 +264,19 @@ def _make_headers(upstream: Upstream, dialect: dict[str, str]) -> bytes:
         bearer = upstream.key_header == "authorization"
         headers[upstream.key_header] = f"Bearer {upstream.key}" if bearer else upstream.key
     headers |= {name.lower(): value for name, value in upstream.headers.items()}
-    return _make_lines(headers)
-
-
-def _make_lines(headers: dict[str, str]) -> bytes:
     return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("latin-1", "replace")
-
-
-def _read_time(written: object) -> int:
-    """Return the Unix seconds of an ISO date; 0 when it is none."""
-    try:
-        return int(datetime.fromisoformat(str(written)).timestamp())
-    except (ValueError, OverflowError):
-        return 0
 
 
 def _as_model(model: Json, owner: str) -> Json:
     """Make an OpenAI Model object, whatever the upstream left out or added."""
     created = model.get("created")
-    return {
-        "id": str(model.get("id")),
-        "object": "model",
-        "created": created if isinstance(created, int) else _read_time(model.get("created_at")),
-        "owned_by": str(model.get("owned_by") or owner),
-    }
+    if not isinstance(created, int):
+        try:
+            created = int(datetime.fromisoformat(str(model.get("created_at"))).timestamp())
+        except (ValueError, OverflowError):
+            created = 0
+    owner = str(model.get("owned_by") or owner)
+    return {"id": str(model.get("id")), "object": "model", "created": created, "owned_by": owner}
 
 
 async def read_error(response: Connection, redactor: Redactor) -> UpstreamFault:
@@ -303,22 +293,17 @@ async def read_error(response: Connection, redactor: Redactor) -> UpstreamFault:
 def read_retry_after(headers: dict[str, str]) -> float | None:
     """Return the seconds that the upstream asks to wait, given in milliseconds, in seconds or as a date."""
     try:
+        value = headers.get("retry-after", "").strip()
         if "retry-after-ms" in headers:
-            return _bound(float(headers["retry-after-ms"]) / 1000)
-        if "retry-after" not in headers:
-            return None
-        value = headers["retry-after"].strip()
-        if value.replace(".", "", 1).isdecimal():
-            return _bound(float(value))
-        # The date was made with its own clock, so that is compared with, where the answer has it.
-        now = parsedate_to_datetime(headers["date"]) if "date" in headers else datetime.now(UTC)
-        return _bound((parsedate_to_datetime(value) - now).total_seconds())
+            seconds = float(headers["retry-after-ms"]) / 1000
+        elif value.replace(".", "", 1).isdecimal():
+            seconds = float(value)
+        else:
+            # The date was made with its own clock, so that is compared with, where the answer has it.
+            now = parsedate_to_datetime(headers["date"]) if "date" in headers else datetime.now(UTC)
+            seconds = (parsedate_to_datetime(value) - now).total_seconds()
     except (ValueError, TypeError):
         return None
-
-
-def _bound(seconds: float) -> float | None:
-    """Return a pause between nothing and a day; None for one that is no number."""
     return None if math.isnan(seconds) else min(max(0.0, seconds), _MOST_PAUSE_SECONDS)
 
 

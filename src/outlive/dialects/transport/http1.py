@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from outlive.core.requests.body import EncodedBody
 from outlive.dialects.transport.route import Proxy, Route
 
 CONNECT_SECONDS = 30.0
 IDLE_SECONDS = 60.0  # until an unused connection is closed
+WATCH_SECONDS = 1.0  # between two looks for silent ones, or less
 # Bytes that may wait to be read before reading from the socket stops.
 MOST_BUFFERED = 256 * 1024
-# Bytes of a request's body that is not copied to its head, nor kept until the answer comes.
-LARGE_BODY = 1024 * 1024
 # Bytes that one read of a compressed answer may become.
 MOST_INFLATED = 16 * 1024 * 1024
 # Bytes of a head, or of anything else that is no part of a body, in one go.
@@ -78,6 +78,8 @@ class HttpPool:
         self._others: list[HttpPool] = []
         self._idle: defaultdict[Origin, list[Connection]] = defaultdict(list)  # the longest idle first
         self._sweep: asyncio.TimerHandle | None = None
+        self.watched: set[Connection] = set()  # those that must not be silent for long
+        self._is_watching = False
 
     def via(self, route: Route) -> HttpPool:
         """Return the pool for requests that take this route. It is closed with this one."""
@@ -87,24 +89,27 @@ class HttpPool:
         return self._others[-1]
 
     async def request(
-        self, method: str, url: str, headers: bytes, body: bytes = b"", patience: float | None = None
+        self, method: str, url: str, headers: bytes, body: EncodedBody = b"", patience: float | None = None
     ) -> Connection:
-        """Send a request and wait for the head of its answer, `patience` seconds at most (else TimeoutError).
+        """Send a request and wait for the head of its answer. `headers` are whole lines, each with its end.
 
-        `headers` are whole lines, each with its end.
+        A body in pieces is long: its list is empty once it was sent. TimeoutError is raised where the answer is waited
+        for when nothing came for `patience` seconds.
         """
         origin, host, target = _locate(url)
-        length = f"Content-Length: {len(body)}\r\n" if method == "POST" else ""
+        size = len(body) if isinstance(body, bytes) else sum(map(len, body))
+        length = f"Content-Length: {size}\r\n" if method == "POST" else ""
         if self._route.proxy is not None and not origin[2]:
             target, length = f"http://{host}{target}", length + self._route.proxy.authorization
         head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\n{length}"
-        message = b"%b%b\r\n%b" % (head.encode(), headers, body if len(body) < LARGE_BODY else b"")
-        if len(body) >= LARGE_BODY:
+        message = b"%b%b\r\n%b" % (head.encode(), headers, body if isinstance(body, bytes) else b"")
+        if isinstance(body, list):
             # On a new connection, where it is sent only once, so that nothing holds it while the model thinks.
             connection = await self._connect(origin)
-            connection.send(message, body)
-            del body
-            await connection.wait_head(patience)
+            connection.send(message, *body)
+            self._watch(connection, patience)
+            body.clear()
+            await connection.wait_head()
             return connection
         while True:
             idle = self._idle[origin]
@@ -112,7 +117,8 @@ class HttpPool:
             connection = idle.pop() if idle else await self._connect(origin)
             try:
                 connection.send(message)
-                await connection.wait_head(patience)
+                self._watch(connection, patience)
+                await connection.wait_head()
                 return connection
             except Unanswered:
                 # A server may close an idle connection at the moment in which it is used again; a new one will do.
@@ -138,13 +144,32 @@ class HttpPool:
     def _close_idle(self, loop: asyncio.AbstractEventLoop) -> None:
         now = loop.time()
         for idle in self._idle.values():
-            for connection in [each for each in idle if now - each.idle_since >= IDLE_SECONDS]:
+            for connection in [each for each in idle if now - each.heard_at >= IDLE_SECONDS]:
                 connection.close()
-        left = [idle[0].idle_since + IDLE_SECONDS - now for idle in self._idle.values() if idle]
+        left = [idle[0].heard_at + IDLE_SECONDS - now for idle in self._idle.values() if idle]
         # Those just closed are removed from the pool in a moment, by `connection_lost`.
         self._sweep = loop.call_later(max(min(left), 1.0), self._close_idle, loop) if left else None
 
+    def _watch(self, connection: Connection, patience: float | None) -> None:
+        if patience is not None:
+            connection.patience = patience
+            self.watched.add(connection)
+            if not self._is_watching:
+                self._find_silent()
+
+    def _find_silent(self) -> None:
+        # One timer for all, like that of idle ones.
+        loop = asyncio.get_running_loop()
+        for connection in list(self.watched):
+            if loop.time() - connection.heard_at > connection.patience:
+                connection.fail(TimeoutError())
+        self._is_watching = bool(self.watched)
+        if self.watched:
+            least = min(connection.patience for connection in self.watched)
+            loop.call_later(min(least / 8, WATCH_SECONDS), self._find_silent)
+
     def drop(self, connection: Connection) -> None:
+        self.watched.discard(connection)
         idle = self._idle[connection.origin]
         if connection in idle:
             idle.remove(connection)
@@ -181,9 +206,14 @@ class HttpPool:
             raise ProxyFailed(connection.status)
         return await connection.start_tls(context)
 
-    async def _open(self, origin: Origin, host: str, port: int, context: ssl.SSLContext | None) -> Connection:
+    async def _open(
+        self, origin: Origin, host: str, port: int, context: ssl.SSLContext | None, name: str | None = None
+    ) -> Connection:
+        """Open a connection. `name`: the one in the certificate, where `host` is an address."""
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(lambda: Connection(self, origin, loop), host, port, ssl=context)
+        _, connection = await loop.create_connection(
+            lambda: Connection(self, origin, loop), host, port, ssl=context, server_hostname=name if context else None
+        )
         return connection
 
 
@@ -210,7 +240,8 @@ class Connection(asyncio.Protocol):
         self._head_done = False
         self._inflater: zlib._Decompress | None = None  # of an answer that is compressed, though none was asked for
         self._error: BaseException | None = None
-        self.idle_since = 0.0
+        self.heard_at = 0.0  # time of the last bytes, or of the request
+        self.patience = 0.0  # seconds for which it may be silent while it is watched
 
     # -- asking and reading
 
@@ -222,21 +253,18 @@ class Connection(asyncio.Protocol):
         self.status, self.headers = 0, {}
         self.is_complete = self._head_done = self._reusable = False
         self._bodiless = 0
+        self.heard_at = self._loop.time()
         for part in parts:
             self._transport.write(part)
 
-    async def wait_head(self, patience: float | None = None) -> None:
-        """Wait for the head of the answer; without one, the connection is closed."""
-        # A plain timer: asyncio.timeout costs several times as much, and this is once per response.
-        timer = None if patience is None else self._loop.call_later(patience, self.fail, TimeoutError())
+    async def wait_head(self) -> None:
+        """Wait for the head of the answer. If that fails, or the task is cancelled, the connection is closed."""
         try:
             while not self._head_done:
                 await self._wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
-            if not self._head_done:
-                self.close()
+        except BaseException:
+            self.close()  # also if the head came in the very moment of the cancellation
+            raise
 
     async def start_tls(self, context: ssl.SSLContext) -> Connection:
         """Return the connection to the origin in the tunnel that this one has become."""
@@ -308,10 +336,10 @@ class Connection(asyncio.Protocol):
         if not self._lent:
             return  # twice in the pool, it would carry two answers at once
         self._lent = False
+        self._pool.watched.discard(self)
         if self.is_complete and self._reusable and self._error is None and self._transport is not None:
             self._pieces, self._buffered = [], 0
             self._parser = httptools.HttpResponseParser(self)
-            self.idle_since = self._loop.time()
             self._pool.keep(self, self._loop)
         else:
             self.close()
@@ -346,6 +374,7 @@ class Connection(asyncio.Protocol):
         if not self._lent:
             self.close()  # without a request: it would be taken for the next answer
             return
+        self.heard_at = self._loop.time()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:

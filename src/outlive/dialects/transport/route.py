@@ -1,7 +1,5 @@
 """The way to an upstream: through a proxy or directly, and the certificates that TLS uses on it."""
 
-from __future__ import annotations
-
 import base64
 import ssl
 from pathlib import Path
@@ -35,17 +33,14 @@ class Route:
         Takes some 50 ms the first time. Raises OSError."""
         stamps = [file.stat().st_mtime_ns for file in self.files]
         if self._made is None or self._made[0] != stamps:
-            self._made = stamps, _make_context(self._upstream)
+            context = ssl.create_default_context()
+            if self._upstream is not None and self._upstream.ca_file is not None:
+                context.load_verify_locations(self._upstream.ca_file)
+            if self._upstream is not None and self._upstream.client_cert is not None:
+                certificate = self._upstream.client_cert, self._upstream.client_key
+                context.load_cert_chain(*certificate, password="")  # else it would ask for one
+            self._made = stamps, context
         return self._made[1]
-
-
-def _make_context(upstream: Upstream | None) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if upstream is not None and upstream.ca_file is not None:
-        context.load_verify_locations(upstream.ca_file)
-    if upstream is not None and upstream.client_cert is not None:
-        context.load_cert_chain(upstream.client_cert, upstream.client_key, password="")  # else it would ask for one
-    return context
 
 
 def _read_proxy(url: str) -> Proxy:

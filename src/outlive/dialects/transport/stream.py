@@ -1,7 +1,5 @@
 """Reader of an upstream's streamed answer: its events' payloads as they come, until its end, a break or silence."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -17,32 +15,6 @@ MOST_WHOLE = 32 * 1024 * 1024
 _INLINE_BYTES = 256 * 1024
 # Content types of servers that answer as a whole, though they were asked for a stream.
 _WHOLE = ("application/json", "text/html")
-
-
-class IdleTimer:
-    """Calls `on_idle` when nothing was received for so many seconds. Noting that something was costs no timer."""
-
-    __slots__ = ("_last", "_loop", "_on_idle", "_seconds", "_timer")
-
-    def __init__(self, seconds: float, on_idle: Callable[[], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._seconds = seconds
-        self._on_idle = on_idle
-        self._last = self._loop.time()
-        self._timer = self._loop.call_later(seconds, self._look)
-
-    def reset(self) -> None:
-        self._last = self._loop.time()
-
-    def stop(self) -> None:
-        self._timer.cancel()
-
-    def _look(self) -> None:
-        left = self._last + self._seconds - self._loop.time()
-        if left <= 0:
-            self._on_idle()
-        else:
-            self._timer = self._loop.call_later(left, self._look)
 
 
 async def read_stream(
@@ -61,14 +33,12 @@ async def read_stream(
     connection at once.
     """
     answer = await ask()
-    idle = IdleTimer(endpoint.upstream.silence_seconds, lambda: answer.fail(TimeoutError()))
     events = EventStream()
     before: list[bytes] = []
     latest: list[bytes] = []
 
     def read(piece: bytes) -> list[bytes]:
         nonlocal before, latest
-        idle.reset()
         if payloads := events.feed(piece):
             before, latest = latest, payloads
             if last is not None and last.search(payloads[-1]):
@@ -97,7 +67,6 @@ async def read_stream(
         if enough is None or not any(enough.search(payload) for payload in before + latest):
             raise endpoint.broken(error) from error
     finally:
-        idle.stop()
         endpoint.leave(answer, events.done)
 
 

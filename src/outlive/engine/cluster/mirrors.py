@@ -1,11 +1,9 @@
 """Reading across nodes: mirrors of responses that run elsewhere and are read here, and the progress notifier, which
 rings the bell for responses that run here and are read elsewhere."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from outlive.core.errors import StorageUnavailable
@@ -29,25 +27,22 @@ MAX_QUERIED = 1000
 SUBSCRIPTION_SECONDS = 15.0
 
 
+@dataclass(eq=False)
 class Mirrors:
-    """Keeps a tail for each response that runs elsewhere and is read here. One query serves them all.
+    """Keeps a tail for each response that runs elsewhere and is read here. One query serves them all. The bell signals
+    when to look at the journal; once a second all are looked at anyway, for a ring may be lost."""
 
-    The bell signals when to look at the journal; once a second all are looked at anyway, for a ring may be lost.
-    """
-
-    def __init__(self, journal: Journal, live: LiveResponses, bell: Bell) -> None:
-        self._journal = journal
-        self._live = live
-        self._bell = bell
-        self._tails: dict[str, Tail] = {}
-        self._due: set[str] = set()
-        self._polling: asyncio.Task[None] | None = None
+    _journal: Journal
+    _live: LiveResponses
+    _bell: Bell
+    _tails: dict[str, Tail] = field(default_factory=dict)
+    _due: set[str] = field(default_factory=set)
+    _polling: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         return len(self._tails)
 
     def count_readers(self) -> int:
-        """Count the readers of all mirrored responses."""
         return sum(tail.readers for tail in self._tails.values())
 
     def join(self, response_id: str, after: int) -> Tail:
@@ -56,8 +51,7 @@ class Mirrors:
         if tail is None or tail.lost or tail.ended:
             tail = self._tails[response_id] = Tail(response_id, after)
             self._watch_live(tail)
-            self._subscribe(tail)
-            self._poll_twice(response_id)
+            self.on_taken(response_id)
         return tail
 
     # -- rings of other nodes
@@ -69,10 +63,11 @@ class Mirrors:
             self._poll_one(response_id)
 
     def on_taken(self, response_id: str) -> None:
-        """Subscribe again: the response runs on another node now, which does not know that it is read here."""
+        """Subscribe: the response runs on a node that does not know yet that it is read here."""
         if (tail := self._tails.get(response_id)) is not None:
             self._subscribe(tail)
-            self._poll_twice(response_id)
+            self._poll_one(response_id)
+            asyncio.get_running_loop().call_later(SECOND_LOOK_SECONDS, self._poll_one, response_id)
 
     # -- regularly
 
@@ -83,9 +78,7 @@ class Mirrors:
 
     def poll_all(self) -> None:
         """Poll everything, in case a ring was lost, and drop the tails without readers."""
-        for response_id, tail in list(self._tails.items()):
-            if tail.readers == 0:
-                del self._tails[response_id]
+        self._tails = {response_id: tail for response_id, tail in self._tails.items() if tail.readers}
         self._due.update(self._tails)
         self._start_polling()
 
@@ -93,10 +86,6 @@ class Mirrors:
         self._bell.ring(Ring("wanted", tail.response_id, tail.committed))
 
     # -- polling the journal
-
-    def _poll_twice(self, response_id: str) -> None:
-        self._poll_one(response_id)
-        asyncio.get_running_loop().call_later(SECOND_LOOK_SECONDS, self._poll_one, response_id)
 
     def _poll_one(self, response_id: str) -> None:
         if response_id in self._tails:
@@ -169,14 +158,14 @@ class Subscription:
     until: float  # when to stop ringing
 
 
+@dataclass(eq=False)
 class ProgressNotifier:
     """Reads tails like any reader, and rings instead of sending: the commits themselves cost nothing more."""
 
-    def __init__(self, live: LiveResponses, bell: Bell, clock: Clock) -> None:
-        self._live = live
-        self._bell = bell
-        self._clock = clock
-        self._subscriptions: dict[str, Subscription] = {}
+    _live: LiveResponses
+    _bell: Bell
+    _clock: Clock
+    _subscriptions: dict[str, Subscription] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._subscriptions)

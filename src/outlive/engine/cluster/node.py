@@ -1,9 +1,6 @@
 """A node of a cluster: it answers the bell, sends its heartbeat, and takes over what dead nodes left."""
 
-from __future__ import annotations
-
 import asyncio
-import contextlib
 import logging
 from dataclasses import dataclass, field
 
@@ -11,6 +8,7 @@ from outlive.core.errors import StorageUnavailable
 from outlive.engine.cluster.mirrors import Mirrors, ProgressNotifier
 from outlive.engine.delivery.reader import RemoteFolds
 from outlive.engine.retries import PendingCreates
+from outlive.engine.waiting import wait
 from outlive.engine.worker import Worker
 from outlive.ports.bell import Ring
 from outlive.ports.storage import Storage
@@ -91,10 +89,7 @@ class Node:
                 if not self._failing:
                     log.warning("cluster poll failed: %s", str(error) or "no answer in time")
                 self._failing = True
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS):
-                    await self._poll_now.wait()
-            self._poll_now.clear()
+            await wait(self._poll_now, POLL_SECONDS)
 
     async def poll_once(self) -> None:
         """Find by polling everything that rings would have said, and take over what dead nodes left."""

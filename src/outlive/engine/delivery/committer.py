@@ -1,7 +1,5 @@
 """Group commit: the pending events of all live responses go to the ledger together, and show only then."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable
@@ -12,6 +10,7 @@ from outlive.core.counts import Counts
 from outlive.core.endings import Outcome, TerminalStatus
 from outlive.core.errors import Behind, StaleFence, StorageUnavailable
 from outlive.core.events import AnyDraft, Json
+from outlive.core.usage import UsageRecord
 from outlive.engine.delivery.live import LiveResponse, State
 from outlive.ports.clock import Clock
 from outlive.ports.ledger import AppendResult, AppendResults, Closing, Entry, RunLedger
@@ -25,6 +24,8 @@ Taken: TypeAlias = list[tuple[LiveResponse, Entry, list[AnyDraft]]]
 RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
 # Seconds that a commit waits for more, for each event but the first of the commit before.
 PER_EVENT = 0.0005
+# Bytes of events that the reader of a response with `store: false` has not read, beyond which its run waits.
+UNREAD_BYTES = 64 * 1024
 # Responses that end at the same time. When many end, as many others often begin, and should not wait for all of them.
 ENDINGS = 20
 
@@ -37,11 +38,18 @@ class Committer:
     """
 
     def __init__(
-        self, ledger: RunLedger, clock: Clock, linger: float, counts: Counts | None = None, tracer: Tracer | None = None
+        self,
+        ledger: RunLedger,
+        clock: Clock,
+        linger: float,
+        counts: Counts | None = None,
+        tracer: Tracer | None = None,
+        count_usage: Callable[[UsageRecord, bool], object] = lambda record, stored: None,
     ) -> None:
         self._ledger = ledger
         self._counts = counts or Counts()
         self._tracer = tracer or Tracer()
+        self._count_usage = count_usage
         self._clock = clock
         self._linger = linger
         self._loop = asyncio.get_running_loop()
@@ -55,6 +63,7 @@ class Committer:
         self._retries: set[asyncio.Task[None]] = set()  # closings that wait for the storage to come back
         self.endings = asyncio.Semaphore(ENDINGS)
         self.memory_endings = asyncio.Semaphore(ENDINGS)
+        self.on_end: Callable[[], None] = lambda: None  # called when a terminal event is durable
 
     def submit(self, live: LiveResponse, drafts: list[AnyDraft]) -> None:
         """Emit drafts and see that they are committed soon. Raises StaleFence if the response is lost."""
@@ -81,20 +90,34 @@ class Committer:
             await live.tail.wait()
 
     def _commit_now(self, live: LiveResponse) -> None:
-        """Commit to the ledger in memory, which answers at once."""
+        """Commit to the ledger in memory, which answers at once; later if the reader is behind."""
+        if live.tail.on_read is not None:
+            return
         entry, drafts = live.pending.take(live.lease, self._clock.now())
         if live.ledger.append([entry]).result() == [AppendResult.WRITTEN]:
             live.advance(entry, drafts)
             self._count_shown(live, entry.count)
+            live.unread += len(entry.frames)
+            if live.unread > UNREAD_BYTES and live.trim is not None:
+                live.tail.on_read = partial(self._on_read, live, live.trim)
+                live.tail.wake()  # a reader that has read it all says so
         else:
             live.lose()
+
+    def _on_read(self, live: LiveResponse, trim: Callable[[int], int], after: int) -> None:
+        """Drop what was read, and commit what had to wait for that."""
+        live.unread = trim(after)
+        if live.unread <= UNREAD_BYTES:
+            live.tail.on_read = None
+            if not live.is_durable and live.state is State.OPEN:
+                self._commit_now(live)
 
     def _count_shown(self, live: LiveResponse, events: int) -> None:
         self._counts.events += events
         if live.output_at is not None and live.asked_at is not None:
             if live.received_at is not None:
                 asked = live.asked_at - live.received_at
-                self._counts.first_output.add(asked + self._clock.monotonic() - live.output_at)
+                self._counts.first_token_added_seconds.add(asked + self._clock.monotonic() - live.output_at)
             live.output_at = live.asked_at = None
             live.first_token_at = self._clock.now()
 
@@ -111,17 +134,24 @@ class Committer:
             await live.tail.wait()
 
     def close(
-        self, live: LiveResponse, drafts: list[AnyDraft], *, status: TerminalStatus, snapshot: bytes, turn: list[Json]
+        self,
+        live: LiveResponse,
+        frames: list[bytes],
+        status: TerminalStatus,
+        *,
+        snapshot: bytes,
+        turn: list[Json],
+        usage: UsageRecord | None = None,
     ) -> asyncio.Future[None]:
         """Send the last events together with everything that must change with them, in one transaction.
 
         The future that it returns is resolved when the first try has failed. Further tries follow by themselves while
         the storage is down.
         """
-        live.pending.add(drafts)
+        live.pending.append(frames)
         live.pending.queued = False  # what is pending goes into the closing transaction
         entry, _ = live.pending.take(live.lease, self._clock.now())
-        closing = Closing(entry, status, snapshot, turn, keep_turn=status != "failed")
+        closing = Closing(entry, status, snapshot, turn, status != "failed", usage)
         failed: asyncio.Future[None] = self._loop.create_future()
         self._try_close(live, closing, failed)
         return failed
@@ -158,6 +188,9 @@ class Committer:
         if error is None:
             live.finish(closing.entry, closing.snapshot)
             self._count_shown(live, closing.entry.count)
+            if closing.usage is not None:
+                self._count_usage(closing.usage, live.ledger is self._ledger)
+            self.on_end()
             if live.outcome is not None:
                 self._counts.count_end(live.claim.owner, live.claim.request.model, live.outcome)
                 _log_end(live, live.outcome, self._clock.now())
@@ -308,7 +341,7 @@ def _log_end(live: LiveResponse, outcome: Outcome, now: float) -> None:
         "output_tokens": usage.get("output_tokens"),
         "attempts": outcome.attempts,
     }
-    log.log(level, "response ended", extra=fields)
+    log.log(level, "response ended", extra={"fields": fields})
 
 
 def _pause(failures: int) -> float:

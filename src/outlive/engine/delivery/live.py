@@ -1,19 +1,4 @@
-"""A response that runs in this process: its state, what is pending, and its durable tail.
-
-The life cycle of a live response. An event that its state has no entry for is a bug and raises `IllegalTransition`.
-
-    state    event      next     meaning
-    OPEN     emit       OPEN     the run adds events
-    OPEN     close      ENDING   the outcome is known; the last events are on their way to the ledger
-    OPEN     fence      LOST     another worker holds the lease, or it was released
-    ENDING   reopen     OPEN     the run was stopped before the last events were sent
-    ENDING   retry      ENDING   the storage was unavailable; the same closing is tried again
-    ENDING   commit     ENDED    the terminal event is durable; nothing follows it
-    ENDING   fence      LOST     the lease was lost before the terminal event was durable
-    LOST     fence      LOST     the loss is noticed a second time
-    LOST     commit     ENDED    the closing had been committed before the loss was noticed
-    ENDED                        final
-"""
+"""A response that runs in this process: its state, what is pending, and its durable tail."""
 
 from __future__ import annotations
 
@@ -21,12 +6,15 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
+from outlive.core.context.window import BYTES_PER_TOKEN
 from outlive.core.endings import Outcome
 from outlive.core.errors import StaleFence
 from outlive.core.events import AnyDraft, Draft, Json, number, split_frames
 from outlive.core.fold import Fold
-from outlive.core.usage import add_usage
+from outlive.core.owners import split
+from outlive.core.usage import add_usage, drop_resumed
 from outlive.engine.delivery.tail import Tail
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Checkpoint, Claim, Entry, Lease, RunLedger
@@ -44,6 +32,7 @@ class State(Enum):
     LOST = "lost"
 
 
+# By state and event; ARCHITECTURE.md says what each means. Any other event is a bug.
 TRANSITIONS: dict[State, dict[str, State]] = {
     State.OPEN: {"emit": State.OPEN, "close": State.ENDING, "fence": State.LOST},
     State.ENDING: {"reopen": State.OPEN, "retry": State.ENDING, "commit": State.ENDED, "fence": State.LOST},
@@ -63,9 +52,10 @@ class PendingEvents:
     last: int  # number of the newest event, durable or not
     queued: bool = False  # some events wait for the next commit
     in_flight: bool = False  # some events are in the commit under way
+    most: int = PENDING_BYTES
     _frames: list[bytes] = field(default_factory=list)
     _drafts: list[AnyDraft] = field(default_factory=list)
-    _bytes: int = 0
+    size: int = 0  # bytes
 
     def add(self, drafts: list[AnyDraft]) -> None:
         """Number the drafts and render their frames, once and for all."""
@@ -73,24 +63,38 @@ class PendingEvents:
         self.last += len(frames)
         self._frames += frames
         self._drafts += drafts
-        self._bytes += sum(map(len, frames))
+        self.size += sum(map(len, frames))
+
+    def append(self, frames: list[bytes]) -> None:
+        """Add the last frames, numbered already."""
+        self.last += len(frames)
+        self._frames += frames
 
     @property
     def is_full(self) -> bool:
         """True while the run should wait instead of adding more."""
-        return self._bytes > PENDING_BYTES
+        return self.size > self.most
 
     def take(self, lease: Lease, at: float) -> tuple[Entry, list[AnyDraft]]:
         """Remove and return everything that is pending, as one entry of a commit."""
         frames, drafts = self._frames, self._drafts
-        self._frames, self._drafts, self._bytes = [], [], 0
+        self._frames, self._drafts, self.size = [], [], 0
         return Entry(lease, self.last - len(frames) + 1, len(frames), at, b"".join(frames)), drafts
 
     def put_back(self, entry: Entry, drafts: list[AnyDraft]) -> None:
         """Put an entry that could not be committed in front of what came since."""
         self._frames[:0] = split_frames(entry.frames)
         self._drafts[:0] = drafts
-        self._bytes += len(entry.frames)
+        self.size += len(entry.frames)
+
+
+class Attempt(NamedTuple):
+    """One time that the model is asked."""
+
+    usage: Callable[[], Json | None]  # as far as the upstream has reported it
+    estimate: Callable[[], int]  # tokens of its input
+    resumed: int  # deltas of the text that it continues, which its usage counts too
+    size: int  # characters that were shown before it
 
 
 @dataclass(slots=True, eq=False)
@@ -117,15 +121,21 @@ class LiveResponse:
     on_lost: Callable[[], object] | None = None  # stops the run, which may wait for a silent upstream
     # Returns what the upstream has reported of the step under way, which the checkpoint does not count yet.
     step_usage: Callable[[], Json | None] | None = None
+    attempt: Attempt | None = None  # the last one, until it is counted
+    paid: Json | None = field(init=False)  # usage that upstreams have reported for the attempts before it
+    estimated: tuple[int, int] = (0, 0)  # tokens of input and output of those that nothing was reported for
     asked_at: float | None = None  # time at which the model was first asked, until its first output is shown
     output_at: float | None = None  # time at which its first output was read, until that is shown
     first_token_at: float | None = None  # unix seconds at which its first output was shown here
     outcome: Outcome | None = None  # set when its end is sent
+    # For `store: false`: drops the events up to a number, and returns the bytes of the others.
+    trim: Callable[[int], int] | None = None
+    unread: int = 0  # bytes of events that its reader may not have read
     is_behind: bool = False  # lost because the journal lacks committed events that are gone here, too
 
     def __post_init__(self, read_at: float, frames: bytes) -> None:
         claim, fold = self.claim, self.fold
-        self.lease, self.checkpoint = claim.lease, claim.checkpoint
+        self.lease, self.checkpoint, self.paid = claim.lease, claim.checkpoint, claim.checkpoint.paid
         self.pending = PendingEvents(fold.last)
         self.tail = Tail(claim.lease.response_id, fold.last, read_at)
         self.output = dict(enumerate(fold.output)) if fold.visible else {}
@@ -151,15 +161,35 @@ class LiveResponse:
         counted = add_usage(self.checkpoint.compaction, self.checkpoint.usage)
         return counted if self.step_usage is None else add_usage(counted, self.step_usage())
 
+    def count_attempt(self, *, broken: bool = False, again: bool = False) -> None:
+        """Count what the last attempt has used. Its tokens are estimated if nothing was reported, but not those of one
+        that broke before it had shown anything, nor of one that the next one repeats (`again`)."""
+        if (attempt := self.attempt) is None:
+            return
+        self.attempt = None
+        shown = self.fold.size - attempt.size
+        if (usage := attempt.usage()) is not None:
+            self.paid = add_usage(self.paid, drop_resumed(usage, attempt.resumed))
+        elif not again and (shown or not broken):
+            given, written = self.estimated
+            self.estimated = given + attempt.estimate(), written - (-shown // BYTES_PER_TOKEN)
+
+    def continue_counting(self, before: LiveResponse) -> None:
+        """Count on from the run of the same response that was stopped here: it knows the usage of its steps best."""
+        before.count_attempt()
+        self.checkpoint, self.step_usage = before.checkpoint, before.step_usage
+        self.paid, self.estimated = before.paid, before.estimated
+
     def describe(self) -> Json:
         """Return the fields of a log line about it."""
-        request = self.claim.request
+        request, (owner, end_user) = self.claim.request, split(self.claim.owner)
         return {
             "request_id": request.origin.request_id,
             "response_id": self.lease.response_id,
             "conversation_id": request.conversation,
             "trace_id": request.origin.trace_id,
-            "owner": self.claim.owner,
+            "owner": owner,
+            "end_user": end_user,
             "model": request.model,
         }
 

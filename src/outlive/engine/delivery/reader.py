@@ -63,13 +63,13 @@ class Cursor:
 
     async def read(self) -> bytes:
         """Return the next frames, or a keep-alive comment; empty when the response has ended or the cursor was stopped.
-
-        Raises StreamInterrupted.
-        """
+        Raises StreamInterrupted."""
         if self._reservation is not None:
             self._reservation.release()  # what was read before is sent
         while not self.ended and not self.stopped:
             tail = self._join()
+            if tail is not None and tail.on_read is not None:
+                tail.on_read(self.after)
             if tail is None:
                 frames = await self._read_idle()
             elif tail.committed > self.after:
@@ -83,9 +83,7 @@ class Cursor:
 
     async def forward_to(self, write_now: WriteNow) -> None:
         """Pass new frames to `write_now` in the call that made them durable, for as long as nothing else is to be done.
-
-        That spares each event a task's wake-up. Anything out of the ordinary makes this return, and `read` handles it.
-        """
+        That spares each event a task's wake-up. Anything out of the ordinary makes this return; `read` handles it."""
         tail = self._tail
         if tail is None or tail.lost or tail.ended or tail.committed > self.after:
             return
@@ -182,20 +180,15 @@ class Cursor:
 
     async def _read_idle(self) -> bytes:
         """Read a response that does not run here from its journal, or wait for it to begin here or go on elsewhere."""
-        if (frames := await self._read_journal()) or self.ended:
-            return frames
-        live = self._reader.live
-        if self._reader.mirrors is not None:
-            await self._join_mirror(self._reader.mirrors)
-            return b""
-        waiter = live.wait(self.id)
+        live, mirrors = self._reader.live, self._reader.mirrors
+        waiter = live.wait(self.id)  # from here on: it may begin, and even end, while the journal is read
         try:
-            # It may have begun, and even ended, between that read and this wait.
-            if live.tail(self.id) is not None:
-                return b""
-            if (frames := await self._read_journal()) or self.ended:
+            if (frames := await self._read_journal()) or self.ended or live.tail(self.id) is not None:
                 return frames
-            return await self._wait(waiter)
+            if mirrors is None:
+                return await self._wait(waiter)
+            await self._join_mirror(mirrors)
+            return b""
         finally:
             live.stop_waiting(self.id, waiter)
 
@@ -239,44 +232,36 @@ async def replay(journal: Journal, response_id: str) -> Fold:
     return fold
 
 
+@dataclass(eq=False)
 class RemoteFolds:
     """Keeps the folds of responses that run on other nodes, so that each poll folds only the new events."""
 
-    def __init__(self, journal: Journal, clock: Clock) -> None:
-        self._journal = journal
-        self._clock = clock
-        self._folds: dict[str, tuple[Fold, float]] = {}  # least recently asked for first
+    _journal: Journal
+    _clock: Clock
+    _folds: dict[str, tuple[Fold, float]] = field(default_factory=dict)  # least recently asked for first
 
     def __len__(self) -> int:
         return len(self._folds)
 
     async def get(self, response_id: str) -> Fold:
-        """Return the fold of the durable events."""
-        known = self._folds.pop(response_id, None)
-        fold = known[0] if known is not None else await replay(self._journal, response_id)
-        self._keep(response_id, fold)
-        if known is not None:
-            await self._catch_up(response_id, fold)
+        journal, known = self._journal, self._folds.pop(response_id, None)
+        fold = known[0] if known is not None else await replay(journal, response_id)
+        self._folds[response_id] = (fold, self._clock.monotonic())
+        if len(self._folds) > MAX_FOLDS:
+            del self._folds[next(iter(self._folds))]
+        if known is None:
+            return fold
+        while (batch := await journal.read(response_id, fold.last, FOLD_PAGE_BYTES)) is not None and batch.frames:
+            # Of two polls at the same time, which read the same page, the first to come back folds it.
+            if batch.first == fold.last + 1:
+                fold.replay(batch.frames)
+            await asyncio.sleep(0)
         return fold
 
     def drop_old(self) -> None:
         """Drop the folds that were not asked for in KEEP_SECONDS, and those that have ended."""
         before = self._clock.monotonic() - KEEP_SECONDS
-        for response_id, (fold, asked_at) in list(self._folds.items()):
-            if asked_at < before or fold.ended:
-                del self._folds[response_id]
-
-    def _keep(self, response_id: str, fold: Fold) -> None:
-        self._folds[response_id] = (fold, self._clock.monotonic())
-        if len(self._folds) > MAX_FOLDS:
-            del self._folds[next(iter(self._folds))]
-
-    async def _catch_up(self, response_id: str, fold: Fold) -> None:
-        while (batch := await self._journal.read(response_id, fold.last, FOLD_PAGE_BYTES)) is not None and batch.frames:
-            # Of two polls at the same time, which read the same page, the first to come back folds it.
-            if batch.first == fold.last + 1:
-                fold.replay(batch.frames)
-            await asyncio.sleep(0)
+        self._folds = {key: kept for key, kept in self._folds.items() if kept[1] >= before and not kept[0].ended}
 
 
 @dataclass(eq=False)
@@ -299,9 +284,7 @@ class Reader:
         return Cursor(self, response_id, after, Reservation(self.answers, owner) if owner is not None else None)
 
     def count_readers(self) -> int:
-        """Count the readers of responses that run here, and on other nodes."""
-        mirrored = self.mirrors.count_readers() if self.mirrors is not None else 0
-        return self.live.count_readers() + mirrored
+        return self.live.count_readers() + (self.mirrors.count_readers() if self.mirrors is not None else 0)
 
     async def fold(self, response_id: str) -> Fold:
         """Return the fold of the durable events: from memory where the response runs here, else from its journal."""
@@ -329,9 +312,7 @@ class Reader:
 
     async def wait_end(self, response_id: str, seconds: float | None = None) -> bytes | None:
         """Wait until the response has ended, that long at most. Returns its final object if it ended in this process.
-
-        Raises StreamInterrupted.
-        """
+        Raises StreamInterrupted."""
         tail = self.live.tail(response_id)
         cursor = self.follow(response_id, tail.committed if tail is not None else -1)
         try:

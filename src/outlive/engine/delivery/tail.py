@@ -1,7 +1,5 @@
 """The tail of a response: its newest durable events, on their way to readers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable
@@ -34,6 +32,7 @@ class Tail:
     lost: bool = False  # no more events come here: readers must look for the response elsewhere
     final: bytes | None = None  # the final Response object
     cause: UpstreamFault | None = None  # why the response failed
+    on_read: Callable[[int], None] | None = None  # is called with the number up to which a reader has read
     _batches: deque[Batch] = field(default_factory=deque)
     _bytes: int = 0
     _waiters: list[asyncio.Future[None]] = field(default_factory=list)
@@ -78,10 +77,11 @@ class Tail:
         """Call every follower and resolve every waiter: there are new events, an end, or a keep-alive is due."""
         if self._followers:
             self._followers = [follower for follower in self._followers if follower()]
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
 
     # -- the readers' side
 

@@ -1,16 +1,17 @@
 """The closer: writes the terminal event of a response, for its run or for an ending from outside."""
 
-from __future__ import annotations
-
 import asyncio
 
 from outlive.core import endings
+from outlive.core.context.window import estimate_item, estimate_request
 from outlive.core.endings import Outcome, TerminalStatus
-from outlive.core.errors import InvalidRequest, StaleFence, UpstreamFault
-from outlive.core.events import AnyDraft, Json, Renaming
+from outlive.core.errors import EndCode, InvalidRequest, StaleFence, UpstreamFault
+from outlive.core.events import AnyDraft, Json, Renaming, number
+from outlive.core.usage import UsageRecord, add_usage, count_tokens
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse, State
-from outlive.ports.backend import Ending, Route
+from outlive.engine.slots import SMALL_INPUT
+from outlive.ports.backend import Backend, Ending, Route
 from outlive.ports.clock import Clock
 
 CUT_OFF = "The answer was cut off."
@@ -44,12 +45,14 @@ class Closer:
         """End a response that cannot go on: as `failed` if nothing was visible, else as `incomplete` (D10)."""
         await self._committer.flush(live)
         if live.fold.visible:
-            await self.end(live, "incomplete", message=f"{CUT_OFF} {fault.message}", attempts=attempts)
+            message = f"{CUT_OFF} {fault.message}"
+            await self.end(live, "incomplete", message=message, attempts=attempts, ended_by=fault.reason)
         else:
             # The frames in its traceback hold the request, and lead to the live response, which holds the fault.
             fault.__traceback__ = fault.__cause__ = fault.__context__ = None
             live.tail.cause = fault
-            await self.end(live, "failed", error={"code": fault.code, "message": fault.message}, attempts=attempts)
+            error = {"code": fault.code, "message": fault.message}
+            await self.end(live, "failed", error=error, attempts=attempts, ended_by=fault.reason)
 
     async def end(
         self,
@@ -59,6 +62,7 @@ class Closer:
         message: str | None = None,
         error: Json | None = None,
         attempts: int | None = None,
+        ended_by: EndCode | None = None,
     ) -> None:
         """End a response as it stands: open items are closed as incomplete."""
         await self._committer.flush(live)
@@ -69,6 +73,7 @@ class Closer:
             reason="interrupted" if status == "incomplete" else None,
             message=message,
             error=error,
+            ended_by=ended_by,
             **_history(live, attempts),
         )
         await self._close(live, endings.close_open(live.fold), outcome)
@@ -79,7 +84,7 @@ class Closer:
         try:
             async with self._committer.ending_slot(live):
                 await self._committer.wait_idle(live)
-                sent = self._send(live, drafts, outcome)
+                sent = await self._send(live, drafts, outcome)
                 await self._committer.wait_tried(live, sent)
         finally:
             if sent is None and live.state is State.ENDING:
@@ -88,30 +93,53 @@ class Closer:
         await self._committer.wait_closed(live)
         self._dismiss_upstream_run(live, outcome)
 
-    def _send(self, live: LiveResponse, drafts: list[AnyDraft], outcome: Outcome) -> asyncio.Future[None]:
-        """Render the terminal event and send it to the ledger with the last drafts."""
-        if live.state is State.LOST:
-            raise StaleFence
+    async def _send(self, live: LiveResponse, drafts: list[AnyDraft], outcome: Outcome) -> asyncio.Future[None]:
+        """Render the terminal event and send it to the ledger with the last drafts; in a thread if they are long."""
         if live.claim.request.event_names != "openai":
             drafts = Renaming().rename(drafts)
         live.outcome = outcome
         live.collect(drafts)
-        output = [item for _, item in sorted(live.output.items())]
-        terminal = endings.terminal(endings.end(live.fold.header, output, outcome))
-        snapshot = endings.snapshot_of(terminal)
-        turn = endings.turn(output)
-        return self._committer.close(live, [*drafts, terminal], status=outcome.status, snapshot=snapshot, turn=turn)
+        is_long = max(live.fold.size, live.pending.size, live.claim.size) > SMALL_INPUT
+        frames, snapshot, output = await asyncio.to_thread(_render, live, drafts) if is_long else _render(live, drafts)
+        await self._committer.wait_idle(live)  # a commit may have begun meanwhile
+        if live.state is State.LOST:
+            raise StaleFence
+        turn, usage = endings.turn(output), self.make_record(live, outcome, output)
+        return self._committer.close(live, frames, outcome.status, snapshot=snapshot, turn=turn, usage=usage)
+
+    def make_record(self, live: LiveResponse, outcome: Outcome, output: list[Json]) -> UsageRecord:
+        """Make the record of what a response used, as far as upstreams have reported it, and estimated otherwise."""
+        live.count_attempt()
+        request, estimated = live.claim.request, live.estimated
+        if outcome.usage is None and (output or any(estimated)):
+            written = sum(map(estimate_item, output))
+            given = estimated[0] or estimate_request(request, request.input)
+            estimated = given, max(estimated[1], written)
+        backend = self._find_backend(live)
+        reported = add_usage(live.checkpoint.compaction, live.paid)
+        return UsageRecord(
+            response_id=live.lease.response_id,
+            owner=live.claim.owner,
+            model=request.model,
+            upstream=backend.name if backend is not None else "",
+            ended_at=self._clock.now(),
+            status=outcome.status,
+            tokens=count_tokens(outcome.usage, reported, estimated),
+            attempts=outcome.attempts,
+            tool_calls=sum(str(item.get("type")).endswith("_call") for item in output),
+        )
+
+    def _find_backend(self, live: LiveResponse) -> Backend | None:
+        try:
+            return self._route(live.claim.request.model)[0]
+        except InvalidRequest:
+            return None  # not configured any more
 
     def _dismiss_upstream_run(self, live: LiveResponse, outcome: Outcome) -> None:
         """Have the upstream delete its copy of a background run, and stop the run if it goes on there."""
         run_id = live.checkpoint.upstream
-        if run_id is None:
-            return
-        try:
-            backend, _ = self._route(live.claim.request.model)
-        except InvalidRequest:
-            return  # the upstream is not configured any more
-        if backend.background_runs is not None:
+        backend = self._find_backend(live) if run_id is not None else None
+        if run_id is not None and backend is not None and backend.background_runs is not None:
             over = outcome.status == "completed" or (outcome.status == "incomplete" and outcome.message is None)
             backend.background_runs.dismiss(run_id, running=not over)
 
@@ -121,3 +149,11 @@ def _history(live: LiveResponse, attempts: int | None) -> Json:
     # Each resumption is another attempt, also one that was not counted: in an earlier process, or after a release.
     counted = attempts if attempts is not None else max(live.claim.attempts, 1)
     return {"attempts": max(counted, len(resumed_at) + 1), "resumed_at": resumed_at}
+
+
+def _render(live: LiveResponse, drafts: list[AnyDraft]) -> tuple[list[bytes], bytes, list[Json]]:
+    """Return the last frames, the final object, and its items."""
+    assert live.outcome is not None
+    output = [item for _, item in sorted(live.output.items())]
+    terminal = endings.terminal(endings.end(live.fold.header, output, live.outcome))
+    return number([*drafts, terminal], live.pending.last), endings.snapshot_of(terminal), output

@@ -1,10 +1,10 @@
 """The compactor: asks a model for a summary of a context, and seals it into a compaction item."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -37,24 +37,22 @@ T = TypeVar("T")
 NO_SUMMARY = "The model gave no summary."
 
 
-class Summary(msgspec.Struct, frozen=True):
+class Summary(NamedTuple):
     """A summary, and the usage of making it."""
 
     text: str
     usage: Json | None
 
 
+@dataclass(eq=False)
 class Compactor:
     """Makes and opens compaction items."""
 
-    def __init__(
-        self, seal: Seal, ids: IdSource, clock: Clock, counts: Counts | None = None, tracer: Tracer | None = None
-    ) -> None:
-        self._seal = seal
-        self._counts = counts or Counts()
-        self._tracer = tracer or Tracer()
-        self._ids = ids
-        self._clock = clock
+    _seal: Seal
+    _ids: IdSource
+    _clock: Clock
+    _counts: Counts = field(default_factory=Counts)
+    _tracer: Tracer = field(default_factory=Tracer)
 
     # -- opening
 
@@ -68,29 +66,31 @@ class Compactor:
 
     async def open(self, owner: str, items: list[Json]) -> list[Json]:
         """Put what the compaction items of a context stand for in their place."""
-        return await _work(items, lambda: compaction.open_context(items, lambda item: self._read(owner, item)))
+
+        def read(item: Json) -> Compacted | None:
+            try:
+                return compaction.unpack(item, self._unseal(owner))
+            except BrokenSeal:
+                return None
+
+        return await _work(items, lambda: compaction.open_context(items, read))
 
     async def check(self, owner: str, items: list[Json]) -> None:
         """Raise InvalidRequest, naming the first item that claims to be ours and cannot be opened."""
-        await _work(items, lambda: self._check(owner, items))
 
-    def _check(self, owner: str, items: list[Json]) -> None:
-        for n, item in enumerate(items):
-            if compaction.is_own(item):
-                try:
-                    compaction.open_seal(item, self._unseal(owner))
-                except BrokenSeal as error:
-                    raise InvalidRequest(error.message, param=f"input[{n}].encrypted_content") from error
+        def check_all() -> None:
+            for n, item in enumerate(items):
+                if compaction.is_own(item):
+                    try:
+                        compaction.open_seal(item, self._unseal(owner))
+                    except BrokenSeal as error:
+                        raise InvalidRequest(error.message, param=f"input[{n}].encrypted_content") from error
+
+        await _work(items, check_all)
 
     def replace_ours(self, items: list[Json]) -> list[Json]:
         """Replace our compaction items by ones that any upstream can be sent, so that the rest can be checked."""
         return [compaction.prompt() if compaction.is_own(item) else item for item in items]
-
-    def _read(self, owner: str, item: Json) -> Compacted | None:
-        try:
-            return compaction.unpack(item, self._unseal(owner))
-        except BrokenSeal:
-            return None
 
     def _unseal(self, owner: str) -> Callable[[bytes], bytes]:
         return lambda sealed: self._seal.open(sealed, _purpose(owner))
@@ -114,7 +114,7 @@ class Compactor:
         failures = halvings = 0
         while True:
             try:
-                call = ModelCall(model, asked, [*items, compaction.prompt()])
+                call = ModelCall(model, asked, [*items, compaction.prompt()], large=True)
                 with self._tracer.start_model_call(request.origin, call, backend) as span:
                     summary = await self._ask(backend, msgspec.structs.replace(call, headers=span.headers), span)
             except UpstreamFault as fault:
@@ -136,13 +136,10 @@ class Compactor:
     async def _ask(self, backend: Backend, call: ModelCall, span: Span) -> Summary:
         translator = backend.translator(call)
         fold = Fold({"status": "in_progress"})
-        stream = backend.stream(call)
-        try:
+        async with aclosing(backend.stream(call)) as stream:
             async for chunks in stream:
                 for chunk in chunks:
                     fold.apply(translator.feed(chunk))
-        finally:
-            await stream.aclose()
         drafts, ending = translator.end()
         span.note(describe_answer(ending))
         fold.apply(drafts)

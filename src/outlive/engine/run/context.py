@@ -1,20 +1,20 @@
 """The context loader: reads the history of a response once, and assembles the context that its model is given."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from outlive.core.context.assemble import Names, finish_calls
 from outlive.core.context.assemble import assemble as assemble_context
 from outlive.core.context.compaction import is_own
-from outlive.core.errors import StorageUnavailable, UpstreamFault
+from outlive.core.errors import UpstreamFault
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
 from outlive.engine.budget import ByteBudget
 from outlive.engine.run.compactor import Compactor
-from outlive.engine.run.log import STORAGE_PAUSE
+from outlive.engine.slots import SMALL_INPUT
+from outlive.engine.waiting import keep_trying
 from outlive.ports.clock import Clock
 from outlive.ports.ledger import Claim, Position
 from outlive.ports.storage import History, LoadedItems
@@ -33,21 +33,22 @@ MANY_ITEMS = 500
 STORAGE_TRIES = 300
 
 
+@dataclass(slots=True, eq=False)
 class ContextLoader:
     """Loads the context of one claim."""
 
-    __slots__ = ("_budget", "_claim", "_clock", "_compactor", "_history", "_items", "_room")
+    _claim: Claim
+    _history: History
+    _compactor: Compactor
+    _clock: Clock
+    _budget: ByteBudget
+    _room: contextlib.ExitStack | None = None  # of a long history
+    _items: list[Json] | None = None
 
-    def __init__(
-        self, claim: Claim, history: History, compactor: Compactor, clock: Clock, budget: ByteBudget | None = None
-    ) -> None:
-        self._budget = budget or ByteBudget(OWNER_BYTES)
-        self._room: contextlib.ExitStack | None = None  # of a long history
-        self._claim = claim
-        self._clock = clock
-        self._history = history
-        self._compactor = compactor
-        self._items: list[Json] | None = None
+    @property
+    def is_large(self) -> bool:
+        """True if the request, or the history that was read, is large."""
+        return self._room is not None or self._claim.size > SMALL_INPUT
 
     def close(self) -> None:
         """Give back the room that a long history took."""
@@ -65,21 +66,11 @@ class ContextLoader:
         """Return the lists of tools in the history that this server made itself: one that a client sent may offer what
         the server of the tools does not."""
         ids = [item["id"] for item in await self.history() if item.get("type") == "mcp_list_tools"]
-        if not ids:
-            return []
-        return await self._keep_trying(lambda: self._history.find_outputs(self._claim.owner, ids))
+        return await self._keep_trying(lambda: self._history.find_outputs(self._claim.owner, ids)) if ids else []
 
     async def _keep_trying(self, read: Callable[[], Awaitable[list[Json]]]) -> list[Json]:
         # The client of a response that is not stored waits for it, and can ask again.
-        tries = STORAGE_TRIES if self._claim.request.store else 1
-        while True:
-            try:
-                return await read()
-            except StorageUnavailable:
-                tries -= 1
-                if tries == 0:
-                    raise
-                await self._clock.sleep(STORAGE_PAUSE)
+        return await keep_trying(read, self._clock, STORAGE_TRIES if self._claim.request.store else 1)
 
     async def assemble(self, own: Sequence[Json] = (), names: Names | None = None) -> list[Json]:
         """Return the context: the history of ended turns, the response's own input, and its own output so far."""
@@ -93,30 +84,28 @@ class ContextLoader:
         return assemble_context(history, given, names)
 
     async def _read(self) -> list[Json]:
-        request, position, memory = self._claim.request, self._claim.position, self._claim.memory
+        claim, request, memory = self._claim, self._claim.request, self._claim.memory
         if memory is not None:
-            stored = await self._read_before(memory.position) if memory.position is not None else []
-            return stored + memory.items
-        has_history = request.previous_response_id is not None or (
-            request.conversation is not None and position.first > 0
-        )
-        return await self._read_before(position) if has_history else []
-
-    async def _read_before(self, position: Position) -> list[Json]:
-        claim = self._claim
-        items, self._room = await read_history(self._history, position, self._budget, claim.owner, claim.request)
-        return items
+            position = memory.position
+        else:
+            in_conversation = request.conversation is not None and claim.position.first > 0
+            position = claim.position if request.previous_response_id is not None or in_conversation else None
+        items: list[Json] = []
+        if position is not None:
+            items, self._room = await read_history(self._history, position, self._budget, claim.owner, request)
+        return items if memory is None else items + memory.items
 
 
 async def read_history(
     history: History, position: Position, budget: ByteBudget, owner: str, request: CreateResponse
-) -> tuple[list[Json], contextlib.ExitStack]:
-    """Read the items before a position, and hold room for them if they are long, until the stack that is returned is
-    closed. Of a history that is too long, only the newest part is read if the request allows that, or if a compaction
-    item in it stands for the rest. Raises UpstreamFault otherwise."""
+) -> tuple[list[Json], contextlib.ExitStack | None]:
+    """Read the items before a position, and hold room for them if they are long (else None), until the stack that is
+    returned is closed. Calls are as completed: a turn keeps none that was cut off, so unfinished ones are the caller's
+    own. Of a history that is too long, only the newest part is read if the request allows that, or if a compaction item
+    in it stands for the rest. Raises UpstreamFault otherwise."""
     loaded = await history.before(position, STEPS[0])
     if loaded.whole:
-        return loaded.items, contextlib.ExitStack()
+        return finish_calls(loaded.items), None
     with contextlib.ExitStack() as room:
         for most in STEPS[1:]:
             room.close()  # to hold some and wait for more could wait for ever
@@ -130,7 +119,7 @@ async def read_history(
             del loaded  # the error holds this frame
             raise UpstreamFault(TOO_LONG, code="invalid_prompt", retryable=False, too_long=True)
         held = room.pop_all()
-    return loaded.items, held
+    return finish_calls(loaded.items), held
 
 
 def _is_whole(item: Json) -> bool:

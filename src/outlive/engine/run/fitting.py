@@ -1,8 +1,7 @@
 """Fitting a context to its model: truncation to the model's window, and compaction above a threshold."""
 
-from __future__ import annotations
-
 import logging
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
@@ -79,19 +78,21 @@ def _limit(request: CreateResponse, window: int | None) -> int | None:
     return window - min(request.max_output_tokens, window * 3 // 4)
 
 
+@dataclass(eq=False)
 class Fitting:
     """Fits the contexts of one run."""
 
-    def __init__(self, log: RunLog, context: ContextLoader, compactor: Compactor, backend: Backend, model: str) -> None:
-        self._log = log
-        self._context = context
-        self._request = log.claim.request
-        self._compactor = compactor
-        self._backend = backend
-        self._model = model
-        self._sent: ModelCall | None = None
-        self._most: int | None = None  # tokens; learnt from the upstream's refusals
-        self._shrinks = 0
+    _log: RunLog
+    _context: ContextLoader
+    _compactor: Compactor
+    _backend: Backend
+    _model: str
+    _sent: ModelCall | None = None
+    _most: int | None = None  # tokens; learnt from the upstream's refusals
+    _shrinks: int = 0
+
+    def __post_init__(self) -> None:
+        self._request = self._log.claim.request
 
     async def fit(self, call: ModelCall) -> ModelCall:
         """Truncate a call to the model's window, if the request allows that."""
@@ -108,18 +109,17 @@ class Fitting:
         return len(truncate(call.items, 1)) < len(call.items)
 
     async def compact(self, make_call: MakeCall) -> bool:
-        """Compact the context if it is above the threshold, and emit that. Returns True if it did.
-
-        If no summary can be had, the model is asked with the context as it is: that may still fit.
-        """
+        """Compact the context if it is above the threshold, and emit that. Returns True if it did. If no summary can be
+        had, the model is asked with the context as it is: that may still fit."""
         if self._request.context_management is None:
             return False
         await self._log.flush()
         if self._log.is_lost or next(self._log.fold.open_items(), None) is not None:
             return False
         call = await make_call(None)
-        parts = compaction.split(call.items, await self._kept_tokens())
-        if parts is None or not await self._is_over_threshold(call):
+        threshold = await self._threshold()
+        parts = compaction.split(call.items, min(compaction.KEPT_TOKENS, threshold // 4))
+        if parts is None or not await self._is_longer(call, threshold):
             return False
         try:
             item = await self._make_item(call.request, *parts)
@@ -139,12 +139,9 @@ class Fitting:
         return Finish(compaction.show(item, 0), Ending("completed"))
 
     async def _make_item(self, request: CreateResponse, items: list[Json], compacted: compaction.Compacted) -> Json:
-        summary = await self._compactor.summarise(self._backend, self._model, request, items)
-        usage = add_usage(self._log.checkpoint.compaction, summary.usage)
-        await self._log.save_checkpoint(compaction=usage)
-        return await self._compactor.make(
-            self._log.claim.owner, msgspec.structs.replace(compacted, summary=summary.text)
-        )
+        log, summary = self._log, await self._compactor.summarise(self._backend, self._model, request, items)
+        await log.save_checkpoint(compaction=add_usage(log.checkpoint.compaction, summary.usage))
+        return await self._compactor.make(log.claim.owner, msgspec.structs.replace(compacted, summary=summary.text))
 
     async def _threshold(self) -> int:
         if self._request.context_management:
@@ -152,11 +149,7 @@ class Fitting:
         window = await self._backend.window(self._model)
         return THRESHOLD if window is None else window * 3 // 4
 
-    async def _kept_tokens(self) -> int:
-        return min(compaction.KEPT_TOKENS, await self._threshold() // 4)
-
-    async def _is_over_threshold(self, call: ModelCall) -> bool:
-        threshold = await self._threshold()
+    async def _is_longer(self, call: ModelCall, threshold: int) -> bool:
         estimate = estimate_request(call.request, call.items)
         if estimate * DOUBT < threshold or estimate > threshold * DOUBT:
             return estimate > threshold

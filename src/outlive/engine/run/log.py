@@ -1,7 +1,5 @@
 """The log of one run: all that the run's parts (tools, fitting, reattaching) see of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,20 +11,20 @@ from outlive.core.events import AnyDraft, Json, Renaming
 from outlive.core.fold import Fold
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse
+from outlive.engine.waiting import STORAGE_PAUSE
 from outlive.ports.clock import Clock
 from outlive.ports.ledger import Checkpoint, Claim
-
-# While the storage is down: seconds until the next try.
-STORAGE_PAUSE = 1.0
 
 
 class RunLog:
     """Emits events, waits until they are durable, and saves the checkpoint that the next worker would start from."""
 
-    __slots__ = ("_committer", "_live", "claim", "clock", "emit")
+    __slots__ = ("_committer", "_live", "claim", "clock", "emit", "fold", "response_id")
 
     def __init__(self, live: LiveResponse, committer: Committer, clock: Clock) -> None:
         self.claim: Claim = live.claim
+        self.response_id = live.lease.response_id
+        self.fold: Fold = live.fold  # of the durable events
         self.clock = clock
         self._live = live
         self._committer = committer
@@ -35,15 +33,6 @@ class RunLog:
         if live.claim.request.event_names != "openai":
             renaming = Renaming()
             self.emit = lambda drafts: committer.submit(live, renaming.rename(drafts))
-
-    @property
-    def response_id(self) -> str:
-        return self._live.lease.response_id
-
-    @property
-    def fold(self) -> Fold:
-        """The fold of the durable events."""
-        return self._live.fold
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -67,12 +56,13 @@ class RunLog:
     async def end_step(self, usage: Json | None, ignored: list[tuple[int, Json]]) -> None:
         """Count a finished step in the checkpoint, with the usage of all steps so far and the calls ignored so far."""
         self._live.step_usage = None
+        self._live.count_attempt()
         await self.save_checkpoint(usage=usage, steps=self.checkpoint.steps + 1, ignored=ignored)
 
     async def save_checkpoint(self, **changes: Any) -> None:
         """Change the checkpoint and save it. Waits for a storage that is down: that must not end a run."""
         live = self._live
-        live.checkpoint = msgspec.structs.replace(live.checkpoint, **changes)
+        live.checkpoint = msgspec.structs.replace(live.checkpoint, paid=live.paid, **changes)
         while not live.tail.lost:
             try:
                 await live.ledger.save_checkpoint(live.lease, live.checkpoint)

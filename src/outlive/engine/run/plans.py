@@ -1,8 +1,7 @@
 """Plans: what follows a step of a run. Pure: values in, values out."""
 
-from __future__ import annotations
-
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
@@ -61,15 +60,14 @@ class CallTools(msgspec.Struct, frozen=True):
     ignored: list[tuple[int, Json]] = []  # calls beyond `max_tool_calls`, as in the checkpoint
 
 
+@dataclass(eq=False)
 class ToolPlan:
     """Decides over the steps of a run that uses the server's own tools."""
 
-    def __init__(self, request: CreateResponse, session: ToolSession, ids: IdSource, max_steps: int) -> None:
-        self._request = request
-        self._tools: Mapping[str, Tool] = session.tools
-        self._lists = session.lists
-        self._ids = ids
-        self._max_steps = max_steps
+    _request: CreateResponse
+    _session: ToolSession
+    _ids: IdSource
+    _max_steps: int
 
     # -- before a step
 
@@ -77,7 +75,7 @@ class ToolPlan:
         """Return the request for the next step, which continues `output`."""
         return add_server_tools(
             self._request,
-            {alias: tool.spec for alias, tool in self._tools.items()},
+            {alias: tool.spec for alias, tool in self._session.tools.items()},
             first=all(item["type"] in _NOT_THE_MODELS or item.get("approval_request_id") for item in output),
             spent=self._is_spent(fold, checkpoint),
             max_output_tokens=self._tokens_left(checkpoint.usage),
@@ -89,7 +87,7 @@ class ToolPlan:
         drafts: list[AnyDraft] = []
         shown = {item["id"] for item in fold.output}
         index = len(fold.output)
-        for item in self._lists:
+        for item in self._session.lists:
             if item["id"] not in shown:
                 drafts += toolcalls.show_list(item, index)
                 index += 1
@@ -153,7 +151,7 @@ class ToolPlan:
             if not isinstance(draft, RequestedCall):
                 drafts.append(move(draft, len(ignored)) if ignored else draft)
                 continue
-            tool, index = self._tools[draft.name], draft.output_index - len(ignored)
+            tool, index = self._session.tools[draft.name], draft.output_index - len(ignored)
             call = self._new_call(index, tool.spec.label, tool.spec.name, draft.arguments)
             if left is not None and len(scheduled) >= left:
                 ignored.append((index, toolcalls.make_ended(call, toolcalls.fail(OVER_LIMIT))))
@@ -187,5 +185,5 @@ class ToolPlan:
         )
 
     def _find(self, label: str, name: str) -> Tool | None:
-        tools = self._tools.values()
+        tools = self._session.tools.values()
         return next((tool for tool in tools if (tool.spec.label, tool.spec.name) == (label, name)), None)

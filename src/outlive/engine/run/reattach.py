@@ -5,17 +5,16 @@ The next worker asks for all events of the run, from the first on, and drops tho
 the response has ended, the closer has the upstream delete its copy.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
 
 from outlive import failpoints
 from outlive.core.errors import LostRun, UpstreamFault
-from outlive.core.events import AnyDraft, Json
+from outlive.core.events import AnyDraft
 from outlive.core.recovery import ReplayFilter
 from outlive.engine.run.log import RunLog
 from outlive.engine.run.plans import OpenStream, StepResult
@@ -30,10 +29,10 @@ class ReplayingTranslator:
     def __init__(self, translator: Translator, replay: ReplayFilter) -> None:
         self._translator = translator
         self._replay = replay
+        self.usage = translator.usage
         self.failed = False  # the upstream itself reported that the run failed
 
     def feed(self, chunk: bytes) -> list[AnyDraft]:
-        """Return the new drafts of a chunk."""
         try:
             drafts = self._translator.feed(chunk)
         except UpstreamFault:
@@ -42,7 +41,6 @@ class ReplayingTranslator:
         return drafts if self._replay.is_over else self._replay.filter(drafts)
 
     def end(self) -> tuple[list[AnyDraft], Ending]:
-        """Return the last drafts, and how the run ended."""
         self._replay.end()
         try:
             return self._translator.end()
@@ -50,16 +48,13 @@ class ReplayingTranslator:
             self.failed = True
             raise
 
-    def usage(self) -> Json | None:
-        return self._translator.usage()
 
-
+@dataclass(eq=False)
 class Reattach:
     """Submits one run to the upstream's background, and reattaches to it."""
 
-    def __init__(self, log: RunLog, background_runs: BackgroundRuns) -> None:
-        self._log = log
-        self._background_runs = background_runs
+    _log: RunLog
+    _background_runs: BackgroundRuns
 
     @property
     def has_run(self) -> bool:

@@ -14,6 +14,7 @@ import msgspec
 
 from outlive import failpoints
 from outlive.core import endings, recovery, toolcalls
+from outlive.core.context.window import estimate_request
 from outlive.core.counts import Counts
 from outlive.core.errors import InvalidRequest, StaleFence, StorageUnavailable, UpstreamFault
 from outlive.core.events import AnyDraft, Draft, Json
@@ -22,7 +23,7 @@ from outlive.core.toolcalls import RequestedCall
 from outlive.core.usage import NOTHING_USED, add_usage
 from outlive.engine.budget import ByteBudget
 from outlive.engine.delivery.committer import Committer
-from outlive.engine.delivery.live import LiveResponse, State
+from outlive.engine.delivery.live import Attempt, LiveResponse, State
 from outlive.engine.run.closer import Closer
 from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.context import OWNER_BYTES, ContextLoader
@@ -43,13 +44,14 @@ log = logging.getLogger(__name__)
 RETRIES = 3
 RETRY_SECONDS = 60.0
 # Characters of one response's text: its last events and its final object hold it several times.
-MAX_TEXT = 16 * 1024 * 1024
+MAX_TEXT = 4 * 1024 * 1024
 
 RESTARTED = "The server was interrupted, and this upstream cannot continue an answer in place."
 TOO_OFTEN = "The server was interrupted before anything was answered, too often to try again."
 MISTAKE = "The server made a mistake while running this response."
 TOO_MUCH = "The model's answer is longer than this server takes."
 TOO_LONG = "The response ran longer than this server allows."
+TOO_LATE = "The response did not end before the deadline that its request set."
 
 # What a run does next that goes on; the other two actions end it.
 _GOES_ON = frozenset({Action.RESTART, Action.REATTACH, Action.NEXT_STEP, Action.CONTINUE})
@@ -114,10 +116,11 @@ class Run:
         if self._log.is_lost:
             return
         try:
-            if self._services.run_seconds is None:
+            deadline, seconds = self._request.deadline, self._services.run_seconds
+            if deadline is None and seconds is None:
                 await self._run_unlimited()
             else:
-                await self._run_limited(self._services.run_seconds)
+                await self._run_limited(seconds if deadline is None else deadline - self._clock.now())
         except StaleFence:
             pass  # the other worker ends it
         except Exception:
@@ -127,13 +130,14 @@ class Run:
                 with contextlib.suppress(StaleFence):
                     await self._services.closer.fail(self._live, UpstreamFault(MISTAKE, retryable=False))
 
-    async def _run_limited(self, seconds: float) -> None:
+    async def _run_limited(self, seconds: float | None) -> None:
         try:
             async with asyncio.timeout(seconds) as self._limit:
                 await self._run_unlimited()
         except TimeoutError:
             self._limit = None
-            await self._fail(UpstreamFault(TOO_LONG, timed_out=True, retryable=False))
+            message = TOO_LONG if self._request.deadline is None else TOO_LATE
+            await self._fail(UpstreamFault(message, timed_out=True, retryable=False, reason="deadline_exceeded"))
 
     async def _run_unlimited(self) -> None:
         try:
@@ -233,13 +237,14 @@ class Run:
                 own = output if text is None else output[: text.output_index]
                 items, claim = await self._context.assemble(own), self._live.claim
                 whose = (claim.lease.response_id, claim.owner)
-                return ModelCall(model, request, items, text, len(own), self._log.flush, own, *whose)
+                large = self._context.is_large
+                return ModelCall(model, request, items, text, len(own), self._log.flush, own, *whose, large=large)
 
             return make_next
         items = await self._context.assemble()
 
         async def make(text: OpenText | None) -> ModelCall:
-            return ModelCall(model, request, items, text)
+            return ModelCall(model, request, items, text, large=self._context.is_large)
 
         return make
 
@@ -260,6 +265,8 @@ class Run:
                 log.warning("upstream request failed", extra=self._live.describe() | about)
                 cause = fault.with_traceback(None)  # which holds this frame
                 await self._log.flush()
+                # A run that is reattached to goes on, and is paid once.
+                self._live.count_attempt(broken=True, again=self._reattach is not None and self._reattach.has_run)
                 shorter = self._fitting is not None and self._fitting.can_shrink(fault)
                 if not shorter and not await self._wait_to_retry(fault):
                     raise
@@ -270,8 +277,8 @@ class Run:
         if self._asked == 0:
             self._attempts -= 1  # claimed only to be ended: that was no attempt
         if decision.action is not Action.INTERRUPT:
-            raise UpstreamFault(TOO_OFTEN)
-        raise cause or UpstreamFault(RESTARTED)
+            raise UpstreamFault(TOO_OFTEN, reason="worker_lost")
+        raise cause or UpstreamFault(RESTARTED, reason="worker_lost")
 
     async def _resume(self, decision: Decision) -> None:
         """Note in the checkpoint where a visible answer is resumed, after closing what the last step left open."""
@@ -291,17 +298,17 @@ class Run:
         with self._services.tracer.start_model_call(self._request.origin, call, backend) as span:
             call = msgspec.structs.replace(call, headers=span.headers)
             if self._reattach is not None:
-                step = await self._reattach.ask(backend, call, self._listen)
+                step = await self._reattach.ask(backend, call, partial(self._listen, call))
             else:
                 translator = backend.translator(call)
                 step = await self._listen(
-                    partial(backend.stream, call), translator if wrap is None else wrap(translator)
+                    call, partial(backend.stream, call), translator if wrap is None else wrap(translator)
                 )
             if self._services.tracer.is_tracing:
                 span.note(describe_answer(step.ending))
             return step
 
-    async def _listen(self, open_stream: OpenStream, translator: StepTranslator) -> StepResult:
+    async def _listen(self, call: ModelCall, open_stream: OpenStream, translator: StepTranslator) -> StepResult:
         """Ask the model once, and emit what it answers as it comes."""
         log, pending, tail = self._log, self._live.pending, self._live.tail
         emit, feed = log.emit, translator.feed
@@ -312,6 +319,10 @@ class Run:
         # A try that reports nothing leaves what the one before it had reported.
         earlier = self._live.step_usage() if self._live.step_usage is not None else None
         self._live.step_usage = lambda: translator.usage() or earlier
+        resumed, estimate = call.resume, partial(estimate_request, call.request, call.items)
+        self._live.attempt = Attempt(
+            translator.usage, estimate, resumed.deltas if resumed is not None else 0, self._live.fold.size
+        )
 
         def on_chunks(chunks: list[bytes]) -> bool:
             drafts: list[AnyDraft] = []
@@ -405,17 +416,15 @@ class Run:
     async def _finish(self, finish: Finish) -> None:
         self._lift_limit()
         usage = add_usage(self._log.checkpoint.compaction, finish.ending.usage)
-        await self._services.closer.finish(self._live, finish.drafts, finish.ending, usage, self._count_attempts())
+        attempts = self._attempts + self._asked_again
+        await self._services.closer.finish(self._live, finish.drafts, finish.ending, usage, attempts)
 
     async def _fail(self, fault: UpstreamFault) -> None:
         await self._log.flush()
         self._lift_limit()
-        await self._services.closer.fail(self._live, fault, self._count_attempts())
+        await self._services.closer.fail(self._live, fault, self._attempts + self._asked_again)
 
     def _lift_limit(self) -> None:
         """Lift the time limit: an answer that is complete in time is not too late."""
         if self._limit is not None:
             self._limit.reschedule(None)
-
-    def _count_attempts(self) -> int:
-        return self._attempts + self._asked_again

@@ -1,11 +1,10 @@
 """The durable tool loop: model, tools, model, ... within one response, all of it in the journal as it happens."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -20,8 +19,8 @@ from outlive.core.toolcalls import RequestedCall, ToolCall, ToolCallBuffer, Tool
 from outlive.engine.run.context import ContextLoader
 from outlive.engine.run.log import RunLog
 from outlive.engine.run.plans import CallTools, Finish, ScheduledCall, StepResult, ToolPlan
+from outlive.engine.slots import SMALL_INPUT
 from outlive.ports.backend import Ending, ModelCall, Translator
-from outlive.ports.clock import Clock
 from outlive.ports.ledger import Claim
 from outlive.ports.toolbox import Invocation, SessionRequest, Tool, ToolProgress, Tools, ToolSession
 from outlive.ports.tracing import Tracer
@@ -42,7 +41,7 @@ NOT_JSON = "This call was not made: its arguments are not a JSON object."
 NO_TOOL = "This call was not made: there is no such tool any more."
 BROKEN = "The tool broke."
 ERROR_TOO_LONG = "The call failed, with an error that is too long to be shown."
-MAY_HAVE_TAKEN_EFFECT = "It may or may not have taken effect."
+UNKNOWN_EFFECT = "It may or may not have taken effect."
 
 _JSON = msgspec.json.Decoder()
 
@@ -53,6 +52,7 @@ class BufferingTranslator:
     def __init__(self, translator: Translator, buffer: ToolCallBuffer) -> None:
         self._translator = translator
         self._buffer = buffer
+        self.usage = translator.usage
 
     def feed(self, chunk: bytes) -> list[AnyDraft]:
         """Return the drafts that may be shown at once."""
@@ -63,25 +63,23 @@ class BufferingTranslator:
         drafts, ending = self._translator.end()
         return self._buffer.end(drafts), ending
 
-    def usage(self) -> Json | None:
-        return self._translator.usage()
 
-
+@dataclass(eq=False)
 class ToolLoop:
     """The part of a run that makes the calls of the server's own tools."""
 
-    def __init__(
-        self, log: RunLog, context: ContextLoader, tools: Tools, model: str, counts: Counts, tracer: Tracer
-    ) -> None:
-        self._log = log
-        self._context = context
-        self._tools = tools
-        self._model = model
-        self._past: list[Json] = []
-        self._ignored: list[tuple[int, Json]] = []  # as in the checkpoint
-        self._session: ToolSession
-        self._plan: ToolPlan
-        self._runner = ToolRunner(log, tools.max_output, counts, tracer)
+    _log: RunLog
+    _context: ContextLoader
+    _tools: Tools
+    _model: str
+    _counts: Counts
+    _tracer: Tracer
+    _past: list[Json] = field(default_factory=list)
+    _ignored: list[tuple[int, Json]] = field(default_factory=list)  # as in the checkpoint
+    _session: ToolSession = field(init=False)
+    _plan: ToolPlan = field(init=False)
+
+    # -- steps
 
     async def open(self) -> None:
         """Open the tools. Raises UpstreamFault if they cannot be opened."""
@@ -114,7 +112,7 @@ class ToolLoop:
             repeats = log.checkpoint.repeats
             await log.save_checkpoint(repeats=repeats | {each: repeats.get(each, 0) + 1 for each in begun})
         if open_calls.drafts or open_calls.calls:
-            await self._make(open_calls)
+            await self._make_all(open_calls)
         if revived and plan.is_clients_turn(log.fold):
             return Finish([], Ending("completed", usage=log.checkpoint.usage))
         return None
@@ -127,7 +125,8 @@ class ToolLoop:
         specs = {alias: tool.spec for alias, tool in self._session.tools.items()}
         names = {(spec.label, spec.name): alias for alias, spec in specs.items() if alias != spec.name}
         items = await self._context.assemble(self._add_ignored(output), names)
-        return ModelCall(self._model, request, items, text, len(output))
+        large = self._context.is_large or sum(len(item.get("output") or "") for item in output) > SMALL_INPUT
+        return ModelCall(self._model, request, items, text, len(output), large=large)
 
     def _add_ignored(self, output: list[Json]) -> list[Json]:
         """Return the output as the model sees it: with the calls that no item shows, each with the reason."""
@@ -149,7 +148,7 @@ class ToolLoop:
         self._ignored += following.ignored
         await log.end_step(following.ending.usage, self._ignored)
         failpoints.hit("before-call-journaled")
-        await self._make(following)
+        await self._make_all(following)
         return self._plan.after_calls(following, log.fold)
 
     def can_release(self) -> bool | None:
@@ -159,44 +158,21 @@ class ToolLoop:
             return None
         return all(self._plan.may_repeat(call, self._log.checkpoint) for call in open_calls if call.begun)
 
-    async def _make(self, following: CallTools) -> None:
-        parallel = self._log.claim.request.parallel_tool_calls is not False
-        await self._runner.run(following.drafts, following.calls, parallel=parallel)
-        if self._log.is_lost:
-            raise StaleFence
+    # -- calls
 
-
-def _open_secrets(claim: Claim, tools: Tools) -> dict[str, Json]:
-    if claim.sealed is None or claim.request.secrets:
-        return claim.request.secrets
-    try:
-        if tools.seal is None:
-            raise BrokenSeal
-        return unpack_secrets(tools.seal.open(claim.sealed, purpose_of(claim.lease.response_id)))
-    except BrokenSeal:
-        raise UpstreamFault(OTHER_SEAL, retryable=False) from None
-
-
-class ToolRunner:
-    """Makes the calls of one run."""
-
-    def __init__(self, log: RunLog, max_output: int, counts: Counts, tracer: Tracer) -> None:
-        self._log = log
-        self._counts = counts
-        self._max_output = max_output
-        self._tracer = tracer
-
-    async def run(self, drafts: list[AnyDraft], scheduled: list[ScheduledCall], *, parallel: bool) -> None:
-        """Emit the drafts, make the calls and emit their outcomes. Returns when all of that is durable, or the response
+    async def _make_all(self, following: CallTools) -> None:
+        """Emit the drafts, make the calls and emit their outcomes, all of it durable. Raises StaleFence if the response
         is lost."""
-        width = MAX_PARALLEL if parallel else 1
-        now, waiting = scheduled[:width], deque(scheduled[width:])
-        await self._write([*drafts, *(toolcalls.begin(call) for call, _ in now)])
+        width = MAX_PARALLEL if self._log.claim.request.parallel_tool_calls is not False else 1
+        now, waiting = following.calls[:width], deque(following.calls[width:])
+        await self._write([*following.drafts, *(toolcalls.begin(call) for call, _ in now)])
         if now and not self._log.is_lost:
             failpoints.hit("after-call-journaled")
             async with asyncio.TaskGroup() as group:
                 for call, tool in now:
                     group.create_task(self._make_in_turn(call, tool, waiting))
+        if self._log.is_lost:
+            raise StaleFence
 
     async def _make_in_turn(self, call: ToolCall, tool: Tool | None, waiting: deque[ScheduledCall]) -> None:
         """Make one call, then those that wait, one after the other."""
@@ -207,20 +183,20 @@ class ToolRunner:
                     span.note({"error.type": outcome.error.get("type", "error")})
             self._counts.tool_calls["ok" if outcome.error is None else "failed"] += 1
             failpoints.hit("before-output-journaled")
-            drafts = toolcalls.finish(call, outcome)
-            if not waiting:
-                await self._write(drafts)
-                failpoints.hit("after-output-journaled")
-                return
-            call, tool = waiting.popleft()
-            await self._write([*drafts, toolcalls.begin(call)])
+            drafts, more = toolcalls.finish(call, outcome), bool(waiting)
+            if more:
+                call, tool = waiting.popleft()
+                drafts.append(toolcalls.begin(call))
+            await self._write(drafts)
             failpoints.hit("after-output-journaled")
+            if not more:
+                return
 
     async def _make(self, call: ToolCall, tool: Tool | None, headers: dict[str, str]) -> ToolOutcome:
         arguments = _read_arguments(call.arguments)
         if arguments is None or tool is None:
             return toolcalls.fail(NO_TOOL if tool is None else NOT_JSON)
-        reports = _Reports(self._log.clock, lambda progress: self._report(call, progress))
+        reports = _Reports(self._log, call)
         invocation = Invocation(
             arguments=arguments,
             key=f"{self._log.response_id}/{call.item_id}",
@@ -240,18 +216,12 @@ class ToolRunner:
         finally:
             reports.over = True
         if outcome is None:
-            return toolcalls.fail(
-                f"The call took longer than {tool.seconds:g} s, and was given up. {MAY_HAVE_TAKEN_EFFECT}"
-            )
+            return toolcalls.fail(f"The call took longer than {tool.seconds:g} s, and was given up. {UNKNOWN_EFFECT}")
         return self._bound(outcome)
-
-    def _report(self, call: ToolCall, progress: ToolProgress) -> None:
-        if not self._log.is_lost:
-            self._log.emit([toolcalls.report(call, _show_progress(progress))])
 
     def _bound(self, outcome: ToolOutcome) -> ToolOutcome:
         """Shorten an output that is too long for the model and the journal."""
-        most = self._max_output
+        most = self._tools.max_output
         if outcome.error is not None and len(msgspec.json.encode(outcome.error)) > most:
             return toolcalls.fail(ERROR_TOO_LONG)
         output = outcome.output or ""
@@ -266,23 +236,37 @@ class ToolRunner:
         await self._log.flush()
 
 
-class _Reports:
-    """Limits the rate of a tool's progress reports, and drops those that come after its call has ended."""
+def _open_secrets(claim: Claim, tools: Tools) -> dict[str, Json]:
+    if claim.sealed is None or claim.request.secrets:
+        return claim.request.secrets
+    try:
+        if tools.seal is None:
+            raise BrokenSeal
+        return unpack_secrets(tools.seal.open(claim.sealed, purpose_of(claim.lease.response_id)))
+    except BrokenSeal:
+        raise UpstreamFault(OTHER_SEAL, retryable=False) from None
 
-    def __init__(self, clock: Clock, show: Callable[[ToolProgress], None]) -> None:
-        self._clock = clock
-        self._show = show
+
+class _Reports:
+    """Emits a tool's progress reports, not too many, and none after its call has ended."""
+
+    def __init__(self, log: RunLog, call: ToolCall) -> None:
+        self._log = log
+        self._call = call
         self._left = float(REPORTS)
-        self._at = clock.monotonic()
+        self._at = log.clock.monotonic()
         self.over = False
 
     def take(self, progress: ToolProgress) -> None:
-        now = self._clock.monotonic()
+        now = self._log.clock.monotonic()
         self._left = min(float(REPORTS), self._left + (now - self._at) * REPORTS_PER_SECOND)
         self._at = now
         if not self.over and self._left >= 1.0:
             self._left -= 1.0
-            self._show(progress)
+            if not self._log.is_lost:
+                message = progress.message and progress.message[:MAX_MESSAGE]
+                shown = {"progress": progress.progress, "total": progress.total, "message": message}
+                self._log.emit([toolcalls.report(self._call, shown)])
 
 
 async def _wait(task: asyncio.Future[ToolOutcome], seconds: float) -> ToolOutcome | None:
@@ -296,11 +280,6 @@ async def _wait(task: asyncio.Future[ToolOutcome], seconds: float) -> ToolOutcom
         if not task.done():
             task.cancel()
             await asyncio.wait([task], timeout=STOP_SECONDS)
-
-
-def _show_progress(progress: ToolProgress) -> Json:
-    message = progress.message if progress.message is None else progress.message[:MAX_MESSAGE]
-    return {"progress": progress.progress, "total": progress.total, "message": message}
 
 
 def _read_arguments(text: str) -> Json | None:

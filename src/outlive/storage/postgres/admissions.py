@@ -1,14 +1,16 @@
 """Admission on Postgres: several responses in one transaction, with a certain outcome for each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from outlive.core.errors import OutliveError, StorageUnavailable, TooMany
+from outlive.core.owners import name_of
 from outlive.core.requests.create import pack
 from outlive.ports.ledger import Admission, Admitted, Lease, Position, Quota
+from outlive.storage.database import lock_key
+from outlive.storage.packing import SHORT, shorten
 from outlive.storage.postgres import staging
-from outlive.storage.postgres.connection import SQL, Connection, InDoubt, PostgresDatabase, as_text, ids_of, lock_key
+from outlive.storage.postgres.connection import Connection, InDoubt, PostgresDatabase, as_text, ids_of
+from outlive.storage.postgres.schema import SQL
 from outlive.storage.refusals import refuse
 from outlive.storage.rows import encode
 
@@ -69,16 +71,23 @@ class Admissions:
         for admission in admissions:
             if admission.idempotency is not None:
                 locks.add(lock_key("response", admission.owner, admission.idempotency.key))
-            if admission.worker is not None and quota.running_per_owner:
-                locks.add(lock_key("running", admission.owner))
-            if admission.worker is None and (limited or quota.queued_per_owner):
+            if admission.worker is not None and quota.running_of(admission.owner):
+                locks.add(lock_key("running", name_of(admission.owner)))
+            if admission.worker is None and (limited or quota.queued_of(admission.owner)):
                 locks.add(lock_key("waiting"))
         return (
-            [_as_row(admission, self._until(admission, at)) for admission, at in asked],
+            [
+                (
+                    *_as_row(admission, self._until(admission, at)),
+                    quota.running_of(admission.owner),
+                    quota.queued_of(admission.owner),
+                )
+                for admission, at in asked
+            ],
             sorted(locks),
             [as_text(a.request.conversation) for a in admissions if a.request.conversation is not None],
             [as_text(a.request.previous_response_id) for a in admissions if a.request.previous_response_id is not None],
-            [quota.running_per_owner, quota.queued if limited else None, quota.queued_per_owner],
+            quota.queued if limited else None,
         )
 
     def _until(self, admission: Admission, at: float) -> float | None:
@@ -93,7 +102,7 @@ class Admissions:
         rows = await self._database.resolve(doubt, lambda db: db.fetch(SQL["find_admitted"], ids))
         found = {row[0]: row for row in rows}
         return [
-            _admitted(admission, *found[admission.response_id][1:4]) if admission.response_id in found else doubt
+            _admitted(admission, *found[admission.response_id][1:5]) if admission.response_id in found else doubt
             for admission in admissions
         ]
 
@@ -112,12 +121,21 @@ def _as_row(admission: Admission, until: float | None) -> tuple[Any, ...]:
     return (
         *(admission.response_id, admission.owner, admission.status, request.background, admission.at),
         *(as_text(conversation) if conversation is not None else None, as_text(parent) if parent is not None else None),
-        *(pack(request), admission.frames, admission.count, admission.worker, admission.sealed),
+        *(
+            pack(request),
+            admission.frames,
+            shorten(admission.frames),
+            admission.count,
+            admission.worker,
+            admission.sealed,
+        ),
         *((as_text(repeat.key), repeat.digest) if repeat is not None else (None, None)),
         admission.retry_digest,
         ids_of(request.input),
         None if admission.size else [encode(item) for item in request.input],
         request.given_ids,
+        admission.about,
+        admission.expires_at,
         until,
     )
 
@@ -133,11 +151,11 @@ def _outcome(admission: Admission, row: Any, quota: Quota) -> Outcome:
     if refusal == "too many":
         return TooMany.waiting(quota.queued)
     if refusal == "too many of owner":
-        return TooMany.waiting_of_owner(quota.queued_per_owner)
+        return TooMany.waiting_of_owner(quota.queued_of(admission.owner))
     request = admission.request
     return refuse(refusal, detail, conversation=request.conversation, parent=request.previous_response_id)
 
 
-def _admitted(admission: Admission, key: int, thread: int, first: int) -> Admitted:
-    lease = Lease(admission.response_id, key, 1) if admission.worker is not None else None
+def _admitted(admission: Admission, key: int, thread: int, first: int, journal: int) -> Admitted:
+    lease = Lease(admission.response_id, key, 1, journal == SHORT) if admission.worker is not None else None
     return Admitted(Position(thread, first), lease)

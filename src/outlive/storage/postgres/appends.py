@@ -1,15 +1,14 @@
 """Appends on Postgres: the new events of all running responses in one statement, also after a lost connection."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import asyncpg
 
 from outlive.core.errors import Behind
 from outlive.ports.ledger import AppendResult, AppendResults, Entry
-from outlive.storage.postgres.connection import SQL, Connection, PostgresDatabase
-from outlive.storage.rows import ROW_BYTES, split_entry
+from outlive.storage.postgres.connection import Connection, PostgresDatabase
+from outlive.storage.postgres.schema import SQL
+from outlive.storage.rows import to_rows
 
 Row = tuple[int, int, int, int, float, bytes]  # response, fence, first, count, at, frames
 
@@ -84,6 +83,4 @@ async def _replace(db: Connection, rows: list[Row], worker: str | None) -> set[t
 
 def _make_rows(entry: Entry) -> list[Row]:
     key, fence, at = entry.lease.key, entry.lease.fence, entry.at
-    if len(entry.frames) <= ROW_BYTES:
-        return [(key, fence, entry.first, entry.count, at, entry.frames)]
-    return [(key, fence, first, count, at, frames) for first, count, frames in split_entry(entry)]
+    return [(key, fence, first, count, at, frames) for first, count, frames in to_rows(entry)]

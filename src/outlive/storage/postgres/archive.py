@@ -1,17 +1,15 @@
 """The archive on Postgres: one connection, one snapshot, one transaction."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Self
 
 from outlive.ports.archive import TABLES, Row
 from outlive.storage.postgres.connection import as_text, connect
 from outlive.storage.postgres.schema import SCHEMA
 
 ROWS = 200
-KEYED = ("threads", "responses", "conversations")
-_FLAGS = ("background", "hidden")
+KEYED = ("threads", "responses", "conversations", "webhook_deliveries")
+_FLAGS = ("background", "hidden", "acts_for")
 
 
 class PostgresArchive:
@@ -21,7 +19,7 @@ class PostgresArchive:
         self._connection = connection
 
     @classmethod
-    async def open(cls, url: str) -> PostgresArchive:
+    async def open(cls, url: str) -> Self:
         # A copy may take long, and reads whole tables.
         unlimited = {"idle_in_transaction_session_timeout": "0", "lock_timeout": "0", "enable_seqscan": "on"}
         connection = await connect(url, unlimited, patient=True)
@@ -49,7 +47,7 @@ class PostgresArchive:
             ended = [(row[0], row[-1]) for row in rows if row[-1] is not None]
             await self._copy("snapshots", ("response", "body"), ended)
             columns, rows = columns[:-1], [row[:-1] for row in rows]
-        if table in ("items", "idempotency"):
+        if table in ("items", "idempotency", "usage"):
             rows = [tuple(as_text(value) if isinstance(value, str) else value for value in row) for row in rows]
         if table == "secrets":
             await self._connection.execute("DELETE FROM secrets WHERE name = ANY ($1)", [row[0] for row in rows])

@@ -4,8 +4,6 @@ Within the transaction that writes, NOTIFY would hold a lock that all writers of
 nothing. A ring while the connection is down is lost; listeners get `missed` once it is up again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

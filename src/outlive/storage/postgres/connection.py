@@ -1,15 +1,12 @@
 """A Postgres database: pools of connections that write or read, each opened again after it was lost."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from hashlib import blake2b
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from itertools import accumulate
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import asyncpg
 
@@ -18,13 +15,11 @@ from outlive.core.errors import OutliveError, SettingsError, StorageUnavailable
 from outlive.core.events import Json
 from outlive.ports.storage import LoadedItems
 from outlive.storage.batching import hit_failpoints
-from outlive.storage.postgres.durability import Risk, find_risks
-from outlive.storage.postgres.schema import PACKAGE, SEARCH_PATH, migrate
-from outlive.storage.queries import load_queries
-from outlive.storage.rows import decode_items
-
-SQL = load_queries(PACKAGE)
-SECRET_BYTES = 32
+from outlive.storage.database import Database
+from outlive.storage.database import Work as TransactionWork
+from outlive.storage.postgres import staging
+from outlive.storage.postgres.schema import SEARCH_PATH, SQL, migrate
+from outlive.storage.rows import decode_items, encode, weigh
 
 T = TypeVar("T")
 Connection: TypeAlias = Any  # asyncpg.Connection, which has no types of its own
@@ -125,7 +120,7 @@ class ConnectionPool:
         self._idle.clear()
 
 
-class PostgresDatabase:
+class PostgresDatabase(Database):
     """A database with its schema up to date. Made by `open`."""
 
     sign, queries = "$", SQL
@@ -140,7 +135,7 @@ class PostgresDatabase:
         self._readers = ConnectionPool(self._open_pooled, READERS)
 
     @classmethod
-    async def open(cls, dsn: str) -> PostgresDatabase:
+    async def open(cls, dsn: str) -> Self:
         """Connect and bring the schema up to date. Raises SettingsError when that fails."""
         await migrate_database(dsn)
         return cls(dsn)
@@ -158,18 +153,24 @@ class PostgresDatabase:
         except ERRORS as error:
             raise StorageUnavailable(name, describe(error)) from error
 
-    async def fetch(self, statement: str, *values: Any) -> list[Any]:
-        return list(await self.read("find", lambda db: db.fetch(statement, *map(_to_sql, values))))
+    async def fetch(self, statement: str, *values: Any, **parts: str) -> list[Any]:
+        sql = self.find_statement(statement, parts)
+        return list(await self.read("find", lambda db: db.fetch(sql, *map(_to_sql, values))))
 
-    async def change(self, name: str, statement: str, *values: Any) -> list[Any]:
-        return list(await self.write(name, lambda db: db.fetch(statement, *map(_to_sql, values))))
+    async def change(self, statement: str, *values: Any, **parts: str) -> list[Any]:
+        sql = self.find_statement(statement, parts)
+        operation = statement.replace("_", " ")
+        return list(await self.write(operation, lambda db: db.fetch(sql, *map(_to_sql, values))))
 
-    async def load(self, statement: str, *values: Any) -> list[Json]:
-        return await decode_items(await self.fetch(statement, *values))
+    async def load(self, statement: str, *values: Any, **parts: str) -> list[Json]:
+        return await decode_items(await self.fetch(statement, *values, **parts))
 
-    async def load_some(self, statement: str, *values: Any, most: int) -> LoadedItems:
-        rows = await self.fetch(_SOME.format(statement=statement.removesuffix(";"), most=most), *values)
-        return LoadedItems(await decode_items(rows), sum(len(row[0]) for row in rows) <= most)
+    async def load_some(self, statement: str, *values: Any, most: int, **parts: str) -> LoadedItems:
+        sql = self.find_statement(statement, parts).removesuffix(";")
+        rows = await self.fetch(_SOME.format(statement=sql, most=most), *values)
+        sizes = accumulate(weigh(row[0]) for row in rows)
+        fitting = sum(size <= most for size in sizes)
+        return LoadedItems(await decode_items(rows[: fitting + 1]), fitting == len(rows))
 
     async def write(self, name: str, work: Work[T], *, hot: bool = False) -> T:
         """Run one statement, and so one transaction. Raises InDoubt when it is unknown whether it was committed."""
@@ -208,12 +209,19 @@ class PostgresDatabase:
 
         return await self.write(name, inside)
 
-    async def transact_once(self, name: str, work: Work[T], find: Work[T | None]) -> T:
-        """Run a transaction that must not be repeated: when it is in doubt, `find` looks for its result."""
+    async def atomically(
+        self,
+        operation: str,
+        work: TransactionWork[T],
+        *,
+        find: TransactionWork[T | None] | None = None,
+        large: list[Json] | None = None,
+        heavy: bool = False,
+    ) -> T:
         try:
-            return await self.transact(name, work)
+            return await self.transact(operation, lambda db: work(PostgresTransaction(db, bool(large))))
         except InDoubt as doubt:
-            found = await self.resolve(doubt, find)
+            found = None if find is None else await self.resolve(doubt, lambda db: find(PostgresTransaction(db)))
             if found is None:
                 raise
             return found
@@ -244,18 +252,13 @@ class PostgresDatabase:
                 await self.write("probe", lambda connection: connection.execute("SELECT pg_current_xact_id()"))
         return self.healthy
 
-    async def find_risks(self) -> list[Risk]:
-        """Find the ways in which committed data may be lost."""
-        return await self.read("find risks", find_risks)
+    async def shrink(self) -> bool:
+        """Do nothing: autovacuum frees space, by the settings of each table."""
+        return False
 
-    async def find_secret(self, name: str) -> bytes:
-        """Return the secret of that name that all nodes share; the first node draws it."""
-
-        async def work(db: Connection) -> bytes:
-            await db.execute(SQL["add_secret"], name, os.urandom(SECRET_BYTES))
-            return bytes(await db.fetchval(SQL["find_secret"], name))
-
-        return await self.transact("find secret", work)
+    async def scrub(self) -> None:
+        """Do nothing: erased rows lie in the database's files until it vacuums them by itself, and only its
+        administrator can read them there."""
 
     async def read_clock(self) -> None:
         with contextlib.suppress(StorageUnavailable):
@@ -274,6 +277,40 @@ class PostgresDatabase:
             await self._read_clock(connection)
             on_failure.pop_all()
         return PooledConnection(connection, token)
+
+
+class PostgresTransaction:
+    def __init__(self, db: Connection, large: bool = False) -> None:
+        self._db = db
+        self._large = large
+
+    async def fetch(self, name: str, *values: Any) -> list[Any]:
+        return list(await self._db.fetch(SQL[name], *map(_to_sql, values)))
+
+    async def run_all(self, name: str, rows: list[tuple[Any, ...]]) -> None:
+        if rows:
+            await self._db.executemany(SQL[name], rows)
+
+    async def lock(self, name: str, *values: Any) -> None:
+        await self.fetch(name, *values)
+
+    async def add_items(self, thread: int, first: int, items: list[Json]) -> None:
+        ids = ids_of(items)
+        if self._large:
+            staging_id = secrets.token_hex(16)
+            await staging.write(self._db, staging_id, items)
+            await self.fetch("move_staged_items", staging_id, ids, list(range(1, len(ids) + 1)), thread, first)
+        else:
+            await self.fetch("add_items", thread, first, ids, [encode(item) for item in items])
+
+    async def read_bodies(self, name: str, *values: Any) -> list[Any]:
+        return await self.fetch(name, *values)
+
+    async def erase_items(self, name: str, *values: Any) -> None:
+        await self.fetch(name, *values)
+
+    async def drop_item(self, thread: int, item_id: str) -> bool:
+        return bool(await self.fetch("drop_item", thread, item_id))
 
 
 class PostgresPort:
@@ -321,10 +358,8 @@ SELECT pg_terminate_backend(pid) FROM pg_locks
 
 
 async def connect(dsn: str, settings: dict[str, str] | None = None, *, patient: bool = False) -> Connection:
-    """Connect to the primary: of several hosts in the DSN, the one that can be written.
-
-    `patient`: its statements have no time limit.
-    """
+    """Connect to the primary: of several hosts in the DSN, the one that can be written. If `patient`, its statements
+    have no time limit."""
     return await asyncpg.connect(
         dsn,
         timeout=CONNECT_SECONDS,
@@ -357,7 +392,7 @@ def describe(error: BaseException) -> str:
 
 def _to_sql(value: Any) -> Any:
     if isinstance(value, list):
-        return list(map(as_text, value))
+        return list(map(_to_sql, value))
     return as_text(value) if isinstance(value, str) else value
 
 
@@ -369,12 +404,3 @@ def as_text(value: Any) -> str:
 
 def ids_of(items: list[Json]) -> list[str]:
     return [as_text(item["id"]) for item in items]
-
-
-def lock_key(*names: str) -> int:
-    """Name an advisory lock, for work that nodes must do one after the other and that has no row to lock.
-
-    Two names may share a lock, which costs a wait and nothing else. Nodes of two versions must agree on the names.
-    """
-    digest = blake2b("\0".join(names).encode("utf-8", "replace"), digest_size=8).digest()
-    return int.from_bytes(digest, "big", signed=True)

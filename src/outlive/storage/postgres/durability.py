@@ -1,7 +1,5 @@
 """Durability of a Postgres: finds settings and standbys with which committed data may be lost."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

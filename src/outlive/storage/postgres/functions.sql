@@ -92,37 +92,41 @@ END $$;
 -- Everything that the admission of a response writes.
 CREATE TYPE admission AS (
     id text, owner text, status text, background boolean, at float8, conversation text, parent text,
-    request bytea, frames bytea, count int, worker text, sealed bytea,
+    request bytea, frames bytea, short_frames bytea, count int, worker text, sealed bytea,
     key text, digest bytea, retry_digest bytea,
     item_ids text[], item_bodies bytea[], -- the bodies are NULL when they are staged
     with_ids boolean,                     -- the caller named the items, and may have sent them before (D24)
-    until float8                          -- by the database's clock: later the caller may have retried elsewhere
+    about bytea, expires_at float8,
+    until float8,                         -- by the database's clock: later the caller may have retried elsewhere
+    most_running int, most_queued int     -- of its owner; 0: no limit
 );
-CREATE TYPE admitted AS (refusal text, detail text, key bigint, thread bigint, first int);
+CREATE TYPE admitted AS (refusal text, detail text, key bigint, thread bigint, first int, format int);
 
--- Checks whether an owner may have one more running, or whether one more may be queued, on all nodes together. `quota`
--- holds how many of an owner may run (0: no limit), how many may be queued (NULL: no limit), and how many of an owner
--- (0: no limit); `queued` is the number of queued responses.
-CREATE FUNCTION check_quota(of_owner text, runs boolean, quota int[], queued int) RETURNS text LANGUAGE plpgsql AS $$
+-- The owner of a lease is the name alone, without an end user (see core/owners.py): limits count by it.
+-- Checks whether an owner, with its end users, may have one more running, or whether one more may be queued, on all nodes
+-- together. `quota` is how many may be queued (NULL: no limit), `queued` the number of queued responses.
+CREATE FUNCTION check_quota(a admission, quota int, queued int) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    of_owner text := split_part(a.owner, chr(31), 1);
 BEGIN
-    IF runs THEN
-        IF quota[1] > 0 AND
-           (SELECT count(*) FROM leases l WHERE l.owner = of_owner AND l.worker IS NOT NULL) >= quota[1] THEN
+    IF a.worker IS NOT NULL THEN
+        IF a.most_running > 0 AND
+           (SELECT count(*) FROM leases l WHERE l.owner = of_owner AND l.worker IS NOT NULL) >= a.most_running THEN
             RETURN 'must wait';
         END IF;
     ELSE
-        IF queued >= quota[2] THEN
+        IF queued >= quota THEN
             RETURN 'too many';
         END IF;
-        IF quota[3] > 0 AND
-           (SELECT count(*) FROM leases l WHERE l.worker IS NULL AND l.owner = of_owner) >= quota[3] THEN
+        IF a.most_queued > 0 AND
+           (SELECT count(*) FROM leases l WHERE l.worker IS NULL AND l.owner = of_owner) >= a.most_queued THEN
             RETURN 'too many of owner';
         END IF;
     END IF;
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION admit(a admission, quota int[], queued int) RETURNS admitted LANGUAGE plpgsql AS $$
+CREATE FUNCTION admit(a admission, quota int, queued int, in_format int) RETURNS admitted LANGUAGE plpgsql AS $$
 DECLARE
     made admitted;
     s insertion_point;
@@ -154,7 +158,7 @@ BEGIN
     ELSE
         s.first := 0;
     END IF;
-    made.refusal := coalesce(s.refusal, check_quota(a.owner, a.worker IS NOT NULL, quota, queued));
+    made.refusal := coalesce(s.refusal, check_quota(a, quota, queued));
     made.detail := s.detail;
     IF made.refusal IS NOT NULL THEN
         RETURN made;
@@ -192,15 +196,18 @@ BEGIN
     END IF;
     made.thread := s.thread;
     made.first := s.first;
-    INSERT INTO responses (id, owner, status, background, created_at, conversation, thread, first, input_end, last, runs)
+    made.format := in_format;
+    INSERT INTO responses (id, owner, status, background, created_at, conversation, thread, first, input_end, last, format,
+                           about, expires_at, runs)
     VALUES (a.id, a.owner, a.status, a.background, a.at, a.conversation, s.thread, s.first,
-            s.first + cardinality(kept), s.first + cardinality(kept),
+            s.first + cardinality(kept), s.first + cardinality(kept), in_format,
+            a.about, a.expires_at,
             CASE WHEN a.worker IS NOT NULL THEN json_build_array(a.at, a.worker, 1)::text END) RETURNING responses.key INTO made.key;
     -- With a worker: taken at once, which counts as the first attempt. Without: queued for any worker to claim.
     INSERT INTO leases (response, owner, background, worker, fence, attempts, request, sealed)
-    VALUES (made.key, a.owner, a.background, a.worker, (a.worker IS NOT NULL)::int, (a.worker IS NOT NULL)::int,
+    VALUES (made.key, split_part(a.owner, chr(31), 1), a.background, a.worker, (a.worker IS NOT NULL)::int, (a.worker IS NOT NULL)::int,
             a.request, a.sealed);
-    INSERT INTO events (response, first, count, at, frames) VALUES (made.key, 0, a.count, a.at, a.frames);
+    INSERT INTO events (response, first, count, at, frames) VALUES (made.key, 0, a.count, a.at, CASE in_format WHEN 3 THEN a.short_frames ELSE a.frames END);
     IF a.item_bodies IS NOT NULL THEN
         INSERT INTO items (thread, position, id, response, body)
         SELECT s.thread, s.first + k.number - 1, a.item_ids[k.n], made.key, a.item_bodies[k.n]
@@ -222,7 +229,7 @@ BEGIN
 END $$;
 
 -- Several at once. `locks` are the advisory locks of Idempotency-Keys and quotas, in order.
-CREATE FUNCTION admit_all(given admission[], locks bigint[], in_conversations text[], after_parents text[], quota int[])
+CREATE FUNCTION admit_all(given admission[], locks bigint[], in_conversations text[], after_parents text[], quota int)
 RETURNS SETOF admitted LANGUAGE plpgsql AS $$
 DECLARE
     a admission;
@@ -230,7 +237,10 @@ DECLARE
     name bigint;
     families bigint[];
     queued int;
+    in_format int;
 BEGIN
+    -- Rows are compressed (3) if all nodes that are alive read that; the one that asks may not have beaten yet.
+    SELECT CASE WHEN min(w.reads) < 3 THEN 1 ELSE 3 END INTO in_format FROM workers w WHERE w.expires_at > clock_timestamp();
     FOREACH name IN ARRAY locks LOOP
         PERFORM pg_advisory_xact_lock(name);
     END LOOP;
@@ -247,11 +257,11 @@ BEGIN
         PERFORM 1 FROM threads t WHERE t.key = ANY (families) ORDER BY t.key FOR UPDATE;
     END IF;
     FOREACH a IN ARRAY given LOOP
-        IF a.worker IS NULL AND quota[2] IS NOT NULL AND queued IS NULL THEN
+        IF a.worker IS NULL AND quota IS NOT NULL AND queued IS NULL THEN
             -- Counted once, for the queue may be long.
             SELECT count(*) INTO queued FROM leases l WHERE l.worker IS NULL;
         END IF;
-        made := admit(a, quota, queued);
+        made := admit(a, quota, queued, in_format);
         IF a.worker IS NULL AND made.refusal IS NULL THEN
             queued := queued + 1;
         END IF;
@@ -279,10 +289,44 @@ RETURNS void LANGUAGE sql AS $$
 $$;
 
 
+-- Appends rows of journals. The fence is checked, so it must not be raised meanwhile. Raising it takes an advisory lock of
+-- the response (see 0013_space.sql), which an append shares until its commit: a lock of a row would be written to the log,
+-- for each event. The leases are read by a statement of their own, which sees what was committed before the locks were had.
+-- The worker is checked too: a promoted standby may have lost a claim, and then two workers would hold the same fence.
+-- Rows of stale leases are left out, and their indexes returned.
+CREATE FUNCTION append_events(
+    responses bigint[], fences int[], firsts int[], counts int[], ats float8[], all_frames bytea[], as_worker text)
+RETURNS int[] LANGUAGE plpgsql AS $$
+DECLARE
+    stale int[];
+BEGIN
+    IF cardinality(responses) <= 128 THEN
+        PERFORM pg_advisory_xact_lock_shared(1869968492, (o.response % 2147483647)::int)
+           FROM (SELECT r.response FROM unnest(responses) AS r(response) ORDER BY r.response OFFSET 0) o;
+    ELSE -- all nodes together have room for some thousand locks (6,400 by default); those of rows are not counted
+        PERFORM 1 FROM leases l WHERE l.response = ANY (responses) ORDER BY l.response FOR SHARE;
+    END IF;
+    WITH held AS MATERIALIZED (
+        SELECT l.response, l.fence FROM leases l
+         WHERE l.response = ANY (responses) AND (as_worker IS NULL OR l.worker IS NULL OR l.worker = as_worker)),
+    written AS (
+        INSERT INTO events (response, first, count, at, frames)
+        SELECT g.response, g.first, g.count, g.at, g.frames
+          FROM unnest(responses, fences, firsts, counts, ats, all_frames) AS g(response, fence, first, count, at, frames)
+          JOIN held h ON h.response = g.response AND h.fence = g.fence)
+    SELECT array_agg(g.number::int) INTO stale FROM unnest(responses, fences) WITH ORDINALITY AS g(response, fence, number)
+     WHERE NOT EXISTS (SELECT 1 FROM held h WHERE h.response = g.response AND h.fence = g.fence);
+    RETURN stale;
+END $$;
+
+
 -- The last events of a response, with everything that must change together with them.
 CREATE TYPE closing AS (
     id text, key bigint, fence int, at float8, firsts int[], counts int[], frames bytea[],
-    status text, snapshot bytea, item_ids text[], item_bodies bytea[], keep_turn boolean
+    status text, snapshot bytea, item_ids text[], item_bodies bytea[], keep_turn boolean,
+    webhook_events text[],
+    -- What it used; an owner NULL: no record.
+    owner text, end_user text, model text, upstream text, used_at float8, tokens bigint[], attempts int, tool_calls int
 );
 
 -- Returns 'ended', 'stale', or the last number of a journal that ends before these events begin. `as_worker` must hold the
@@ -295,7 +339,7 @@ DECLARE
     turn int := cardinality(c.item_ids);
     total int := c.firsts[cardinality(c.firsts)] + c.counts[cardinality(c.counts)];
 BEGIN
-    SELECT r.thread, r.first, r.input_end, r.conversation,
+    SELECT r.owner, r.thread, r.first, r.input_end, r.conversation,
            r.conversation IS NOT NULL AND NOT EXISTS
                (SELECT 1 FROM conversations v WHERE v.id = r.conversation AND NOT v.hidden) AS conversation_gone
       INTO it FROM leases l JOIN responses r ON r.key = l.response
@@ -341,8 +385,21 @@ BEGIN
         UPDATE threads t SET head = it.first WHERE t.key = it.thread;
     END IF;
     DELETE FROM leases l WHERE l.response = c.key;
+    IF c.owner IS NOT NULL THEN
+        INSERT INTO usage (response, owner, end_user, model, upstream, ended_at, status, input_tokens, cached_tokens, output_tokens,
+                           reasoning_tokens, estimated_input, estimated_output, attempts, tool_calls, responses)
+        VALUES (c.id, c.owner, c.end_user, c.model, c.upstream, c.used_at, c.status, c.tokens[1], c.tokens[2], c.tokens[3],
+                c.tokens[4], c.tokens[5], c.tokens[6], c.attempts, c.tool_calls, 1);
+    END IF;
     IF it.conversation IS NOT NULL THEN
         UPDATE conversations v SET running = NULL, used_at = c.at WHERE v.id = it.conversation AND v.running = c.key;
+    END IF;
+    IF EXISTS (SELECT 1 FROM webhook_endpoints) THEN -- most databases have none
+        INSERT INTO webhook_deliveries (id, owner, endpoint, response, event, created_at, give_up_at, due_at)
+        SELECT 'wh_' || replace(gen_random_uuid()::text, '-', ''), e.owner, e.id, c.id, g.event, c.at, c.at + 259200, c.at
+          FROM webhook_endpoints e CROSS JOIN unnest(c.webhook_events) WITH ORDINALITY AS g(event, n)
+         WHERE e.owner = split_part(it.owner, chr(31), 1) AND e.disabled_at IS NULL AND e.event_types::jsonb ? g.event
+         ORDER BY g.n;
     END IF;
     RETURN 'ended';
 END $$;
@@ -399,7 +456,8 @@ BEGIN
     LOOP
         RETURN NEXT;
         IF first + count > wanted THEN
-            size := size + octet_length(frames);
+            -- An event is at least so much longer than it is in a compressed row.
+            size := size + octet_length(frames) + CASE in_format WHEN 3 THEN 80 * count ELSE 0 END;
             EXIT WHEN size >= max_bytes;
         END IF;
     END LOOP;

@@ -1,7 +1,5 @@
 """The heartbeat on Postgres: a thread of each node renews the expiry time in that node's row."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
@@ -63,13 +61,14 @@ class PostgresHeartbeat:
 
     async def _beat_forever(self) -> None:
         connection: Connection | None = None
-        pause = 0.0
+        pause, between = 0.0, min(self._lease / 4, MAX_BEAT_SECONDS)
         # Nothing else runs on this thread's loop, so it may block.
         while not self._stopping.wait(pause):
             try:
                 if connection is None or connection.is_closed():
                     connection = await connect(self._dsn)
-                pause = await self._beat(connection)
+                await self._beat(connection)
+                pause = between
             except ERRORS as error:
                 log.warning("heartbeat failed: %s", describe(error))
                 if connection is not None:
@@ -80,9 +79,8 @@ class PostgresHeartbeat:
                 await connection.execute(_STOP, self._worker, timeout=LAST_SECONDS)
                 await connection.close(timeout=LAST_SECONDS)
 
-    async def _beat(self, connection: Connection) -> float:
-        """Beat once, unless the server's loop hangs. Returns the seconds until the next beat."""
-        seconds = min(self._lease / 4, MAX_BEAT_SECONDS)
+    async def _beat(self, connection: Connection) -> None:
+        """Beat once, unless the server's loop hangs."""
         now = time.monotonic()
         if now - self._ticked < HUNG_SECONDS:
             arguments = (self._worker, self._lease, JOURNAL_FORMAT)
@@ -91,4 +89,3 @@ class PostgresHeartbeat:
             beaten, self._beaten = self._beaten, None
             if beaten is not None:  # the first: `start` waits for it, on the server's loop
                 beaten.get_loop().call_soon_threadsafe(settle, beaten, None)
-        return seconds

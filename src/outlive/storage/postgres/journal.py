@@ -1,7 +1,5 @@
 """The journal and the history on Postgres: read committed frames, and the items of threads."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import groupby
 from operator import itemgetter
@@ -12,7 +10,8 @@ from outlive.ports.journal import Batch
 from outlive.ports.ledger import Position
 from outlive.ports.storage import UNBOUNDED, LoadedItems
 from outlive.storage.packing import JOURNAL_FORMAT
-from outlive.storage.postgres.connection import SQL, Connection, PostgresPort, as_text
+from outlive.storage.postgres.connection import Connection, PostgresPort, as_text
+from outlive.storage.postgres.schema import SQL
 from outlive.storage.refusals import refuse
 from outlive.storage.rows import MANY_BYTES, gather, read_each
 
@@ -39,11 +38,11 @@ class PostgresJournal(PostgresPort):
 
 class PostgresHistory(PostgresPort):
     async def before(self, position: Position, most: int = UNBOUNDED) -> LoadedItems:
-        loaded = await self._database.load_some(SQL["read_history"], position.thread, position.first, most=most)
+        loaded = await self._database.load_some("read_history", position.thread, position.first, most=most)
         return LoadedItems(loaded.items[::-1], loaded.whole)
 
     async def find_outputs(self, owner: str, item_ids: list[str]) -> list[Json]:
-        return await self._database.load(SQL["find_outputs"], item_ids, owner)
+        return await self._database.load("find_outputs", item_ids, owner)
 
     async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
         async def work(db: Connection) -> Position | None:

@@ -1,7 +1,5 @@
 """The ledger on Postgres: each method is one transaction, shared with calls of its kind that gather meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence
@@ -9,6 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from outlive.core.errors import Behind, OutliveError, StaleFence
+from outlive.core.webhooks import find_events
 from outlive.ports.ledger import (
     CLAIM_BYTES,
     Admission,
@@ -21,11 +20,13 @@ from outlive.ports.ledger import (
     Lease,
     Quota,
 )
+from outlive.storage.database import lock_key
 from outlive.storage.postgres import admissions, appends
-from outlive.storage.postgres.connection import SQL, Connection, InDoubt, PostgresDatabase, as_text, ids_of, lock_key
+from outlive.storage.postgres.connection import Connection, InDoubt, PostgresDatabase, as_text, ids_of
+from outlive.storage.postgres.schema import SQL
 from outlive.storage.postgres.writer import PostgresWriter
 from outlive.storage.refusals import response_not_found
-from outlive.storage.rows import decode_items, encode, make_claim, split_entry
+from outlive.storage.rows import decode_items, encode, make_claim, to_rows
 
 NO_QUOTA = Quota(queued=admissions.UNLIMITED)
 LAST_SECONDS = 2.0
@@ -71,15 +72,16 @@ class PostgresLedger:
         return self._loop.create_task(self._appends.write(entries))
 
     async def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
-        row = (encode(checkpoint).decode(), lease.key, lease.fence, self._worker)
-        await self._database.write("save checkpoint", lambda db: db.execute(SQL["save_checkpoint"], *row))
+        notes = encode(checkpoint).decode()
+        await self._database.change("save_checkpoint", notes, lease.key, lease.fence, self._worker)
 
     async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
         async def work(db: Connection) -> list[Claim]:
             rows = await db.fetch(SQL["find_queued"], sorted(busy_owners), limit)
             sizes = accumulate(row[2] for row in rows)
             rows = rows[: 1 + sum(size <= CLAIM_BYTES for size in sizes)]
-            keys = await self._within_quota(db, rows) if self._quota.running_per_owner else [row[0] for row in rows]
+            limited = self._quota.running_per_owner or self._quota.policies
+            keys = await self._within_quota(db, rows) if limited else [row[0] for row in rows]
             return await _take(db, keys, worker, attempts=1) if keys else []
 
         return await self._take_once("claim", worker, work)
@@ -92,8 +94,8 @@ class PostgresLedger:
         running: dict[str, int] = dict(await db.fetch(SQL["count_running"], sorted(owners)))
         keys = []
         for key, owner, _ in rows:
-            running[owner] = running.get(owner, 0) + 1
-            if running[owner] <= self._quota.running_per_owner:
+            most, running[owner] = self._quota.running_of(owner), running.get(owner, 0) + 1
+            if not most or running[owner] <= most:
                 keys.append(key)
         return keys
 
@@ -126,7 +128,10 @@ class PostgresLedger:
 
     async def release_leases(self, leases: list[Lease]) -> None:
         rows = ([lease.key for lease in leases], [lease.fence for lease in leases])
-        await self._database.write("release leases", lambda db: db.execute(SQL["release_leases"], *rows, self._worker))
+        await self._database.change("release_leases", *rows, self._worker)
+
+    async def find_deleted(self, worker: str) -> list[str]:
+        return [row[0] for row in await self._database.fetch("find_deleted", worker)]
 
     async def confirm_leases(self, worker: str, leases: list[Lease]) -> list[bool]:
         rows = ([lease.key for lease in leases], [lease.fence for lease in leases])
@@ -164,8 +169,9 @@ class PostgresLedger:
             key, thread, first, runs = row
             if runs:
                 raise StaleFence("The response is running again.")
-            await db.execute(SQL["delete_responses"], [key])
-            await db.execute(SQL["make_holes"], [thread], [first])
+            await db.execute(SQL["delete_response"], key)
+            await db.execute(SQL["make_hole"], first, thread)
+            await db.execute(SQL["drop_deliveries_of"], as_text(response_id))
 
         await self._database.transact("delete", work)
 
@@ -187,9 +193,18 @@ def _to_error(result: str) -> OutliveError | None:
 
 def _as_row(closing: Closing) -> tuple[Any, ...]:
     entry, turn = closing.entry, closing.turn
-    rows = list(split_entry(entry))
+    rows = to_rows(entry)
     return (
         *(entry.lease.response_id, entry.lease.key, entry.lease.fence, entry.at),
         *([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]),
         *(closing.status, closing.snapshot, ids_of(turn), [encode(item) for item in turn], closing.keep_turn),
+        find_events(closing.status, turn),
+        *_usage_of(closing),
     )
+
+
+def _usage_of(closing: Closing) -> tuple[Any, ...]:
+    if closing.usage is None:
+        return (None,) * 8
+    _, owner, end_user, model, upstream, at, _, *tokens, attempts, tool_calls = closing.usage.to_row()
+    return owner, end_user, as_text(model), upstream, at, tokens, attempts, tool_calls

@@ -1,15 +1,11 @@
 """Packing on Postgres: on any number of nodes at once, each journal in the transaction that deletes its rows."""
 
-from __future__ import annotations
-
 import asyncio
-from functools import partial
-
-import msgspec
 
 from outlive.ports.storage import Packed
-from outlive.storage.packing import PACKED, Block, Flush, pack
-from outlive.storage.postgres.connection import SQL, Connection, PostgresPort
+from outlive.storage.packing import PACKED, pack
+from outlive.storage.postgres.connection import Connection, PostgresPort
+from outlive.storage.postgres.schema import SQL
 
 RESPONSES = 20  # packed in one transaction, or fewer that have ...
 MANY_BYTES = 1024 * 1024  # ... so many bytes of frames
@@ -38,14 +34,12 @@ async def _pack(db: Connection, response: int) -> tuple[int, int]:
     """Pack one journal. Returns the bytes of its frames and of its blocks."""
     before = after = first = 0
     while rows := await db.fetch(SQL["read_flushes"], response, first, ROWS):
-        flushes = [Flush(*row) for row in rows]
         # In a thread, for the other responses of this node must not wait for it.
-        blocks: list[Block] = await asyncio.to_thread(partial(list, pack(flushes)))
-        columns = zip(*map(msgspec.structs.astuple, blocks), strict=True)
-        await db.execute(SQL["add_packs"], response, *map(list, columns))
-        before += sum(len(flush.frames) for flush in flushes)
-        after += sum(len(block.data) for block in blocks)
-        first = flushes[-1].first + 1
+        blocks, size = await asyncio.to_thread(pack, rows)
+        await db.executemany(SQL["add_pack"], [(response, *block) for block in blocks])
+        before += size
+        after += sum(len(block) for _, _, block, _ in blocks)
+        first = rows[-1][0] + 1
     await db.execute(SQL["release_events"], response)
     await db.execute(SQL["mark_packed"], response)
     return before, after

@@ -2,21 +2,8 @@
 -- alike to the planner, and a plan that was made then must still be good when they are large.
 
 -- append_events --
--- The fence is checked, so it must not be raised meanwhile: the leases are locked, in order, until the commit. The
--- worker ($7) is checked too: a promoted standby may have lost a claim, and then two workers would hold the same fence.
--- Rows of stale leases are left out, and their indexes in the arrays returned.
-WITH held AS MATERIALIZED (
-    SELECT l.response, l.fence FROM leases l
-     WHERE l.response = ANY ($1::bigint[]) AND ($7::text IS NULL OR l.worker IS NULL OR l.worker = $7)
-     ORDER BY l.response FOR SHARE),
-written AS (
-    INSERT INTO events (response, first, count, at, frames)
-    SELECT g.response, g.first, g.count, g.at, g.frames
-      FROM unnest($1::bigint[], $2::int[], $3::int[], $4::int[], $5::float8[], $6::bytea[])
-           AS g(response, fence, first, count, at, frames)
-      JOIN held h ON h.response = g.response AND h.fence = g.fence)
-SELECT array_agg(g.number::int) FROM unnest($1::bigint[], $2::int[]) WITH ORDINALITY AS g(response, fence, number)
- WHERE NOT EXISTS (SELECT 1 FROM held h WHERE h.response = g.response AND h.fence = g.fence);
+-- Appends events. Returns the indexes of those rows whose leases are stale.
+SELECT append_events($1::bigint[], $2::int[], $3::int[], $4::int[], $5::float8[], $6::bytea[], $7::text);
 
 -- hold_leases --
 -- The same in two steps, for events that may be there already: the leases first ...
@@ -38,13 +25,13 @@ SELECT r.key, coalesce((SELECT e.first + e.count - 1 FROM events e WHERE e.respo
 
 -- admit_all --
 -- Admits several responses.
-SELECT refusal, detail, key, thread, first
-  FROM admit_all($1::admission[], $2::bigint[], $3::text[], $4::text[], $5::int[]);
+SELECT refusal, detail, key, thread, first, format
+  FROM admit_all($1::admission[], $2::bigint[], $3::text[], $4::text[], $5::int);
 
 -- find_admitted --
 -- After an admission that was in doubt: what came of it.
-SELECT r.id, r.key, r.thread, r.first, l.fence
-  FROM responses r LEFT JOIN leases l ON l.response = r.key WHERE r.id = ANY ($1::text[]);
+SELECT r.id, r.key, r.thread, r.first, r.format
+  FROM responses r WHERE r.id = ANY ($1::text[]);
 
 -- close_all --
 -- Ends several responses.
@@ -72,8 +59,7 @@ SELECT l.response FROM leases l JOIN given g ON l.response = g.response AND l.fe
 UNION ALL SELECT response FROM regained;
 
 -- free_leases --
--- A worker without a row, or with one that has expired, is dead. Locked leases are being written or taken at this
--- moment. Rows of workers that have been dead for long are removed.
+-- A worker without a row, or with one that has expired, is dead. Locked leases are being changed at this moment. Rows of workers that have been dead for long are removed.
 WITH forgotten AS (DELETE FROM workers WHERE expires_at < clock_timestamp() - interval '1 hour')
 UPDATE leases SET worker = NULL WHERE response IN (
     SELECT l.response FROM leases l
@@ -87,12 +73,14 @@ RETURNING response;
 SELECT owner, count(*) FROM leases WHERE worker IS NULL GROUP BY owner;
 
 -- find_queued --
--- Foreground first, then oldest, with the bytes of the request; without those that another node is taking at this moment.
-SELECT response, owner, octet_length(request) + (
+-- Foreground first, then oldest, with the bytes of the request; without those that another node is taking at this moment, or
+-- still appends to (see `await_appends`).
+SELECT l.response, l.owner, octet_length(l.request) + (
            SELECT coalesce(sum(octet_length(i.body)), 0) FROM responses r JOIN items i
-               ON i.thread = r.thread AND i.position >= r.first AND i.position < r.input_end WHERE r.key = leases.response)
-  FROM leases WHERE worker IS NULL AND owner <> ALL ($1::text[])
- ORDER BY background, response LIMIT $2 FOR UPDATE SKIP LOCKED;
+               ON i.thread = r.thread AND i.position >= r.first AND i.position < r.input_end WHERE r.key = l.response)
+  FROM (SELECT response, owner, request, fence FROM leases WHERE worker IS NULL AND owner <> ALL ($1::text[])
+         ORDER BY background, response LIMIT $2 FOR UPDATE SKIP LOCKED) l
+ WHERE l.fence = 0 OR pg_try_advisory_xact_lock(1869968492, (l.response % 2147483647)::int);
 
 -- lock --
 -- An advisory lock until the end of the transaction.
@@ -102,9 +90,12 @@ SELECT pg_advisory_xact_lock($1);
 -- The number of running responses of these owners, on all nodes.
 SELECT owner, count(*) FROM leases WHERE worker IS NOT NULL AND owner = ANY ($1::text[]) GROUP BY owner;
 
+-- find_deleted --
+-- Deleted responses that wait, or that a worker runs.
+SELECT r.id FROM leases l JOIN responses r ON r.key = l.response WHERE (l.worker = $1 OR l.worker IS NULL) AND r.hidden;
+
 -- find_running --
--- The lease of a response that has not ended. Waits for an append under way, which is written before the fence is
--- raised.
+-- The lease of a response that has not ended.
 SELECT l.response, l.worker IS NULL AS waits FROM leases l
  WHERE l.response = (SELECT key FROM responses WHERE id = $1) FOR UPDATE;
 
@@ -117,7 +108,8 @@ started AS (
     UPDATE responses SET status = 'in_progress', runs = concat_ws(',', runs, json_build_array(
                round(extract(epoch FROM clock_timestamp()), 3), $1::text, $2::int)::text)
      WHERE key = ANY ($3::bigint[]))
-SELECT r.id, r.key, t.fence, r.owner, t.request, r.thread, r.first, r.input_end, t.attempts, t.notes, r.background, t.sealed
+SELECT r.id, r.key, t.fence, r.owner, t.request, r.thread, r.first, r.input_end, t.attempts, t.notes, r.background, t.sealed,
+       r.format
   FROM taken t JOIN responses r ON r.key = t.response ORDER BY r.background, r.key;
 
 -- find_taken --
@@ -134,18 +126,17 @@ DELETE FROM unanswered WHERE response IN (SELECT key FROM responses WHERE id = A
 SELECT r.key, r.thread, r.first, EXISTS (SELECT 1 FROM leases l WHERE l.response = r.key) AS runs
   FROM responses r WHERE r.id = $1 AND r.owner IS NOT DISTINCT FROM $2 AND r.hidden IS NOT TRUE FOR UPDATE OF r;
 
--- delete_responses --
--- Deleted: no query finds them from now on. Their bytes are erased later.
-UPDATE responses SET hidden = true, expired_at = NULL WHERE key = ANY ($1::bigint[]);
+-- delete_response --
+-- Deleted: no query finds it from now on. Its bytes are erased later.
+UPDATE responses SET hidden = true, expired_at = NULL WHERE key = $1;
 
--- make_holes --
+-- make_hole --
 -- No chain may continue past a deleted item (D22).
-UPDATE threads t SET hole = least(coalesce(t.hole, g.hole), g.hole)
-  FROM (SELECT key, min(first) AS hole FROM unnest($1::bigint[], $2::int[]) AS a(key, first) GROUP BY key) g
- WHERE t.key = g.key;
+UPDATE threads SET hole = least(hole, $1) WHERE key = $2;
 
 -- lock_threads --
--- In order, before several are changed.
+-- In order, before several are changed. An admission that continues a family (a thread with all its forks) locks its first
+-- thread too, so either it is seen by those that hold this lock or it sees what they did.
 SELECT key FROM threads WHERE key = ANY ($1::bigint[]) ORDER BY key FOR UPDATE;
 
 -- read_journal --
@@ -235,11 +226,11 @@ SELECT c.id, c.metadata, c.created_at, c.key, c.thread, r.id
 -- After a create that was in doubt: whether it took effect.
 SELECT id FROM conversations WHERE id = $1;
 
--- lock_conversation --
+-- hold_conversation --
 -- Changes of a conversation are made one after the other.
 SELECT 1 FROM conversations WHERE id = $1 AND owner IS NOT DISTINCT FROM $2 AND hidden IS NOT TRUE FOR UPDATE;
 
--- add_thread --
+-- start_thread --
 -- A new thread.
 INSERT INTO threads (head, used_at) VALUES ($1, $2) RETURNING key;
 
@@ -252,9 +243,9 @@ SELECT head FROM threads WHERE key = $1;
 UPDATE threads SET head = $1 WHERE key = $2;
 
 -- find_repeats --
--- Those of these items that the thread holds already (D24).
-SELECT DISTINCT i.id FROM segments($1, $2) s JOIN items i
-    ON i.id = ANY ($3::text[]) AND i.thread IS NOT DISTINCT FROM s.thread AND i.position < s.upto;
+-- Which of these items the thread holds already (D24).
+SELECT g.n - 1 FROM unnest($2::text[]) WITH ORDINALITY AS g(id, n)
+  JOIN items i ON i.id = g.id AND i.thread IS NOT DISTINCT FROM $1;
 
 -- add_items --
 -- Items at their positions.
@@ -273,22 +264,50 @@ UPDATE conversations SET used_at = $1 WHERE id = $2;
 -- Replaces the metadata.
 UPDATE conversations SET metadata = $1 WHERE key = $2;
 
--- delete_conversations --
--- Deleted: no query finds them from now on. Their bytes are erased later.
-UPDATE conversations SET hidden = true, expired_at = NULL WHERE key = ANY ($1::bigint[]);
+-- delete_conversation --
+-- Deleted: no query finds it from now on. Its bytes are erased later.
+UPDATE conversations SET hidden = true, expired_at = NULL WHERE key = $1;
 
 -- item_position --
 -- The position of an item; ids are unique within a thread only.
 SELECT position FROM items WHERE id = $2 AND thread IS NOT DISTINCT FROM $1;
 
 -- list_responses --
--- The head of a statement that the catalog completes. Long final objects are left out: a page may have a hundred.
-SELECT t.id, t.status, t.created_at, CASE WHEN octet_length(s.body) <= 65536 THEN s.body END
-  FROM responses t LEFT JOIN snapshots s ON s.response = t.key
+-- A page of an owner's responses. Long final objects are left out: a page may have a hundred.
+SELECT t.id, t.status, t.created_at, CASE WHEN octet_length(s.body) <= 65536 THEN s.body END, t.owner
+  FROM responses t LEFT JOIN snapshots s ON s.response = t.key WHERE {where} ORDER BY t.key {order} LIMIT {limit};
 
 -- list_conversations --
--- The head of a statement that the catalog completes.
-SELECT t.id, t.metadata, t.created_at, t.key, t.thread, NULL FROM conversations t
+-- A page of an owner's conversations.
+SELECT t.id, t.metadata, t.created_at, t.key, t.thread, NULL, NULL, t.owner
+  FROM conversations t WHERE {where} ORDER BY t.key {order} LIMIT {limit};
+
+-- scan_responses --
+-- Some responses of an owner, each with whether it may match.
+SELECT t.key, t.created_at, {matches}, t.about FROM responses t WHERE {where} ORDER BY t.key {order} LIMIT {most};
+
+-- response_contains --
+position({}::bytea IN coalesce(t.about, (SELECT s.body FROM snapshots s WHERE s.response = t.key),
+                               (SELECT l.request FROM leases l WHERE l.response = t.key))) > 0
+
+-- scan_conversations --
+-- Some conversations of an owner, each with whether it may match.
+SELECT t.key, t.created_at, {matches}, t.metadata FROM conversations t WHERE {where} ORDER BY t.key {order} LIMIT {most};
+
+-- conversation_contains --
+position({}::bytea IN t.metadata) > 0
+
+-- find_about --
+-- The content of a response without a column for it, of an older version: in its final object, or in its request.
+SELECT coalesce((SELECT body FROM snapshots WHERE response = $1), (SELECT request FROM leases WHERE response = $1));
+
+-- list_items --
+-- A page of a thread's items.
+SELECT body FROM items WHERE thread = $1 AND position >= $2 AND position < $3 ORDER BY position {order} LIMIT $4;
+
+-- find_owner --
+-- The owner of a response or conversation, for admins.
+SELECT owner FROM responses WHERE id = $1 AND hidden IS NOT TRUE UNION ALL SELECT owner FROM conversations WHERE id = $1 AND hidden IS NOT TRUE;
 
 -- find_response_key --
 -- The row after which a page begins.
@@ -314,35 +333,51 @@ SELECT i.body FROM unnest($2::text[]) WITH ORDINALITY AS g(id, n) JOIN items i O
 
 -- drop_item --
 -- An item deleted through its conversation.
-DELETE FROM items WHERE id = $2 AND thread IS NOT DISTINCT FROM $1;
+DELETE FROM items WHERE id = $2 AND thread IS NOT DISTINCT FROM $1 RETURNING 1;
 
 -- expire_responses --
--- Ended and unused since then; a chain counts as used when any of its responses became a parent. Without those that
--- another node is deleting at this moment.
-SELECT r.key, r.thread, r.first FROM responses r
+-- Ended and unused since then; a chain counts as used when any of its responses became a parent. Of one owner and its
+-- end users, or of all owners but some.
+SELECT r.key FROM responses r
   LEFT JOIN threads t ON t.key = r.thread LEFT JOIN threads root ON root.key = t.root
- WHERE NOT r.hidden AND r.created_at < $1 AND r.ended_at < $1
+ WHERE NOT r.hidden AND r.created_at < $1 AND r.ended_at < $1 AND (r.expires_at IS NULL OR $3::text IS NOT NULL)
+   AND ($3::text IS NULL OR split_part(r.owner, chr(31), 1) = $3) AND split_part(r.owner, chr(31), 1) <> ALL ($4::text[])
    AND greatest(coalesce(t.used_at, 0), coalesce(root.used_at, 0)) < $1
- ORDER BY r.created_at LIMIT $2 FOR UPDATE OF r SKIP LOCKED;
+ ORDER BY r.created_at LIMIT $2;
+
+-- expire_timed_responses --
+-- Those whose requests said how long they are kept after their last use: as long as from their creation to `expires_at`.
+SELECT r.key FROM responses r
+  LEFT JOIN threads t ON t.key = r.thread LEFT JOIN threads root ON root.key = t.root
+ WHERE NOT r.hidden AND r.expires_at < $1 AND r.ended_at IS NOT NULL
+   AND greatest(r.ended_at, t.used_at, root.used_at) + r.expires_at - r.created_at < $1
+ ORDER BY r.expires_at LIMIT $2;
 
 -- expire_conversations --
--- Unused since then, with nothing running.
-SELECT key, thread, 0 AS first FROM conversations WHERE NOT hidden AND running IS NULL AND used_at < $1
- LIMIT $2 FOR UPDATE SKIP LOCKED;
+-- Unused since then, with nothing running, likewise.
+SELECT key FROM conversations WHERE NOT hidden AND running IS NULL AND used_at < $1
+   AND ($3::text IS NULL OR split_part(owner, chr(31), 1) = $3) AND split_part(owner, chr(31), 1) <> ALL ($4::text[])
+ LIMIT $2;
 
 -- hide_responses --
--- They have expired: no query finds them from now on, until they are restored.
-UPDATE responses SET hidden = true, expired_at = $2 WHERE key = ANY ($1::bigint[]);
+-- They have expired, unless they were used since they were found, or another node changes them at this moment: no query
+-- finds them from now on, until they are restored.
+UPDATE responses SET hidden = true, expired_at = $2 WHERE key IN (
+    SELECT r.key FROM responses r LEFT JOIN threads t ON t.key = r.thread LEFT JOIN threads root ON root.key = t.root
+     WHERE r.key = ANY ($1::bigint[]) AND NOT r.hidden AND greatest(coalesce(t.used_at, 0), coalesce(root.used_at, 0)) < $3
+       FOR UPDATE OF r SKIP LOCKED)
+RETURNING key, thread, first;
 
 -- hide_conversations --
--- They have expired: no query finds them from now on, until they are restored.
-UPDATE conversations SET hidden = true, expired_at = $2 WHERE key = ANY ($1::bigint[]);
+-- They have expired, likewise.
+UPDATE conversations SET hidden = true, expired_at = $2 WHERE key IN (
+    SELECT key FROM conversations WHERE key = ANY ($1::bigint[]) AND NOT hidden AND running IS NULL AND used_at < $3
+       FOR UPDATE SKIP LOCKED)
+RETURNING key, thread, 0;
 
 -- hide_items --
 -- No chain may continue past an expired item (D22).
-UPDATE threads t SET expired_from = least(t.expired_from, g.first)
-  FROM (SELECT key, min(first) AS first FROM unnest($1::bigint[], $2::int[]) AS a(key, first) GROUP BY key) g
- WHERE t.key = g.key;
+UPDATE threads SET expired_from = least(expired_from, $1) WHERE key = $2;
 
 -- find_expired_responses --
 -- Those that expired within a time, with the position of their items.
@@ -350,24 +385,24 @@ SELECT key, thread, first FROM responses WHERE expired_at BETWEEN $1 AND $2 LIMI
 
 -- find_expired_conversations --
 -- Those that expired within a time, with the position of their items.
-SELECT key, thread, 0 AS first FROM conversations WHERE expired_at BETWEEN $1 AND $2 LIMIT $3 FOR UPDATE SKIP LOCKED;
+SELECT key, thread, 0 FROM conversations WHERE expired_at BETWEEN $1 AND $2 LIMIT $3 FOR UPDATE SKIP LOCKED;
 
--- restore_responses --
--- They have not expired after all.
-UPDATE responses SET hidden = false, expired_at = NULL WHERE key = ANY ($1::bigint[]);
+-- restore_response --
+-- It has not expired after all.
+UPDATE responses SET hidden = false, expired_at = NULL WHERE key = $1;
 
--- restore_conversations --
--- They have not expired after all.
-UPDATE conversations SET hidden = false, expired_at = NULL WHERE key = ANY ($1::bigint[]);
+-- restore_conversation --
+-- It has not expired after all.
+UPDATE conversations SET hidden = false, expired_at = NULL WHERE key = $1;
 
 -- restore_items --
--- Chains may continue. What else has expired in these threads makes a hole when it is deleted, and is whole until then.
-UPDATE threads SET expired_from = NULL WHERE key = ANY ($1::bigint[]);
+-- Chains may continue. What else has expired in this thread makes a hole when it is deleted, and is whole until then.
+UPDATE threads SET expired_from = NULL WHERE key = $1;
 
 -- erasable_responses --
 -- Deleted, and not being erased by another node.
-SELECT r.key, r.id, r.thread, r.first, r.last, coalesce(t.root, r.thread) AS root, t.key IS NULL AS gone,
-       EXISTS (SELECT 1 FROM conversations c WHERE c.id = r.conversation AND NOT c.hidden AND c.thread = r.thread) AS kept
+SELECT r.key, r.id, r.thread, coalesce(t.root, r.thread), r.first, r.last,
+       EXISTS (SELECT 1 FROM conversations c WHERE c.id = r.conversation AND NOT c.hidden AND c.thread = r.thread)
   FROM responses r LEFT JOIN threads t ON t.key = r.thread
  WHERE r.hidden AND r.expired_at IS NULL AND coalesce(t.root, r.thread) NOT IN
        (SELECT coalesce(ot.root, o.thread) FROM leases l JOIN responses o ON o.key = l.response
@@ -376,16 +411,11 @@ SELECT r.key, r.id, r.thread, r.first, r.last, coalesce(t.root, r.thread) AS roo
 
 -- erasable_conversations --
 -- Deleted, and not being erased by another node.
-SELECT c.key, c.id, c.thread, coalesce(t.root, c.thread) AS root FROM conversations c LEFT JOIN threads t ON t.key = c.thread
+SELECT c.key, c.id, c.thread, coalesce(t.root, c.thread) FROM conversations c LEFT JOIN threads t ON t.key = c.thread
  WHERE c.hidden AND c.expired_at IS NULL AND coalesce(t.root, c.thread) NOT IN
        (SELECT coalesce(ot.root, o.thread) FROM leases l JOIN responses o ON o.key = l.response
           LEFT JOIN threads ot ON ot.key = o.thread)
  ORDER BY c.key LIMIT $1 FOR UPDATE OF c SKIP LOCKED;
-
--- lock_families --
--- The first threads of families (a thread with all its forks), in order. An admission that continues a family locks its
--- first thread too, so either it is seen here or it sees what was done here.
-SELECT key FROM threads WHERE key = ANY ($1::bigint[]) ORDER BY key FOR UPDATE;
 
 -- busy_families --
 -- The families in which something runs, read with their locks held.
@@ -395,11 +425,8 @@ SELECT DISTINCT coalesce(ot.root, o.thread) FROM leases l JOIN responses o ON o.
 -- erase_events --
 -- Rows of a journal from its beginning on, at most so many.
 DELETE FROM events WHERE response = $1 AND first IN
-       (SELECT first FROM events WHERE response = $1 ORDER BY first LIMIT $2);
-
--- has_events --
--- Checks whether anything is left of a journal.
-SELECT EXISTS (SELECT 1 FROM events WHERE response = $1);
+       (SELECT first FROM events WHERE response = $1 ORDER BY first LIMIT $2)
+RETURNING 1;
 
 -- erase_packs --
 -- The blocks of a packed journal.
@@ -408,19 +435,17 @@ DELETE FROM packs WHERE response = $1;
 -- find_unpacked --
 -- Responses that ended before a time and are not packed, locked against other nodes; none while a node is alive that
 -- does not read this format ($2).
-SELECT key FROM responses WHERE format = 1 AND ended_at IS NOT NULL AND ended_at < $1 AND NOT hidden
+SELECT key FROM responses WHERE format <> 2 AND ended_at IS NOT NULL AND ended_at < $1 AND NOT hidden
    AND NOT EXISTS (SELECT 1 FROM workers WHERE expires_at > clock_timestamp() AND reads < $2)
  ORDER BY ended_at LIMIT $3 FOR UPDATE SKIP LOCKED;
 
 -- read_flushes --
 -- Rows of a journal with their times, from a number on.
-SELECT first, count, at, frames FROM events WHERE response = $1 AND first >= $2 ORDER BY first LIMIT $3;
+SELECT first, count, frames, at FROM events WHERE response = $1 AND first >= $2 ORDER BY first LIMIT $3;
 
--- add_packs --
--- Blocks of a packed journal.
-INSERT INTO packs (response, first, count, at, block)
-SELECT $1, g.first, g.count, g.at, g.block
-  FROM unnest($2::int[], $3::int[], $4::float8[], $5::bytea[]) AS g(first, count, at, block);
+-- add_pack --
+-- A block of a packed journal.
+INSERT INTO packs (response, first, count, block, at) VALUES ($1, $2, $3, $4, $5);
 
 -- release_events --
 -- Deletes the rows of a journal that is packed now.
@@ -439,10 +464,13 @@ DELETE FROM items WHERE response = $1 AND thread = $2 AND position >= $3 AND pos
 DELETE FROM items WHERE thread = $1 AND (response IS NULL OR NOT EXISTS (SELECT 1 FROM responses r WHERE r.key = items.response));
 
 -- erase_response --
--- The row itself, with its final object and the record for silent retries.
-WITH snapshot AS (DELETE FROM snapshots WHERE response = $1),
-retry AS (DELETE FROM unanswered WHERE response = $1)
+-- The row itself, with its final object.
+WITH snapshot AS (DELETE FROM snapshots WHERE response = $1)
 DELETE FROM responses WHERE key = $1;
+
+-- erase_unanswered --
+-- The record for silent retries.
+DELETE FROM unanswered WHERE response = $1;
 
 -- erase_conversation --
 -- The row itself.
@@ -494,6 +522,11 @@ SELECT value FROM secrets WHERE name = $1;
 -- The number of queued responses, and the time at which the oldest was created.
 SELECT count(*), min(r.created_at) FROM leases l JOIN responses r ON r.key = l.response WHERE l.worker IS NULL;
 
+-- measure_webhooks --
+-- The number of deliveries that wait for an attempt, and the time of the oldest event among them.
+SELECT count(*), min(d.created_at) FROM webhook_deliveries d JOIN webhook_endpoints e ON e.id = d.endpoint
+ WHERE d.due_at IS NOT NULL AND d.give_up_at > extract(epoch FROM clock_timestamp()) AND e.disabled_at IS NULL;
+
 -- measure_bytes --
 -- The size of the database.
 SELECT pg_database_size(current_database());
@@ -521,3 +554,195 @@ SELECT id FROM responses WHERE id = $1 AND owner IS NOT DISTINCT FROM $2 AND con
 
 -- erase_old_tickets --
 DELETE FROM tickets WHERE expires_at < $1;
+
+-- add_key --
+INSERT INTO keys (id, owner, role, acts_for, digest, created_at, expires_at, last_used_at, revoked_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9);
+
+-- revoke_key --
+UPDATE keys SET revoked_at = $1 WHERE id = $2 AND revoked_at IS NULL;
+
+-- note_key_use --
+UPDATE keys SET last_used_at = $1::float8 WHERE id = $2 AND (last_used_at IS NULL OR last_used_at < $1::float8);
+
+-- list_keys --
+SELECT id, owner, role, acts_for, digest, created_at, expires_at, last_used_at, revoked_at FROM keys ORDER BY created_at, id;
+
+-- count_keys --
+-- Both numbers grow only, so that each new and each revoked key changes the pair.
+SELECT count(*), count(revoked_at) FROM keys;
+
+-- add_audit --
+INSERT INTO audit (at, actor, action, subject, detail) VALUES ($1, $2, $3, $4, $5);
+
+-- list_audit --
+-- The newest changes of keys and owners.
+SELECT at, actor, action, subject, detail FROM audit ORDER BY key DESC LIMIT $1;
+
+-- add_usage_sum --
+-- What responses with `store: false` used on one day.
+INSERT INTO usage AS u (response, owner, end_user, model, upstream, ended_at, status, input_tokens, cached_tokens, output_tokens,
+       reasoning_tokens, estimated_input, estimated_output, attempts, tool_calls, responses)
+VALUES (NULL, $1, NULL, $2, $3, $4, '', $5, $6, $7, $8, $9, $10, $11, $12, $13)
+ON CONFLICT (owner, model, upstream, ended_at) WHERE response IS NULL DO UPDATE SET
+       input_tokens = u.input_tokens + excluded.input_tokens, cached_tokens = u.cached_tokens + excluded.cached_tokens,
+       output_tokens = u.output_tokens + excluded.output_tokens,
+       reasoning_tokens = u.reasoning_tokens + excluded.reasoning_tokens,
+       estimated_input = u.estimated_input + excluded.estimated_input,
+       estimated_output = u.estimated_output + excluded.estimated_output,
+       attempts = u.attempts + excluded.attempts, tool_calls = u.tool_calls + excluded.tool_calls,
+       responses = u.responses + excluded.responses;
+
+-- list_policies --
+SELECT owner, policy FROM owner_policies;
+
+-- set_policy --
+INSERT INTO owner_policies (owner, policy) VALUES ($1, $2) ON CONFLICT (owner) DO UPDATE SET policy = excluded.policy;
+
+-- count_minute --
+-- Adds to what an owner has asked for in a minute, and returns it for all nodes together.
+INSERT INTO owner_minutes AS m (owner, minute, requests, tokens) VALUES ($1, $2, $3, $4)
+ON CONFLICT (owner, minute) DO UPDATE SET requests = m.requests + excluded.requests, tokens = m.tokens + excluded.tokens
+RETURNING requests, tokens;
+
+-- forget_minutes --
+DELETE FROM owner_minutes WHERE minute < $1;
+
+-- sum_usage --
+-- The usage of a time by the columns that are asked for, of all owners, of one, or of one of its end users.
+SELECT {columns},
+       CAST(sum(input_tokens) AS bigint),
+       CAST(sum(cached_tokens) AS bigint),
+       CAST(sum(output_tokens) AS bigint),
+       CAST(sum(reasoning_tokens) AS bigint),
+       CAST(sum(estimated_input) AS bigint),
+       CAST(sum(estimated_output) AS bigint),
+       CAST(sum(attempts) AS bigint),
+       CAST(sum(tool_calls) AS bigint),
+       CAST(sum(responses) AS bigint)
+  FROM (SELECT usage.*, floor(ended_at / 86400)::bigint AS day FROM usage
+         WHERE ended_at >= $1 AND ended_at < $2 AND ($3::text IS NULL OR owner = $3) AND ($4::text IS NULL OR end_user = $4)) AS u
+ GROUP BY {columns} ORDER BY {columns};
+
+-- add_webhook --
+-- Unless the owner has enough of them ($11).
+INSERT INTO webhook_endpoints (id, owner, name, url, event_types, created_at, updated_at, hint, sealed, disabled_at)
+SELECT $1::text, $2::text, $3::text, $4::text, $5::text, $6::float8, $7::float8, $8::text, $9::bytea, $10::float8
+ WHERE (SELECT count(*) FROM webhook_endpoints WHERE owner = $2) < $11 RETURNING id;
+
+-- save_webhook --
+UPDATE webhook_endpoints SET name = $3, url = $4, event_types = $5, created_at = $6, updated_at = $7, hint = $8,
+       sealed = $9, disabled_at = $10 WHERE id = $1 AND owner = $2 RETURNING id;
+
+-- find_webhook --
+SELECT id, owner, name, url, event_types, created_at, updated_at, hint, sealed, disabled_at
+  FROM webhook_endpoints WHERE id = $1 AND owner = $2;
+
+-- list_webhooks --
+-- Newest first: their ids sort by their times.
+SELECT id, owner, name, url, event_types, created_at, updated_at, hint, sealed, disabled_at
+  FROM webhook_endpoints WHERE owner = $1 AND ($2::text = '' OR id < $2) ORDER BY id DESC LIMIT $3;
+
+-- has_webhooks --
+SELECT 1 FROM webhook_endpoints LIMIT 1;
+
+-- remove_webhook --
+DELETE FROM webhook_endpoints WHERE id = $1 AND owner = $2 RETURNING id;
+
+-- disable_webhook --
+UPDATE webhook_endpoints SET disabled_at = $2 WHERE id = $1;
+
+-- drop_deliveries_to --
+-- Some of those to an endpoint.
+DELETE FROM webhook_deliveries WHERE key IN (SELECT key FROM webhook_deliveries WHERE owner = $1 AND endpoint = $2 LIMIT 500)
+RETURNING key;
+
+-- drop_deliveries_of --
+-- Those about a response that is deleted.
+DELETE FROM webhook_deliveries WHERE response = $1;
+
+-- erase_old_deliveries --
+-- Some of those that ended, or were given up, six days before.
+DELETE FROM webhook_deliveries WHERE key IN
+       (SELECT key FROM webhook_deliveries WHERE give_up_at < $1 - 518400 LIMIT 2000);
+
+-- find_due_webhooks --
+-- The endpoints for which an attempt is due. One probe of an index for each.
+SELECT id, owner, name, url, event_types, created_at, updated_at, hint, sealed, disabled_at FROM webhook_endpoints e
+ WHERE disabled_at IS NULL AND EXISTS
+       (SELECT 1 FROM webhook_deliveries d WHERE d.endpoint = e.id AND d.due_at <= $1 AND d.give_up_at > $1);
+
+-- claim_deliveries --
+-- Due ones that no living node is sending. Events of one response go in their order.
+UPDATE webhook_deliveries SET worker = $2::text, attempts = attempts + 1 WHERE key IN
+       (SELECT d.key FROM webhook_deliveries d
+         WHERE d.endpoint = $1 AND d.due_at <= $3 AND d.give_up_at > $3
+           AND NOT EXISTS (SELECT 1 FROM workers w WHERE w.name = d.worker AND w.expires_at > clock_timestamp())
+           AND NOT EXISTS (SELECT 1 FROM webhook_deliveries p WHERE p.response = d.response AND p.endpoint = d.endpoint
+                              AND p.key < d.key AND p.due_at IS NOT NULL)
+         ORDER BY d.due_at LIMIT $4 FOR UPDATE SKIP LOCKED)
+RETURNING id, endpoint, response, event, created_at, give_up_at, attempts, due_at, delivered_at, log;
+
+-- release_deliveries --
+-- Those that a node is no longer sending.
+UPDATE webhook_deliveries SET worker = NULL WHERE worker = $1;
+
+-- record_attempt --
+-- What became of an attempt; no more attempts are due where it was the last one.
+UPDATE webhook_deliveries SET worker = NULL, due_at = $2, delivered_at = $3, log = (log::jsonb || jsonb_build_array($4::text::jsonb))::text
+ WHERE id = $1 AND due_at IS NOT NULL;
+
+-- list_deliveries --
+-- Newest first, of one endpoint or of all, after a given one.
+SELECT id, endpoint, response, event, created_at, give_up_at, attempts, due_at, delivered_at, log FROM webhook_deliveries
+ WHERE owner = $1 AND ($2::text = '' OR endpoint = $2)
+   AND ($3::text = '' OR key < (SELECT key FROM webhook_deliveries WHERE id = $3 AND owner = $1)) ORDER BY key DESC LIMIT $4;
+
+-- redeliver --
+-- From the first attempt on, under the same id.
+UPDATE webhook_deliveries SET attempts = 0, due_at = $3, give_up_at = $4, delivered_at = NULL, worker = NULL
+ WHERE id = $1 AND owner = $2
+RETURNING id, endpoint, response, event, created_at, give_up_at, attempts, due_at, delivered_at, log;
+
+-- erase_owner_responses --
+-- Deletes some responses of an owner: those of its name, and those whose owner lies between two texts, of end users.
+UPDATE responses SET hidden = true, expired_at = NULL WHERE key IN (
+    SELECT key FROM responses WHERE (NOT hidden OR expired_at IS NOT NULL)
+       AND (owner = $1 OR (owner COLLATE "C" > $2 AND owner COLLATE "C" < $3)) LIMIT 500) RETURNING key;
+
+-- erase_owner_conversations --
+-- Deletes some conversations of an owner likewise.
+UPDATE conversations SET hidden = true, expired_at = NULL WHERE key IN (
+    SELECT key FROM conversations WHERE (NOT hidden OR expired_at IS NOT NULL)
+       AND (owner = $1 OR (owner COLLATE "C" > $2 AND owner COLLATE "C" < $3)) LIMIT 500) RETURNING key;
+
+-- erase_owner_rows --
+-- Deletes an owner's rows of a table.
+DELETE FROM {table} WHERE (owner = $1 OR (owner COLLATE "C" > $2 AND owner COLLATE "C" < $3)) RETURNING 1;
+
+-- erase_owner_usage --
+DELETE FROM usage WHERE owner = $1 AND ($2::text IS NULL OR end_user = $2) RETURNING 1;
+
+-- count_running_of --
+-- The number of an owner's responses that have not ended.
+SELECT count(*) FROM responses WHERE key IN (SELECT response FROM leases) AND (owner = $1 OR (owner COLLATE "C" > $2 AND owner COLLATE "C" < $3));
+
+-- export_usage --
+-- Some usage records of an owner, in order, as JSON.
+SELECT key, json_build_object(
+           'type', 'usage', 'response_id', response, 'end_user', end_user, 'model', model, 'upstream', upstream,
+           'ended_at', ended_at, 'status', status, 'input_tokens', input_tokens, 'cached_tokens', cached_tokens,
+           'output_tokens', output_tokens, 'reasoning_tokens', reasoning_tokens,
+           'estimated_input_tokens', estimated_input, 'estimated_output_tokens', estimated_output,
+           'attempts', attempts, 'tool_calls', tool_calls, 'responses', responses)::text
+  FROM usage WHERE owner = $1 AND ($2::text IS NULL OR end_user = $2) AND key > $3 ORDER BY key LIMIT 1000;
+
+-- export_responses --
+-- Some ended responses of an owner, with the position of their input, in order.
+SELECT r.key, r.id, r.owner, s.body, r.thread, r.first, r.input_end FROM responses r LEFT JOIN snapshots s ON s.response = r.key
+ WHERE NOT r.hidden AND r.ended_at IS NOT NULL AND r.key > $4 AND (r.owner = $1 OR (r.owner COLLATE "C" > $2 AND r.owner COLLATE "C" < $3)) ORDER BY r.key LIMIT 100;
+
+-- export_conversations --
+-- Some conversations of an owner, in order.
+SELECT key, id, owner, metadata, thread, 0, 2147483647, created_at FROM conversations
+ WHERE NOT hidden AND key > $4 AND (owner = $1 OR (owner COLLATE "C" > $2 AND owner COLLATE "C" < $3)) ORDER BY key LIMIT 100;

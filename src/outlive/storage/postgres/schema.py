@@ -1,13 +1,12 @@
 """The schema on Postgres: brought up to date by the first node to start, and never taken back."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 
-from outlive.storage.queries import SCHEMA_VERSION, find_migrations, load_text
+from outlive.storage.queries import SCHEMA_VERSION, find_migrations, load_queries, load_text
 
 PACKAGE = "outlive.storage.postgres"
+SQL = load_queries(PACKAGE)
 # The Postgres schema of the tables: other programs have tables named `threads` and `events` too.
 SCHEMA = "outlive"
 # The advisory lock that is held during a migration ("outlive" as bytes).

@@ -4,13 +4,12 @@ The transaction that accepts the request first writes the pieces to an unlogged 
 it is undone, so are they.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 from outlive.core.events import Json
-from outlive.storage.postgres.connection import SQL, Connection
+from outlive.storage.postgres.schema import SQL
 from outlive.storage.rows import encode
 
 PIECE_BYTES = 256 * 1024
@@ -18,7 +17,7 @@ PIECE_BYTES = 256 * 1024
 Pieces = tuple[list[int], list[int], list[bytes]]
 
 
-async def write(connection: Connection, staging_id: str, items: list[Json]) -> None:
+async def write(connection: Any, staging_id: str, items: list[Json]) -> None:
     """Write the items in pieces, about PIECE_BYTES at a time; they are numbered from 1."""
     for numbers, pieces, parts in await asyncio.to_thread(lambda: list(_cut(items))):
         await connection.execute(SQL["add_pieces"], staging_id, numbers, pieces, parts)

@@ -3,8 +3,6 @@
 There is one writer for each kind of job that comes in numbers, so that none waits for another's locks.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,5 @@
 """Backups of a SQLite file: copied while its server runs, and verified by the hash of every replay."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import time
@@ -11,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import msgspec
+from zstandard import ZstdError
 
 from outlive.core.errors import OutliveError, SettingsError
 from outlive.storage.packing import open_row
@@ -118,7 +117,10 @@ def _hash_all(db: sqlite3.Connection) -> Iterator[tuple[str, bytes]]:
         for first, count, data, at in read_rows(db, key, range(first_era, last_era + 1), journal_format, 0):
             if first != number:
                 raise BackupError(f"The journal of {id_} lacks the events {number} to {first - 1}.")
-            hash_.update(open_row(first, at, data)[0])
+            try:
+                hash_.update(open_row(first, at, data)[0])
+            except ZstdError as error:
+                raise BackupError(f"The journal of {id_} is not as it was written from event {first} on.") from error
             number += count
         yield id_, hash_.digest()
     for (table,) in db.execute(_TABLES).fetchall():

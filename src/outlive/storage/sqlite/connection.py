@@ -1,35 +1,45 @@
 """One SQLite file: its lock, its schema, its one writer and its readers."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
-import os
+import secrets
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 from outlive.core.errors import SettingsError, StorageUnavailable
 from outlive.core.events import Json
-from outlive.ports.storage import LoadedItems
+from outlive.ports.ledger import Position
+from outlive.ports.storage import UNBOUNDED, LoadedItems
+from outlive.storage.database import Database, Transactions
+from outlive.storage.database import Work as TransactionWork
 from outlive.storage.queries import SCHEMA_VERSION, find_migrations
 from outlive.storage.rows import encode
-from outlive.storage.sqlite import SQL, staging
+from outlive.storage.sqlite import SQL, staging, threads
 from outlive.storage.sqlite.files import DatabaseFile
 from outlive.storage.sqlite.writer import BUSY_MS, Checkpointer, SqliteWriter, T, Work
 
 StagedWork = Callable[[sqlite3.Connection, staging.StagedItems], T]
 
-SECRET_BYTES = 32
 CHECKPOINT_BUSY_MS = 100
 READERS = 3
 
+INCREMENTAL = 2  # of auto_vacuum: the file can be shrunk in steps
+_PAGES = ("auto_vacuum", "freelist_count", "page_count")
+MIN_FREE_PAGES = 4096  # 16 MB: what comes and goes stays
+STEP_PAGES = 64  # moved from the end of the file in one transaction, in some ms
 
-class SqliteDatabase:
+# They change nothing. For a value of these types without an adapter, the module makes and drops an error each time.
+sqlite3.register_adapter(bytes, bytes)
+sqlite3.register_adapter(bool, int)
+sqlite3.register_adapter(type(None), {}.get)  # type: ignore[arg-type]
+
+
+class SqliteDatabase(Database):
     """A SQLite file: one connection that writes, and a few that read."""
 
     sign, queries = "?", SQL
@@ -43,6 +53,8 @@ class SqliteDatabase:
                 _, frames, _ = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
                 self._file.warn_about_log(frames)
                 self.version_before = _migrate(connection, path)  # of the schema
+                # Commands beside this server add none, so there are some only if there were, or are added below.
+                self.has_webhooks = bool(connection.execute(SQL["has_webhooks"]).fetchall())
                 beside = _open(path)
                 opened.pop_all()
         except sqlite3.Error as error:
@@ -73,24 +85,43 @@ class SqliteDatabase:
     def read(self, name: str, work: Work[T]) -> Awaitable[T]:
         return self._loop.run_in_executor(self._readers, self._read, name, work)
 
-    async def fetch(self, statement: str, *values: Any) -> list[Any]:
-        return await self.read("find", lambda db: db.execute(statement, _to_sql(values)).fetchall())
+    async def fetch(self, statement: str, *values: Any, **parts: str) -> list[Any]:
+        sql = self.find_statement(statement, parts)
+        return await self.read("find", lambda db: db.execute(sql, _to_sql(values)).fetchall())
 
-    async def change(self, name: str, statement: str, *values: Any) -> list[Any]:
-        return await self.write(name, lambda db: db.execute(statement, values).fetchall())
+    async def change(self, statement: str, *values: Any, **parts: str) -> list[Any]:
+        self.has_webhooks = self.has_webhooks or statement == "add_webhook"
+        sql = self.find_statement(statement, parts)
+        return await self.write(statement.replace("_", " "), lambda db: db.execute(sql, _to_sql(values)).fetchall())
 
-    async def load(self, statement: str, *values: Any) -> list[Json]:
-        return await self.read("find", lambda db: staging.load_all(db, db.execute(statement, _to_sql(values))))
+    async def atomically(
+        self,
+        operation: str,
+        work: TransactionWork[T],
+        *,
+        find: object = None,
+        large: list[Json] | None = None,
+        heavy: bool = False,
+    ) -> T:
+        if large:
+            return await self.write_staged(
+                operation, lambda db, staged: _run(work(SqliteTransaction(db, staged))), secrets.token_hex(16), large
+            )
+        return await self.write(operation, lambda db: _run(work(SqliteTransaction(db))), heavy=heavy)
+
+    async def load(self, statement: str, *values: Any, **parts: str) -> list[Json]:
+        return (await self.load_some(statement, *values, most=UNBOUNDED, **parts)).items
+
+    async def load_some(self, statement: str, *values: Any, most: int, **parts: str) -> LoadedItems:
+        def work(db: sqlite3.Connection) -> LoadedItems:
+            items, left = staging.load_some(db, db.execute(sql, _to_sql(values)), most)
+            return LoadedItems(items, left >= 0)
+
+        sql = self.find_statement(statement, parts)
+        return await self.read("find", work)
 
     def count_connections(self) -> dict[str, tuple[int, int]]:
         return {}  # threads, not a pool
-
-    async def load_some(self, statement: str, *values: Any, most: int) -> LoadedItems:
-        def work(db: sqlite3.Connection) -> LoadedItems:
-            items, left = staging.load_some(db, db.execute(statement, _to_sql(values)), most)
-            return LoadedItems(items, left >= 0)
-
-        return await self.read("find", work)
 
     async def probe(self) -> bool:
         """Return True if the database can be written. Tries it only if the last write failed."""
@@ -101,17 +132,18 @@ class SqliteDatabase:
                 await self.write("probe", lambda db: db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}"))
         return self._writer.healthy and not self._file.lost
 
-    async def find_secret(self, name: str) -> bytes:
-        """Return the server's own secret of that name; draws it the first time."""
+    async def shrink(self) -> bool:
+        pages = await self.read("find", lambda db: [db.execute(f"PRAGMA {name}").fetchone()[0] for name in _PAGES])
+        incremental, free, total = pages
+        if incremental != INCREMENTAL or free < MIN_FREE_PAGES or free < total / 4:
+            return False
+        step = f"PRAGMA incremental_vacuum({STEP_PAGES})"
+        await self.write("shrink", lambda db: db.execute(step).fetchall(), heavy=True)
+        return True
 
-        def work(db: sqlite3.Connection) -> bytes:
-            db.execute(SQL["add_secret"], (name, os.urandom(SECRET_BYTES)))
-            return bytes(db.execute(SQL["find_secret"], (name,)).fetchone()[0])
-
-        return await self.write("find secret", work)
-
-    async def checkpoint(self) -> None:
-        """Move the log into the file and empty it, on a connection of its own: no transaction can do that."""
+    async def scrub(self) -> None:
+        """Move the log into the file and empty it, on a connection of its own: no transaction can do that. Deleted
+        content was overwritten with zeros in the pages; the log still holds the pages as they were."""
 
         def work() -> None:
             try:
@@ -147,6 +179,94 @@ class SqliteDatabase:
             raise StorageUnavailable(name, str(error)) from error
 
 
+class SqliteTransaction:
+    """A transaction of the one writer. No method waits, so that `_run` can run what calls them."""
+
+    def __init__(self, db: sqlite3.Connection, staged: staging.StagedItems | None = None) -> None:
+        self._db = db
+        self._staged = staged
+
+    async def fetch(self, name: str, *values: Any) -> list[Any]:
+        return self._db.execute(SQL[name], _to_sql(values)).fetchall()
+
+    async def run_all(self, name: str, rows: list[tuple[Any, ...]]) -> None:
+        self._db.executemany(SQL[name], rows)
+
+    async def lock(self, name: str, *values: Any) -> None:
+        """Do nothing: the transaction is the only one."""
+
+    async def add_items(self, thread: int, first: int, items: list[Json]) -> None:
+        threads.add_items(self._db, Position(thread, first), items, staged=self._staged)
+
+    async def read_bodies(self, name: str, *values: Any) -> list[Any]:
+        return [(staging.load_raw(self._db, body),) for (body,) in await self.fetch(name, *values)]
+
+    async def erase_items(self, name: str, *values: Any) -> None:
+        staging.erase(self._db, await self.fetch(name, *values))
+
+    async def drop_item(self, thread: int, item_id: str) -> bool:
+        bodies = await self.fetch("drop_item", thread, item_id)
+        for (body,) in bodies:
+            staging.wipe(self._db, body)
+        return bool(bodies)
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """Run work that awaits nothing but the methods of a `SqliteTransaction`."""
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+    raise RuntimeError("the work of a transaction must not wait")
+
+
+class SharedFile(Transactions):
+    """A SQLite file for a command that makes short changes, whether or not a server is using it."""
+
+    queries = SQL
+
+    def __init__(self, path: str) -> None:
+        self._db = _open(path)
+
+    @classmethod
+    async def open(cls, path: Path) -> Self:
+        """Open a file, and bring its schema up to date first if no server is using it. Raises SettingsError."""
+        if not _is_current(path):
+            await SqliteDatabase(str(path)).close()
+        return cls(str(path))
+
+    async def fetch(self, statement: str, *values: Any, **parts: str) -> list[Any]:
+        return await self.change(statement, *values, **parts)
+
+    async def change(self, statement: str, *values: Any, **parts: str) -> list[Any]:
+        try:
+            return self._db.execute(self.find_statement(statement, parts), _to_sql(values)).fetchall()
+        except sqlite3.Error as error:
+            raise StorageUnavailable(statement.replace("_", " "), str(error)) from error
+
+    async def atomically(self, operation: str, work: TransactionWork[T], **_: Any) -> T:
+        try:
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                return _run(work(SqliteTransaction(self._db)))
+        except sqlite3.Error as error:
+            raise StorageUnavailable(operation, str(error)) from error
+
+    async def load(self, statement: str, *values: Any, **parts: str) -> list[Json]:
+        return staging.load_all(self._db, await self.fetch(statement, *values, **parts))
+
+    async def close(self) -> None:
+        self._db.close()
+
+
+def _is_current(path: Path) -> bool:
+    if not path.exists():
+        return False
+    with contextlib.closing(connect_read_only(path)) as db:
+        return bool(db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,))
+
+
 class SqlitePort:
     """Base of the adapters of ports on a SQLite file."""
 
@@ -167,6 +287,8 @@ def _open(path: str, read_only: bool = False) -> sqlite3.Connection:
         if read_only:
             connection.execute("PRAGMA query_only = ON")
             return connection
+        if not Path(path).stat().st_size:  # a new file: in another one, this would write over a damaged log
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # see `SqliteDatabase.shrink`
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA fullfsync = ON")  # on a Mac a plain fsync stops at the drive's cache
@@ -185,6 +307,24 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", isolation_level=None, uri=True)
     connection.execute(f"PRAGMA busy_timeout = {BUSY_MS}")
     return connection
+
+
+def shrink(path: str) -> tuple[int, int]:
+    """Rewrite a file that no server is using without its free pages. Returns its bytes before and after."""
+    file = DatabaseFile(path)
+    try:
+        before = Path(path).stat().st_size
+        with contextlib.closing(_open(path)) as connection:
+            find_migrations(__package__, connection.execute("PRAGMA user_version").fetchone()[0], f"database {path}")
+            connection.execute("PRAGMA temp_store = FILE")  # it may be larger than the memory
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.execute("VACUUM")  # and from now on `SqliteDatabase.shrink` works on it
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return before, Path(path).stat().st_size
+    except sqlite3.Error as error:
+        raise SettingsError(f"The database {path} was not shrunk: {error}.") from error
+    finally:
+        file.close()
 
 
 def _migrate(connection: sqlite3.Connection, path: str) -> int:

@@ -1,7 +1,5 @@
 """The files of one SQLite database: the locks that keep other servers out, and the signs that something was lost."""
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

@@ -1,16 +1,17 @@
-"""The journal on SQLite: reads committed frames."""
-
-from __future__ import annotations
+"""The journal and the history on SQLite: read committed frames, and the items of threads."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator
 
 from outlive.core.errors import StorageUnavailable
+from outlive.core.events import Json
 from outlive.ports.journal import Batch
+from outlive.ports.ledger import Position
+from outlive.ports.storage import UNBOUNDED, LoadedItems
 from outlive.storage.packing import JOURNAL_FORMAT, PACKED
 from outlive.storage.refusals import response_not_found
 from outlive.storage.rows import TimedRow, gather, read_each
-from outlive.storage.sqlite import SQL
+from outlive.storage.sqlite import SQL, threads
 from outlive.storage.sqlite.connection import SqlitePort
 
 
@@ -23,6 +24,19 @@ class SqliteJournal(SqlitePort):
             return read_each(after, lambda response_id, number: _read(db, response_id, number, max_bytes))
 
         return await self._database.read("read", work)
+
+
+class SqliteHistory(SqlitePort):
+    async def before(self, position: Position, most: int = UNBOUNDED) -> LoadedItems:
+        return await self._database.read("history", lambda db: threads.read_before(db, position, most))
+
+    async def find_outputs(self, owner: str, item_ids: list[str]) -> list[Json]:
+        return await self._database.load("find_outputs", item_ids, owner)
+
+    async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
+        return await self._database.read(
+            "locate", lambda db: threads.locate(db, owner, conversation, parent, locking=False).position
+        )
 
 
 def _read(db: sqlite3.Connection, response_id: str, after: int, max_bytes: int) -> Batch | None:

@@ -1,13 +1,13 @@
 """The ledger on SQLite: each method is one job of the writer. Jobs that gather meanwhile share a transaction."""
 
-from __future__ import annotations
-
 import asyncio
 import sqlite3
 from functools import partial
 
 from outlive.core.errors import StaleFence
+from outlive.core.owners import name_of
 from outlive.core.requests.create import pack
+from outlive.core.webhooks import find_events
 from outlive.ports.ledger import (
     CLAIM_BYTES,
     Admission,
@@ -22,8 +22,9 @@ from outlive.ports.ledger import (
     Position,
 )
 from outlive.ports.storage import UNBOUNDED
+from outlive.storage.packing import SHORT
 from outlive.storage.refusals import refuse, response_not_found
-from outlive.storage.rows import ROW_BYTES, encode, make_claim, split_entry
+from outlive.storage.rows import MANY_BYTES, encode, make_claim, to_rows
 from outlive.storage.sqlite import SQL, staging, threads
 from outlive.storage.sqlite.connection import SqlitePort
 from outlive.storage.sqlite.staging import StagedItems
@@ -31,6 +32,8 @@ from outlive.storage.sqlite.threads import InsertionPoint
 
 # More items than this are written in the thread.
 MANY_ITEMS = 200
+# Bytes of last events up to which they are stored as they are: to compress them would take longer than to write them.
+SHORT_ENDING = 8 * 1024
 
 
 class SqliteLedger(SqlitePort):
@@ -64,7 +67,8 @@ class SqliteLedger(SqlitePort):
         return self._database.write("append", lambda db: _append_all(db, entries))
 
     def close(self, closing: Closing) -> asyncio.Future[None]:
-        return self._database.write("close", lambda db: _close(db, closing))
+        work = partial(_close, closing, self._database.has_webhooks)  # what is added later is written later
+        return self._database.write("close", work, heavy=len(closing.snapshot) > MANY_BYTES)
 
     async def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
         row = (encode(checkpoint).decode(), lease.key, lease.fence)
@@ -76,6 +80,9 @@ class SqliteLedger(SqlitePort):
 
     async def mark_answered(self, response_id: str) -> None:
         await self._database.write("mark answered", lambda db: db.execute(SQL["drop_unanswered"], (response_id,)))
+
+    async def find_deleted(self, worker: str) -> list[str]:
+        return [row[0] for row in await self._database.fetch("find_deleted", worker)]
 
     async def confirm_leases(self, worker: str, leases: list[Lease]) -> list[bool]:
         rows = [(worker, lease.key, lease.fence) for lease in leases]
@@ -105,6 +112,7 @@ class SqliteLedger(SqlitePort):
                 raise StaleFence("The response is running again.")
             db.execute(SQL["delete_response"], (key,))
             db.execute(SQL["make_hole"], (first, thread))
+            db.execute(SQL["drop_deliveries_of"], (response_id,))
 
         await self._database.write("delete", work)
 
@@ -125,7 +133,7 @@ def _admit(admission: Admission, db: sqlite3.Connection, staged: StagedItems | N
     threads.add_items(db, position, items, key, staged)
     if point.conversation is not None:
         db.execute(SQL["lock_conversation"], (key, admission.at, point.conversation))
-    return Admitted(position, Lease(admission.response_id, key, 1) if admission.worker else None)
+    return Admitted(position, Lease(admission.response_id, key, 1, short=True) if admission.worker else None)
 
 
 def _find_by_key(db: sqlite3.Connection, admission: Admission) -> str | None:
@@ -159,12 +167,14 @@ def _add_response(db: sqlite3.Connection, admission: Admission, position: Positi
     runs = encode([at, admission.worker, 1]).decode() if admission.worker is not None else None
     row = (
         *(admission.response_id, owner, admission.status, request.background, at, request.conversation),
-        *(position.thread, position.first, end, end, pack(request), runs),
+        *(position.thread, position.first, end, end, pack(request), runs, SHORT),
+        *(admission.about, admission.expires_at),
     )
     key = int(db.execute(SQL["add_response"], row).lastrowid or 0)
     taken = int(admission.worker is not None)
-    db.execute(SQL["add_lease"], (key, owner, request.background, admission.worker, taken, taken, admission.sealed))
-    db.execute(SQL["add_events"], (key, admission.count, at, admission.frames))
+    lease = (key, name_of(owner), request.background, admission.worker, taken, taken, admission.sealed)
+    db.execute(SQL["add_lease"], lease)
+    db.execute(SQL["add_events"], (key, 0, admission.count, at, admission.frames))
     if admission.idempotency is not None:
         saved = admission.idempotency
         db.execute(SQL["save_key"], (owner, "response", saved.key, saved.digest, admission.response_id, at))
@@ -185,50 +195,39 @@ def _take(db: sqlite3.Connection, key: int, worker: str, attempts: int, was_queu
 
 
 def _append_all(db: sqlite3.Connection, entries: list[Entry]) -> AppendResults:
-    """Append in one go if no entry is long or stale; otherwise one by one, to learn which were stale."""
-    if any(len(entry.frames) > ROW_BYTES for entry in entries):
-        return [_result(_append(db, entry)) for entry in entries]
-    rows = [(e.lease.key, e.first, e.count, e.at, e.frames, e.lease.fence) for e in entries]
+    """Append in one go; if not all were written, look which were stale."""
+    rows = [(e.lease.key, *row[:2], e.at, row[2], e.lease.fence) for e in entries for row in to_rows(e)]
     if db.executemany(SQL["append_events"], rows).rowcount == len(rows):
-        return [AppendResult.WRITTEN] * len(rows)
+        return [AppendResult.WRITTEN] * len(entries)
     held = [db.execute(SQL["holds_lease"], (e.lease.key, e.lease.fence)).fetchone() for e in entries]
-    return [_result(row is not None) for row in held]
-
-
-def _result(written: bool) -> AppendResult:
-    return AppendResult.WRITTEN if written else AppendResult.STALE
-
-
-def _append(db: sqlite3.Connection, entry: Entry) -> bool:
-    lease = entry.lease
-    return all(
-        db.execute(SQL["append_events"], (lease.key, first, count, entry.at, frames, lease.fence)).rowcount == 1
-        for first, count, frames in split_entry(entry)
-    )
+    return [AppendResult.STALE if row is None else AppendResult.WRITTEN for row in held]
 
 
 # -- ending
 
 
-def _close(db: sqlite3.Connection, closing: Closing) -> None:
+def _close(closing: Closing, has_webhooks: bool, db: sqlite3.Connection) -> None:
     entry = closing.entry
     key = entry.lease.key
-    row = db.execute(SQL["find_closing"], (key, entry.lease.fence)).fetchone()
-    if row is None:
+    if db.execute(SQL["drop_lease"], (key, entry.lease.fence)).rowcount != 1:
         raise StaleFence
-    thread, first, input_end, conversation, conversation_gone = row
-    _append(db, entry)
-    turn = closing.turn if closing.keep_turn and not conversation_gone else []
-    last = input_end + len(turn)
-    threads.add_items(db, Position(thread, input_end), turn, key)
+    for start, count, frames in to_rows(entry, short=len(entry.frames) > SHORT_ENDING):
+        db.execute(SQL["add_events"], (key, start, count, entry.at, frames))
+    turn, events = closing.turn if closing.keep_turn else [], entry.first + entry.count
+    row = (closing.status, closing.snapshot, entry.at, events, len(turn), key)
+    [(thread, first, input_end, last, conversation)] = db.execute(SQL["end_response"], row).fetchall()
+    if last > input_end:
+        threads.add_items(db, Position(thread, input_end), turn, key)
     if closing.keep_turn:
         db.execute(SQL["move_head"], (last, thread))
-    db.execute(SQL["end_response"], (closing.status, closing.snapshot, entry.at, last, entry.first + entry.count, key))
     if not closing.keep_turn and (first > 0 or conversation is not None):
         _move_out(db, key, Position(thread, first), input_end, entry.at)
-    db.execute(SQL["drop_lease"], (key,))
+    if closing.usage is not None:
+        db.execute(SQL["add_usage"], closing.usage.to_row())
     if conversation is not None:
         db.execute(SQL["unlock_conversation"], (entry.at, conversation, key))
+    for event in find_events(closing.status, closing.turn) if has_webhooks else ():
+        db.execute(SQL["add_deliveries"], (key, event, entry.at))
 
 
 def _move_out(db: sqlite3.Connection, key: int, position: Position, input_end: int, at: float) -> None:

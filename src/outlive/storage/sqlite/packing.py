@@ -4,14 +4,13 @@ Rows of many responses lie side by side on each page, so the rows of packed jour
 keys, and not response by response: each page is written once.
 """
 
-from __future__ import annotations
-
 import sqlite3
 
 from outlive.ports.storage import Packed
-from outlive.storage.packing import Block, Flush, pack
+from outlive.storage.packing import SHORT, Row, pack
 from outlive.storage.sqlite import SQL
 from outlive.storage.sqlite.connection import SqliteDatabase, SqlitePort
+from outlive.storage.sqlite.journal import read_rows
 
 RESPONSES = 50  # packed in one transaction, or fewer that have ...
 MANY_BYTES = 1024 * 1024  # ... so many bytes of frames
@@ -25,25 +24,19 @@ class SqlitePacking(SqlitePort):
 
     async def pack(self, ended_before: float) -> Packed:
         blocks, before = await self._database.read("read", lambda db: _pack_some(db, ended_before))
-        if not blocks:
-            return Packed()
-        rows = [
-            (response, block.first, block.count, block.at, block.data)
-            for response, of_response in blocks.items()
-            for block in of_response
-        ]
+        rows = [(key, *block) for key, of_response in blocks.items() for block in of_response]
 
         def work(db: sqlite3.Connection) -> None:
-            db.executemany(SQL["mark_packed"], [(response,) for response in blocks])
+            db.executemany(SQL["mark_packed"], [(key,) for key in blocks])
             db.executemany(SQL["add_pack"], rows)
 
-        await self._database.write("pack", work, heavy=True)
-        return Packed(len(blocks), before, sum(len(row[-1]) for row in rows))
+        if blocks:
+            await self._database.write("pack", work, heavy=True)
+        return Packed(len(blocks), before, sum(len(block) for _, _, _, block, _ in rows))
 
     async def release(self, ended_before: float) -> bool:
         span = (self._released, ROWS)
-        found = await self._database.read("read", lambda db: db.execute(SQL["find_releasable"], span).fetchone())
-        last, packed, oldest = found
+        ((last, packed, oldest),) = await self._database.fetch("find_releasable", *span)
         if packed:
             await self._database.write(
                 "release", lambda db: db.execute(SQL["release_events"], (span[0], last)), heavy=True
@@ -54,16 +47,13 @@ class SqlitePacking(SqlitePort):
         return more
 
 
-def _pack_some(db: sqlite3.Connection, ended_before: float) -> tuple[dict[int, list[Block]], int]:
+def _pack_some(db: sqlite3.Connection, ended_before: float) -> tuple[dict[int, list[Row]], int]:
     """Pack the journals of some responses. Returns their blocks by response, and the size of their frames before."""
-    blocks: dict[int, list[Block]] = {}
-    size = 0
+    blocks: dict[int, list[Row]] = {}
+    before = 0
     for key, first_era, last_era in db.execute(SQL["find_unpacked"], (ended_before, RESPONSES)).fetchall():
-        flushes: list[Flush] = []
-        for era in range(first_era, last_era + 1):
-            flushes += [Flush(*row) for row in db.execute(SQL["read_flushes"], (era, key))]
-        blocks[key] = list(pack(flushes))
-        size += sum(len(flush.frames) for flush in flushes)
-        if size >= MANY_BYTES:
+        blocks[key], size = pack(read_rows(db, key, range(first_era, last_era + 1), SHORT, 0))
+        before += size
+        if before >= MANY_BYTES:
             break
-    return blocks, size
+    return blocks, before

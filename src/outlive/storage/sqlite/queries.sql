@@ -28,6 +28,14 @@ SELECT root, parent, fork, head, hole FROM threads WHERE key = ?;
 -- A new thread, or a fork of one.
 INSERT INTO threads (root, parent, fork, head, used_at) VALUES (?, ?, ?, ?, ?);
 
+-- start_thread --
+-- A new thread.
+INSERT INTO threads (head, used_at) VALUES (?1, ?2) RETURNING key;
+
+-- find_head --
+-- The position of a thread's next item.
+SELECT head FROM threads WHERE key = ?1;
+
 -- move_head --
 -- The position of the next item.
 UPDATE threads SET head = ? WHERE key = ?;
@@ -59,8 +67,9 @@ SELECT thread, upto, hole FROM lineage;
 -- add_response --
 -- A response as it was admitted.
 INSERT INTO responses
-       (id, owner, status, background, created_at, conversation, thread, first, input_end, last, request, runs, era)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, coalesce((SELECT max(key) FROM events), 0) >> 12);
+       (id, owner, status, background, created_at, conversation, thread, first, input_end, last, request, runs, format,
+        about, expires_at, era)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, coalesce((SELECT max(key) FROM events), 0) >> 12);
 
 -- add_item --
 -- One item at its position.
@@ -75,13 +84,14 @@ UPDATE conversations SET running = ?, used_at = ? WHERE key = ?;
 UPDATE conversations SET running = NULL, used_at = ? WHERE id = ? AND running = ?;
 
 -- add_lease --
--- With a worker: taken at once, which counts as the first attempt. Without: queued for any worker to claim.
+-- With a worker: taken at once, which counts as the first attempt. Without: queued for any worker to claim. The owner is
+-- the name alone, without an end user: limits count by it.
 INSERT INTO leases (response, owner, background, worker, fence, attempts, notes, sealed)
 VALUES (?, ?, ?, ?, ?, ?, '{}', ?);
 
 -- add_events --
--- The events that a response is admitted with.
-INSERT INTO events (response, first, count, at, frames) VALUES (?, 0, ?, ?, ?);
+-- Events of a response whose lease is known to be held.
+INSERT INTO events (response, first, count, at, frames) VALUES (?, ?, ?, ?, ?);
 
 -- append_events --
 -- Writes nothing when the fence was raised: a paused worker may wake after another has taken its lease.
@@ -136,12 +146,17 @@ UPDATE responses SET status = 'in_progress', runs = coalesce(runs || ',', '') ||
 -- find_claim --
 -- Everything that a worker needs to run a response it has taken.
 SELECT r.id, r.key, l.fence, r.owner, r.request, r.thread, r.first, r.input_end, l.attempts, l.notes, r.background,
-       l.sealed
+       l.sealed, r.format
   FROM leases l JOIN responses r ON r.key = l.response WHERE l.response = ?;
 
 -- find_running --
 -- The key of a response that has not ended, and whether it is queued.
 SELECT l.response, l.worker IS NULL FROM responses r JOIN leases l ON l.response = r.key WHERE r.id = ?;
+
+-- find_deleted --
+-- Deleted responses that wait, or that a worker runs. (CROSS JOIN keeps the order: the few leases first.)
+SELECT r.id FROM leases l CROSS JOIN responses r ON r.key = l.response
+ WHERE (l.worker = ?1 OR l.worker IS NULL) AND r.hidden = 1;
 
 -- save_checkpoint --
 -- The state that the next worker starts from.
@@ -151,22 +166,17 @@ UPDATE leases SET notes = ? WHERE response = ? AND fence = ?;
 -- No attempt is counted for a run that was released on purpose.
 UPDATE leases SET worker = NULL, attempts = max(attempts - 1, 0) WHERE response = ? AND fence = ?;
 
--- find_closing --
--- The positions of a response's turn, if the lease is still held.
-SELECT r.thread, r.first, r.input_end, r.conversation,
-       r.conversation IS NOT NULL AND NOT EXISTS
-           (SELECT 1 FROM conversations c WHERE c.id = r.conversation AND c.hidden = 0)
-  FROM leases l JOIN responses r ON r.key = l.response WHERE l.response = ? AND l.fence = ?;
-
 -- end_response --
--- The final object; the request is no longer needed.
-UPDATE responses SET status = ?, snapshot = ?, ended_at = ?, last = ?, events = ?, request = NULL,
+-- The final object; the request is no longer needed. The turn goes nowhere if its conversation is gone.
+UPDATE responses SET status = ?, snapshot = ?, ended_at = ?, events = ?, request = NULL,
+       last = input_end + CASE WHEN conversation IS NULL OR EXISTS
+           (SELECT 1 FROM conversations c WHERE c.id = responses.conversation AND c.hidden = 0) THEN ? ELSE 0 END,
        last_era = (SELECT max(key) FROM events) >> 12
- WHERE key = ?;
+ WHERE key = ? RETURNING thread, first, input_end, last, conversation;
 
 -- drop_lease --
--- Ended: no worker may write any more.
-DELETE FROM leases WHERE response = ?;
+-- Ended, if the lease is still held: no worker may write any more.
+DELETE FROM leases WHERE response = ? AND fence = ?;
 
 -- move_items --
 -- A failed turn moves to a thread of its own.
@@ -215,11 +225,7 @@ SELECT first, count, block, at FROM packs WHERE response = ?1 AND first >=
 -- find_unpacked --
 -- Responses that ended before a time and are not packed, with the eras of their rows.
 SELECT key, era, last_era FROM responses
- WHERE format = 1 AND ended_at IS NOT NULL AND ended_at < ? AND hidden = 0 ORDER BY ended_at LIMIT ?;
-
--- read_flushes --
--- The rows of a journal in one era, with their times.
-SELECT first, count, at, frames FROM events WHERE key >> 12 = ? AND response = ? ORDER BY first;
+ WHERE format <> 2 AND ended_at IS NOT NULL AND ended_at < ? AND hidden = 0 ORDER BY ended_at LIMIT ?;
 
 -- mark_packed --
 -- From here on readers read the blocks.
@@ -227,7 +233,7 @@ UPDATE responses SET format = 2 WHERE key = ?;
 
 -- add_pack --
 -- A block of a packed journal.
-INSERT INTO packs (response, first, count, at, block) VALUES (?, ?, ?, ?, ?);
+INSERT INTO packs (response, first, count, block, at) VALUES (?, ?, ?, ?, ?);
 
 -- find_releasable --
 -- The next rows of journals: the last key, how many belong to packed journals, and the oldest time.
@@ -279,10 +285,6 @@ DELETE FROM holders WHERE id = ?;
 -- At start: pieces of requests that a crash kept from being accepted.
 DELETE FROM stash WHERE holder NOT IN (SELECT id FROM holders);
 
--- find_staged_items --
--- The items of a range that refer to staged pieces.
-SELECT body FROM items WHERE thread = ? AND position >= ? AND position < ? AND substr(body, 1, 1) = x'40';
-
 -- find_response --
 -- A response as readers see it.
 SELECT id, status, created_at, snapshot FROM responses WHERE id = ? AND owner = ? AND hidden = 0;
@@ -308,11 +310,26 @@ SELECT position FROM items INDEXED BY items_by_id
  WHERE substr(id, -48) = substr(?2, -48) AND substr(id, 1, length(id) - 48) = substr(?2, 1, length(?2) - 48)
    AND +id = ?2 AND thread = ?1;
 
+-- find_repeats --
+-- Which of these items (a JSON list of ids) the thread holds already (D24).
+SELECT g.key FROM json_each(?2) g CROSS JOIN items i INDEXED BY items_by_id
+ WHERE substr(i.id, -48) = substr(g.value, -48)
+   AND substr(i.id, 1, length(i.id) - 48) = substr(g.value, 1, length(g.value) - 48)
+   AND +i.id = g.value AND i.thread = ?1;
+
 -- read_item --
 -- One item.
 SELECT body FROM items INDEXED BY items_by_id
  WHERE substr(id, -48) = substr(?2, -48) AND substr(id, 1, length(id) - 48) = substr(?2, 1, length(?2) - 48)
    AND +id = ?2 AND thread = ?1;
+
+-- read_named --
+-- Items by their ids (a JSON list), in the order of the ids.
+SELECT i.body FROM json_each(?2) g CROSS JOIN items i INDEXED BY items_by_id
+ WHERE substr(i.id, -48) = substr(g.value, -48)
+   AND substr(i.id, 1, length(i.id) - 48) = substr(g.value, 1, length(g.value) - 48)
+   AND +i.id = g.value AND i.thread = ?1
+ ORDER BY g.key;
 
 -- find_outputs --
 -- Items by their ids (a JSON list) that are output of an owner's response; input may come from anywhere.
@@ -331,12 +348,40 @@ SELECT i.body FROM json_each(?1) g CROSS JOIN items i
  ORDER BY i.thread, i.position;
 
 -- list_responses --
--- The head of a statement that the catalog completes. Long final objects are left out: a page may have a hundred.
-SELECT t.id, t.status, t.created_at, CASE WHEN length(t.snapshot) <= 65536 THEN t.snapshot END FROM responses t
+-- A page of an owner's responses. Long final objects are left out: a page may have a hundred.
+SELECT t.id, t.status, t.created_at, CASE WHEN length(t.snapshot) <= 65536 THEN t.snapshot END, t.owner
+  FROM responses t WHERE {where} ORDER BY t.key {order} LIMIT {limit};
 
 -- list_conversations --
--- The head of a statement that the catalog completes.
-SELECT t.id, t.metadata, t.created_at, t.key, t.thread, NULL FROM conversations t
+-- A page of an owner's conversations.
+SELECT t.id, t.metadata, t.created_at, t.key, t.thread, NULL, NULL, t.owner
+  FROM conversations t WHERE {where} ORDER BY t.key {order} LIMIT {limit};
+
+-- scan_responses --
+-- Some responses of an owner, each with whether it may match.
+SELECT t.key, t.created_at, {matches}, t.about FROM responses t WHERE {where} ORDER BY t.key {order} LIMIT {most};
+
+-- response_contains --
+instr(coalesce(t.about, t.snapshot, t.request), {}) > 0
+
+-- scan_conversations --
+-- Some conversations of an owner, each with whether it may match.
+SELECT t.key, t.created_at, {matches}, t.metadata FROM conversations t WHERE {where} ORDER BY t.key {order} LIMIT {most};
+
+-- conversation_contains --
+instr(t.metadata, {}) > 0
+
+-- find_about --
+-- The content of a response without a column for it, of an older version: in its final object, or in its request.
+SELECT coalesce(snapshot, request) FROM responses WHERE key = ?1;
+
+-- list_items --
+-- A page of a thread's items.
+SELECT body FROM items WHERE thread = ?1 AND position >= ?2 AND position < ?3 ORDER BY position {order} LIMIT ?4;
+
+-- find_owner --
+-- The owner of a response or conversation, for admins.
+SELECT owner FROM responses WHERE id = ?1 AND hidden = 0 UNION ALL SELECT owner FROM conversations WHERE id = ?1 AND hidden = 0;
 
 -- find_response_key --
 -- The row after which a page begins.
@@ -350,11 +395,12 @@ SELECT key FROM conversations WHERE id = ? AND owner = ?;
 -- An item deleted through its conversation.
 DELETE FROM items INDEXED BY items_by_id
  WHERE substr(id, -48) = substr(?2, -48) AND substr(id, 1, length(id) - 48) = substr(?2, 1, length(?2) - 48)
-   AND +id = ?2 AND thread = ?1;
+   AND +id = ?2 AND thread = ?1
+RETURNING body;
 
 -- add_conversation --
 -- A new conversation on a new thread.
-INSERT INTO conversations (id, owner, created_at, used_at, thread, metadata) VALUES (?, ?, ?, ?, ?, ?);
+INSERT INTO conversations (id, owner, created_at, used_at, thread, metadata) VALUES (?1, ?2, ?3, ?3, ?4, ?5);
 
 -- use_conversation --
 -- Its retention time starts again (D18).
@@ -369,23 +415,38 @@ UPDATE conversations SET metadata = ? WHERE key = ?;
 UPDATE conversations SET hidden = 1, expired_at = NULL WHERE key = ?;
 
 -- expire_responses --
--- Ended and unused since then; a chain counts as used when any of its responses became a parent.
-SELECT r.key, r.thread, r.first FROM responses r
+-- Ended and unused since then; a chain counts as used when any of its responses became a parent. Of one owner and its
+-- end users, or of all owners but some.
+SELECT r.key FROM responses r
   LEFT JOIN threads t ON t.key = r.thread LEFT JOIN threads root ON root.key = t.root
- WHERE r.hidden = 0 AND r.ended_at < ?1
+ WHERE r.hidden = 0 AND r.ended_at < ?1 AND (r.expires_at IS NULL OR ?3 IS NOT NULL)
+   AND (?3 IS NULL OR r.owner = ?3 OR (r.owner > ?3 || char(31) AND r.owner < ?3 || char(32)))
+   AND substr(r.owner, 1, instr(r.owner || char(31), char(31)) - 1) NOT IN (SELECT value FROM json_each(?4))
    AND max(coalesce(t.used_at, 0), coalesce(root.used_at, 0)) < ?1 LIMIT ?2;
 
+-- expire_timed_responses --
+-- Those whose requests said how long they are kept after their last use: as long as from their creation to `expires_at`.
+SELECT r.key FROM responses r
+  LEFT JOIN threads t ON t.key = r.thread LEFT JOIN threads root ON root.key = t.root
+ WHERE r.hidden = 0 AND r.expires_at < ?1 AND r.ended_at IS NOT NULL
+   AND max(r.ended_at, coalesce(t.used_at, 0), coalesce(root.used_at, 0)) + r.expires_at - r.created_at < ?1 LIMIT ?2;
+
 -- expire_conversations --
--- Unused since then, with nothing running.
-SELECT key, thread, 0 FROM conversations WHERE hidden = 0 AND running IS NULL AND used_at < ? LIMIT ?;
+-- Unused since then, with nothing running, likewise. Reads all conversations: an index would have to follow every turn.
+SELECT key FROM conversations
+ WHERE hidden = 0 AND running IS NULL AND used_at < ?1 AND (?3 IS NULL OR owner = ?3 OR (owner > ?3 || char(31) AND owner < ?3 || char(32)))
+   AND substr(owner, 1, instr(owner || char(31), char(31)) - 1) NOT IN (SELECT value FROM json_each(?4)) LIMIT ?2;
 
--- hide_response --
--- It has expired: no query finds it from now on, until it is restored.
-UPDATE responses SET hidden = 1, expired_at = ? WHERE key = ?;
+-- hide_responses --
+-- They have expired, unless they were used since they were found: no query finds them from now on, until they are restored.
+UPDATE responses SET hidden = 1, expired_at = ?2 WHERE key IN (SELECT value FROM json_each(?1)) AND hidden = 0 AND NOT EXISTS
+       (SELECT 1 FROM threads t LEFT JOIN threads root ON root.key = t.root
+         WHERE t.key = responses.thread AND max(t.used_at, coalesce(root.used_at, 0)) >= ?3) RETURNING key, thread, first;
 
--- hide_conversation --
--- It has expired: no query finds it from now on, until it is restored.
-UPDATE conversations SET hidden = 1, expired_at = ? WHERE key = ?;
+-- hide_conversations --
+-- They have expired, unless they were used since they were found: no query finds them from now on, until they are restored.
+UPDATE conversations SET hidden = 1, expired_at = ?2
+ WHERE key IN (SELECT value FROM json_each(?1)) AND hidden = 0 AND running IS NULL AND used_at < ?3 RETURNING key, thread, 0;
 
 -- hide_items --
 -- No chain may continue past an expired item (D22).
@@ -413,51 +474,53 @@ UPDATE threads SET expired_from = NULL WHERE key = ?;
 
 -- erasable_responses --
 -- Deleted, with no unfinished run in the family of their thread (a thread with all its forks), for such a run might
--- need their items.
-SELECT r.key, r.id, r.thread, r.first, r.last,
+-- need their items. (CROSS JOIN keeps the order: the few leases first, whatever the statistics say.)
+SELECT r.key, r.id, r.thread, coalesce(t.root, r.thread), r.first, r.last,
        EXISTS (SELECT 1 FROM conversations c WHERE c.id = r.conversation AND c.hidden = 0 AND c.thread = r.thread)
   FROM responses r LEFT JOIN threads t ON t.key = r.thread
  WHERE r.hidden = 1 AND r.expired_at IS NULL AND coalesce(t.root, r.thread) NOT IN
-       (SELECT coalesce(ot.root, o.thread) FROM leases l JOIN responses o ON o.key = l.response
+       (SELECT coalesce(ot.root, o.thread) FROM leases l CROSS JOIN responses o ON o.key = l.response
           LEFT JOIN threads ot ON ot.key = o.thread)
  LIMIT ?;
 
 -- erasable_conversations --
 -- Deleted, with no unfinished run in the family of their thread.
-SELECT c.key, c.id, c.thread FROM conversations c LEFT JOIN threads t ON t.key = c.thread
+SELECT c.key, c.id, c.thread, coalesce(t.root, c.thread) FROM conversations c LEFT JOIN threads t ON t.key = c.thread
  WHERE c.hidden = 1 AND c.expired_at IS NULL AND coalesce(t.root, c.thread) NOT IN
-       (SELECT coalesce(ot.root, o.thread) FROM leases l JOIN responses o ON o.key = l.response
+       (SELECT coalesce(ot.root, o.thread) FROM leases l CROSS JOIN responses o ON o.key = l.response
           LEFT JOIN threads ot ON ot.key = o.thread)
  LIMIT ?;
 
--- find_eras --
--- The eras of a response's events.
-SELECT era, coalesce(last_era, (SELECT max(key) FROM events) >> 12, era) FROM responses WHERE key = ?;
+-- busy_families --
+-- Those of these families (a JSON list of their first threads) in which something runs.
+SELECT DISTINCT coalesce(ot.root, o.thread) FROM leases l CROSS JOIN responses o ON o.key = l.response
+  LEFT JOIN threads ot ON ot.key = o.thread WHERE coalesce(ot.root, o.thread) IN (SELECT value FROM json_each(?1));
 
--- find_events --
--- The keys of a journal's rows in one era.
-SELECT key FROM events WHERE key >> 12 = ? AND response = ? ORDER BY first LIMIT ?;
-
--- erase_event --
--- One row of a journal.
-DELETE FROM events WHERE key = ?;
+-- erase_events --
+-- Rows of a journal from its beginning on, at most so many: era by era, in which an index has them in their order. (The plus
+-- takes the type off the era, for the index has none.)
+DELETE FROM events WHERE key IN (
+    WITH RECURSIVE eras (era, last) AS (
+        SELECT era, coalesce(last_era, (SELECT max(key) FROM events) >> 12, era) FROM responses WHERE key = ?1
+        UNION ALL SELECT era + 1, last FROM eras WHERE era < last)
+    SELECT e.key FROM eras CROSS JOIN events e INDEXED BY events_in_order
+        ON e.key >> 12 = +eras.era AND e.response = ?1 LIMIT ?2)
+RETURNING 1;
 
 -- erase_packs --
 -- The blocks of a packed journal.
 DELETE FROM packs WHERE response = ?;
 
 -- erase_response_items --
--- Its items: input and output are next to each other.
-DELETE FROM items WHERE response = ?1 AND thread = ?2 AND position >= ?3 AND position < ?4;
-
--- find_staged_loose_items --
--- Those of the loose items (see below) that refer to staged pieces.
-SELECT body FROM items WHERE thread = ?1 AND substr(body, 1, 1) = x'40'
-   AND (response IS NULL OR NOT EXISTS (SELECT 1 FROM responses r WHERE r.key = items.response));
+-- Its items: input and output are next to each other. Returns what refers to staged pieces.
+DELETE FROM items WHERE response = ?1 AND thread = ?2 AND position >= ?3 AND position < ?4
+RETURNING CASE WHEN substr(body, 1, 1) = x'40' THEN body END;
 
 -- erase_loose_items --
--- The items of a deleted conversation that are not input or output of a remaining response.
-DELETE FROM items WHERE thread = ?1 AND (response IS NULL OR NOT EXISTS (SELECT 1 FROM responses r WHERE r.key = items.response));
+-- The items of a deleted conversation that are not input or output of a remaining response. Returns what refers to staged
+-- pieces.
+DELETE FROM items WHERE thread = ?1 AND (response IS NULL OR NOT EXISTS (SELECT 1 FROM responses r WHERE r.key = items.response))
+RETURNING CASE WHEN substr(body, 1, 1) = x'40' THEN body END;
 
 -- erase_response --
 -- The row itself.
@@ -503,6 +566,11 @@ SELECT value FROM secrets WHERE name = ?;
 -- The number of queued responses, and the time at which the oldest was created.
 SELECT count(*), min(r.created_at) FROM leases l JOIN responses r ON r.key = l.response WHERE l.worker IS NULL;
 
+-- measure_webhooks --
+-- The number of deliveries that wait for an attempt, and the time of the oldest event among them.
+SELECT count(*), min(d.created_at) FROM webhook_deliveries d JOIN webhook_endpoints e ON e.id = d.endpoint
+ WHERE d.due_at IS NOT NULL AND d.give_up_at > strftime('%s', 'now') + 0 AND e.disabled_at IS NULL;
+
 -- measure_bytes --
 -- The size of the database.
 SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size();
@@ -529,3 +597,199 @@ SELECT id FROM responses WHERE id = ?1 AND owner = ?2 AND conversation = ?3 AND 
 
 -- erase_old_tickets --
 DELETE FROM tickets WHERE expires_at < ?1;
+
+-- add_key --
+INSERT INTO keys (id, owner, role, acts_for, digest, created_at, expires_at, last_used_at, revoked_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9);
+
+-- revoke_key --
+UPDATE keys SET revoked_at = ?1 WHERE id = ?2 AND revoked_at IS NULL;
+
+-- note_key_use --
+UPDATE keys SET last_used_at = ?1 WHERE id = ?2 AND (last_used_at IS NULL OR last_used_at < ?1);
+
+-- list_keys --
+SELECT id, owner, role, acts_for, digest, created_at, expires_at, last_used_at, revoked_at FROM keys ORDER BY created_at, id;
+
+-- count_keys --
+-- Both numbers grow only, so that each new and each revoked key changes the pair.
+SELECT count(*), count(revoked_at) FROM keys;
+
+-- add_audit --
+INSERT INTO audit (at, actor, action, subject, detail) VALUES (?1, ?2, ?3, ?4, ?5);
+
+-- list_audit --
+-- The newest changes of keys and owners.
+SELECT at, actor, action, subject, detail FROM audit ORDER BY key DESC LIMIT ?1;
+
+-- add_usage --
+-- What a response used, written with its end.
+INSERT INTO usage (response, owner, end_user, model, upstream, ended_at, status, input_tokens, cached_tokens, output_tokens,
+       reasoning_tokens, estimated_input, estimated_output, attempts, tool_calls, responses)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1);
+
+-- add_usage_sum --
+-- What responses with `store: false` used on one day.
+INSERT INTO usage (response, owner, end_user, model, upstream, ended_at, status, input_tokens, cached_tokens, output_tokens,
+       reasoning_tokens, estimated_input, estimated_output, attempts, tool_calls, responses)
+VALUES (NULL, ?1, NULL, ?2, ?3, ?4, '', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
+ON CONFLICT (owner, model, upstream, ended_at) WHERE response IS NULL DO UPDATE SET
+       input_tokens = input_tokens + excluded.input_tokens, cached_tokens = cached_tokens + excluded.cached_tokens,
+       output_tokens = output_tokens + excluded.output_tokens,
+       reasoning_tokens = reasoning_tokens + excluded.reasoning_tokens,
+       estimated_input = estimated_input + excluded.estimated_input,
+       estimated_output = estimated_output + excluded.estimated_output,
+       attempts = attempts + excluded.attempts, tool_calls = tool_calls + excluded.tool_calls,
+       responses = responses + excluded.responses;
+
+-- list_policies --
+SELECT owner, policy FROM owner_policies;
+
+-- set_policy --
+INSERT INTO owner_policies (owner, policy) VALUES (?1, ?2) ON CONFLICT (owner) DO UPDATE SET policy = excluded.policy;
+
+-- sum_usage --
+-- The usage of a time by the columns that are asked for, of all owners, of one, or of one of its end users.
+SELECT {columns},
+       CAST(sum(input_tokens) AS bigint),
+       CAST(sum(cached_tokens) AS bigint),
+       CAST(sum(output_tokens) AS bigint),
+       CAST(sum(reasoning_tokens) AS bigint),
+       CAST(sum(estimated_input) AS bigint),
+       CAST(sum(estimated_output) AS bigint),
+       CAST(sum(attempts) AS bigint),
+       CAST(sum(tool_calls) AS bigint),
+       CAST(sum(responses) AS bigint)
+  FROM (SELECT usage.*, CAST(ended_at / 86400 AS INTEGER) AS day FROM usage
+         WHERE ended_at >= ?1 AND ended_at < ?2 AND (?3 IS NULL OR owner = ?3) AND (?4 IS NULL OR end_user = ?4)) AS u
+ GROUP BY {columns} ORDER BY {columns};
+
+-- add_webhook --
+-- Unless the owner has enough of them (?11).
+INSERT INTO webhook_endpoints (id, owner, name, url, event_types, created_at, updated_at, hint, sealed, disabled_at)
+SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10
+ WHERE (SELECT count(*) FROM webhook_endpoints WHERE owner = ?2) < ?11 RETURNING id;
+
+-- save_webhook --
+UPDATE webhook_endpoints SET name = ?3, url = ?4, event_types = ?5, created_at = ?6, updated_at = ?7, hint = ?8,
+       sealed = ?9, disabled_at = ?10 WHERE id = ?1 AND owner = ?2 RETURNING id;
+
+-- find_webhook --
+SELECT id, owner, name, url, event_types, created_at, updated_at, hint, sealed, disabled_at
+  FROM webhook_endpoints WHERE id = ?1 AND owner = ?2;
+
+-- list_webhooks --
+-- Newest first: their ids sort by their times.
+SELECT id, owner, name, url, event_types, created_at, updated_at, hint, sealed, disabled_at
+  FROM webhook_endpoints WHERE owner = ?1 AND (?2 = '' OR id < ?2) ORDER BY id DESC LIMIT ?3;
+
+-- has_webhooks --
+SELECT 1 FROM webhook_endpoints LIMIT 1;
+
+-- remove_webhook --
+DELETE FROM webhook_endpoints WHERE id = ?1 AND owner = ?2 RETURNING id;
+
+-- disable_webhook --
+UPDATE webhook_endpoints SET disabled_at = ?2 WHERE id = ?1;
+
+-- drop_deliveries_to --
+-- Some of those to an endpoint.
+DELETE FROM webhook_deliveries WHERE key IN (SELECT key FROM webhook_deliveries WHERE owner = ?1 AND endpoint = ?2 LIMIT 500)
+RETURNING key;
+
+-- drop_deliveries_of --
+-- Those about a response that is deleted.
+DELETE FROM webhook_deliveries WHERE response = ?1;
+
+-- erase_old_deliveries --
+-- Some of those that ended, or were given up, six days before.
+DELETE FROM webhook_deliveries WHERE key IN
+       (SELECT key FROM webhook_deliveries WHERE give_up_at < ?1 - 518400 LIMIT 2000);
+
+-- find_due_webhooks --
+-- The endpoints for which an attempt is due. One probe of an index for each.
+SELECT id, owner, name, url, event_types, created_at, updated_at, hint, sealed, disabled_at FROM webhook_endpoints e
+ WHERE disabled_at IS NULL AND EXISTS
+       (SELECT 1 FROM webhook_deliveries d WHERE d.endpoint = e.id AND d.due_at <= ?1 AND d.give_up_at > ?1);
+
+-- claim_deliveries --
+-- Due ones that no node is sending; any node but this one is gone. Events of one response go in their order.
+UPDATE webhook_deliveries SET worker = ?2, attempts = attempts + 1 WHERE key IN
+       (SELECT d.key FROM webhook_deliveries d
+         WHERE d.endpoint = ?1 AND d.due_at <= ?3 AND d.give_up_at > ?3 AND d.worker IS NOT ?2
+           AND NOT EXISTS (SELECT 1 FROM webhook_deliveries p WHERE p.response = d.response AND p.endpoint = d.endpoint
+                              AND p.key < d.key AND p.due_at IS NOT NULL)
+         ORDER BY d.due_at LIMIT ?4)
+RETURNING id, endpoint, response, event, created_at, give_up_at, attempts, due_at, delivered_at, log;
+
+-- add_deliveries --
+-- One event of a response that ends, for each endpoint of its owner that wants it.
+INSERT INTO webhook_deliveries (id, owner, endpoint, response, event, created_at, give_up_at, due_at)
+SELECT 'wh_' || lower(hex(randomblob(16))), e.owner, e.id, r.id, ?2, ?3, ?3 + 259200, ?3
+  FROM webhook_endpoints e CROSS JOIN responses r
+ WHERE r.key = ?1 AND substr(r.owner, 1, instr(r.owner || char(31), char(31)) - 1) = e.owner AND e.disabled_at IS NULL
+   AND EXISTS (SELECT 1 FROM json_each(e.event_types) t WHERE t.value = ?2);
+
+-- release_deliveries --
+-- Those that a node is no longer sending.
+UPDATE webhook_deliveries SET worker = NULL WHERE worker = ?1;
+
+-- record_attempt --
+-- What became of an attempt; no more attempts are due where it was the last one.
+UPDATE webhook_deliveries SET worker = NULL, due_at = ?2, delivered_at = ?3, log = json_insert(log, '$[#]', json(?4))
+ WHERE id = ?1 AND due_at IS NOT NULL;
+
+-- list_deliveries --
+-- Newest first, of one endpoint or of all, after a given one.
+SELECT id, endpoint, response, event, created_at, give_up_at, attempts, due_at, delivered_at, log FROM webhook_deliveries
+ WHERE owner = ?1 AND (?2 = '' OR endpoint = ?2)
+   AND (?3 = '' OR key < (SELECT key FROM webhook_deliveries WHERE id = ?3 AND owner = ?1)) ORDER BY key DESC LIMIT ?4;
+
+-- redeliver --
+-- From the first attempt on, under the same id.
+UPDATE webhook_deliveries SET attempts = 0, due_at = ?3, give_up_at = ?4, delivered_at = NULL, worker = NULL
+ WHERE id = ?1 AND owner = ?2
+RETURNING id, endpoint, response, event, created_at, give_up_at, attempts, due_at, delivered_at, log;
+
+-- erase_owner_responses --
+-- Deletes some responses of an owner: those of its name, and those whose owner lies between two texts, of end users.
+UPDATE responses SET hidden = 1, expired_at = NULL WHERE key IN (
+    SELECT key FROM responses WHERE (hidden = 0 OR expired_at IS NOT NULL)
+       AND (owner = ?1 OR (owner > ?2 AND owner < ?3)) LIMIT 500) RETURNING key;
+
+-- erase_owner_conversations --
+-- Deletes some conversations of an owner likewise.
+UPDATE conversations SET hidden = 1, expired_at = NULL WHERE key IN (
+    SELECT key FROM conversations WHERE (hidden = 0 OR expired_at IS NOT NULL)
+       AND (owner = ?1 OR (owner > ?2 AND owner < ?3)) LIMIT 500) RETURNING key;
+
+-- erase_owner_rows --
+-- Deletes an owner's rows of a table.
+DELETE FROM {table} WHERE (owner = ?1 OR (owner > ?2 AND owner < ?3)) RETURNING 1;
+
+-- erase_owner_usage --
+DELETE FROM usage WHERE owner = ?1 AND (?2 IS NULL OR end_user = ?2) RETURNING 1;
+
+-- count_running_of --
+-- The number of an owner's responses that have not ended.
+SELECT count(*) FROM responses WHERE key IN (SELECT response FROM leases) AND (owner = ?1 OR (owner > ?2 AND owner < ?3));
+
+-- export_usage --
+-- Some usage records of an owner, in order, as JSON.
+SELECT key, json_object(
+           'type', 'usage', 'response_id', response, 'end_user', end_user, 'model', model, 'upstream', upstream,
+           'ended_at', ended_at, 'status', status, 'input_tokens', input_tokens, 'cached_tokens', cached_tokens,
+           'output_tokens', output_tokens, 'reasoning_tokens', reasoning_tokens,
+           'estimated_input_tokens', estimated_input, 'estimated_output_tokens', estimated_output,
+           'attempts', attempts, 'tool_calls', tool_calls, 'responses', responses)
+  FROM usage WHERE owner = ?1 AND (?2 IS NULL OR end_user = ?2) AND key > ?3 ORDER BY key LIMIT 1000;
+
+-- export_responses --
+-- Some ended responses of an owner, with the position of their input, in order.
+SELECT r.key, r.id, r.owner, r.snapshot, r.thread, r.first, r.input_end FROM responses r
+ WHERE r.hidden = 0 AND r.ended_at IS NOT NULL AND r.key > ?4 AND (r.owner = ?1 OR (r.owner > ?2 AND r.owner < ?3)) ORDER BY r.key LIMIT 100;
+
+-- export_conversations --
+-- Some conversations of an owner, in order.
+SELECT key, id, owner, metadata, thread, 0, 2147483647, created_at FROM conversations
+ WHERE hidden = 0 AND key > ?4 AND (owner = ?1 OR (owner > ?2 AND owner < ?3)) ORDER BY key LIMIT 100;

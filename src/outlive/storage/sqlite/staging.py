@@ -5,15 +5,13 @@ staged first, piece by piece, with other commits in between; the transaction tha
 references to them. Pieces of a request that was not accepted are dropped again. (The tables are `stash` and `holders`.)
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterable
 
 import msgspec
 
 from outlive.core.events import Json
-from outlive.storage.rows import decode, encode
+from outlive.storage.rows import decode, encode, weigh
 from outlive.storage.sqlite import SQL
 
 PIECE_BYTES = 256 * 1024
@@ -65,7 +63,7 @@ def load_some(db: sqlite3.Connection, rows: Iterable[tuple[bytes]], most: int) -
     for (body,) in rows:
         raw = load_raw(db, body)
         items.append(decode(raw))
-        most -= len(raw)
+        most -= weigh(raw)
         if most < 0:
             break
     return items, most
@@ -76,9 +74,9 @@ def load_all(db: sqlite3.Connection, rows: Iterable[tuple[bytes]]) -> list[Json]
     return [decode(load_raw(db, body)) for (body,) in rows]
 
 
-def erase(db: sqlite3.Connection, bodies: Iterable[tuple[bytes]]) -> None:
-    """Erase all pieces of the requests that items with these bodies came with."""
-    for staging_id in {_parse(body)[0] for (body,) in bodies if body.startswith(MARK)}:
+def erase(db: sqlite3.Connection, references: Iterable[tuple[bytes | None]]) -> None:
+    """Erase all pieces of the requests that items came with, given the bodies of those that refer to such pieces."""
+    for staging_id in {_parse(body)[0] for (body,) in references if body is not None}:
         db.execute(SQL["drop_pieces"], (staging_id,))
         db.execute(SQL["drop_acceptance"], (staging_id,))
 

@@ -1,7 +1,5 @@
 """Threads of items on SQLite: the history of a response, and the insertion point of new items."""
 
-from __future__ import annotations
-
 import sqlite3
 from bisect import bisect_right
 
@@ -13,24 +11,10 @@ from outlive.ports.storage import UNBOUNDED, LoadedItems
 from outlive.storage.refusals import refuse
 from outlive.storage.rows import RUNNING, ConversationRow, encode
 from outlive.storage.sqlite import SQL, staging
-from outlive.storage.sqlite.connection import SqlitePort
 from outlive.storage.sqlite.staging import StagedItems
 
 # Lookups, besides one for each item, to find which items of a request its chain holds already: some 50 ms.
 MAX_LOOKUPS = 10_000
-
-
-class SqliteHistory(SqlitePort):
-    async def before(self, position: Position, most: int = UNBOUNDED) -> LoadedItems:
-        return await self._database.read("history", lambda db: read_before(db, position, most))
-
-    async def find_outputs(self, owner: str, item_ids: list[str]) -> list[Json]:
-        return await self._database.load(SQL["find_outputs"], item_ids, owner)
-
-    async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
-        return await self._database.read(
-            "locate", lambda db: locate(db, owner, conversation, parent, locking=False).position
-        )
 
 
 class InsertionPoint(msgspec.Struct, frozen=True):
@@ -50,7 +34,7 @@ class InsertionPoint(msgspec.Struct, frozen=True):
             return Position(self.thread, self.first)
         return Position(self.parent, self.fork or 0) if self.parent is not None else None
 
-    def forked(self) -> InsertionPoint:
+    def forked(self) -> "InsertionPoint":
         """Fork for a response without input: no item would show that its position in a chain is taken."""
         if self.thread is None or self.conversation is not None:
             return self

@@ -1,11 +1,11 @@
 """A connection to an MCP server: opened when it is first needed, and held by a task of its own until it is closed."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,7 +21,7 @@ from outlive.core.events import Json
 from outlive.core.redactor import Redactor
 from outlive.core.toolcalls import ToolOutcome
 from outlive.ports.toolbox import Invocation, ToolProgress, ToolServer
-from outlive.tooling.mcp.guard import MAX_BYTES, GuardedTransport
+from outlive.tooling.sender import PrivateHost, resolve_public
 
 CONNECT_SECONDS = 15.0
 LIST_SECONDS = 20.0
@@ -32,6 +32,9 @@ MAX_PAGES = 50
 MAX_TOOLS = 1000
 MAX_LIST = 1024 * 1024  # bytes
 MAX_DATA = 128 * 1024  # of an image or a sound, in characters of its base64
+MAX_BYTES = 4 * 1024 * 1024  # of one answer, or of one event of a stream
+# Shared by all connections: to read the certificates takes some 50 ms. This module is imported in a thread.
+TLS = httpx2.create_ssl_context(trust_env=False)
 
 # These loggers ("client" is the SDK's, too) write what was sent and where: content and secrets, which no log may hold.
 for _name in ("mcp", "client", "httpx2", "httpcore2"):
@@ -51,7 +54,6 @@ class McpUnreachable(Exception):
 
     def __init__(self, message: str, status: int | None = None, *, absent: bool = False) -> None:
         super().__init__(message)
-        self.message = message
         self.status = status
         self.absent = absent  # no server is there, whichever transport is tried
 
@@ -68,18 +70,17 @@ class McpConnection:
     """Owns the task that holds the connection: the SDK requires the task that opens a connection to close it."""
 
     def __init__(
-        self, server: ToolServer, *, private: bool, slots: asyncio.Semaphore, proxy: str | None = None
+        self, server: ToolServer, headers: dict[str, str], *, private: bool, proxy: str | None, slots: asyncio.Semaphore
     ) -> None:
         self._server = server
-        self.headers: dict[str, str] = {}  # that name the response; those of the server win
-        self._private = private
-        self._proxy = proxy
+        self._headers = headers  # that name the response; those of the server win
+        self._make_transport = partial(GuardedTransport, private=private, proxy=proxy)
+        self._transport = self._make_transport()  # of the last attempt to connect
         self._slots = slots  # of all connections to MCP servers
         self._seconds = server.seconds
         self._task: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
         self._client: asyncio.Future[Client] | None = None
-        self._transport = GuardedTransport(private=private)
         self._redact = Redactor([server.authorization, *server.headers.values()]).redact
 
     async def try_list(self) -> tuple[list[Json], str | None]:
@@ -88,7 +89,7 @@ class McpConnection:
             async with self._connected() as client, asyncio.timeout(min(LIST_SECONDS, self._seconds)):
                 return await _list(client), None
         except (MCPError, McpUnreachable) as error:
-            return [], self._redact(_explain(error).message)
+            return [], self._redact(str(_explain(error)))
 
     async def call(self, name: str, invocation: Invocation, may_repeat: bool) -> ToolOutcome:
         try:
@@ -99,11 +100,10 @@ class McpConnection:
                     raise
                 return await self._call(name, invocation, invocation.repeated or lost.processed)
         except MCPError as error:
-            message = self._redact(error.message)
-            return ToolOutcome(error={"type": "mcp_protocol_error", "code": error.code, "message": message})
+            failure = {"type": "mcp_protocol_error", "code": error.code, "message": error.message}
         except McpUnreachable as error:
-            message = self._redact(error.message)
-            return ToolOutcome(error={"type": "http_error", "code": error.status or 0, "message": message})
+            failure = {"type": "http_error", "code": error.status or 0, "message": str(error)}
+        return ToolOutcome(error=self._redact(failure))
 
     async def _call(self, name: str, invocation: Invocation, repeated: bool) -> ToolOutcome:
         async def report(progress: float, total: float | None, message: str | None) -> None:
@@ -142,8 +142,7 @@ class McpConnection:
             words = ("Connection", "SSE stream", "Transport")
             broken = error.code == CONNECTION_CLOSED and error.message.startswith(words)
             if not forgotten and not broken:
-                refusal = self._find_refusal() if error.message == "Server returned an error response" else None
-                if refusal is not None:
+                if error.message == "Server returned an error response" and (refusal := self._find_refusal()):
                     raise refusal from error
                 raise
             if self._client is used:  # else a concurrent call has closed it already
@@ -196,7 +195,11 @@ class McpConnection:
     async def _hold(self, transport: str, ready: asyncio.Future[Client], closing: asyncio.Event) -> None:
         async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(min(CONNECT_SECONDS, self._seconds)):
-                streams = await self._open(transport, stack)
+                if transport == "http":
+                    http = await stack.enter_async_context(self._make_http())
+                    streams = streamable_http_client(self._server.url, http_client=http, max_sse_event_size=MAX_BYTES)
+                else:
+                    streams = sse_client(self._server.url, httpx_client_factory=self._make_http)
                 mode = "legacy" if transport == "sse" else "auto"
                 about = Implementation(name="outlive", version=__version__)
                 client = await stack.enter_async_context(Client(streams, client_info=about, mode=mode, cache=None))
@@ -204,21 +207,11 @@ class McpConnection:
                 ready.set_result(client)
             await closing.wait()
 
-    async def _open(self, transport: str, stack: contextlib.AsyncExitStack) -> Any:
-        if transport == "http":
-            http = await stack.enter_async_context(self._make_http())
-            return streamable_http_client(self._server.url, http_client=http, max_sse_event_size=MAX_BYTES)
-        return sse_client(
-            self._server.url,
-            sse_read_timeout=self._seconds + SLACK_SECONDS,
-            httpx_client_factory=lambda headers=None, timeout=None, auth=None: self._make_http(),
-        )
-
-    def _make_http(self) -> httpx2.AsyncClient:
-        headers = httpx2.Headers({**self.headers, **self._server.headers})
+    def _make_http(self, *_: Any, **__: Any) -> httpx2.AsyncClient:
+        headers = httpx2.Headers({**self._headers, **self._server.headers})
         if self._server.authorization is not None:
             headers["Authorization"] = f"Bearer {self._server.authorization}"
-        self._transport = GuardedTransport(private=self._private, proxy=self._proxy)
+        self._transport = self._make_transport()
         return httpx2.AsyncClient(
             headers=headers,
             timeout=httpx2.Timeout(CONNECT_SECONDS, read=self._seconds + SLACK_SECONDS),
@@ -289,25 +282,19 @@ def _explain(error: BaseException) -> McpUnreachable:
 
 def _show_tool(tool: Tool) -> Json:
     hints = tool.annotations.model_dump(by_alias=True, exclude_none=True) if tool.annotations is not None else None
-    return {
-        "name": tool.name,
-        "description": tool.description,
-        "input_schema": tool.input_schema,
-        "annotations": hints,
-    }
+    return {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema, "annotations": hints}
 
 
 def _read_result(result: CallToolResult) -> ToolOutcome:
     """Make one text of a result: texts as they are, anything else as JSON, block by block."""
-    blocks = result.content
+    texts = [block.text for block in result.content if isinstance(block, TextContent)]
+    is_text = len(texts) == len(result.content) and (texts or result.structured_content is None)
+    if is_text and not result.is_error:
+        return ToolOutcome("\n".join(texts))
+    blocks = [_show_block(block) for block in result.content]
     if result.is_error:
-        return ToolOutcome(
-            error={"type": "mcp_tool_execution_error", "content": [_show_block(each) for each in blocks]}
-        )
-    if all(isinstance(block, TextContent) for block in blocks) and (blocks or result.structured_content is None):
-        return ToolOutcome("\n".join(block.text for block in blocks if isinstance(block, TextContent)))
-    whole = [_show_block(block) for block in blocks] if blocks else result.structured_content
-    return ToolOutcome(msgspec.json.encode(whole).decode())
+        return ToolOutcome(error={"type": "mcp_tool_execution_error", "content": blocks})
+    return ToolOutcome(msgspec.json.encode(blocks or result.structured_content).decode())
 
 
 def _show_block(block: Any) -> Json:
@@ -318,3 +305,81 @@ def _show_block(block: Any) -> Json:
         return shown
     kind = shown.get("mimeType") or resource.get("mimeType") or "binary"
     return {"type": "text", "text": f"[{kind}, {length * 3 // 4} bytes: too long to be kept]"}
+
+
+# -- HTTP to addresses that callers name: never to a private one, and never for an answer without an end
+
+
+class PrivateAddress(httpx2.TransportError):
+    """The address is private, and this server may not be sent there."""
+
+
+class AnswerTooLong(httpx2.TransportError):
+    """The answer is longer than the limit."""
+
+
+class GuardedTransport(httpx2.AsyncHTTPTransport):
+    """Resolves the host itself and connects to the address it has checked: a second lookup might find another."""
+
+    def __init__(self, *, private: bool, proxy: str | None = None) -> None:
+        # Without the environment's proxy, unless the operator wants it: it may reach what this server may not.
+        super().__init__(trust_env=False, verify=TLS, proxy=proxy)
+        self._private = private
+        self._proxied = proxy is not None
+        self.refused: int | None = None  # the status of the last answer that was a refusal
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        answer = await (super().handle_async_request(request) if self._private else self._ask_public(request))
+        if answer.status_code in (401, 403, 429) or answer.status_code >= 500:
+            self.refused = answer.status_code
+        assert isinstance(answer.stream, httpx2.AsyncByteStream)
+        by_event = answer.headers.get("content-type", "").startswith("text/event-stream")
+        answer.stream = _BoundedStream(answer.stream, by_event)
+        return answer
+
+    async def _ask_public(self, request: httpx2.Request) -> httpx2.Response:
+        """Send the request to the first of the host's addresses that accepts a connection."""
+        ask, host, url = super().handle_async_request, request.url.host, request.url
+        if self._proxied:
+            # By its name, which the proxy resolves: this server may not know it.
+            with contextlib.suppress(httpx2.ConnectError):
+                await _resolve_public(host, url.port or 443)
+            return await ask(request)
+        *others, last = await _resolve_public(host, url.port or (443 if url.scheme == "https" else 80))
+        request.extensions = {**request.extensions, "sni_hostname": host}
+        for address in others:
+            request.url = url.copy_with(host=address)  # the Host header names the host as before
+            with contextlib.suppress(httpx2.ConnectError, httpx2.ConnectTimeout):
+                return await ask(request)
+        request.url = url.copy_with(host=last)
+        return await ask(request)
+
+
+@dataclass
+class _BoundedStream(httpx2.AsyncByteStream):
+    """Breaks off an answer that is too long. A stream of events may go on, as long as each of them ends."""
+
+    _inner: httpx2.AsyncByteStream
+    _by_event: bool
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        length = 0
+        async for piece in self._inner:
+            length += len(piece)
+            if self._by_event and (b"\n\n" in piece or b"\r\n\r\n" in piece):
+                length = 0
+            if length > MAX_BYTES:
+                raise AnswerTooLong(f"The answer has more than {MAX_BYTES} bytes.")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+async def _resolve_public(host: str, port: int) -> list[str]:
+    try:
+        return await resolve_public(host, port)
+    except PrivateHost as error:
+        raise PrivateAddress("The host has a private address.") from error
+    except OSError as error:
+        raise httpx2.ConnectError("The host is not known.") from error

@@ -9,18 +9,18 @@ import os
 from collections.abc import Sequence
 from secrets import token_hex
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import msgspec
 
 from outlive.config.network import find_proxy
+from outlive.config.settings import Settings
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.requests.checks import refuse, shorten
 from outlive.core.toolcalls import ToolOutcome, ToolSpec
-from outlive.ports.toolbox import Invocation, McpRequests, SessionRequest, ToolServer
-from outlive.tooling.mcp.addresses import names_private
+from outlive.ports.toolbox import Invocation, SessionRequest, ToolServer
 from outlive.tooling.registry import OpenedSource
+from outlive.tooling.sender import names_private, split_url
 
 if TYPE_CHECKING:
     from outlive.tooling.mcp.connection import McpConnection
@@ -43,32 +43,14 @@ class McpTool:
         return await self._connection.call(self.spec.name, invocation, self.idempotent)
 
 
-class McpRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits that the operator sets to what requests do with MCP servers."""
-
-    requests: McpRequests = "public"  # the servers that requests may name by their address
-    hosts: list[str] = []  # with `allow-list`: those that they may name
-    private: bool = False  # True: also servers on private addresses
-    proxy: bool = False  # True: through the proxy of the environment
-    seconds: float = 60.0  # the limit of a call's duration
-    max_connections: int = 200
-
-    def allows(self, host: str) -> bool:
-        """Return True if a request may send this server to a host."""
-        host = host.lower().rstrip(".")
-        if self.requests == "allow-list":
-            return any(_covers(pattern.lower(), host) for pattern in self.hosts)
-        return self.requests == "public"
-
-
 class McpSource:
     """All MCP servers that this server may use."""
 
-    def __init__(self, registered: Sequence[ToolServer], ids: IdSource, rules: McpRules) -> None:
-        self._registered = {server.label: server for server in registered}
+    def __init__(self, settings: Settings, ids: IdSource) -> None:
+        self._settings = settings
         self._ids = ids
-        self._rules = rules
-        self._slots = asyncio.Semaphore(rules.max_connections)
+        self._registered = {server.label: server for server in settings.mcp}
+        self._slots = asyncio.Semaphore(settings.max_mcp_connections)
 
     def owns(self, entry: Json) -> bool:
         return "server_url" in entry or entry["server_label"] in self._registered
@@ -80,17 +62,17 @@ class McpSource:
         if entry["server_label"] in self._registered:
             label = entry["server_label"]
             refuse(f"This server has tools of its own with the label '{label}': leave out server_url.", param)
-        parts = _split(entry["server_url"])
+        parts = split_url(entry["server_url"])
         if parts is None:
             refuse("server_url must be a URL such as https://example.com/mcp.", param)
         host, has_user = parts
         if has_user:
             refuse("server_url must not hold a password: use authorization or headers.", param)
-        if not self._rules.private and names_private(host):
+        if not self._settings.mcp_private and names_private(host):
             refuse("This server may not be sent to a private address.", param)
-        if self._rules.requests == "off":
+        if self._settings.mcp_requests == "off":
             refuse("This server uses only MCP servers of its own settings: leave out server_url.", param)
-        if not self._rules.allows(host):
+        if self._settings.mcp_requests == "allow-list" and not _is_listed(host, self._settings.mcp_hosts):
             refuse(f"'{shorten(host)}' is not among the hosts of MCP servers that this server may be sent to.", param)
 
     async def open(self, entry: Json, session_request: SessionRequest) -> OpenedSource:
@@ -98,10 +80,13 @@ class McpSource:
         # The SDK takes half a second to load, and most servers never need it.
         module = await asyncio.to_thread(importlib.import_module, "outlive.tooling.mcp.connection")
         registered = server.label in self._registered
-        private = registered or self._rules.private
-        proxy = find_proxy(server.url, os.environ) if self._rules.proxy else None
-        connection: McpConnection = module.McpConnection(server, private=private, slots=self._slots, proxy=proxy)
-        connection.headers = session_request.request.origin.headers(token_hex(4))
+        connection: McpConnection = module.McpConnection(
+            server,
+            session_request.request.origin.headers(token_hex(4)),
+            private=registered or self._settings.mcp_private,
+            proxy=find_proxy(server.url, os.environ) if self._settings.mcp_proxy else None,
+            slots=self._slots,
+        )
         known = _find_list(session_request.lists, server.label)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(connection.close)
@@ -109,7 +94,8 @@ class McpSource:
             stack.pop_all()  # from here on the session closes it
         offered = [tool for tool in listed["tools"] if _is_allowed(server, tool)]
         tools = [McpTool(connection, server, tool) for tool in offered]
-        return OpenedSource(tools, server.require_approval, None if known else listed, connection.close, registered)
+        insists = registered and server.require_approval == "always"
+        return OpenedSource(tools, server.require_approval, None if known else listed, connection.close, insists)
 
     def _resolve(self, entry: Json, secrets: Json) -> ToolServer:
         server = self._registered.get(entry["server_label"])
@@ -126,7 +112,7 @@ class McpSource:
             require_approval="always",
             headers=secrets.get("headers", {}),
             authorization=secrets.get("authorization"),
-            seconds=self._rules.seconds,
+            seconds=self._settings.tool_seconds,
         )
 
     async def _list(self, server: ToolServer, connection: McpConnection) -> Json:
@@ -147,23 +133,14 @@ def _find_list(lists: Sequence[Json], label: str) -> Json | None:
     return None
 
 
-def _covers(pattern: str, host: str) -> bool:
-    """Return True if a host is the one that a pattern names, or below it: `*.example.com`."""
-    return host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern
+def _is_listed(host: str, patterns: Sequence[str]) -> bool:
+    """Return True if a pattern names the host, or a domain above it: `*.example.com`."""
+    host = host.lower().rstrip(".")
+    return any(host == each or (each[:2] == "*." and host.endswith(each[1:])) for each in map(str.lower, patterns))
 
 
 def _is_allowed(server: ToolServer, tool: Json) -> bool:
     return server.allowed_tools is None or tool["name"] in server.allowed_tools
-
-
-def _split(url: str) -> tuple[str, bool] | None:
-    """Return a URL's host, and True if the URL holds a user name; None for an invalid URL."""
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
-    except ValueError:
-        return None
-    return (parts.hostname or "", "@" in parts.netloc) if valid else None
 
 
 def _add_headers(own: dict[str, str], given: dict[str, str]) -> dict[str, str]:

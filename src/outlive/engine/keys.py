@@ -1,0 +1,145 @@
+"""Keys that are made and revoked while the server runs: found in memory, and kept up to date with the database."""
+
+import contextlib
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from outlive.core.errors import InvalidRequest, NotFound
+from outlive.core.events import Json
+from outlive.core.ids import IdSource
+from outlive.core.usage import DAY
+from outlive.ports.clock import Clock
+from outlive.ports.storage import AuditEntry, Key, Role, StoredKeys
+
+# Seconds between two writes of when keys were last used.
+NOTE_SECONDS = 60.0
+SECRET_BYTES = 32
+PREFIX = "olk_"  # by which programs that look for leaked secrets recognise a key
+MAX_DAYS = 36_500
+
+_OWNER = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
+
+
+def digest_of(secret: str) -> bytes:
+    # A plain hash: what was drawn from 256 bits cannot be guessed, however fast the guesses are.
+    return sha256(secret.encode("utf-8", "replace")).digest()
+
+
+@dataclass(eq=False)
+class Keys:
+    """The keys of a database as this process knows them. Each change is written into the audit log."""
+
+    _stored: StoredKeys
+    clock: Clock
+    _ids: IdSource
+    exist: bool = False  # there are keys, or were: from then on a request needs one
+    _seen: tuple[int, int] = (0, 0)
+    _by_digest: dict[bytes, Key] = field(default_factory=dict)
+    _valid: dict[str, Key] = field(default_factory=dict)  # by id
+    _uses: dict[str, float] = field(default_factory=dict)  # since they were last written
+    _noted_at: float = -NOTE_SECONDS
+    _watched: dict[object, tuple[Key, Callable[[], None]]] = field(default_factory=dict)
+
+    async def create(self, actor: str, owner: str, role: Role, days: float | None, acts_for: bool) -> Json:
+        """Store a new key, and return it with the key itself, which is shown only here. Raises InvalidRequest for an
+        owner's name, a role or a time that cannot be."""
+        if not _OWNER.fullmatch(owner):
+            raise InvalidRequest(
+                "An owner's name has 1 to 64 letters, digits, '_', '.', '@' and '-'; no others.", param="owner"
+            )
+        if role not in ("user", "read", "admin"):
+            raise InvalidRequest(f"role must be user, read or admin, not {role!r}.", param="role")
+        if days is not None and not 0 < days <= MAX_DAYS:
+            raise InvalidRequest(f"The days must be more than 0, and {MAX_DAYS} at most.", param="expires_in_days")
+        now, secret = self.clock.now(), PREFIX + secrets.token_urlsafe(SECRET_BYTES)
+        expires_at = None if days is None else now + days * DAY
+        key = Key(self._ids.new("key"), owner, role, acts_for, digest_of(secret), now, expires_at)
+        detail = f"owner {owner}, role {role}" + ", acts for end users" * acts_for
+        detail += "" if days is None else f", for {days:g} days"
+        await self._stored.add(key, AuditEntry(now, actor, "key.created", key.id, detail))
+        await self.refresh()
+        return describe(key) | {"key": secret}
+
+    async def revoke(self, actor: str, key_id: str) -> Json:
+        """Revoke a key. Raises NotFound for one that does not exist; to revoke it again changes nothing."""
+        key = next((key for key in await self._stored.find_all() if key.id == key_id), None)
+        if key is None:
+            raise NotFound(f"Key with id '{key_id}' not found.")
+        if key.revoked_at is None:
+            entry = AuditEntry(self.clock.now(), actor, "key.revoked", key_id, f"owner {key.owner}, role {key.role}")
+            await self._stored.revoke(key_id, entry)
+            await self.refresh()
+        return {"id": key_id, "object": "key.deleted", "deleted": True}
+
+    async def find_all(self) -> list[Json]:
+        return [describe(key) for key in await self._stored.find_all()]
+
+    async def list_audit(self, limit: int) -> list[Json]:
+        """Return the newest entries of the audit log, newest first."""
+        return [entry._asdict() | {"at": int(entry.at)} for entry in await self._stored.list_audit(limit)]
+
+    # -- as requests need them
+
+    def find(self, digest: bytes) -> Key | None:
+        """Find a valid key, and note that it was used."""
+        key = self._by_digest.get(digest)
+        if key is None or not self.is_valid(key):
+            return None
+        self._uses[key.id] = self.clock.now()
+        return key
+
+    def find_void(self, digest: bytes) -> tuple[Key | None, str]:
+        """Find a key that is not valid any more, and say why."""
+        key = self._by_digest.get(digest)
+        if key is None or self.is_valid(key):
+            return None, ""
+        return key, "key_expired" if key.id in self._valid else "key_revoked"
+
+    def is_valid(self, key: Key) -> bool:
+        """Return True if a key has neither expired nor, as far as is known here, been revoked."""
+        if key.expires_at is not None and key.expires_at <= self.clock.now():
+            return False
+        return not key.id or key.id in self._valid
+
+    def has_owner(self, owner: str) -> bool:
+        return any(key.owner == owner and self.is_valid(key) for key in self._valid.values())
+
+    @contextlib.contextmanager
+    def watch(self, key: Key, stop: Callable[[], None]) -> Iterator[None]:
+        """Call `stop` once the key is not valid any more."""
+        watch = object()
+        self._watched[watch] = key, stop
+        try:
+            yield
+        finally:
+            del self._watched[watch]
+
+    async def refresh(self) -> None:
+        """Read the keys if they changed, stop what void ones have open, and write when keys were used."""
+        if (seen := await self._stored.count()) != self._seen:
+            keys = await self._stored.find_all()
+            self._valid = {key.id: key for key in keys if key.revoked_at is None}
+            self._by_digest = {key.digest: key for key in keys}
+            self._seen, self.exist = seen, bool(keys)
+        for key, stop in list(self._watched.values()):
+            if not self.is_valid(key):
+                stop()
+        if self._uses and self.clock.monotonic() - self._noted_at >= NOTE_SECONDS:
+            uses, self._uses, self._noted_at = self._uses, {}, self.clock.monotonic()
+            await self._stored.note_uses(uses)
+
+
+def describe(key: Key) -> Json:
+    """Return a key as lists show it."""
+    times = {name: getattr(key, name) for name in ("created_at", "expires_at", "last_used_at", "revoked_at")}
+    return {
+        "id": key.id,
+        "object": "key",
+        "owner": key.owner,
+        "role": key.role,
+        "acts_for": key.acts_for,
+        **{name: None if value is None else int(value) for name, value in times.items()},
+    }

@@ -1,0 +1,72 @@
+"""/v1/keys, /v1/audit, tickets and /v1/usage: who may use the server, who changed that, and what was used."""
+
+from outlive.core.errors import InvalidRequest
+from outlive.core.owners import split
+from outlive.core.requests.checks import refuse_missing
+from outlive.engine.keys import Keys
+from outlive.engine.usage import GROUPS, read_time
+from outlive.http.openapi import MAX_TICKET_SECONDS, MAX_USAGE_ROWS, CreateKeyBody
+from outlive.http.request import Reply, Request, json_reply, list_reply, read_int, read_paging
+from outlive.ports.catalog import Page
+
+_FOREVER = 1e12
+
+
+def _keys(request: Request) -> Keys:
+    return request.engine.keys
+
+
+def _name_actor(request: Request) -> str:
+    """Return the owner whose key a request came with, and the id of the key if it has one."""
+    return f"{request.key.owner} ({request.key.id})" if request.key.id else request.key.owner
+
+
+async def create_key(request: Request) -> Reply:
+    given = await request.fields(CreateKeyBody)
+    if "owner" not in given:
+        refuse_missing("owner")
+    role, acts_for, days = given.get("role", "user"), given.get("acts_for", False), given.get("expires_in_days")
+    return json_reply(await _keys(request).create(_name_actor(request), given["owner"], role, days, acts_for))
+
+
+async def list_keys(request: Request) -> Reply:
+    return json_reply({"object": "list", "data": await _keys(request).find_all()})
+
+
+async def revoke_key(request: Request) -> Reply:
+    return json_reply(await _keys(request).revoke(_name_actor(request), request.params["id"]))
+
+
+async def list_audit(request: Request) -> Reply:
+    limit = read_paging(request.query()).limit
+    return json_reply({"object": "list", "data": await _keys(request).list_audit(limit)})
+
+
+async def create_ticket(request: Request) -> Reply:
+    """Create a ticket for the response or conversation of the path."""
+    seconds = (await request.object()).get("expires_in")
+    if seconds is not None and (type(seconds) is not int or not 1 <= seconds <= MAX_TICKET_SECONDS):
+        raise InvalidRequest(
+            f"expires_in must be a whole number of seconds from 1 to {MAX_TICKET_SECONDS}.", param="expires_in"
+        )
+    of_response = request.scope["path"].startswith("/v1/responses/")
+    return json_reply(await request.engine.create_ticket(request.owner, request.params["id"], of_response, seconds))
+
+
+async def show_usage(request: Request) -> Reply:
+    """Sum up the usage of the caller, or of all owners for an admin."""
+    query = request.query()
+    given = dict(query)
+    by = [name for key, value in query if key == "group_by" for name in value.split(",") if name]
+    for name in by:
+        if name not in GROUPS:
+            raise InvalidRequest(f"group_by must be some of {', '.join(GROUPS)}, not {name!r}.", param="group_by")
+    owner, end_user = (None, None) if request.key.role == "admin" else split(request.owner)
+    start, end = read_time(given.get("start"), "start", 0.0), read_time(given.get("end"), "end", _FOREVER)
+    first, limit = read_int(given.get("after") or "0", "after"), read_int(given.get("limit", "1000"), "limit")
+    if not 1 <= limit <= MAX_USAGE_ROWS or first < 0:
+        raise InvalidRequest(f"limit must be between 1 and {MAX_USAGE_ROWS}.", param="limit")
+    usage = request.engine.usage
+    rows = await usage.report(list(dict.fromkeys(by)), start, end, owner, end_user)
+    data = [{"id": str(first + n), **row} for n, row in enumerate(rows[first : first + limit], start=1)]
+    return list_reply(Page(data, len(rows) > first + limit))

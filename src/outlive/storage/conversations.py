@@ -1,0 +1,121 @@
+"""Conversations on either database: changes through their own endpoints."""
+
+from typing import Any
+
+from outlive.core.errors import ConversationLocked
+from outlive.core.events import Json
+from outlive.ports.ledger import Idempotency
+from outlive.storage.database import Database, Transaction, lock_key
+from outlive.storage.refusals import item_not_found, match_key
+from outlive.storage.rows import ConversationRow, decode_items, encode, to_conversation
+
+
+class SqlConversations:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(
+        self, owner: str, conversation: Json, items: list[Json], at: float, key: Idempotency | None, large: bool = False
+    ) -> str:
+        conversation_id = str(conversation["id"])
+
+        async def work(db: Transaction) -> str:
+            target = await _find_by_key(db, owner, "conversation", key)
+            if target is not None and await db.fetch("find_conversation", target, owner):
+                return target
+            ((thread,),) = await db.fetch("start_thread", len(items), at)
+            metadata = encode(conversation["metadata"])
+            await db.fetch("add_conversation", conversation_id, owner, at, thread, metadata)
+            await db.add_items(thread, 0, items)
+            await _save_key(db, owner, "conversation", key, conversation_id, at)
+            return conversation_id
+
+        async def find(db: Transaction) -> str | None:
+            return conversation_id if await db.fetch("has_conversation", conversation_id) else None
+
+        return await self._database.atomically("create conversation", work, find=find, large=items if large else None)
+
+    async def update(self, owner: str, conversation_id: str, metadata: dict[str, str]) -> Json:
+        async def work(db: Transaction) -> Json:
+            found = await _find(db, owner, conversation_id)
+            await db.fetch("update_conversation", encode(metadata), found.key)
+            return found.to_json() | {"metadata": metadata}
+
+        return await self._database.atomically("update conversation", work)
+
+    async def delete(self, owner: str, conversation_id: str) -> None:
+        async def work(db: Transaction) -> None:
+            found = await _find(db, owner, conversation_id)
+            await db.fetch("delete_conversation", found.key)
+            await db.fetch("make_hole", 0, found.thread)
+
+        await self._database.atomically("delete conversation", work)
+
+    async def add_items(
+        self,
+        owner: str,
+        conversation_id: str,
+        items: list[Json],
+        at: float,
+        key: Idempotency | None,
+        large: bool = False,
+    ) -> list[Json]:
+        kind, ids = f"items of {conversation_id}", [item["id"] for item in items]
+
+        async def work(db: Transaction) -> list[Any]:
+            found = await _find(db, owner, conversation_id)
+            target = await _find_by_key(db, owner, kind, key)
+            if target is not None:  # a repeat is answered before the lock is looked at (D17)
+                return await db.read_bodies("read_named", found.thread, target.split(","))
+            _check_unlocked(found)
+            ((head,),) = await db.fetch("find_head", found.thread)
+            there = {row[0] for row in await db.fetch("find_repeats", found.thread, ids)}
+            new = [item for n, item in enumerate(items) if n not in there]
+            await db.add_items(found.thread, head, new)
+            await db.fetch("move_head", head + len(new), found.thread)
+            await db.fetch("use_conversation", at, conversation_id)
+            await _save_key(db, owner, kind, key, ",".join(ids), at)
+            return await db.read_bodies("read_named", found.thread, ids)
+
+        async def find(db: Transaction) -> list[Any] | None:
+            rows = await db.fetch("read_named_in", conversation_id, ids)
+            return rows if len(rows) == len(items) else None
+
+        bodies = await self._database.atomically("add items", work, find=find, large=items if large else None)
+        return await decode_items(bodies)
+
+    async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Json:
+        async def work(db: Transaction) -> Json:
+            found = await _find(db, owner, conversation_id)
+            _check_unlocked(found)
+            if not await db.drop_item(found.thread, item_id):
+                raise item_not_found(item_id)
+            return found.to_json()
+
+        return await self._database.atomically("delete item", work)
+
+
+async def _find(db: Transaction, owner: str, conversation_id: str) -> ConversationRow:
+    """Find a conversation, and lock it: its changes are made one after the other."""
+    await db.lock("hold_conversation", conversation_id, owner)
+    rows = await db.fetch("find_conversation", conversation_id, owner)
+    return to_conversation(rows[0] if rows else None, conversation_id)
+
+
+def _check_unlocked(found: ConversationRow) -> None:
+    if found.running is not None:
+        raise ConversationLocked(found.id, found.running)
+
+
+async def _find_by_key(db: Transaction, owner: str, kind: str, key: Idempotency | None) -> str | None:
+    if key is None:
+        return None
+    # Another node may be about to use the same key.
+    await db.lock("lock", lock_key(kind, owner, key.key))
+    rows = await db.fetch("find_key", owner, kind, key.key)
+    return match_key(rows[0] if rows else None, key)
+
+
+async def _save_key(db: Transaction, owner: str, kind: str, key: Idempotency | None, target: str, at: float) -> None:
+    if key is not None:
+        await db.fetch("save_key", owner, kind, key.key, key.digest, target, at)

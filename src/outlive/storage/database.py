@@ -1,0 +1,120 @@
+"""Both databases, as the ports that they share use them: named statements, and transactions of several."""
+
+import os
+from collections.abc import Callable, Coroutine
+from hashlib import blake2b
+from typing import Any, Protocol, TypeVar
+
+from outlive.core.events import Json
+from outlive.ports.database import Change, Statements
+from outlive.ports.storage import LoadedItems
+
+SECRET_BYTES = 32
+
+T = TypeVar("T")
+
+
+class Transaction(Protocol):
+    """A transaction under way. On SQLite none of its methods waits."""
+
+    async def fetch(self, name: str, *values: Any) -> list[Any]: ...
+
+    async def run_all(self, name: str, rows: list[tuple[Any, ...]]) -> None:
+        """Run a statement with the values of each row."""
+
+    async def lock(self, name: str, *values: Any) -> None:
+        """Run a statement that takes locks; only where several transactions may be under way."""
+
+    async def add_items(self, thread: int, first: int, items: list[Json]) -> None:
+        """Add items to a thread, from a position on."""
+
+    async def read_bodies(self, name: str, *values: Any) -> list[Any]:
+        """Return rows whose only column is the whole body of an item."""
+        ...
+
+    async def erase_items(self, name: str, *values: Any) -> None:
+        """Erase items, and all that was staged with them."""
+
+    async def drop_item(self, thread: int, item_id: str) -> bool:
+        """Delete one item. False: there is none."""
+        ...
+
+
+Work = Callable[[Transaction], Coroutine[Any, Any, T]]
+
+
+class Transactions(Statements, Protocol):
+    """A database that a server may be using."""
+
+    queries: dict[str, str]
+
+    async def atomically(
+        self,
+        operation: str,
+        work: Work[T],
+        *,
+        find: Work[T | None] | None = None,
+        large: list[Json] | None = None,
+        heavy: bool = False,
+    ) -> T:
+        """Do work in one transaction. It must check before it writes: an OutliveError may undo nothing.
+
+        `find` looks for the result of work that must not be done twice, if it is unknown whether it was committed.
+        `large` are the items that it adds, if they are too large for one uninterrupted write. `heavy` work takes long.
+        """
+        ...
+
+    async def load(self, statement: str, *values: Any, **parts: str) -> list[Json]:
+        """Decode the items that the statement's only column holds."""
+        ...
+
+    async def change_all(self, operation: str, changes: list[Change]) -> None:
+        async def work(transaction: Transaction) -> None:
+            for name, values in changes:
+                await transaction.fetch(name, *values)
+
+        await self.atomically(operation, work)
+
+    async def find_secret(self, name: str) -> bytes:
+        """Return the secret of that name that all nodes share; the first node draws it."""
+
+        async def work(transaction: Transaction) -> bytes:
+            await transaction.fetch("add_secret", name, os.urandom(SECRET_BYTES))
+            ((value,),) = await transaction.fetch("find_secret", name)
+            return bytes(value)
+
+        return await self.atomically("find secret", work)
+
+    def find_statement(self, statement: str, parts: dict[str, str]) -> str:
+        found = self.queries.get(statement, statement)
+        return found.format(**parts) if parts else found
+
+
+class Database(Transactions, Protocol):
+    """A database of this server."""
+
+    sign: str  # of numbered parameters: `?1` or `$1`
+
+    async def load_some(self, statement: str, *values: Any, most: int, **parts: str) -> LoadedItems:
+        """Decode items as `load` does, in order, up to the one with which they have more bytes than `most`."""
+        ...
+
+    async def shrink(self) -> bool:
+        """Give some free space back, as `Retention.shrink` does."""
+        ...
+
+    async def scrub(self) -> None:
+        """Make sure that erased bytes are in no file any more."""
+
+    def count_connections(self) -> dict[str, tuple[int, int]]:
+        """Return by pool how many connections are in use, and how many there may be."""
+        ...
+
+
+def lock_key(*names: str) -> int:
+    """Name an advisory lock, for work that nodes must do one after the other and that has no row to lock.
+
+    Two names may share a lock, which costs a wait and nothing else. Nodes of two versions must agree on the names.
+    """
+    digest = blake2b("\0".join(names).encode("utf-8", "replace"), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
