@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
+from functools import partial
 
 import pytest
 
@@ -24,17 +24,28 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def behind(kind: str, upstream: FakeUpstream, tmp_path: Path) -> Iterator[Behind]:
-    """Starts a server with these flags behind a proxy with these changes of its configuration."""
-    proxy_class = PROXIES[kind]
-    if not proxy_class.is_installed():
-        pytest.skip(f"needs {kind}: apt-get install {proxy_class.package}")
+@pytest.fixture(scope="module")
+def proxies(upstream: FakeUpstream, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
+    """Starts servers behind proxies, one for each combination, and stops them after the tests of the file."""
+    started: dict[str, ReverseProxy] = {}
     with ExitStack() as stack:
 
-        def start(*flags: str, changes: dict[str, str] | None = None, root: str = "") -> ReverseProxy:
-            server = stack.enter_context(OutliveServer(tmp_path / "server", upstream.url, *flags))
-            (tmp_path / "proxy").mkdir()
-            return stack.enter_context(proxy_class(tmp_path / "proxy", server.port, changes, root))
+        def start(kind: str, *flags: str, changes: dict[str, str] | None = None, root: str = "") -> ReverseProxy:
+            name = repr((kind, flags, changes, root))
+            if name not in started:
+                folder = tmp_path_factory.mktemp(kind)
+                server = stack.enter_context(OutliveServer(folder / "server", upstream.url, *flags))
+                (folder / "proxy").mkdir()
+                proxy = PROXIES[kind](folder / "proxy", server.port, changes, root)
+                started[name] = stack.enter_context(proxy)
+            return started[name]
 
         yield start
+
+
+@pytest.fixture
+def behind(kind: str, proxies: Behind) -> Behind:
+    """Gives a server with these flags behind a proxy with these changes of its configuration."""
+    if not PROXIES[kind].is_installed():
+        pytest.skip(f"needs {kind}: apt-get install {PROXIES[kind].package}")
+    return partial(proxies, kind)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -60,22 +59,20 @@ class Machine:
     def __init__(self, folder: Path, upstream: int) -> None:
         self.root = folder
         self.postgres = SecuredPostgres()
-        ports = {number: free_port() for number in ("7881", "7882", "7883", "9090", "443")}
-        self._https = ports["443"]
+        self._prometheus, https, port = free_port(), free_port(), free_port()
         # Names of places on a page, and those on this machine; the longest first.
         self._places = {
-            **{f":{number}": f":{port}" for number, port in ports.items() if number != "443"},
-            **{f"@{number}": f"@{port}" for number, port in ports.items()},
-            "in 7881 7882 7883;": f"in {ports['7881']} {ports['7882']} {ports['7883']};",
-            "outlive.example.com/": f"outlive.example.com:{self._https}/",
-            "outlive.example.com:443:": f"outlive.example.com:{self._https}:",
-            "listen 443 ssl": f"listen 127.0.0.1:{self._https} ssl",
+            ":7878": f":{port}",
+            ":9090": f":{self._prometheus}",
+            "outlive.toml --processes": f"outlive.toml --port {port} --processes",
+            "outlive.example.com/": f"outlive.example.com:{https}/",
+            "outlive.example.com:443:": f"outlive.example.com:{https}:",
+            "listen 443 ssl": f"listen 127.0.0.1:{https} ssl",
             "127.0.0.1:8000/": f"127.0.0.1:{upstream}/",
             "@127.0.0.1/outlive": f"@127.0.0.1:{self.postgres.port}/outlive",
             "scrape_interval: 15s": "scrape_interval: 1s",
             "--directory / etc": f"--directory {self.root} etc",
         }
-        self._prometheus = ports["9090"]
 
     def __enter__(self) -> Self:
         self.postgres.create()
@@ -101,8 +98,8 @@ class Machine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for file in self.root.glob("*.running"):
-            os.kill(int(file.read_text()), signal.SIGTERM)
+        services = [file.stem for file in self.root.glob("*.running")]
+        self.run(f"systemctl stop {' '.join(services)}", timeout=60)
         self.postgres.remove()
 
     def translate(self, text: str) -> str:

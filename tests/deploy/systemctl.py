@@ -23,17 +23,17 @@ COMMANDS = {
 }
 
 
-def read_unit(name: str) -> tuple[list[str], dict[str, str]]:
-    """Return the command of an instance of a template, and its environment."""
-    template, _, instance = name.partition("@")
-    lines = (ROOT / f"etc/systemd/system/{template}@.service").read_text().replace("%i", instance).splitlines()
-    unit = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-    variables = Path(unit["EnvironmentFile"]).read_text().splitlines()
-    return unit["ExecStart"].split(), dict(line.split("=", 1) for line in variables)
+def read_unit(name: str) -> dict[str, str]:
+    lines = (ROOT / f"etc/systemd/system/{name}.service").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
 
 
 def start(name: str) -> None:
-    words, environment = (COMMANDS[name], dict(os.environ)) if name in COMMANDS else read_unit(name)
+    words, environment = COMMANDS.get(name), dict(os.environ)
+    if words is None:
+        unit = read_unit(name)
+        variables = Path(unit["EnvironmentFile"]).read_text().splitlines()
+        words, environment = unit["ExecStart"].split(), dict(line.split("=", 1) for line in variables)
     with (ROOT / f"{name}.log").open("ab") as log:
         process = subprocess.Popen(
             words, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -51,10 +51,18 @@ def stop(name: str) -> None:
         file.unlink()
 
 
+def reload(name: str) -> None:
+    pid = (ROOT / f"{name}.running").read_text()
+    words = (
+        [name, "-s", "reload"] if name in COMMANDS else read_unit(name)["ExecReload"].replace("$MAINPID", pid).split()
+    )
+    subprocess.run(words, check=True)
+
+
 def main(verb: str, *names: str) -> None:
     for name in names:
         if verb == "reload" and (ROOT / f"{name}.running").exists():
-            subprocess.run([name, "-s", "reload"], check=True)
+            reload(name)
             continue
         if verb in ("stop", "restart"):
             stop(name)

@@ -21,7 +21,7 @@ from outlive.http.routes import OPEN_PATHS
 
 ROOT = Path(__file__).parent.parent.parent
 DEPLOY = ROOT / "deploy"
-UNIT = DEPLOY / "systemd" / "outlive@.service"
+UNIT = DEPLOY / "systemd" / "outlive.service"
 MANIFESTS = DEPLOY / "kubernetes" / "outlive.yaml"
 COMPOSE = DEPLOY / "compose.yaml"
 IMAGE = DEPLOY / "Dockerfile"
@@ -61,11 +61,14 @@ def test_systemd_accepts_the_unit_and_rates_it_well(unit: Path) -> None:
     assert rated.returncode == 0, rated.stdout
 
 
-def test_the_unit_waits_for_the_grace_period() -> None:
+def test_the_unit_waits_for_the_grace_periods_of_its_processes() -> None:
     parser = ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     parser.read(UNIT)
-    assert float(parser["Service"]["TimeoutStopSec"]) > Settings().grace_seconds
+    unit = parser["Service"]
+    processes = int(unit["ExecStart"].partition(" --processes ")[2])
+    assert float(unit["TimeoutStopSec"]) > processes * Settings().grace_seconds
+    assert unit["KillMode"] == "mixed"  # the supervisor drains one process after the other
 
 
 # -- Kubernetes

@@ -15,6 +15,7 @@ from outlive import __version__
 from tests.deploy.machine import PROGRAMS, ROOT, Machine
 from tests.deploy.reverse_proxies import PATH
 from tests.support.upstream import FakeUpstream, say
+from tests.support.waiting import wait_until
 
 PAGE = ROOT / "docs" / "how-to" / "deploy.md"
 SECONDS = 240
@@ -35,11 +36,12 @@ def test_every_command_of_the_page_runs(tmp_path: Path, upstream: FakeUpstream) 
     (tmp_path / "machine").mkdir()
     with Machine(tmp_path / "machine", upstream.port) as machine:
         done = machine.run("\n".join(blocks) + "\necho all of it\n", SECONDS)
+        wait_until(lambda: " reloaded" in (machine.root / "outlive.log").read_text(), "reloaded")
         logs = "\n".join(f"-- {file.name}\n{file.read_text()[-2000:]}" for file in machine.root.glob("*.log"))
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}\n{logs}"
     output = done.stdout
     assert f"outlive {__version__}\n" in output
-    assert output.count('{"status":"ready"}') == 6
+    assert output.count('{"status":"ready"}') == 2
     assert output.count("event: response.completed") == 1 and "data: [DONE]" in output
     answer = json.loads((tmp_path / "machine" / "clone" / "restored.json").read_text())
     assert (answer["status"], answer["output"][0]["content"][0]["text"]) == ("completed", "Hello from the model")
