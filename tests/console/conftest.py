@@ -23,13 +23,14 @@ def servers(tmp_path_factory: pytest.TempPathFactory, upstream: FakeUpstream) ->
     """Starts servers, and kills them after the tests of the file. With `continuation` the upstream can continue."""
     with ExitStack() as stack:
 
-        def start(*flags: str, continuation: str = "none") -> OutliveServer:
+        def start(*flags: str, continuation: str = "none", database_url: str | None = None) -> OutliveServer:
             folder: Path = tmp_path_factory.mktemp("server")
             (folder / "console_tools.py").write_text(TOOLS)
             config = folder / "outlive.toml"
             config.write_text(f'[upstreams.scripted]\nurl = "{upstream.url}"\ncontinuation = "{continuation}"\n')
             flags = ("--config", str(config), *flags)
-            server = OutliveServer(folder, None, *flags, env={"PYTHONPATH": f"{folder}:{SOURCE}"})
+            env = {"PYTHONPATH": str(folder)}
+            server = OutliveServer(folder, None, *flags, env=env, database_url=database_url)
             stack.callback(server.kill)
             return server.start()
 
@@ -41,7 +42,6 @@ def server(servers: MakeServer) -> OutliveServer:
     return servers("--tools", "console_tools")
 
 
-SOURCE = Path(__file__).parents[2] / "src"
 TOOLS = '''
 from outlive.tools import tool
 

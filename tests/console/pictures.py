@@ -149,7 +149,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, FakeUpstream() as upstream, sync_playwright() as playwright:
         config = Path(folder) / "outlive.toml"
         config.write_text(f'[upstreams.demo]\nurl = "{upstream.url}"\ncontinuation = "prefill"\n')
-        server = OutliveServer(Path(folder), None, "--config", str(config)).start()
+        # Nodes are named after their machine: that of the pictures has a neutral name.
+        (Path(folder) / "sitecustomize.py").write_text("import socket\nsocket.gethostname = lambda: 'node'\n")
+        server = OutliveServer(Path(folder), None, "--config", str(config), env={"PYTHONPATH": folder}).start()
         browser = playwright.chromium.launch(executable_path=PROGRAM, args=FLAGS)
         client, model = server.client, upstream.model(answer)
         for title in ("Plan a week in Lisbon", "Why is the sky blue?", "Review my migration"):

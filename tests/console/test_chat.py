@@ -33,6 +33,7 @@ def choose(page: Page, model: str) -> None:
             const select = document.getElementById("model");
             select.append(Object.assign(document.createElement("option"), { value: model, textContent: model }));
             select.value = model;
+            select.dispatchEvent(new Event("change"));
         }""",
         model,
     )

@@ -11,8 +11,10 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.console.conftest import MakeServer
+from tests.support.postgres import DATABASES
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, Gate, Pause, Refuse, call, ending, reasoning, say, text
+from tests.support.waiting import wait_until
 
 MARKDOWN = "# Title\n\n**bold**, `code`\n\n```python\nprint(1)\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n> quoted\n"
 
@@ -144,6 +146,27 @@ def test_the_overview_shows_the_metrics_of_the_server(
     expect(page.locator("table", has_text="Nodes")).to_contain_text("needs none")
     expect(page.locator("table", has_text="Ended responses")).to_contain_text("failed")
     expect(page.locator(".chart polyline").first).to_have_attribute("points", re.compile(r"\d,\d"))
+
+
+def test_the_overview_adds_up_the_processes_of_a_server_on_postgres(
+    servers: MakeServer, upstream: FakeUpstream, context: BrowserContext, complaints: list[str]
+) -> None:
+    server = servers("--processes", "2", database_url=DATABASES.create())
+    wait_until(lambda: server.log.count("listening on") == 2, "both processes serve")
+    for _ in range(6):  # each on a connection of its own, so that both processes get some
+        server.client.create(upstream.model(say("Hi")))
+    server.client.submit(upstream.model([text("Still here"), Gate()]))
+    page = context.new_page()
+    page.goto(f"{server.url}/#/overview")
+    expect(page.locator(".chart", has_text="Running")).to_contain_text("1 running, 0 queued")
+    expect(page.locator(".chart", has_text="Database size")).to_contain_text("MB")
+    nodes = page.locator("table", has_text="Nodes").locator("tbody tr")
+    expect(nodes).to_have_count(2)
+    for row in nodes.all():
+        expect(row).to_contain_text("ago")
+    assert sorted(row.locator("td").nth(1).inner_text() for row in nodes.all()) == ["0", "1"]
+    ended = page.locator("table", has_text="Ended responses").locator("tbody tr")
+    assert [row.locator("td").all_inner_texts()[::2] for row in ended.all()] == [["completed", "6"]]
 
 
 SERIOUS = ("serious", "critical")

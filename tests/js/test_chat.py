@@ -180,7 +180,7 @@ def test_a_tool_of_the_page_is_called_and_answered(
     assert messages[1]["parts"][-1]["text"] == "Wet."
     output = next(m for m in upstream.calls(model)[1].body["messages"] if m["role"] == "tool")
     assert json.loads(output["content"]) == {"is": "wet"}
-    assert [p["type"] for p in stored[1]["parts"]] == ["tool-look", "text"]
+    assert [p["type"] for p in stored[1]["parts"]] == ["tool-look", "step-start", "text"]
     assert stored[1]["parts"][0]["state"] == "output-available"
 
 
