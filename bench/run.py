@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 import time
@@ -58,6 +59,7 @@ async def measure(sitting: Sitting, names: list[str]) -> list[Figure]:
     return figures
 
 
+PEERS = re.compile("<!-- written by make peers -->.*?<!-- until here -->", re.DOTALL)
 PAGE_TEXT = """\
 # Performance
 
@@ -67,11 +69,11 @@ process, all on the same core, measured in turns; the load generator and the fak
 the other cores. CPU and memory are the kernel's figures for the process and its children. Values are medians of the
 runs.
 
-The last columns have each server's own values; in lines about growth, the early and the late one. `aim`: the aim is
-met; `holds`: the required value is met; `FAILS`: it is not. Times, and to a lesser degree CPU, depend on other
-processes of the machine: compare the ratios. A window in which other processes used more than {busy} cores is
-measured again, at most twice, unless the window dropped something. Nothing is sent before it is on disk, so a slow
-sync delays every event; the longest sync of an idle disk is listed below.
+The last columns have each server's own values; in lines about growth, the early and the late one, or those of the
+small and the large database. `aim`: the aim is met; `holds`: the required value is met; `FAILS`: it is not. Times, and
+to a lesser degree CPU, depend on other processes of the machine: compare the ratios. A window in which other processes
+used more than {busy} cores is measured again, at most twice, unless the window dropped something. Nothing is sent
+before it is on disk, so a slow sync delays every event; the longest sync of an idle disk is listed below.
 
 In the lines about Postgres and nodes, Postgres runs durably (`fsync`) on the same machine, and its CPU is listed
 separately from the nodes'. The capacity of one or two cores is calculated from the CPU per event at this load, not
@@ -80,6 +82,13 @@ their limits first.
 
 {table}
 {notes}
+## Beside other servers
+
+OGX and LiteLLM, installed from their packages, stand in front of the same upstream with the same loads. OGX stores
+responses in SQLite; LiteLLM as it is installed stores none. What each keeps of a response was tried, not read.
+
+{peers}
+
 ## How it was measured
 
 | | |
@@ -96,6 +105,7 @@ def page(figures: list[Figure], facts: dict[str, str], notes: list[str]) -> str:
     return PAGE_TEXT.format(
         busy=BUSY,
         table=markdown(figures),
+        peers=PEERS.findall(PAGE.read_text())[0],
         notes="".join(f"\n* {note}" for note in notes) + "\n" * bool(notes),
         facts="\n".join(f"| {name} | {value} |" for name, value in facts.items()),
     )

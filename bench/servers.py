@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -32,6 +33,7 @@ class Server:
     database: Path | None = None
     database_processes: Callable[[], list[int]] = list  # where the database is a server of its own
     others: list[Server] = field(default_factory=list)  # further nodes, which clients are spread over
+    environment: dict[str, str] = field(default_factory=dict)
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -47,7 +49,7 @@ class Server:
                     stdout=log,
                     stderr=log,
                     stdin=subprocess.DEVNULL,
-                    env=_environment(),
+                    env=_environment() | self.environment,
                     cwd=self.log.parent,
                 )
         deadline = time.monotonic() + patience
@@ -60,10 +62,10 @@ class Server:
             time.sleep(0.05)
         self.pid = self._process.pid if self._process is not None else machine.listener(self.port) or 0
 
-    def stop(self) -> None:
+    def stop(self, by: int = signal.SIGTERM) -> None:
         if self._process is None:
             return
-        self._process.terminate()
+        self._process.send_signal(by)
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:

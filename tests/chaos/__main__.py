@@ -13,9 +13,10 @@ import uvloop
 from tests.chaos.cluster import ChaosCluster, SingleServer
 from tests.chaos.counts import Counts, describe
 from tests.chaos.faults import ALL_FAULTS, PROCESS_FAULTS
-from tests.chaos.page import write_page
+from tests.chaos.page import write_page, write_takeovers
 from tests.chaos.rounds import Plan, Round
 from tests.chaos.scripts import add_models
+from tests.chaos.takeover import LEASES, measure
 from tests.support.upstream import FakeUpstream
 
 FOLDER = Path("build") / "soak"
@@ -37,6 +38,11 @@ def main() -> int:
                 return 1
     if given.write and len(runs) == 2:
         write_page(runs, seed)
+    if given.kills:
+        print(f"takeovers, {given.kills} kills at each lease time", flush=True)
+        takeovers = {lease: measure(given.kills, lease) for lease in LEASES}
+        for row in write_takeovers(takeovers, given.write):
+            print(row, flush=True)
     return 0
 
 
@@ -44,6 +50,9 @@ def _read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help=f"for {MANY}")
     parser.add_argument("--alone", type=float, default=2.0, help=f"minutes for {ALONE}")
+    parser.add_argument(
+        "--kills", type=int, default=100, help="nodes to kill for the times of takeovers, per lease time"
+    )
     parser.add_argument("--users", type=int, default=200, help="number of concurrent users")
     parser.add_argument("--round", type=float, default=45.0, help="seconds of faults in each round")
     parser.add_argument("--seed", type=int, default=None, help="the seed that an earlier run printed")
@@ -63,7 +72,7 @@ def soak(name: str, minutes: float, given: argparse.Namespace, seed: int) -> tup
             while total.rounds == 0 or time.monotonic() < until:
                 plan = Plan(f"{seed}.{total.rounds}", given.users, given.round)
                 plan.faults, plan.postgres = PROCESS_FAULTS if alone else ALL_FAULTS, not alone
-                outcome = await Round(cluster, answers, plan, folder).run()
+                outcome = await Round(cluster, answers, plan, folder, upstream).run()
                 upstream.forget()
                 total.add(outcome.counts)
                 print(f"  round {total.rounds}: {total.responses:,} responses, {outcome.counts.violations}", flush=True)

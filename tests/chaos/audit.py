@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.chaos.client import ClusterClient
@@ -12,11 +14,16 @@ from tests.chaos.counts import Counts, Turn
 from tests.chaos.scripts import Expected
 from tests.support import nesting
 from tests.support.http_client import TERMINAL, Json, event_of, text_of
+from tests.support.upstream import UpstreamCall
 
 CONCURRENCY = 16
 ATTEMPTS = 3
 # The fields of a response that a finding shows.
 SHOWN_FIELDS = ("id", "status", "created_at", "completed_at", "model", "outlive")
+USAGE = (
+    "SELECT response, status, input_tokens - estimated_input AS given, output_tokens - estimated_output AS written "
+    "FROM outlive.usage"
+)
 LEASES = "SELECT r.id FROM outlive.leases l JOIN outlive.responses r ON r.key = l.response"
 
 
@@ -30,6 +37,7 @@ class Audit:
         answers: dict[str, Expected],
         turns: list[Turn],
         folder: Path,
+        calls: Sequence[UpstreamCall] = (),
     ) -> None:
         self.counts = Counts()
         self.findings: list[str] = []
@@ -38,6 +46,7 @@ class Audit:
         self._answers = answers
         self._turns = {turn.name: turn for turn in turns}
         self._folder = folder
+        self._calls = calls
         self._bodies: dict[str, Json] = {}
         self._order: list[str] = []  # response ids in order of admission
 
@@ -56,6 +65,7 @@ class Audit:
 
         await asyncio.gather(*(check(response_id) for response_id in self._order))
         await self._check_turns()
+        await self._check_usage()
         await self._check_leftovers()
         for trace in self._cluster.tracebacks:
             self._find("wrong", None, f"a traceback in the log of {trace}")
@@ -201,6 +211,41 @@ class Audit:
                 return items
             query = f"order=asc&limit=100&after={page['last_id']}"
 
+    # -- usage
+
+    async def _check_usage(self) -> None:
+        """Check that each response has one record, and that what is not estimated in it is what the upstream reported:
+        all of it for a turn that was asked once to the end, and never more for any turn."""
+        reported: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for call in self._calls:
+            if call.reported is not None:
+                asked = next(message for message in reversed(call.messages) if message["role"] == "user")
+                counts = call.reported["prompt_tokens"], call.reported["completion_tokens"]
+                # A question that was cancelled before its answer stands in the same message, before this one.
+                reported[re.findall(r"question ([\d.-]+)", str(asked["content"]))[-1]].append(counts)
+        rows = await self._cluster.sql(USAGE)
+        records = Counter(row["response"] for row in rows)
+        for response_id in self._order:
+            if records[response_id] != 1:
+                self._find("wrong", response_id, f"has {records[response_id]} records of its usage")
+        used: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        whole = set()
+        for row in rows:
+            if (body := self._bodies.get(row["response"])) is not None:
+                name = body["metadata"]["turn"]
+                used[name].append((row["given"], row["written"]))
+                whole |= {name} if row["status"] == "completed" else set()
+        for name, spent in used.items():
+            self.check_usage(name, spent, reported[name], whole=name in whole)
+
+    def check_usage(self, name: str, used: list[tuple[int, int]], reported: list[tuple[int, int]], whole: bool) -> None:
+        """Check the usage of one turn. `whole`: a response to it was completed."""
+        (given, written), (most_given, most_written) = map(_add_up, (used, reported))
+        if given > most_given or written > most_written:
+            self._find("wrong", None, f"{name} used {used}, and the upstream reported only {reported}")
+        elif whole and len(reported) == 1 and (given, written) != (most_given, most_written):
+            self._find("wrong", None, f"{name} used {used}, and the upstream reported {reported}")
+
     async def _check_leftovers(self) -> None:
         """Check in the database that no lease and no lock is left."""
         for row in await self._cluster.sql(LEASES):
@@ -220,6 +265,10 @@ class Audit:
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / f"{response_id}.journal").write_bytes(b"".join(frames))
         (self._folder / f"{response_id}.seen").write_bytes(b"".join(turn.frames) if turn is not None else b"")
+
+
+def _add_up(counts: list[tuple[int, int]]) -> tuple[int, int]:
+    return sum(given for given, _ in counts), sum(written for _, written in counts)
 
 
 def id_of(item: Json) -> str:

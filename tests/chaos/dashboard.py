@@ -113,7 +113,7 @@ async def run(upstream: FakeUpstream, given: argparse.Namespace, console: Consol
     console.print("Starting Postgres and three nodes ...")
     plan = Plan(str(given.seed), given.users, given.seconds, ("kill",), postgres=False, one_by_one=(1.0, 3.0))
     async with ChaosCluster(folder, upstream.url) as cluster:
-        round_ = Round(cluster, add_models(upstream), plan, folder)
+        round_ = Round(cluster, add_models(upstream), plan, folder, upstream)
         stop, dashboard = asyncio.Event(), Dashboard(cluster, round_)
         showing = asyncio.create_task(show(dashboard, console, stop))
         try:

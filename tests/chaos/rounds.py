@@ -16,6 +16,7 @@ from tests.chaos.counts import Counts
 from tests.chaos.faults import ALL_FAULTS, FaultInjector
 from tests.chaos.scripts import Expected
 from tests.chaos.user import User
+from tests.support.upstream import FakeUpstream
 
 # The time in which everything under way must end once no more faults are injected; most of it is for a busy machine.
 END_SECONDS = 90.0
@@ -50,6 +51,7 @@ class Round:
     answers: dict[str, Expected]
     plan: Plan
     folder: Path
+    upstream: FakeUpstream | None = None  # whose reports of usage are audited
     users: list[User] = field(default_factory=list)
     client: ClusterClient | None = None
     phase: str = "starting"
@@ -62,7 +64,8 @@ class Round:
             log, errors = await self._run_users()
             self.phase = "audit"
             turns = [turn for user in self.users for turn in user.turns]
-            audit = Audit(self.cluster, self.client, self.answers, turns, self.folder)
+            calls = self.upstream.calls() if self.upstream is not None else []
+            audit = Audit(self.cluster, self.client, self.answers, turns, self.folder, calls)
             await audit.run(newest["key"])
             counts = audit.counts
             counts.rounds, counts.seconds, counts.resumed = 1, time.monotonic() - started, self.client.resumed

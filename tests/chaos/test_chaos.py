@@ -44,7 +44,7 @@ async def _run(
     folder: Path, upstream: FakeUpstream, answers: dict[str, Expected], seed: int
 ) -> tuple[Outcome, list[Turn]]:
     async with ChaosCluster(folder / "nodes", upstream.url) as cluster:
-        round_ = Round(cluster, answers, Plan(f"{seed}.0", seconds=SECONDS), folder)
+        round_ = Round(cluster, answers, Plan(f"{seed}.0", seconds=SECONDS), folder, upstream)
         outcome = await round_.run()
         return outcome, [turn for user in round_.users for turn in user.turns]
 
@@ -74,6 +74,11 @@ def _check_the_audit(answers: dict[str, Expected], turns: list[Turn], folder: Pa
         audit = _audit(answers, turn, folder)
         audit.check_items("conv_1", items, [body])
         assert [name for name, times in audit.counts.violations.items() if times] == found
+
+    for used, many in (([(5, 2)], 0), ([(5, 1)], 1), ([(5, 2), (5, 2)], 1)):
+        audit = _audit(answers, turn, folder)
+        audit.check_usage(turn.name, used, [(5, 2)], whole=True)
+        assert len(audit.findings) == many
 
 
 def frames_of_another(turns: list[Turn], turn: Turn) -> list[bytes]:
