@@ -21,7 +21,7 @@ from schemathesis.engine import from_schema
 
 from outlive.core.grammar import TERMINAL_EVENTS
 from tests.fuzz import strategies
-from tests.support.http_client import HttpClient
+from tests.support.http_client import HttpClient, come_from_elsewhere
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream
 from tests.wire import events
@@ -65,6 +65,11 @@ def start_server(folder: Path, database_url: str | None = None) -> Iterator[Outl
 
 
 # -- by the document
+
+
+@schemathesis.hook
+def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
+    case.headers.update(come_from_elsewhere())
 
 
 def run_document(server: OutliveServer, seconds: int, *phases: str, number: int | None = None) -> Tally:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from outlive.core.requests.create import INCLUDABLE
+from outlive.core.requests.create import Includable
 
 Json = dict[str, Any]
 
@@ -132,7 +132,7 @@ options = maybe(
     tool_choice=st.sampled_from(["auto", "none", "required", {"type": "function", "name": "look"}]),
     text=st.sampled_from([{}, {"format": {"type": "json_object"}}, {"format": SCHEMA, "verbosity": "low"}]),
     reasoning=st.sampled_from([{}, {"effort": "low"}, {"effort": None, "summary": "auto"}]),
-    include=st.lists(st.sampled_from(INCLUDABLE), max_size=2),
+    include=st.lists(st.sampled_from(get_args(Includable)), max_size=2),
     metadata=st.dictionaries(texts, texts, max_size=3),
     truncation=st.sampled_from(["auto", "disabled"]),
     context_management=st.sampled_from([[], [{"type": "compaction", "compact_threshold": 1000}]]),

@@ -6,11 +6,9 @@ python -m tests.siege.attacker NAME --port PORT --key KEY --upstream PORT --seco
 from __future__ import annotations
 
 import argparse
-import os
-import threading
 
 from tests.siege import attacks, ordinary_attacks
-from tests.siege.target import ATTACKS, PREPARATION_SECONDS, Target
+from tests.siege.target import ATTACKS, Target
 
 __all__ = ["ATTACKS"]
 MODULES = (attacks, ordinary_attacks)  # each adds to the list
@@ -24,10 +22,6 @@ def main() -> None:
     parser.add_argument("--upstream", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     given = parser.parse_args()
-    # A request that is never answered must not keep the attack going.
-    timer = threading.Timer(PREPARATION_SECONDS + given.seconds + 3, os._exit, (0,))
-    timer.daemon = True
-    timer.start()
     ATTACKS[given.name](Target(given.port, given.key, given.upstream, given.seconds))
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from tests.siege.target import MB, Target, attack, prepared_attack, repeat, together
 
 SEPARATOR = b"\r\n\r\n"
+WIDE = "\N{GRINNING FACE}"  # makes Python keep four bytes for each character of its text
 
 # -- without a key
 
@@ -178,28 +179,34 @@ def readers_who_do_not_read(target: Target) -> None:
         if target.is_over or (found and found.get("status") not in ("queued", "in_progress")):
             break
     target.begin()
-    held: list[socket.socket] = []
-    request = (
-        f"GET /v1/responses/{made['id']}?stream=true HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {target.key}\r\n\r\n"
-    )
-    for _ in range(50):
-        with contextlib.suppress(OSError):
-            held.append(target.connect())
-            held[-1].sendall(request.encode())
-    while not target.is_over:
-        time.sleep(0.1)
+    target.ask_without_reading("GET", [f"/v1/responses/{made['id']}?stream=true"])
 
 
-@prepared_attack
-def long_history(target: Target) -> None:
+def continue_long_history(target: Target, text: str = "x" * (9 * MB), **fields: str) -> None:
+    """Make a chain of some 200 MB, and have it continued again and again."""
     parent: dict[str, str] = {}
     for _ in range(22):
-        made = target.create(input=[{"role": "user", "content": "x" * (9 * MB)}], **parent)
+        made = target.create(input=[{"role": "user", "content": text}], **parent)
         if not made or "id" not in made or target.is_over:
             break
         parent = {"previous_response_id": made["id"]}
     target.begin()
-    together(target, 4, lambda number: target.create(**parent))
+    together(target, 4, lambda number: target.create(**fields, **parent))
+
+
+@prepared_attack
+def long_history(target: Target) -> None:
+    continue_long_history(target)
+
+
+@prepared_attack
+def truncated_histories(target: Target) -> None:
+    continue_long_history(target, truncation="auto")
+
+
+@prepared_attack
+def wide_histories(target: Target) -> None:
+    continue_long_history(target, "x" * (3 * MB) + WIDE, truncation="auto")
 
 
 @prepared_attack

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
-import time
 
-from tests.siege.attacks import frame, open_socket
+from tests.siege.attacks import WIDE, frame, open_socket
 from tests.siege.target import MB, Target, attack, prepared_attack, together
 
 
@@ -99,18 +96,6 @@ def long_texts_to_count(target: Target) -> None:
     together(target, 4, lambda number: target.ask("POST", "/v1/responses/input_tokens", body))
 
 
-@prepared_attack
-def truncated_histories(target: Target) -> None:
-    parent: dict[str, str] = {}
-    for _ in range(22):
-        made = target.create(input=[{"role": "user", "content": "x" * (9 * MB)}], **parent)
-        if not made or "id" not in made or target.is_over:
-            break
-        parent = {"previous_response_id": made["id"]}
-    target.begin()
-    together(target, 4, lambda number: target.create(truncation="auto", **parent))
-
-
 @attack
 def tiny_chunks(target: Target) -> None:
     head = "POST /v1/responses HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
@@ -135,19 +120,20 @@ def large_frames(target: Target) -> None:
     together(target, 10, run)
 
 
-def ask_without_reading(target: Target, method: str, paths: list[str], body: str = "") -> None:
-    """Send requests on connections of their own until the time is over, and read no answer."""
-    held: list[socket.socket] = []
-    for number in range(100):
-        if target.is_over:
-            return
-        head = f"{method} {paths[number % len(paths)]} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-        head += f"Content-Length: {len(body)}\r\nAuthorization: Bearer {target.key}\r\n\r\n"
-        with contextlib.suppress(OSError):
-            held.append(target.connect())
-            held[-1].sendall((head + body).encode())
-    while not target.is_over:
-        time.sleep(0.1)
+@attack
+def large_messages(target: Target) -> None:
+    piece = frame(0, b"x" * 60_000, final=False)
+
+    def run(number: int) -> None:
+        with open_socket(target) as connection:
+            connection.sendall(frame(1, b'{"type": "response.create", "model": "usual/any", "input": "', final=False))
+            for _ in range(260):
+                connection.sendall(piece)
+            connection.sendall(frame(0, WIDE.encode() + b'"}'))
+            while not target.is_over and connection.recv(4096):
+                pass
+
+    together(target, 8, run)
 
 
 def store_large_responses(target: Target, count: int) -> list[str]:
@@ -159,13 +145,13 @@ def store_large_responses(target: Target, count: int) -> list[str]:
 
 @prepared_attack
 def unread_objects(target: Target) -> None:
-    ask_without_reading(target, "GET", store_large_responses(target, 5))
+    target.ask_without_reading("GET", store_large_responses(target, 5))
 
 
 @prepared_attack
 def unread_streams(target: Target) -> None:
     paths = store_large_responses(target, 5)
-    ask_without_reading(target, "GET", [f"{path}?stream=true&starting_after={n}" for path in paths for n in (-1, 1, 6)])
+    target.ask_without_reading("GET", [f"{path}?stream=true&starting_after={n}" for path in paths for n in (-1, 1, 6)])
 
 
 @prepared_attack
@@ -175,7 +161,7 @@ def unread_lists(target: Target) -> None:
     for _ in range(4):
         target.ask("POST", f"/v1/conversations/{made['id']}/items", {"items": items})
     target.begin()
-    ask_without_reading(target, "GET", [f"/v1/conversations/{made['id']}/items?limit=100"])
+    target.ask_without_reading("GET", [f"/v1/conversations/{made['id']}/items?limit=100"])
 
 
 @attack
@@ -184,15 +170,23 @@ def large_running_requests(target: Target) -> None:
     together(target, 4, lambda number: target.ask("POST", "/v1/responses", body))
 
 
-@attack
+@prepared_attack
 def wide_texts(target: Target) -> None:
-    # One character outside of the Basic Multilingual Plane makes Python store four bytes for each of the text.
-    text = "x" * (9 * MB) + "\N{GRINNING FACE}"
-    body = json.dumps({"model": "usual/any", "input": [{"role": "user", "content": text}] * 6}, ensure_ascii=False)
-    together(target, 4, lambda number: target.ask("POST", "/v1/responses", body.encode()))
+    texts = [[{"role": "user", "content": "x" * (9 * MB) + WIDE}] * count for count in (6, 2, 1)]
+    bodies = [json.dumps({"model": "usual/any", "input": each}, ensure_ascii=False).encode() for each in texts]
+    target.begin()
+    together(target, 6, lambda number: target.ask("POST", "/v1/responses", bodies[number % 3]))
+
+
+@prepared_attack
+def wide_chats(target: Target) -> None:
+    message = {"role": "user", "content": "x" * (9 * MB) + WIDE}
+    body = json.dumps({"model": "usual/any", "messages": [message] * 3}, ensure_ascii=False).encode()
+    target.begin()
+    together(target, 4, lambda number: target.ask("POST", "/v1/chat/completions", body))
 
 
 @attack
 def unread_answers(target: Target) -> None:
     body = json.dumps({"model": "usual/long", "input": "Hi", "stream": True, "store": False})
-    ask_without_reading(target, "POST", ["/v1/responses"], body)
+    target.ask_without_reading("POST", ["/v1/responses"], body)

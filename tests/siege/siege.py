@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
+from functools import cache
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tests.siege.victim import TOKEN_SECONDS, Victim
@@ -27,6 +31,9 @@ attacker = "{attacker}"
 [upstreams.usual]
 url = "{usual}"
 
+[upstreams.steady]
+url = "{steady}"
+
 [upstreams.hostile]
 url = "{hostile}/v1"
 """
@@ -40,6 +47,7 @@ class Outcome:
     memory: float  # MB, the most that the server ever had
     asked: int
     failed: list[str] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)  # of the event loop that took long, as the server's watchdog says
 
     @property
     def faults(self) -> list[str]:
@@ -58,12 +66,15 @@ def besiege(folder: Path, attack: str, database: str, seconds: float) -> Outcome
             step for _ in range(int(seconds + 120) * 20) for step in (text("x "), Pause(TOKEN_SECONDS))
         ]
         model = upstream.model([*stream, *ending()])
-        upstream.otherwise = _answer
         hostile = free_port()
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "outlive.toml").write_text(
             CONFIG.format(
-                victim=VICTIM_KEY, attacker=ATTACKER_KEY, usual=upstream.url, hostile=f"http://127.0.0.1:{hostile}"
+                victim=VICTIM_KEY,
+                attacker=ATTACKER_KEY,
+                usual=_usual_upstream(),
+                steady=upstream.url,
+                hostile=f"http://127.0.0.1:{hostile}",
             )
         )
         url = DATABASES.create() if database == "postgres" else None
@@ -73,15 +84,32 @@ def besiege(folder: Path, attack: str, database: str, seconds: float) -> Outcome
         flags = ["--config", str(folder / "outlive.toml")]
         flags += ["--seal-key-file", str(seal)] if database == "postgres" else []
         with OutliveServer(folder, None, *flags, database_url=url) as server:
-            with Victim(server.port, VICTIM_KEY, f"usual/{model}") as victim:
+            with Victim(server.port, VICTIM_KEY, f"steady/{model}") as victim:
                 time.sleep(0.5)
                 _attack(attack, server.port, hostile, seconds)
                 time.sleep(0.5)
             healthy = server.client.get("/healthz").status == 200
             outcome = Outcome(attack, database, victim.longest_delay, _peak_mb(server.pid), victim.asked, victim.failed)
+            outcome.steps += [line for line in server.log.splitlines() if "event loop blocked" in line]
     if not healthy:
         outcome.failed.append("the server does not answer any more")
     return outcome
+
+
+@cache
+def _usual_upstream() -> str:
+    """Serve what attacks ask, in a process of its own: the victim must not wait for it. Returns its URL."""
+    ours, theirs = multiprocessing.Pipe()
+    multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True).start()
+    url: str = ours.recv()
+    return url
+
+
+def _serve(parent: Connection) -> None:
+    with FakeUpstream() as upstream:
+        upstream.otherwise = _answer
+        parent.send(upstream.url)
+        threading.Event().wait()
 
 
 def _answer(body: Json) -> Script:

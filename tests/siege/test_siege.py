@@ -13,7 +13,7 @@ from tests.siege.siege import besiege
 
 SHORT = (
     "header_value", "pipelining", "trailers", "long_idempotency_keys", "many_mcp_tools", "small_json_values",
-    "calls_to_compact", "empty_continuations", "endless_line", "endless_head", "unread_objects",
+    "calls_to_compact", "empty_continuations", "endless_line", "endless_head", "unread_answers",
     "large_running_requests",
 )  # fmt: skip
 

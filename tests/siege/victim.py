@@ -74,7 +74,7 @@ class Victim:
         while not self._over.wait(0.3):
             connection = HTTPConnection("127.0.0.1", self._port, timeout=60)
             try:
-                connection.request("POST", "/v1/responses", '{"model": "usual/any", "input": "Hi"}', self._headers)
+                connection.request("POST", "/v1/responses", '{"model": "steady/any", "input": "Hi"}', self._headers)
                 status = connection.getresponse().status
                 self.asked += 1
                 if status != 200:
