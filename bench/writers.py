@@ -16,8 +16,10 @@ from outlive.clock import RandomIds
 from outlive.core.requests.checks import Limits
 from outlive.core.requests.create import parse_create
 from outlive.ports.bell import Ring
-from outlive.ports.ledger import Admission, Entry, Lease
-from outlive.storage.postgres import PostgresBell, PostgresDatabase, PostgresLedger
+from outlive.ports.ledger import Admission, AppendResult, Entry, Lease
+from outlive.storage.postgres.bell import PostgresBell
+from outlive.storage.postgres.connection import PostgresDatabase
+from outlive.storage.postgres.ledger import PostgresLedger
 
 WRITERS = 8
 COMMITS = 200
@@ -46,7 +48,7 @@ class Writer:
             started = time.perf_counter()
             (stands,) = await self.ledger.append([Entry(self.lease, self.last, 1, time.time(), FRAME)])
             took.append(time.perf_counter() - started)
-            assert stands is True
+            assert stands is AppendResult.WRITTEN
             if ring:
                 self.bell.ring(Ring("advanced", self.lease.response_id, self.last))
 
