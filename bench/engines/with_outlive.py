@@ -17,7 +17,8 @@ from outlive.core.requests.create import header, parse_create
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse
 from outlive.ports.ledger import Admission, Claim, Closing, Entry
-from outlive.storage.postgres import PostgresDatabase, PostgresLedger
+from outlive.storage.postgres.connection import PostgresDatabase
+from outlive.storage.postgres.ledger import PostgresLedger
 
 WORKER = "bench"
 
@@ -77,15 +78,13 @@ async def measure_runs(ledger: PostgresLedger) -> tuple[Load, list[float]]:
 
 
 async def measure_streams(ledger: PostgresLedger) -> Load:
-    committer = Committer(
-        ledger, clock, 0.0
-    )  # each waits for its last one anyway, so waiting for company gains nothing
+    committer = Committer(ledger, clock, 0.0)  # each event waits for the one before, so a longer wait gains nothing
 
     async def run(claim: Claim) -> None:
-        live = LiveResponse(claim.lease, Fold({"id": claim.lease.response_id}, 0))
+        live = LiveResponse(claim, Fold({"id": claim.lease.response_id}, 0), ledger)
         for event in range(EVENTS):
             committer.submit(live, [Draft("outlive:bench", {"delta": stamp(event).decode()})])
-            await committer.settle(live)
+            await committer.flush(live)
         await end(ledger, claim, EVENTS + 1)
 
     with Load() as load:
