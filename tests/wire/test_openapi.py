@@ -170,6 +170,13 @@ def test_every_item_type_and_outcome_is_as_described(client: Described, upstream
     client.ask("GET", "/v1/responses?limit=100")
 
 
+def test_an_item_with_a_field_of_another_kind_is_as_described(client: Described) -> None:
+    item = {"type": "reasoning", "summary": [], "call_id": []}
+    conversation = client.ask("POST", "/v1/conversations", {"items": [item]})
+    listed = client.ask("GET", f"/v1/conversations/{conversation['id']}/items")
+    assert listed["data"][0]["call_id"] == []
+
+
 def test_every_refusal_is_as_described(client: Described, servers: Servers, upstream: FakeUpstream) -> None:
     client.create(400, model="m", input=5)
     client.create(400, model="m", input="Hi", previous_response_id="resp_unknown")

@@ -34,6 +34,11 @@ MAX_TICKET_SECONDS = 7 * 86_400
 MAX_NUMBER = 1 << 53
 STATUSES = ("queued", "in_progress", "completed", "failed", "cancelled", "incomplete")
 
+
+def _if_type(kinds: list[str]) -> Json:
+    return {"if": {"properties": {"type": {"enum": kinds}}}}
+
+
 # An item that the server gives out. One of a known kind has that kind's shape, and every one has an id and a type.
 ITEM: Json = {
     "title": "Item",
@@ -41,8 +46,8 @@ ITEM: Json = {
     "type": "object",
     "required": ["id", "type"],
     "allOf": [
-        refer(OtherItem),
-        *({"if": {"properties": {"type": {"enum": kinds_of(each)}}}, "then": refer(each)} for each in KEPT_ITEMS),
+        *(_if_type(kinds_of(each)) | {"then": refer(each)} for each in KEPT_ITEMS),
+        _if_type([kind for each in KEPT_ITEMS for kind in kinds_of(each)]) | {"else": refer(OtherItem)},
     ],
 }
 
