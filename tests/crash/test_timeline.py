@@ -1,4 +1,4 @@
-"""The timeline of a response names its nodes, times and milestones, also after a kill and after its end."""
+"""The timeline of a response names its nodes, times and milestones, also after a kill, its end, and packing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tests.crash.conftest import MakeServer
 from tests.support.http_client import HttpClient
 from tests.support.scripts import stream_words, words
 from tests.support.upstream import HANG, FakeUpstream, Gate, call, ending, reasoning, text
+from tests.support.waiting import wait_until
 
 PIECES = words(30)
 
@@ -63,6 +64,17 @@ def test_a_killed_run_shows_both_nodes_and_the_continuation(
     details = listed["outlive"]
     assert (details["node"], details["events"], details["attempts"]) == (entries["takeover"]["node"], len(frames), 2)
     assert details["ended_at"] == timeline["ended_at"]
+
+    server.kill()
+    server.start(OUTLIVE_PACK_AFTER="0.1")
+    wait_until(lambda: b"outlive_packed_responses_total 1.0" in client.get("/metrics").body, "its journal is packed")
+    packed = get_timeline(client, response_id)
+    assert types_of(packed) == types_of(timeline)
+    assert (packed["attempts"], packed["events"]) == (timeline["attempts"], timeline["events"])
+    for before_packing, after in zip(timeline["entries"], packed["entries"], strict=True):
+        assert after.get("node") == before_packing.get("node")
+        assert after["at"] == pytest.approx(before_packing["at"], abs=0.001)
+    assert [number for number, _ in packed["flushes"]] == [number for number, _ in timeline["flushes"]]
 
 
 def test_tool_calls_and_a_cancel_are_milestones(upstream: FakeUpstream, make_server: MakeServer) -> None:

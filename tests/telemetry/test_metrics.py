@@ -11,6 +11,7 @@ from outlive.telemetry.metrics import METRICS, PREFIX, PROCESS
 from tests.support.http_client import HttpClient
 from tests.support.receiver import Receiver
 from tests.support.server import OutliveServer, free_port
+from tests.support.tool_calls import request_call
 from tests.support.upstream import CUT, HANG, FakeUpstream, Gate, Refuse, ending, say, text
 from tests.support.waiting import wait_until
 from tests.telemetry.conftest import Serve
@@ -106,6 +107,22 @@ def test_a_run_that_is_recovered_after_a_kill_counts_as_a_takeover(serve: Serve,
     server.start()
     server.client.follow(response_id).read_all()
     assert scrape(server)["takeovers_total"] == 1
+
+
+def test_tool_calls_continuations_and_packed_journals_are_counted(upstream: FakeUpstream, tmp_path: Path) -> None:
+    config = tmp_path / "outlive.toml"
+    config.write_text(f'[upstreams.scripted]\nurl = "{upstream.url}"\ncontinuation = "prefill"\n')
+    (tmp_path / "my_tools.py").write_text('def add(a: int, b: int) -> int:\n    """Add."""\n    return a + b\n')
+    model = upstream.model(request_call("add", a=2, b=3), [text("The "), CUT], say("sum"))
+    flags = ("--config", str(config), "--tools", "my_tools", "--pack-after", "0.1")
+    with OutliveServer(tmp_path, None, *flags) as server:
+        made = server.client.create(model, tools=[{"type": "mcp", "server_label": "outlive"}]).json()
+        assert made["status"] == "completed"
+        wait_until(lambda: scrape(server)["packed_responses_total"] == 1, "its journal is packed")
+        found = scrape(server)
+    assert found.get("tool_calls_total", outcome="ok") == 1
+    assert found.get("continuations_total", action="continue") == 1
+    assert found.get("packed_bytes_total", form="before") > found.get("packed_bytes_total", form="after") > 0
 
 
 def test_labels_never_hold_what_a_client_sends(serve: Serve, upstream: FakeUpstream) -> None:
