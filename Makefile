@@ -20,9 +20,10 @@ ENGINES        := build/engines/.installed
 CLIENTS_PYTHON := $(patsubst clients/environments/%.txt,build/clients/%/.installed,$(wildcard clients/environments/*.txt))
 CLIENTS_NODE   := clients/node/node_modules/.installed
 AUDIT          := build/audit/.installed
+DOCS           := build/docs/env/.installed
 PEERS          := build/peers/ogx/.installed build/peers/litellm/.installed
 
-.PHONY: help install run demo test pictures pythons fuzz siege soak cluster check audit format bench clients peers engines package clean
+.PHONY: help install run demo test pictures pythons fuzz siege soak cluster check audit format bench clients peers engines docs package clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -85,6 +86,11 @@ peers: $(DEV) $(PEERS) ## measure OGX and LiteLLM beside Outlive, and write docs
 engines: $(DEV) $(ENGINES) ## measure Outlive's ledger beside procrastinate and DBOS, and write docs/decisions/engine.md
 	$(PY) bench/engines/run.py
 
+docs: $(DOCS) ## build the pages into a site with a search, build/docs/site/index.html
+	@rm -rf build/docs/pages && mkdir build/docs/pages
+	@tar -c --exclude node_modules *.md LICENSE docs examples clients src/outlive/storage tests/*.py | tar -x -C build/docs/pages
+	@cp tools/docs/zensical.toml build/docs && build/docs/env/bin/zensical build --strict --config-file build/docs/zensical.toml
+
 package: $(DEV) ## the sdist and the wheel, in dist/
 	$(PY) -m build --no-isolation
 
@@ -123,6 +129,11 @@ $(AUDIT): tools/audit/requirements.txt tools/make-venv
 	@tools/make-venv build/audit
 	@echo "Installing the programs of the audit ..."
 	@build/audit/bin/python -m pip --disable-pip-version-check --no-input install --quiet -r $<
+	@touch $@
+
+$(DOCS): tools/docs/requirements.txt tools/make-venv
+	@tools/make-venv build/docs/env
+	@build/docs/env/bin/python -m pip --disable-pip-version-check --no-input install --quiet -r $<
 	@touch $@
 
 build/peers/%/.installed: bench/peers/%.txt tools/make-venv
