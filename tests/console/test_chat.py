@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import BrowserContext, Page, Request, expect
+from playwright.sync_api import BrowserContext, Page, Request, Route, expect
 
 from tests.console.conftest import MakeServer
 from tests.support.http_client import text_of
@@ -195,6 +195,7 @@ def test_a_second_question_names_the_answer_that_holds_the_conversation(
     notice = page.get_by_role("alert")
     expect(notice).to_contain_text(running_id(page))
     assert page.get_by_label("Question", exact=True).input_value() == "Second"  # it is not lost
+    expect(page.get_by_role("status").first).to_have_text("Live")  # the first answer, still
     notice.get_by_role("button", name="Stop it").click()
     expect(page.locator(".end-line")).to_contain_text("cancelled")
     assert all("400 (Bad Request)" in each for each in complaints)  # noted by the browser
@@ -245,6 +246,19 @@ def test_the_options_are_sent_with_the_question(
     ask(page, "And this?")
     expect(page.locator(".answer").last).to_contain_text("Yes.")
     assert len(server.client.list_responses()) == count
+
+
+def test_a_question_that_is_sent_before_the_models_are_listed_waits_for_them(
+    server: OutliveServer, context: BrowserContext, complaints: list[str]
+) -> None:
+    page = context.new_page()
+    listing: list[Route] = []
+    page.route("**/v1/models", lambda route: listing.append(route))
+    page.goto(server.url)
+    ask(page, "Hi")
+    page.wait_for_timeout(300)
+    listing[0].continue_()
+    expect(page.locator(".end-line")).to_contain_text("completed")
 
 
 def test_a_key_is_asked_for_and_kept_for_the_tab_only(

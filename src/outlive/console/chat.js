@@ -197,6 +197,7 @@ export default class ChatPage {
     } catch (error) {
       if (signal.aborted) return;
       if (!begun && refuse) {
+        if (this.#running === null) showState("");
         refuse(error);
         return;
       }
@@ -229,7 +230,7 @@ export default class ChatPage {
     if (signal.aborted) return;
     if (state === "reconnecting") showState("Reconnecting: the answer goes on without this page", "waiting");
     else if (state === "streaming") showState("Live", "live");
-    else showState("");
+    else if (state === "ended") showState(""); // while this one connects, another answer may be live
   }
 
   async #stop() {
@@ -376,6 +377,7 @@ class Composer {
   #background = h("input", { type: "checkbox", id: "background" });
   #store = h("input", { type: "checkbox", id: "store", checked: true });
   #sending = false;
+  #loading = null; // the list of models
 
   constructor(app, { send, stop, complain }) {
     this.#app = app;
@@ -413,8 +415,13 @@ class Composer {
     return h("details", { class: "options" }, h("summary", {}, "Options ", h("span", { class: "aside", id: "chosen" })), h("div", { class: "grid" }, nodes));
   }
 
-  async start() {
+  start() {
+    return (this.#loading = this.#load());
+  }
+
+  async #load() {
     const saved = JSON.parse(sessionStorage.getItem(OPTIONS) ?? "{}");
+    if (saved.model) this.#model.replaceChildren(h("option", {}, saved.model));
     this.#instructions.value = saved.instructions ?? "";
     this.#background.checked = saved.background ?? false;
     this.#store.checked = saved.store ?? true;
@@ -453,6 +460,7 @@ class Composer {
     if (text.trim() === "" || this.#sending) return;
     this.#sending = true;
     try {
+      if (this.#model.value === "") await this.#loading;
       await send(text);
       this.#field.value = "";
       this.#grow();

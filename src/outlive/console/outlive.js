@@ -246,9 +246,9 @@ export class EventStream {
         error = caught;
       }
       if (!this.#source.stored) throw this.id === null ? error : lost("A stream that is not stored broke.", error);
-      this.#onState("reconnecting");
       if (this.after === before && Date.now() - since >= HEALTHY_MS) backoff.reset();
-      await backoff.wait(error, this.#signal, this.id === null ? postTries(error, this.#outlive) : undefined);
+      const tries = this.id === null ? postTries(error, this.#outlive) : undefined;
+      await backoff.wait(error, this.#signal, tries, () => this.#onState("reconnecting"));
     }
     this.#onState("ended");
   }
@@ -351,8 +351,8 @@ class Backoff {
     this.#tries = this.#missing = 0;
   }
 
-  /** Sleep before the next try, or throw the error if another try would not help. */
-  async wait(error, signal, tries = this.#retry.tries) {
+  /** Sleep before the next try, after a call of `onWait`, or throw the error if another try would not help. */
+  async wait(error, signal, tries = this.#retry.tries, onWait = () => {}) {
     if (!this.#isTemporary(error)) throw error;
     // Nothing can come through while the device is offline: that counts as no try.
     const offline = globalThis.navigator?.onLine === false;
@@ -361,6 +361,7 @@ class Backoff {
     const { first, longest } = this.#retry;
     const pause = Math.min(longest, first * 2 ** Math.min(this.#tries - 1, 30)) * (0.5 + 0.5 * Math.random());
     if (offline) this.#tries -= 1;
+    onWait();
     await sleep(Math.max(pause, Math.min(LONGEST_RETRY_AFTER, (error.retryAfter ?? 0) * 1000)), signal);
   }
 
