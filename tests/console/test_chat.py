@@ -185,6 +185,22 @@ def test_a_hostile_answer_is_shown_as_text(
     assert len(context.pages) == 1
 
 
+DOT = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
+
+
+def test_an_image_in_the_answer_is_shown_and_code_is_copied(
+    server: OutliveServer, upstream: FakeUpstream, context: BrowserContext, complaints: list[str]
+) -> None:
+    context.grant_permissions(["clipboard-read", "clipboard-write"], origin=server.url)
+    page = open_chat(context, server, upstream.model(say(f"![A dot]({DOT})\n\n", "```python\nprint(1)\n```\n")))
+    ask(page, "Draw")
+    expect(page.locator(".end-line")).to_contain_text("completed")
+    image = page.locator("[data-role=assistant]").get_by_role("img", name="A dot")
+    assert image.evaluate("(node) => node.decode().then(() => node.naturalWidth)") == 1
+    page.get_by_role("button", name="Copy").first.click()
+    assert page.evaluate("navigator.clipboard.readText()") == "print(1)"
+
+
 def test_a_second_question_names_the_answer_that_holds_the_conversation(
     server: OutliveServer, upstream: FakeUpstream, context: BrowserContext, complaints: list[str]
 ) -> None:
