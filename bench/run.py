@@ -95,7 +95,7 @@ responses in SQLite; LiteLLM as it is installed stores none. What each keeps of 
 |---|---|
 {facts}
 
-`make bench` repeats all measurements and writes this page. `make bench ARGS="--quick"` takes two minutes and writes
+`make bench` repeats all measurements and writes this page. `make bench ARGS="--quick"` takes a few minutes and writes
 nothing, nor does `--only burst`, which measures one line. `--peer 'NAME=COMMAND,PORT'` adds another server to the
 table; `{{upstream}}` and `{{port}}` in its command are replaced.
 """
