@@ -74,6 +74,8 @@ def test_the_address_that_was_checked_is_connected_to_with_the_hosts_certificate
         (True, "https://example.com/#part", False),
         (True, "https://b\u00fccher.example/", False),
         (True, "https://example.com:0/", False),
+        (True, "https://example..com/", False),
+        (True, f"https://{'x' * 64}.example/", False),
         (True, "gopher://example.com/", False),
     ],
 )
@@ -113,6 +115,7 @@ def test_what_is_no_answer_is_told_apart() -> None:
         async with server:
             assert await send(f"http://127.0.0.1:{port}/") == "broken (ConnectionBroken)"
         assert await send(f"http://127.0.0.1:{port}/") == "connection failed (ConnectionRefusedError)"
+        assert await send("http://example..com/") == "broken (UnicodeError)"  # stored by an earlier version
         silent = await asyncio.start_server(listen, "127.0.0.1", 0)
         async with silent:
             port = silent.sockets[0].getsockname()[1]

@@ -63,6 +63,7 @@ def split_url(url: str) -> tuple[str, bool] | None:
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port > 0)
+        (parts.hostname or "").encode("idna")  # as a lookup does: an empty or long label is an error
     except ValueError:
         return None
     return (parts.hostname or "", "@" in parts.netloc) if valid else None
@@ -128,7 +129,7 @@ class HttpSender:
             return Answer(None, f"no answer in {self.seconds:g} s")
         except ConnectFailed as error:
             return Answer(None, f"connection failed ({type(error.__cause__ or error).__name__})")
-        except (OSError, SettingsError) as error:
+        except (OSError, SettingsError, ValueError) as error:  # ValueError: a host that no lookup takes
             return Answer(None, f"broken ({type(error).__name__})")
         answer.leave()  # its body is not read: it could hold anything
         status = answer.status
