@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from outlive.cli import app
+from outlive.http.routes import ROUTES
 from tests.support.http_client import HttpClient
 from tests.support.server import OutliveServer
-from tests.support.upstream import FakeUpstream, Gate, ending, say, text
+from tests.support.upstream import HANG, FakeUpstream, Gate, ending, say, text
 from tests.wire.conftest import Servers
 from tests.wire.websocket import open_websocket
 
@@ -121,12 +123,7 @@ def test_a_read_key_may_only_get(server: OutliveServer, upstream: FakeUpstream) 
         made = user.create(model=upstream.model(), input="Hi").json()
         assert reader.get(f"/v1/responses/{made['id']}").json() == made
         for method, path in (
-            ("POST", "/v1/responses"),
-            ("POST", f"/v1/responses/{made['id']}/cancel"),
-            ("DELETE", f"/v1/responses/{made['id']}"),
-            ("POST", "/v1/conversations"),
-            ("POST", "/v1/chat/completions"),
-            ("POST", f"/v1/responses/{made['id']}/tickets"),
+            (route.method, re.sub(r"{\w+}", made["id"], route.path)) for route in ROUTES if route.method != "GET"
         ):
             answer = reader.request(method, path, {} if method == "POST" else None)
             assert (answer.status, answer.error["code"]) == (403, "read_only_key")
@@ -143,11 +140,16 @@ def test_a_revoked_key_cuts_its_streams_and_websockets(server: OutliveServer, up
     with HttpClient(server.port, made["key"]) as gina, open_websocket(server.port, key=made["key"]) as socket:
         stream = gina.open_stream("POST", "/v1/responses", {"model": model, "input": "Hi", "stream": True})
         stream.read_delta("Once ")
+        talk = {"model": upstream.model([text("Once "), HANG]), "messages": [{"role": "user", "content": "Hi"}]}
+        chat = gina.open_stream("POST", "/v1/chat/completions", {**talk, "stream": True})
+        assert b"Once " in (chat.read() or b"")
         with HttpClient(server.port, OPS) as ops:
             assert ops.delete(f"/v1/keys/{made['id']}").status == 200
         assert stream.read() is None and stream.cut
+        assert chat.read() is None and chat.cut
         assert socket.wait_close()[0] == 1008
         stream.close()
+        chat.close()
     with HttpClient(server.port, spare["key"]) as gina:
         (running,) = gina.get("/v1/responses?status=in_progress").json()["data"]
         gate.open()

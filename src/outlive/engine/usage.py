@@ -98,6 +98,7 @@ def read_time(text: str | None, param: str, default: float) -> float:
     try:
         if text.replace(".", "", 1).isdigit():
             return float(text)
-        return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+        day = datetime.fromisoformat(text)
+        return (day if day.tzinfo is not None else day.replace(tzinfo=UTC)).timestamp()
     except ValueError:
         raise InvalidRequest(f"{param} must be a day such as 2026-11-18, or a Unix time.", param=param) from None

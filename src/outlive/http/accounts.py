@@ -64,8 +64,10 @@ async def show_usage(request: Request) -> Reply:
     owner, end_user = (None, None) if request.key.role == "admin" else split(request.owner)
     start, end = read_time(given.get("start"), "start", 0.0), read_time(given.get("end"), "end", _FOREVER)
     first, limit = read_int(given.get("after") or "0", "after"), read_int(given.get("limit", "1000"), "limit")
-    if not 1 <= limit <= MAX_USAGE_ROWS or first < 0:
+    if not 1 <= limit <= MAX_USAGE_ROWS:
         raise InvalidRequest(f"limit must be between 1 and {MAX_USAGE_ROWS}.", param="limit")
+    if first < 0:
+        raise InvalidRequest("after must be the id of a row, as the page before has it.", param="after")
     usage = request.engine.usage
     rows = await usage.report(list(dict.fromkeys(by)), start, end, owner, end_user)
     data = [{"id": str(first + n), **row} for n, row in enumerate(rows[first : first + limit], start=1)]

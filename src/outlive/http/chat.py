@@ -110,7 +110,7 @@ async def _relay(request: Request, passed: PassedAnswer, answer: PassedBytes) ->
     leaving.add_done_callback(lambda _: passed.close())
     try:
         await request.start(passed.status, passed.headers.pop("content-type", "application/json"), passed.headers)
-        with contextlib.suppress(OSError, UpstreamFault):
+        with request.while_valid(passed.close), contextlib.suppress(OSError, UpstreamFault):
             async for piece in passed.body():
                 answer.add(piece)
                 await request.send({"type": "http.response.body", "body": piece, "more_body": True})
