@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+from typer.testing import CliRunner
+
+from outlive.cli import app
 from tests.nodes.conftest import MakeCluster
 from tests.support.http_client import text_of
 from tests.support.upstream import FakeUpstream, Gate, ending, say, text
@@ -60,3 +65,33 @@ def test_an_owners_limits_hold_over_all_nodes(make_cluster: MakeCluster, upstrea
     gate.open()
     cluster.check()
     assert len(upstream.calls(model)) == 7
+
+
+def test_an_owners_policy_holds_over_all_nodes(make_cluster: MakeCluster, upstream: FakeUpstream) -> None:
+    cluster = make_cluster()
+    with (cluster.folder / "outlive.toml").open("a") as config:
+        config.write('[prices."dear-model"]\ninput = 0\noutput = 500000\n')
+    cluster.start(2)
+
+    def set_policy(*changes: str) -> None:
+        words = ["owners", "set", "local", *changes, "--database", cluster[0].database_url]
+        assert CliRunner().invoke(app, words).exit_code == 0
+        time.sleep(1.0)
+
+    def create(model: str, count: int, **fields: Any) -> list[int]:
+        with ThreadPoolExecutor(count) as pool:
+            return sorted(pool.map(lambda n: cluster[n % 2].client.create(model, **fields).status, range(count)))
+
+    set_policy("max_running=2", "max_waiting=3")
+    gate = Gate()
+    assert create(upstream.model([gate, *say("done")]), 12, background=True) == [200] * 5 + [429] * 7
+    assert cluster.sql("SELECT count(*) FILTER (WHERE worker IS NOT NULL), count(*) FROM outlive.leases") == "2|5"
+    gate.open()
+    cluster.check()
+    set_policy("max_running=", "max_waiting=", "requests_per_minute=7")
+    time.sleep(max(0.0, time.time() % 60 - 50))  # not across two minutes
+    assert create(upstream.model(say("done")), 16) == [200] * 7 + [429] * 9
+    set_policy("requests_per_minute=", "budget_per_month=1")
+    upstream.queue(say("done"), model="dear-model")
+    assert create("dear-model", 1) == [200]
+    wait_until(lambda: create("dear-model", 2) == [429] * 2, "both nodes know what was spent")
