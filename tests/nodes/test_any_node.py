@@ -103,6 +103,10 @@ def test_a_cancel_on_another_node_reports_the_usage_of_finished_steps(
         cancelled = second.cancel(stream.id).json()
     assert cancelled["status"] == "cancelled"
     assert (cancelled["usage"]["input_tokens"], cancelled["usage"]["output_tokens"]) == (5, 2)
+    (used,) = second.get("/v1/usage").json()["data"]
+    for kind, reported in (("input", 5), ("output", 2)):
+        assert used[f"{kind}_tokens"] - used[f"estimated_{kind}_tokens"] == reported
+        assert used[f"estimated_{kind}_tokens"] > 0  # of the step that was cut off
 
 
 def test_a_locked_conversation_is_locked_on_every_node(three_nodes: Cluster, upstream: FakeUpstream) -> None:

@@ -109,11 +109,16 @@ class Closer:
 
     def make_record(self, live: LiveResponse, outcome: Outcome, output: list[Json]) -> UsageRecord:
         """Make the record of what a response used, as far as upstreams have reported it, and estimated otherwise."""
+        asked_here = live.attempt is not None or live.step_usage is not None
         live.count_attempt()
         request, estimated = live.claim.request, live.estimated
-        if outcome.usage is None and (output or any(estimated)):
-            written = sum(map(estimate_item, output))
-            given = estimated[0] or estimate_request(request, request.input)
+        # The output that no usage counts. Finished steps end with their calls; what follows is of a step that this
+        # process did not see.
+        uncounted = output if outcome.usage is None else [] if asked_here else _find_last_step(output)
+        if uncounted or (outcome.usage is None and any(estimated)):
+            written = sum(map(estimate_item, uncounted))
+            before = output[: len(output) - len(uncounted)]
+            given = estimated[0] or estimate_request(request, [*request.input, *before])
             estimated = given, max(estimated[1], written)
         backend = self._find_backend(live)
         reported = add_usage(live.checkpoint.compaction, live.paid)
@@ -126,7 +131,7 @@ class Closer:
             status=outcome.status,
             tokens=count_tokens(outcome.usage, reported, estimated),
             attempts=outcome.attempts,
-            tool_calls=sum(str(item.get("type")).endswith("_call") for item in output),
+            tool_calls=sum(map(_is_call, output)),
         )
 
     def _find_backend(self, live: LiveResponse) -> Backend | None:
@@ -157,3 +162,13 @@ def _render(live: LiveResponse, drafts: list[AnyDraft]) -> tuple[list[bytes], by
     output = [item for _, item in sorted(live.output.items())]
     terminal = endings.terminal(endings.end(live.fold.header, output, live.outcome))
     return number([*drafts, terminal], live.pending.last), endings.snapshot_of(terminal), output
+
+
+def _is_call(item: Json) -> bool:
+    return str(item.get("type")).endswith("_call")
+
+
+def _find_last_step(output: list[Json]) -> list[Json]:
+    """Return the items behind the last call; none if there is no call."""
+    last = max((index for index, item in enumerate(output) if _is_call(item)), default=len(output))
+    return output[last + 1 :]
