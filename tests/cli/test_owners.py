@@ -16,7 +16,7 @@ from outlive.storage import owners
 from tests.cli.conftest import Run
 from tests.support.http_client import HttpClient
 from tests.support.postgres import DATABASES
-from tests.support.server import OutliveServer
+from tests.support.server import OutliveServer, free_port
 from tests.support.upstream import FakeUpstream, Gate, say, text
 
 KEYS = (
@@ -37,7 +37,9 @@ KEYS = (
 def owned(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[OutliveServer, FakeUpstream]]:
     url = DATABASES.create() if request.param == "postgres" else None
     with FakeUpstream() as upstream:
-        server = OutliveServer(tmp_path / "server", upstream.url, *KEYS, database_url=url)
+        seal = {"OUTLIVE_SEAL_KEY": "a-seal-key-of-the-nodes-that-share-a-database"}
+        flags = (*KEYS, "--webhook-private")
+        server = OutliveServer(tmp_path / "server", upstream.url, *flags, database_url=url, env=seal)
         (tmp_path / "server").mkdir()
         with server:
             yield server, upstream
@@ -116,6 +118,26 @@ def test_what_runs_or_waits_is_cancelled_and_erased(owned: tuple[OutliveServer, 
         assert anna.get("/v1/responses").json()["data"] == []
     for asked in upstream.calls(model):
         asked.wait_disconnected()
+
+
+def test_an_end_user_is_erased_with_the_events_that_were_not_sent(
+    owned: tuple[OutliveServer, FakeUpstream], run: Run
+) -> None:
+    server, upstream = owned
+    where = ("--database", server.database_url)
+    key = json.loads(run("keys", "new", "--owner", "app", "--acts-for", "--json", *where).output)["key"]
+    time.sleep(1)
+    hook = {"name": "x", "url": f"http://127.0.0.1:{free_port()}/", "event_types": ["response.completed"]}
+    with HttpClient(server.port, key) as app:
+        assert app.post("/v1/webhook_endpoints", hook).status == 200
+        for user in ("a", "b", "ab"):
+            app.post("/v1/responses", {"model": upstream.model(), "input": "Hi"}, **{"Outlive-End-User": user})
+        erased = json.loads(run("owners", "erase", "app", "--end-user", "a", "--json", *where).output)
+        assert (erased["responses"], erased["webhook_deliveries"]) == (1, 1)
+        assert len(app.get("/v1/webhook_deliveries").json()["data"]) == 2
+        kept = [app.get("/v1/responses", **{"Outlive-End-User": user}).json()["data"] for user in ("a", "b", "ab")]
+    assert [len(each) for each in kept] == [0, 1, 1]
+    assert "app, end user a" in run("audit", *where).output
 
 
 def test_what_ran_when_its_server_died_is_erased_by_the_next(

@@ -199,7 +199,8 @@ def erase(
 
     async def work(opened: Any) -> dict[str, int]:
         erased = await SqlOwner(opened, name, end_user).erase(usage=usage)
-        await _note(opened, "owner.erased", name, msgspec.json.encode(erased).decode())
+        subject = name if end_user is None else f"{name}, end user {end_user}"
+        await _note(opened, "owner.erased", subject, msgspec.json.encode(erased).decode())
         return erased
 
     erased = use_database(database, work)

@@ -28,8 +28,9 @@ class SqlOwner:
         # Keys first, so that little begins meanwhile.
         tables = ["keys", "webhook_endpoints", "owner_policies"] if self._end_user is None else []
         erased = dict.fromkeys(("responses", "conversations"), 0)
-        for table in [*tables, "idempotency", "unanswered", "tickets", "webhook_deliveries"]:
+        for table in [*tables, "idempotency", "unanswered", "tickets"]:
             erased[table] = len(await self._database.change("erase_owner_rows", *self._match, table=table))
+        erased["webhook_deliveries"] = len(await self._database.change("erase_owner_deliveries", *self._match))
         for kind in ("responses", "conversations"):
             while rows := await self._database.change(f"erase_owner_{kind}", *self._match):
                 erased[kind] += len(rows)
@@ -38,6 +39,8 @@ class SqlOwner:
             if not erased["running"]:
                 break
             await asyncio.sleep(LOOK_SECONDS)
+        # Those of what has just been cancelled.
+        erased["webhook_deliveries"] += len(await self._database.change("erase_owner_deliveries", *self._match))
         if usage:
             erased["usage"] = len(await self._database.change("erase_owner_usage", self._name, self._end_user))
         return erased

@@ -720,6 +720,11 @@ UPDATE conversations SET hidden = true, expired_at = NULL WHERE key IN (
 -- Deletes an owner's rows of a table.
 DELETE FROM {table} WHERE (owner = $1 OR (owner COLLATE "C" > $2 AND owner COLLATE "C" < $3)) RETURNING 1;
 
+-- erase_owner_deliveries --
+-- Deletes the deliveries to an owner, and those about its responses or an end user's.
+DELETE FROM webhook_deliveries WHERE owner = $1 OR response IN
+       (SELECT id FROM responses WHERE owner = $1 OR (owner COLLATE "C" > $2 AND owner COLLATE "C" < $3)) RETURNING 1;
+
 -- erase_owner_usage --
 DELETE FROM usage WHERE owner = $1 AND ($2::text IS NULL OR end_user = $2) RETURNING 1;
 
