@@ -179,6 +179,31 @@ def test_an_idempotency_key_is_one_end_users(server: OutliveServer, app_key: str
     assert made[0] == made[1] != made[2]
 
 
+def test_a_repeated_request_attaches_to_no_other_end_users_response(
+    server: OutliveServer, app_key: str, upstream: FakeUpstream
+) -> None:
+    model = upstream.model([text("On "), HANG], say("Well."))
+    body = {"model": model, "input": "Hi"}
+    retry = "x-stainless-retry-count"
+    with HttpClient(server.port, app_key) as http:
+        connection = http.send("/v1/responses", body, **{retry: "0", "Outlive-End-User": "first"})
+        upstream.wait_call(model)
+        connection.close()
+        again = [http.post("/v1/responses", body, **{retry: "1", **user}) for user in ({"Outlive-End-User": "b"}, {})]
+        assert [answer.json()["output"][0]["content"][0]["text"] for answer in again] == ["Well."] * 2
+        users: list[dict[str, str]] = [{}, *({"Outlive-End-User": name} for name in "aab")]
+        ids = [http.post("/v1/responses", body, **{"Idempotency-Key": "same", **user}).json()["id"] for user in users]
+    assert ids[1] == ids[2] and len(set(ids)) == 3
+
+
+def test_an_end_user_sees_its_own_usage_alone(server: OutliveServer, app_key: str, upstream: FakeUpstream) -> None:
+    with HttpClient(server.port, app_key) as http:
+        user = {"Outlive-End-User": "the-only-one"}
+        http.post("/v1/responses", {"model": upstream.model(), "input": "Hi"}, **user)
+        (seen,) = http.get("/v1/usage?group_by=owner,end_user", **user).json()["data"]
+    assert (seen["owner"], seen["end_user"], seen["responses"]) == ("app", "the-only-one", 1)
+
+
 def test_a_ticket_of_an_end_user_opens_the_end_users_response(pair: Pair, server: OutliveServer) -> None:
     made = pair.one.request("POST", f"/v1/responses/{pair.ids['response']}/tickets", {}).json()
     with HttpClient(server.port) as page:
