@@ -68,7 +68,8 @@ def items(draw: st.DrawFn) -> list[Json]:
     for _ in range(draw(st.integers(0, 8))):
         fields = draw(st.dictionaries(st.sampled_from(FIELDS), odd_values, max_size=6))
         item_id = draw(st.sampled_from(["mcpr_1", "fc_1"])) if draw(st.booleans()) else f"item_{len(drawn)}"
-        drawn.append({"id": item_id, "type": draw(st.sampled_from(KINDS)), **fields})
+        kind = draw(odd_values if draw(st.integers(0, 9)) == 9 else st.sampled_from(KINDS))
+        drawn.append({"id": item_id, "type": kind, **fields})
     return drawn
 
 

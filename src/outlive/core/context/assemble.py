@@ -94,7 +94,7 @@ def _drop_repeats(items: Sequence[Json]) -> list[Json]:
     for item in items:
         item_id = item.get("id")
         if isinstance(item_id, str):
-            if item_id in (here if item.get("type") == "item_reference" else seen):
+            if item_id in seen or (item.get("type") == "item_reference" and item_id in here):
                 continue
             seen.add(item_id)
         kept.append(item)
@@ -252,7 +252,7 @@ def is_output(item: Json) -> bool:
 REFUSED = "This call was not made: the person who was asked did not approve it."
 
 _BLOCKS = msgspec.json.Decoder(list[Json])
-_KINDS = frozenset({"mcp_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"})
+_KINDS = ("mcp_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
 
 # The names under which the model knows tools that have another name, by label and name.
 Names = Mapping[tuple[str, str], str]

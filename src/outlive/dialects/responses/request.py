@@ -201,8 +201,8 @@ _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 
 
 def _fits(item: Json) -> bool:
-    kind, output = str(item.get("type")), item.get("output")
-    if kind == "computer_call_output" and not _is_part(output):
+    kind, output = item.get("type"), item.get("output")
+    if not isinstance(kind, str) or (kind == "computer_call_output" and not _is_part(output)):
         return False
     if kind in _OUTPUTS and isinstance(output, list):
         return _converts(item, *_SHAPES[kind]) and all(_is_part(part) and _as_input(part) == part for part in output)
