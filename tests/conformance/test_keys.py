@@ -33,7 +33,7 @@ async def test_every_change_of_keys_changes_the_count(harness: StorageHarness) -
     for at in (2000.0, 3000.0):  # the second time it is revoked already
         await keys.revoke("key_0", entry("key.revoked", "key_0", at))
     counts.append(await keys.count())
-    assert counts == [(0, 0), (1, 0), (2, 0), (2, 1)]
+    assert counts == [(0, 0, 0), (1, 0, 1), (2, 0, 2), (2, 1, 2)]
     assert [key.revoked_at for key in await keys.find_all()] == [2000.0, None]
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +69,22 @@ def test_a_key_made_in_the_database_of_a_running_server_is_valid_until_it_is_rev
     (line,) = [line.split("\t") for line in listed.splitlines() if line.startswith(made["id"])]
     assert line[1:3] == ["carl", "user"] and all(line[at] for at in (3, 6)) and not line[5]
     assert made["key"] not in listed
+
+
+def test_a_server_that_had_a_key_needs_one_though_the_keys_owner_was_erased(
+    upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    with OutliveServer(tmp_path, upstream.url) as server:
+        made = make(server, "--owner", "carl")
+        run("owners", "erase", "carl", "--database", server.database_url)
+        time.sleep(PROMISED_SECONDS)
+        for key in (None, made["key"]):
+            with HttpClient(server.port, key) as http:
+                assert http.get("/v1/models").error["code"] == "invalid_api_key"
+        server.kill()
+        server.start()
+        with HttpClient(server.port) as http:
+            assert http.get("/v1/models").status == 401
 
 
 def test_an_admin_makes_lists_and_revokes_keys_on_a_running_server(server: OutliveServer, ops: HttpClient) -> None:

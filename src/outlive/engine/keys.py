@@ -36,7 +36,7 @@ class Keys:
     clock: Clock
     _ids: IdSource
     exist: bool = False  # there are keys, or were: from then on a request needs one
-    _seen: tuple[int, int] = (0, 0)
+    _seen: tuple[int, int, int] = (0, 0, 0)
     _by_digest: dict[bytes, Key] = field(default_factory=dict)
     _valid: dict[str, Key] = field(default_factory=dict)  # by id
     _uses: dict[str, float] = field(default_factory=dict)  # since they were last written
@@ -123,7 +123,7 @@ class Keys:
             keys = await self._stored.find_all()
             self._valid = {key.id: key for key in keys if key.revoked_at is None}
             self._by_digest = {key.digest: key for key in keys}
-            self._seen, self.exist = seen, bool(keys)
+            self._seen, self.exist = seen, any(seen)
         for key, stop in list(self._watched.values()):
             if not self.is_valid(key):
                 stop()

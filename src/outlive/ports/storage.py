@@ -188,10 +188,10 @@ class StoredKeys(Stored):
         rows = await self._database.fetch("list_keys")
         return [Key(row[0], row[1], row[2], bool(row[3]), *row[4:]) for row in rows]
 
-    async def count(self) -> tuple[int, int]:
-        """Return the number of keys and of revoked ones: a pair that every change of keys changes."""
-        ((keys, revoked),) = await self._database.fetch("count_keys")
-        return keys, revoked
+    async def count(self) -> tuple[int, int, int]:
+        """Return the number of keys, of revoked ones, and of all that were ever made: every change changes one."""
+        ((keys, revoked, made),) = await self._database.fetch("count_keys")
+        return keys, revoked, made
 
     async def note(self, entry: AuditEntry) -> None:
         await self._database.change_all("note", [("add_audit", entry)])

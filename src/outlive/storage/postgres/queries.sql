@@ -569,8 +569,8 @@ UPDATE keys SET last_used_at = $1::float8 WHERE id = $2 AND (last_used_at IS NUL
 SELECT id, owner, role, acts_for, digest, created_at, expires_at, last_used_at, revoked_at FROM keys ORDER BY created_at, id;
 
 -- count_keys --
--- Both numbers grow only, so that each new and each revoked key changes the pair.
-SELECT count(*), count(revoked_at) FROM keys;
+-- Each new, revoked or erased key changes one of these numbers. The last one only grows.
+SELECT count(*), count(revoked_at), (SELECT count(*) FROM audit WHERE action = 'key.created') FROM keys;
 
 -- add_audit --
 INSERT INTO audit (at, actor, action, subject, detail) VALUES ($1, $2, $3, $4, $5);
