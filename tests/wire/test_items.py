@@ -55,6 +55,20 @@ def test_an_output_that_comes_late_is_what_the_model_answers(client: OpenAI, ups
     assert messages[-1]["content"] == "sunny"
 
 
+@pytest.mark.parametrize("store", [True, False])
+def test_an_output_of_no_call_is_refused_where_nothing_came_before(
+    client: OpenAI, upstream: FakeUpstream, store: bool
+) -> None:
+    model, question = upstream.model(say("Hi.")), {"role": "user", "content": "Weather?"}
+    with pytest.raises(BadRequestError) as refused:
+        client.responses.create(model=model, input=[question, OUTPUT], store=store)  # type: ignore[list-item]
+    assert (refused.value.param, upstream.calls(model)) == ("input[1].call_id", [])
+    # Its call may have been cut off earlier: then the conversation must go on (D6b).
+    conversation = client.conversations.create().id
+    made = client.responses.create(model=model, input=[OUTPUT], conversation=conversation, store=store)
+    assert made.output_text == "Hi."
+
+
 ODD_ITEMS: list[tuple[Any, str]] = [
     ({"type": "mcp_approval_response", "approve": True}, "items[0].approval_request_id"),
     (

@@ -132,6 +132,8 @@ class Admitter:
         backend, model = self._services.route(request.model)
         if not request.refers:
             self._check(backend, request)
+            if not (request.conversation or request.previous_response_id or submission.memory):
+                _refuse_stray_output([], request)
         may_repeat = request.store and (submission.idempotency_key is not None or submission.retry_count is not None)
         digest = sha256(canonical(submission.body)).digest() if may_repeat else None
         return Examined(request, model, digest, received_at)
@@ -300,9 +302,7 @@ class Admitter:
                 submission.owner, conversation=request.conversation, parent=request.previous_response_id
             )
         if memory.position is None:
-            if (stray := find_stray_output(memory.items, request.input)) is not None:
-                call_id = request.input[stray].get("call_id")
-                refuse(f"No tool call was made with call_id {call_id!r}.", f"input[{stray}].call_id")
+            _refuse_stray_output(memory.items, request)
             return None
         try:
             # The remembered items continue it, so it must still be there (D22).
@@ -338,6 +338,13 @@ class Admitter:
         elif not queued:
             drafts.append(Draft("response.in_progress", fields))
         return Fold(response, len(drafts) - 1), b"".join(number(drafts, -1))
+
+
+def _refuse_stray_output(history: list[Json], request: CreateResponse) -> None:
+    """Refuse an output of a call that was never made: it would be left out, and its caller would not know (D25)."""
+    if (stray := find_stray_output(history, request.input)) is not None:
+        call_id = request.input[stray].get("call_id")
+        refuse(f"No tool call was made with call_id {call_id!r}.", f"input[{stray}].call_id")
 
 
 def _not_found(request: CreateResponse, why: str) -> InvalidRequest:
