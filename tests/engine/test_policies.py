@@ -234,6 +234,11 @@ def test_limits_per_minute_hold_across_nodes() -> None:
         await nodes[1].admit("ann")  # learns of the tokens in the same statement, so it is the last
         with pytest.raises(RateLimited, match="tokens"):
             await nodes[1].admit("ann")
+        clock.time += 60
+        await nodes[1].admit("ann")
+        await nodes[0].refresh()
+        assert await stored.count_minute("ann", int(clock.time // 60) - 2, 0, 0) == (0, 0)  # the first was deleted
+        assert (await stored.count_minute("ann", int(clock.time // 60) - 1, 0, 0))[1] == 100
         await database.close()
 
     asyncio.run(body())
