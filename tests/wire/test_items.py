@@ -63,6 +63,9 @@ def test_an_output_of_no_call_is_refused_where_nothing_came_before(
     with pytest.raises(BadRequestError) as refused:
         client.responses.create(model=model, input=[question, OUTPUT], store=store)  # type: ignore[list-item]
     assert (refused.value.param, upstream.calls(model)) == ("input[1].call_id", [])
+    compaction = client.responses.compact(model=model, input=[question]).output[-1].model_dump(exclude_none=True)  # type: ignore[list-item]
+    made = client.responses.create(model=model, input=[compaction, OUTPUT, question], store=store)  # type: ignore[list-item]
+    assert made.output_text == "Hi."  # the call may have been among what was compacted
     # Its call may have been cut off earlier: then the conversation must go on (D6b).
     conversation = client.conversations.create().id
     made = client.responses.create(model=model, input=[OUTPUT], conversation=conversation, store=store)

@@ -81,7 +81,10 @@ def assemble(history: Sequence[Json], input: Sequence[Json], names: Names | None
 
 
 def find_stray_output(history: list[Json], input: list[Json]) -> int | None:
-    """Return the position in `input` of an output that answers no call at all, not even an unfinished one."""
+    """Return the position in `input` of an output that answers no call at all, not even an unfinished one. There is
+    none where a compaction stands for earlier items: the call may have been among them."""
+    if any(item.get("type") == "compaction" for item in (*history, *input)):
+        return None
     asked = {item["call_id"] for item in (*history, *input) if is_call(item)}
     return next((n for n, item in enumerate(input) if is_output(item) and call_of(item) not in asked), None)
 
