@@ -14,12 +14,12 @@ import msgspec
 
 from outlive.core.requests.create import CreateResponse
 from outlive.ports.catalog import Catalog
+from outlive.ports.conversations import Conversations
 from outlive.ports.journal import Journal
 from outlive.ports.ledger import Admission, Lease, Ledger, Position, Quota, RunLedger
-from outlive.ports.storage import Conversations, History, Packing, Retention, StoredKeys, StoredTickets, StoredUsage
+from outlive.ports.retention import Retention
+from outlive.ports.storage import History, Packing, StoredKeys, StoredTickets, StoredUsage
 from outlive.ports.webhooks import StoredWebhooks
-from outlive.storage.catalog import SqlCatalog
-from outlive.storage.conversations import SqlConversations
 from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.packing import lengthen
 from outlive.storage.postgres import connection as postgres
@@ -27,7 +27,6 @@ from outlive.storage.postgres.journal import PostgresHistory, PostgresJournal
 from outlive.storage.postgres.ledger import PostgresLedger
 from outlive.storage.postgres.packing import PostgresPacking
 from outlive.storage.postgres.schema import SQL
-from outlive.storage.retention import SqlRetention
 from outlive.storage.sqlite import threads
 from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.journal import SqliteHistory, SqliteJournal
@@ -103,9 +102,9 @@ async def open_sqlite(path: Path) -> AsyncIterator[Storage]:
             SqliteLedger(database),
             SqliteJournal(database),
             SqliteHistory(database),
-            SqlCatalog(database),
-            SqlConversations(database),
-            SqlRetention(database),
+            Catalog(database),
+            Conversations(database),
+            Retention(database),
             StoredTickets(database),
             StoredKeys(database),
             StoredUsage(database),
@@ -189,9 +188,9 @@ async def open_postgres(url: str, quota: Quota | None = None) -> AsyncIterator[S
             PostgresLedger(database, None, quota),
             PostgresJournal(database),
             PostgresHistory(database),
-            SqlCatalog(database),
-            SqlConversations(database),
-            SqlRetention(database),
+            Catalog(database),
+            Conversations(database),
+            Retention(database),
             StoredTickets(database),
             StoredKeys(database),
             StoredUsage(database),

@@ -13,9 +13,9 @@ import pytest
 from outlive.core.errors import InvalidRequest, NotFound
 from outlive.core.events import Json
 from outlive.core.owners import join
+from outlive.ports import catalog
 from outlive.ports.catalog import NO_FILTERS, Filters, Page, Paging
 from outlive.ports.ledger import Checkpoint
-from outlive.storage import catalog
 from tests.conformance.harness import StorageHarness, entry, message, storage_test, texts
 from tests.conformance.storages import Opener
 
@@ -388,7 +388,7 @@ def test_a_list_of_a_time_reads_no_further(opener: Opener, monkeypatch: pytest.M
 
 def count_reads(harness: StorageHarness, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that gets the number of rows of each statement of the catalog."""
-    database: Any = harness.storage.catalog._database  # type: ignore[attr-defined]
+    database: Any = harness.storage.catalog._database
     fetch, read = database.fetch, list[int]()
 
     async def counting(*given: Any, **parts: str) -> list[Any]:

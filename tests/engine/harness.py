@@ -19,15 +19,15 @@ from outlive.engine.slots import Capacity
 from outlive.engine.sweeper import RetentionPolicy
 from outlive.ports.backend import Backend, Backends, ContinuationMode
 from outlive.ports.bell import NoBell
-from outlive.ports.catalog import Paging
+from outlive.ports.catalog import Catalog, Paging
+from outlive.ports.conversations import Conversations
+from outlive.ports.database import LoadedItems
 from outlive.ports.ledger import Admission, Admitted, AppendResults, Checkpoint, Claim, Closing, Entry, Lease
-from outlive.ports.storage import UNBOUNDED, LoadedItems, Storage, StoredKeys, StoredTickets, StoredUsage
+from outlive.ports.retention import Retention
+from outlive.ports.storage import UNBOUNDED, Storage, StoredKeys, StoredTickets, StoredUsage
 from outlive.ports.toolbox import Tools
 from outlive.ports.webhooks import StoredWebhooks
-from outlive.storage.catalog import SqlCatalog
-from outlive.storage.conversations import SqlConversations
 from outlive.storage.memory import MemoryJournal, MemoryLedger
-from outlive.storage.retention import SqlRetention
 from outlive.storage.seal import SecretSeal
 from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.journal import SqliteHistory, SqliteJournal
@@ -200,8 +200,8 @@ class Harness:
         self.backend = ScriptedBackend("scripted", scripts, continuation=continuation, ids=self.ids)
         self.ledger, self.journal = FaultyLedger(database), FaultyJournal(database)
         self.ledger.shared = bus is not None
-        self.history, self.catalog = FaultyHistory(database), SqlCatalog(database)
-        self.conversations, self.retention = SqlConversations(database), SqlRetention(database)
+        self.history, self.catalog = FaultyHistory(database), Catalog(database)
+        self.conversations, self.retention = Conversations(database), Retention(database)
         memory_journal = MemoryJournal()
         self.memory = MemoryLedger(memory_journal)
         storage = Storage(

@@ -145,7 +145,7 @@ def test_pages_that_could_not_be_scrubbed_are_scrubbed_next_time(tmp_path: Path)
                 raise StorageUnavailable("checkpoint", "a reader holds it")
             await scrub()
 
-        harness.retention.scrub = fail_once  # type: ignore[method-assign]
+        harness.retention.scrub = fail_once
         with pytest.raises(StorageUnavailable):
             await harness.sweeper.sweep()
         await harness.sweeper.sweep()

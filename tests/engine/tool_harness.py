@@ -19,8 +19,9 @@ from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.log import RunLog
 from outlive.engine.run.run import Run, RunServices
 from outlive.ports.backend import Backend, ContinuationMode
+from outlive.ports.database import LoadedItems
 from outlive.ports.ledger import NO_CHECKPOINT, AppendResults, Checkpoint, Claim, Closing, Entry, Lease, Position
-from outlive.ports.storage import UNBOUNDED, LoadedItems
+from outlive.ports.storage import UNBOUNDED
 from outlive.ports.toolbox import Invocation, SessionRequest, Tool, Tools, ToolSession
 from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.seal import SecretSeal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from outlive.storage.database import SECRET_BYTES
+from outlive.ports.database import SECRET_BYTES
 from outlive.storage.sqlite.connection import SqliteDatabase
 
 

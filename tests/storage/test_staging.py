@@ -13,11 +13,10 @@ from outlive.core.events import Json
 from outlive.core.requests.checks import Limits
 from outlive.core.requests.create import parse_create
 from outlive.core.requests.items import parse_items
-from outlive.ports.catalog import Paging
+from outlive.ports.catalog import Catalog, Paging
+from outlive.ports.conversations import Conversations
 from outlive.ports.ledger import Admission, Admitted, Closing, Entry
-from outlive.storage.catalog import SqlCatalog
-from outlive.storage.conversations import SqlConversations
-from outlive.storage.retention import SqlRetention
+from outlive.ports.retention import Retention
 from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.journal import SqliteHistory
 from outlive.storage.sqlite.ledger import SqliteLedger
@@ -83,7 +82,7 @@ def test_a_large_input_is_read_back_whole(tmp_path: Path) -> None:
     async def test(database: SqliteDatabase) -> None:
         admitted, given = await admit(database, "resp_1")
         assert admitted.position is not None
-        page = await SqlCatalog(database).input_items("local", "resp_1", Paging(order="asc"))
+        page = await Catalog(database).input_items("local", "resp_1", Paging(order="asc"))
         assert page.data == given
         loaded = await SqliteHistory(database).before(type(admitted.position)(admitted.position.thread, 99))
         assert loaded.items == given
@@ -94,7 +93,7 @@ def test_a_large_input_is_read_back_whole(tmp_path: Path) -> None:
 
 def test_a_refused_large_request_leaves_nothing_behind(tmp_path: Path) -> None:
     async def test(database: SqliteDatabase) -> None:
-        await SqlConversations(database).create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
+        await Conversations(database).create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
         await admit(database, "resp_1", "conv_1")
         pieces = await count(database, "stash")
         with pytest.raises(ConversationLocked):
@@ -122,7 +121,7 @@ def test_a_deleted_response_erases_its_staged_pieces(tmp_path: Path) -> None:
         admitted, _ = await admit(database, "resp_1")
         await close(database, admitted)
         await SqliteLedger(database).delete("local", "resp_1")
-        keeper = SqlRetention(database)
+        keeper = Retention(database)
         assert await keeper.erase(10) == 1
         await keeper.scrub()
         assert await count(database, "stash") == await count(database, "holders") == 0
@@ -133,13 +132,13 @@ def test_a_deleted_response_erases_its_staged_pieces(tmp_path: Path) -> None:
 
 def test_a_deleted_conversation_erases_the_pieces_of_erased_responses(tmp_path: Path) -> None:
     async def test(database: SqliteDatabase) -> None:
-        conversations, keeper = SqlConversations(database), SqlRetention(database)
+        conversations, keeper = Conversations(database), Retention(database)
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
         admitted, given = await admit(database, "resp_1", "conv_1")
         await close(database, admitted)
         await SqliteLedger(database).delete("local", "resp_1")
         await keeper.erase(10)
-        page = await SqlCatalog(database).items("local", "conv_1", Paging(order="asc"))
+        page = await Catalog(database).items("local", "conv_1", Paging(order="asc"))
         assert page.data == given  # the conversation still has them
         await conversations.delete("local", "conv_1")
         await keeper.erase(10)
@@ -152,12 +151,12 @@ def test_a_deleted_conversation_erases_the_pieces_of_erased_responses(tmp_path: 
 
 def test_large_items_of_a_conversation_are_read_back_whole_and_erased_with_it(tmp_path: Path) -> None:
     async def test(database: SqliteDatabase) -> None:
-        conversations, keeper = SqlConversations(database), SqlRetention(database)
+        conversations, keeper = Conversations(database), Retention(database)
         given = parse_items(large_input(), "items", IDS, Limits())
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, given[:2], 1.0, None, large=True)
         assert await conversations.add_items("local", "conv_1", given[2:], 1.0, None, large=True) == given[2:]
         assert await count(database, "stash") > 0
-        page = await SqlCatalog(database).items("local", "conv_1", Paging(order="asc"))
+        page = await Catalog(database).items("local", "conv_1", Paging(order="asc"))
         assert page.data == given
         await conversations.delete("local", "conv_1")
         await keeper.erase(10)
@@ -170,7 +169,7 @@ def test_large_items_of_a_conversation_are_read_back_whole_and_erased_with_it(tm
 
 def test_repeated_large_items_leave_no_second_copy(tmp_path: Path) -> None:
     async def test(database: SqliteDatabase) -> None:
-        conversations = SqlConversations(database)
+        conversations = Conversations(database)
         given = parse_items(large_input(), "items", IDS, Limits())
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, given, 1.0, None, large=True)
         pieces = await count(database, "stash")
@@ -182,13 +181,13 @@ def test_repeated_large_items_leave_no_second_copy(tmp_path: Path) -> None:
 
 def test_a_deleted_staged_item_is_zeroed_and_the_others_stay(tmp_path: Path) -> None:
     async def test(database: SqliteDatabase) -> None:
-        conversations, keeper = SqlConversations(database), SqlRetention(database)
+        conversations, keeper = Conversations(database), Retention(database)
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
         admitted, given = await admit(database, "resp_1", "conv_1")
         await close(database, admitted)
         for item in (given[0], given[2], given[4]):
             await conversations.delete_item("local", "conv_1", item["id"])
-        page = await SqlCatalog(database).items("local", "conv_1", Paging(order="asc"))
+        page = await Catalog(database).items("local", "conv_1", Paging(order="asc"))
         assert page.data == [given[1], given[3]]
         await keeper.scrub()
         assert not found_on_disk(tmp_path)

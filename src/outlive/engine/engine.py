@@ -45,9 +45,9 @@ from outlive.engine.tickets import Tickets
 from outlive.engine.usage import UsageMeter
 from outlive.engine.waiting import repeat
 from outlive.engine.webhooks import Webhooks
-from outlive.engine.worker import RUNNING, Worker
+from outlive.engine.worker import Worker
 from outlive.ports.backend import Backends
-from outlive.ports.catalog import Filters, Page, Paging, Record, RunRecord
+from outlive.ports.catalog import RUNNING, Filters, Page, Paging, Record, RunRecord
 from outlive.ports.clock import Clock
 from outlive.ports.ledger import Idempotency, Memory
 from outlive.ports.seal import Seal

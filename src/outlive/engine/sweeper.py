@@ -12,7 +12,7 @@ from outlive.core.owners import Policy
 from outlive.core.usage import DAY
 from outlive.engine.waiting import wait
 from outlive.ports.clock import Clock
-from outlive.ports.storage import Retention
+from outlive.ports.retention import Retention
 
 log = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from outlive.engine.run.run import Run, RunServices
 from outlive.engine.slots import Slots
 from outlive.engine.waiting import STORAGE_PAUSE, keep_trying
 from outlive.ports.bell import Ring
+from outlive.ports.catalog import RUNNING
 from outlive.ports.ledger import Claim, Lease
 from outlive.ports.storage import Storage
 
 log = logging.getLogger(__name__)
 
-RUNNING = ("queued", "in_progress")
 CLAIM_BATCH = 50
 DRAIN_STEP_SECONDS = 0.25
 LAST_SECONDS = 5.0  # for which a storage that is down can delay the shutdown

@@ -11,9 +11,11 @@ from outlive.core.events import Json
 from outlive.core.usage import DAY, Tokens, UsageSum
 from outlive.ports.bell import Bell
 from outlive.ports.catalog import Catalog
-from outlive.ports.database import Change, Stored
+from outlive.ports.conversations import Conversations
+from outlive.ports.database import Change, LoadedItems, Stored
 from outlive.ports.journal import Journal
-from outlive.ports.ledger import Idempotency, Ledger, Position
+from outlive.ports.ledger import Ledger, Position
+from outlive.ports.retention import Retention
 from outlive.ports.webhooks import StoredWebhooks
 
 # A loop that has not ticked for so long hangs: another worker should take over what it runs.
@@ -21,13 +23,6 @@ HUNG_SECONDS = 30.0
 UNBOUNDED = 1 << 40
 
 Role = Literal["user", "read", "admin"]  # read: may only GET; admin: sees the lists of all owners
-
-
-class LoadedItems(NamedTuple):
-    """Items that were read up to a number of bytes."""
-
-    items: list[Json]
-    whole: bool  # False: there are more bytes than were asked for
 
 
 class History(Protocol):
@@ -42,72 +37,6 @@ class History(Protocol):
 
     async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
         """Find the position of a response that will not be stored. Raises as an admission does, but takes no lock."""
-
-
-class Conversations(Protocol):
-    """Changes conversations through their own endpoints; each method is one transaction."""
-
-    async def create(
-        self, owner: str, conversation: Json, items: list[Json], at: float, key: Idempotency | None, large: bool = False
-    ) -> str:
-        """Store a new conversation. Returns its id, or that of an earlier one with the same Idempotency-Key. `large`
-        items are too large for one uninterrupted write."""
-
-    async def update(self, owner: str, conversation_id: str, metadata: dict[str, str]) -> Json: ...
-
-    async def delete(self, owner: str, conversation_id: str) -> None:
-        """Delete a conversation. A response that runs in it still ends, but its turn is not added."""
-
-    async def add_items(
-        self,
-        owner: str,
-        conversation_id: str,
-        items: list[Json],
-        at: float,
-        key: Idempotency | None,
-        large: bool = False,
-    ) -> list[Json]:
-        """Append items, without those whose ids are there already. Raises ConversationLocked."""
-
-    async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Json:
-        """Delete an item. Returns the conversation. Raises ConversationLocked."""
-
-
-class Retention(Protocol):
-    """Hides and deletes what has expired, and erases what was deleted, for the sweeper. Each returns the number of
-    things that it has done this to, at most `limit` of a kind."""
-
-    async def expire(
-        self,
-        *,
-        responses_before: float | None,
-        conversations_before: float | None,
-        at: float,
-        limit: int,
-        owner: str | None = None,
-        but: Sequence[str] = (),
-    ) -> int:
-        """Hide what was last used before these times, as expired at `at`: of an owner and its end users, or of all
-        owners but some."""
-
-    async def restore(self, after: float, limit: int) -> int:
-        """Show again what expired after this time."""
-
-    async def delete_expired(self, before: float, limit: int) -> int:
-        """Delete what expired before this time."""
-
-    async def erase(self, limit: int) -> int:
-        """Erase the bytes of some deleted things that no unfinished run needs. Returns 0 when nothing is left."""
-
-    async def forget_keys(self, before: float) -> None:
-        """Erase Idempotency-Keys and records of unanswered creates that are older, tickets that expired before, and
-        webhook deliveries that were given up six days before."""
-
-    async def shrink(self) -> bool:
-        """Give some free space back, in a short step, if a large part is free. False when this is done."""
-
-    async def scrub(self) -> None:
-        """Make sure that erased bytes are in no file any more."""
 
 
 class Ticket(msgspec.Struct, frozen=True):

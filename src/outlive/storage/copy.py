@@ -11,7 +11,6 @@ from outlive.core.errors import NotFound, OutliveError, SettingsError
 from outlive.ports.archive import TABLES, Archive
 from outlive.ports.catalog import Catalog, Paging
 from outlive.ports.journal import Journal
-from outlive.storage.catalog import SqlCatalog
 from outlive.storage.sqlite.archive import SqliteArchive
 from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.journal import SqliteJournal
@@ -146,7 +145,7 @@ async def _open(url: str) -> AsyncIterator[Side]:
             stack.push_async_callback(database.close)
             archive = SqliteArchive(database.path)
             stack.push_async_callback(archive.close)
-            yield Side(archive, SqliteJournal(database), SqlCatalog(database))
+            yield Side(archive, SqliteJournal(database), Catalog(database))
 
 
 async def _open_postgres(url: str, stack: contextlib.AsyncExitStack) -> Side:
@@ -161,4 +160,4 @@ async def _open_postgres(url: str, stack: contextlib.AsyncExitStack) -> Side:
     stack.push_async_callback(archive.close)
     if nodes := await archive.nodes():
         raise SettingsError(f"{nodes} nodes are at work on {show(url)}; stop them first.")
-    return Side(archive, PostgresJournal(database), SqlCatalog(database))
+    return Side(archive, PostgresJournal(database), Catalog(database))

@@ -7,7 +7,7 @@ from outlive.core.errors import StaleFence
 from outlive.core.events import is_last
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import AppendResult, AppendResults, Checkpoint, Closing, Entry, Lease
-from outlive.storage.refusals import response_not_found
+from outlive.ports.refusals import response_not_found
 from outlive.storage.rows import gather, read_each
 
 

@@ -7,7 +7,7 @@ import msgspec
 
 from outlive.core.events import Json
 from outlive.core.owners import SEPARATOR, join, split
-from outlive.storage.database import Transactions
+from outlive.ports.database import Statements
 
 # Looks after what is being cancelled: a server notices within five seconds.
 MOST_LOOKS, LOOK_SECONDS = 40, 0.25
@@ -16,7 +16,7 @@ MOST_LOOKS, LOOK_SECONDS = 40, 0.25
 class SqlOwner:
     """Everything of one owner and its end users, or of one end user."""
 
-    def __init__(self, database: Transactions, name: str, end_user: str | None) -> None:
+    def __init__(self, database: Statements, name: str, end_user: str | None) -> None:
         self._database = database
         self._name, self._end_user = name, end_user
         whole = (name, name + SEPARATOR, name + chr(ord(SEPARATOR) + 1))  # its end users lie between the last two

@@ -1,8 +1,7 @@
 """Conversions between stored rows and the ports' types that both databases share."""
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -10,13 +9,11 @@ from outlive.core.errors import NotFound
 from outlive.core.events import Json, split_frames
 from outlive.core.requests.body import weigh_raw
 from outlive.core.requests.create import unpack
-from outlive.ports.catalog import RunRecord
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Checkpoint, Claim, Entry, Lease, Position
+from outlive.ports.refusals import response_not_found
 from outlive.storage.packing import MOST_SHORT, SHORT, open_row, shorten
-from outlive.storage.refusals import conversation_not_found, response_not_found
 
-RUNNING = frozenset({"queued", "in_progress"})
 ROW_BYTES = 64 * 1024
 
 encode = msgspec.json.Encoder().encode
@@ -90,7 +87,7 @@ def read_each(after: dict[str, int], read: Callable[[str, int], Batch | None]) -
     return found
 
 
-# -- claims and conversations
+# -- claims
 
 
 def make_claim(row: Sequence[Any], items: list[Json], size: int, was_queued: bool) -> Claim:
@@ -109,49 +106,9 @@ def make_claim(row: Sequence[Any], items: list[Json], size: int, was_queued: boo
     )
 
 
-def to_run(row: Sequence[Any]) -> RunRecord:
-    _, created_at, ended_at, events, runs, node, attempts, checkpoint = row
-    taken = [(float(at), by, counted) for at, by, counted in decode(f"[{runs or ''}]")]
-    resumed_at = _decode_checkpoint(checkpoint).resumed_at if checkpoint is not None else []
-    return RunRecord(created_at, ended_at, events, taken, node, attempts, resumed_at)
-
-
-class ConversationRow(NamedTuple):
-    id: str
-    metadata: bytes
-    created_at: float
-    key: int
-    thread: int
-    running: str | None  # id of the response that holds its lock ...
-    running_first: int | None = None  # ... and the position of that response's first item
-    owner: str = ""  # in lists
-
-    def to_json(self) -> Json:
-        created_at, metadata = int(self.created_at), decode(self.metadata)
-        return {"id": self.id, "object": "conversation", "created_at": created_at, "metadata": metadata}
-
-
-def to_conversation(row: Any, conversation_id: str) -> ConversationRow:
-    """Convert a row, or raise NotFound where there is none."""
-    if row is None:
-        raise conversation_not_found(conversation_id)
-    return ConversationRow(*row)
-
-
 # -- items
-
-# More than this is decoded in a thread, so that streams do not wait for it.
-MANY_BYTES = 256 * 1024
 
 
 def weigh(body: bytes) -> int:
     """Return how many bytes an item takes when it is decoded, at most."""
     return len(body) if body.isascii() else weigh_raw(body)
-
-
-async def decode_items(rows: Iterable[Any]) -> list[Json]:
-    """Decode the items whose bodies are the first column of these rows."""
-    bodies: list[bytes] = [row[0] for row in rows]
-    if sum(map(len, bodies)) > MANY_BYTES:
-        return await asyncio.to_thread(lambda: [decode(body) for body in bodies])
-    return [decode(body) for body in bodies]

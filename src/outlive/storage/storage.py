@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from outlive.config.database_url import is_shared, path_of
 from outlive.core.errors import SettingsError
 from outlive.ports.bell import NoBell
+from outlive.ports.catalog import Catalog
+from outlive.ports.conversations import Conversations
+from outlive.ports.database import Statements
 from outlive.ports.ledger import Quota
+from outlive.ports.retention import Retention
 from outlive.ports.storage import NoHeartbeat, Storage, StoredKeys, StoredTickets, StoredUsage
 from outlive.ports.webhooks import StoredWebhooks
-from outlive.storage.catalog import SqlCatalog
-from outlive.storage.conversations import SqlConversations
-from outlive.storage.database import Transactions
-from outlive.storage.retention import SqlRetention
 from outlive.storage.sqlite.connection import SharedFile, SqliteDatabase
 from outlive.storage.sqlite.journal import SqliteHistory, SqliteJournal
 from outlive.storage.sqlite.ledger import SqliteLedger
@@ -89,9 +89,9 @@ async def _open_postgres(
 async def _assemble(database: "SqliteDatabase | PostgresDatabase", **own: Any) -> Storage:
     """Add the ports that both databases share to those of its own."""
     return Storage(
-        catalog=SqlCatalog(database),
-        conversations=SqlConversations(database),
-        retention=SqlRetention(database),
+        catalog=Catalog(database),
+        conversations=Conversations(database),
+        retention=Retention(database),
         tickets=StoredTickets(database),
         keys=StoredKeys(database),
         usage=StoredUsage(database),
@@ -116,7 +116,7 @@ def import_postgres() -> Any:
 
 
 @contextlib.asynccontextmanager
-async def open_beside(url: str) -> AsyncIterator[Transactions]:
+async def open_beside(url: str) -> AsyncIterator[Statements]:
     """Open a database that a server may be using, for single statements. Raises SettingsError."""
     database = await (_connect(url) if is_shared(url) else SharedFile.open(path_of(url)))
     try:

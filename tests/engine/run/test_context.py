@@ -15,8 +15,9 @@ from outlive.engine.run import context
 from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.context import OWNER_BYTES, STORAGE_TRIES, ContextLoader
 from outlive.engine.waiting import STORAGE_PAUSE
+from outlive.ports.database import LoadedItems
 from outlive.ports.ledger import NO_CHECKPOINT, Claim, Lease, Memory, Position
-from outlive.ports.storage import UNBOUNDED, LoadedItems
+from outlive.ports.storage import UNBOUNDED
 from outlive.storage.seal import SecretSeal
 from tests.engine.harness import FixedClock
 from tests.support.scripting import CountingIds

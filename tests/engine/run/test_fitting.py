@@ -21,8 +21,8 @@ from outlive.engine.run import context
 from outlive.engine.run.fitting import ANSWER_TOKENS
 from outlive.ports.backend import ModelCall
 from outlive.ports.catalog import Paging
+from outlive.ports.database import LoadedItems
 from outlive.ports.ledger import Position
-from outlive.ports.storage import LoadedItems
 from outlive.testing import Script, finish_chunk, text_chunk, usage_chunk
 from tests.engine.harness import Harness, answer_of, run_with_harness, text_of
 from tests.support.scripting import Gate

@@ -16,8 +16,9 @@ from outlive.engine.run.compactor import Compactor
 from outlive.engine.slots import SMALL_INPUT
 from outlive.engine.waiting import keep_trying
 from outlive.ports.clock import Clock
+from outlive.ports.database import LoadedItems
 from outlive.ports.ledger import Claim, Position
-from outlive.ports.storage import History, LoadedItems
+from outlive.ports.storage import History
 
 # Bytes of histories that each owner's runs may hold at once; a run that needs more waits. Short ones are not counted.
 OWNER_BYTES = 128 * 1024 * 1024

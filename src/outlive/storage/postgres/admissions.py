@@ -5,13 +5,13 @@ from typing import Any
 from outlive.core.errors import OutliveError, StorageUnavailable, TooMany
 from outlive.core.owners import name_of
 from outlive.core.requests.create import pack
+from outlive.ports.database import lock_key
 from outlive.ports.ledger import Admission, Admitted, Lease, Position, Quota
-from outlive.storage.database import lock_key
+from outlive.ports.refusals import refuse
 from outlive.storage.packing import SHORT, shorten
 from outlive.storage.postgres import staging
 from outlive.storage.postgres.connection import Connection, InDoubt, PostgresDatabase, as_text, ids_of
 from outlive.storage.postgres.schema import SQL
-from outlive.storage.refusals import refuse
 from outlive.storage.rows import encode
 
 # A silent retry finds the response that it repeats in the database (D17). An admission that arrives there later than

@@ -13,13 +13,12 @@ import asyncpg
 from outlive import failpoints
 from outlive.core.errors import OutliveError, SettingsError, StorageUnavailable
 from outlive.core.events import Json
-from outlive.ports.storage import LoadedItems
+from outlive.ports.database import Database, LoadedItems, decode_items
+from outlive.ports.database import Work as TransactionWork
 from outlive.storage.batching import hit_failpoints
-from outlive.storage.database import Database
-from outlive.storage.database import Work as TransactionWork
 from outlive.storage.postgres import staging
 from outlive.storage.postgres.schema import SEARCH_PATH, SQL, migrate
-from outlive.storage.rows import decode_items, encode, weigh
+from outlive.storage.rows import encode, weigh
 
 T = TypeVar("T")
 Connection: TypeAlias = Any  # asyncpg.Connection, which has no types of its own

@@ -6,14 +6,15 @@ from operator import itemgetter
 from typing import Any
 
 from outlive.core.events import Json
+from outlive.ports.database import MANY_BYTES, LoadedItems
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Position
-from outlive.ports.storage import UNBOUNDED, LoadedItems
+from outlive.ports.refusals import refuse
+from outlive.ports.storage import UNBOUNDED
 from outlive.storage.packing import JOURNAL_FORMAT
 from outlive.storage.postgres.connection import Connection, PostgresPort, as_text
 from outlive.storage.postgres.schema import SQL
-from outlive.storage.refusals import refuse
-from outlive.storage.rows import MANY_BYTES, gather, read_each
+from outlive.storage.rows import gather, read_each
 
 # Clients may ask for what comes after any number; no journal has this many events.
 MOST = (1 << 31) - 1

@@ -8,6 +8,7 @@ from typing import Any
 
 from outlive.core.errors import Behind, OutliveError, StaleFence
 from outlive.core.webhooks import find_events
+from outlive.ports.database import decode_items, lock_key
 from outlive.ports.ledger import (
     CLAIM_BYTES,
     Admission,
@@ -20,13 +21,12 @@ from outlive.ports.ledger import (
     Lease,
     Quota,
 )
-from outlive.storage.database import lock_key
+from outlive.ports.refusals import response_not_found
 from outlive.storage.postgres import admissions, appends
 from outlive.storage.postgres.connection import Connection, InDoubt, PostgresDatabase, as_text, ids_of
 from outlive.storage.postgres.schema import SQL
 from outlive.storage.postgres.writer import PostgresWriter
-from outlive.storage.refusals import response_not_found
-from outlive.storage.rows import decode_items, encode, make_claim, to_rows
+from outlive.storage.rows import encode, make_claim, to_rows
 
 NO_QUOTA = Quota(queued=admissions.UNLIMITED)
 LAST_SECONDS = 2.0

@@ -13,10 +13,10 @@ from urllib.parse import quote
 
 from outlive.core.errors import SettingsError, StorageUnavailable
 from outlive.core.events import Json
+from outlive.ports.database import Database, LoadedItems, Statements
+from outlive.ports.database import Work as TransactionWork
 from outlive.ports.ledger import Position
-from outlive.ports.storage import UNBOUNDED, LoadedItems
-from outlive.storage.database import Database, Transactions
-from outlive.storage.database import Work as TransactionWork
+from outlive.ports.storage import UNBOUNDED
 from outlive.storage.queries import SCHEMA_VERSION, find_migrations
 from outlive.storage.rows import encode
 from outlive.storage.sqlite import SQL, staging, threads
@@ -221,7 +221,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("the work of a transaction must not wait")
 
 
-class SharedFile(Transactions):
+class SharedFile(Statements):
     """A SQLite file for a command that makes short changes, whether or not a server is using it."""
 
     queries = SQL

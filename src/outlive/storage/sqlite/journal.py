@@ -5,11 +5,12 @@ from collections.abc import Iterable, Iterator
 
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json
+from outlive.ports.database import LoadedItems
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Position
-from outlive.ports.storage import UNBOUNDED, LoadedItems
+from outlive.ports.refusals import response_not_found
+from outlive.ports.storage import UNBOUNDED
 from outlive.storage.packing import JOURNAL_FORMAT, PACKED
-from outlive.storage.refusals import response_not_found
 from outlive.storage.rows import TimedRow, gather, read_each
 from outlive.storage.sqlite import SQL, threads
 from outlive.storage.sqlite.connection import SqlitePort

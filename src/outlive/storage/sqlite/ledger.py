@@ -8,6 +8,7 @@ from outlive.core.errors import StaleFence
 from outlive.core.owners import name_of
 from outlive.core.requests.create import pack
 from outlive.core.webhooks import find_events
+from outlive.ports.database import MANY_BYTES
 from outlive.ports.ledger import (
     CLAIM_BYTES,
     Admission,
@@ -21,10 +22,10 @@ from outlive.ports.ledger import (
     Lease,
     Position,
 )
+from outlive.ports.refusals import refuse, response_not_found
 from outlive.ports.storage import UNBOUNDED
 from outlive.storage.packing import SHORT
-from outlive.storage.refusals import refuse, response_not_found
-from outlive.storage.rows import MANY_BYTES, encode, make_claim, to_rows
+from outlive.storage.rows import encode, make_claim, to_rows
 from outlive.storage.sqlite import SQL, staging, threads
 from outlive.storage.sqlite.connection import SqlitePort
 from outlive.storage.sqlite.staging import StagedItems

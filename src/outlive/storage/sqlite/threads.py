@@ -6,10 +6,12 @@ from bisect import bisect_right
 import msgspec
 
 from outlive.core.events import Json
+from outlive.ports.catalog import RUNNING, ConversationRow
+from outlive.ports.database import LoadedItems
 from outlive.ports.ledger import Position
-from outlive.ports.storage import UNBOUNDED, LoadedItems
-from outlive.storage.refusals import refuse
-from outlive.storage.rows import RUNNING, ConversationRow, encode
+from outlive.ports.refusals import refuse
+from outlive.ports.storage import UNBOUNDED
+from outlive.storage.rows import encode
 from outlive.storage.sqlite import SQL, staging
 from outlive.storage.sqlite.staging import StagedItems
 

@@ -1,18 +1,22 @@
-"""Retention on either database: hides what has expired, deletes it later, and erases what was deleted."""
+"""Retention: hides what has expired, deletes it later, and erases what was deleted."""
 
 import math
 from collections.abc import Sequence
 from typing import Any
 
-from outlive.storage.database import Database, Transaction
+from outlive.ports.database import Database, Transaction
 
 # Of events erased in one transaction (some 10 µs each): on SQLite every running response waits for it.
 MOST_ROWS = 500
 
 
-class SqlRetention:
+class Retention:
+    """Hides and deletes what has expired, and erases what was deleted, for the sweeper. Each method returns the number
+    of things that it has done this to, at most `limit` of a kind."""
+
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.shrink, self.scrub = database.shrink, database.scrub
 
     async def expire(
         self,
@@ -24,6 +28,8 @@ class SqlRetention:
         owner: str | None = None,
         but: Sequence[str] = (),
     ) -> int:
+        """Hide what was last used before these times, as expired at `at`: of an owner and its end users, or of all
+        owners but some."""
         found = []
         # Long reads, so before the transaction. Conversations first: locks are always taken in this order.
         for kind, before in (("conversations", conversations_before), ("responses", responses_before)):
@@ -44,6 +50,8 @@ class SqlRetention:
         return await self._database.atomically("expire", work, heavy=True)
 
     async def restore(self, after: float, limit: int) -> int:
+        """Show again what expired after this time."""
+
         async def work(db: Transaction) -> int:
             found = await _change_expired(db, "restore", after, math.inf, limit)
             threads = [thread for _, thread, _ in found]
@@ -54,6 +62,8 @@ class SqlRetention:
         return await self._database.atomically("restore", work, heavy=True)
 
     async def delete_expired(self, before: float, limit: int) -> int:
+        """Delete what expired before this time."""
+
         async def work(db: Transaction) -> int:
             found = await _change_expired(db, "delete", 0.0, before, limit)
             await _mark_threads(db, "make_hole", found)
@@ -62,23 +72,22 @@ class SqlRetention:
         return await self._database.atomically("delete expired", work, heavy=True)
 
     async def erase(self, limit: int) -> int:
+        """Erase the bytes of some deleted things that no unfinished run needs. Returns 0 when nothing is left."""
+
         async def work(db: Transaction) -> int:
             return await _erase_responses(db, limit) or await _erase_conversations(db, limit)
 
         return await self._database.atomically("erase", work, heavy=True)
 
     async def forget_keys(self, before: float) -> None:
+        """Erase Idempotency-Keys and records of unanswered creates that are older, tickets that expired before, and
+        webhook deliveries that were given up six days before."""
+
         async def work(db: Transaction) -> None:
             for name in ("erase_old_keys", "erase_old_unanswered", "erase_old_tickets", "erase_old_deliveries"):
                 await db.fetch(name, before)
 
         await self._database.atomically("forget keys", work, heavy=True)
-
-    async def shrink(self) -> bool:
-        return await self._database.shrink()
-
-    async def scrub(self) -> None:
-        await self._database.scrub()
 
 
 async def _change_expired(db: Transaction, verb: str, first: float, last: float, limit: int) -> list[Any]:

@@ -1,22 +1,26 @@
-"""Conversations on either database: changes through their own endpoints."""
+"""Conversations: changes through their own endpoints."""
 
 from typing import Any
 
 from outlive.core.errors import ConversationLocked
 from outlive.core.events import Json
+from outlive.ports.catalog import ConversationRow, to_conversation
+from outlive.ports.database import Database, Transaction, decode_items, encode, lock_key
 from outlive.ports.ledger import Idempotency
-from outlive.storage.database import Database, Transaction, lock_key
-from outlive.storage.refusals import item_not_found, match_key
-from outlive.storage.rows import ConversationRow, decode_items, encode, to_conversation
+from outlive.ports.refusals import item_not_found, match_key
 
 
-class SqlConversations:
+class Conversations:
+    """Changes conversations; each method is one transaction."""
+
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def create(
         self, owner: str, conversation: Json, items: list[Json], at: float, key: Idempotency | None, large: bool = False
     ) -> str:
+        """Store a new conversation. Returns its id, or that of an earlier one with the same Idempotency-Key. `large`
+        items are too large for one uninterrupted write."""
         conversation_id = str(conversation["id"])
 
         async def work(db: Transaction) -> str:
@@ -44,6 +48,8 @@ class SqlConversations:
         return await self._database.atomically("update conversation", work)
 
     async def delete(self, owner: str, conversation_id: str) -> None:
+        """Delete a conversation. A response that runs in it still ends, but its turn is not added."""
+
         async def work(db: Transaction) -> None:
             found = await _find(db, owner, conversation_id)
             await db.fetch("delete_conversation", found.key)
@@ -60,6 +66,7 @@ class SqlConversations:
         key: Idempotency | None,
         large: bool = False,
     ) -> list[Json]:
+        """Append items, without those whose ids are there already. Raises ConversationLocked."""
         kind, ids = f"items of {conversation_id}", [item["id"] for item in items]
 
         async def work(db: Transaction) -> list[Any]:
@@ -85,6 +92,8 @@ class SqlConversations:
         return await decode_items(bodies)
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> Json:
+        """Delete an item. Returns the conversation. Raises ConversationLocked."""
+
         async def work(db: Transaction) -> Json:
             found = await _find(db, owner, conversation_id)
             _check_unlocked(found)
