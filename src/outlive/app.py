@@ -24,7 +24,6 @@ from outlive.dialects.build import make_backend
 from outlive.dialects.embedded.backend import MODEL, LocalModel
 from outlive.dialects.transport.http1 import HttpPool
 from outlive.engine.engine import Engine, EngineOptions
-from outlive.engine.ephemeral import EphemeralStorage
 from outlive.engine.slots import Capacity
 from outlive.engine.sweeper import RetentionPolicy
 from outlive.ports.backend import Backend, Backends, Route, Upstream
@@ -33,7 +32,6 @@ from outlive.ports.storage import Storage
 from outlive.ports.toolbox import Tools
 from outlive.ports.tracing import Tracer
 from outlive.served_agents.backend import load_agents
-from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.seal import SecretSeal, make_seal
 from outlive.storage.storage import open_storage
 from outlive.telemetry import logs
@@ -112,10 +110,9 @@ async def _open_backends(settings: Settings, stack: contextlib.AsyncExitStack) -
 
 
 def _build_engine(settings: Settings, storage: Storage, options: EngineOptions, backends: Backends) -> Engine:
-    ids, journal = RandomIds(), MemoryJournal()
+    ids = RandomIds()
     return Engine(
         storage,
-        EphemeralStorage(MemoryLedger(journal), journal),
         backends,
         options,
         clock=SystemClock(),

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from outlive.core.requests.create import CreateResponse
+from outlive.engine.ephemeral import MemoryJournal, MemoryLedger
 from outlive.ports.catalog import Catalog
 from outlive.ports.conversations import Conversations
 from outlive.ports.journal import Journal
@@ -20,7 +21,6 @@ from outlive.ports.ledger import Admission, Lease, Ledger, Position, Quota, RunL
 from outlive.ports.retention import Retention
 from outlive.ports.storage import History, Packing, StoredKeys, StoredTickets, StoredUsage
 from outlive.ports.webhooks import StoredWebhooks
-from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.packing import lengthen
 from outlive.storage.postgres import connection as postgres
 from outlive.storage.postgres.journal import PostgresHistory, PostgresJournal

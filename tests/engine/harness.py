@@ -14,7 +14,6 @@ from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json, read_frame, split_frames
 from outlive.engine.admission import Accepted, Submission
 from outlive.engine.engine import Engine, EngineOptions
-from outlive.engine.ephemeral import EphemeralStorage
 from outlive.engine.slots import Capacity
 from outlive.engine.sweeper import RetentionPolicy
 from outlive.ports.backend import Backend, Backends, ContinuationMode
@@ -27,7 +26,6 @@ from outlive.ports.retention import Retention
 from outlive.ports.storage import UNBOUNDED, Storage, StoredKeys, StoredTickets, StoredUsage
 from outlive.ports.toolbox import Tools
 from outlive.ports.webhooks import StoredWebhooks
-from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.seal import SecretSeal
 from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.journal import SqliteHistory, SqliteJournal
@@ -202,8 +200,6 @@ class Harness:
         self.ledger.shared = bus is not None
         self.history, self.catalog = FaultyHistory(database), Catalog(database)
         self.conversations, self.retention = Conversations(database), Retention(database)
-        memory_journal = MemoryJournal()
-        self.memory = MemoryLedger(memory_journal)
         storage = Storage(
             ledger=self.ledger,
             journal=self.journal,
@@ -235,7 +231,6 @@ class Harness:
         )
         self.engine = engine = Engine(
             storage,
-            EphemeralStorage(self.memory, memory_journal),
             Backends({"scripted": self.backend}, self._route),
             options,
             clock=self.clock,
@@ -243,6 +238,7 @@ class Harness:
             seal=SecretSeal([b"secret"]),
             tools=tools,
         )
+        self.memory = engine.ephemeral.ledger
         self.worker, self.admitter, self.ephemeral = engine.worker, engine.admitter, engine.ephemeral
         self.reader, self.live, self.shutdown = engine.reader, engine.reader.live, engine.reader.shutdown
         self.creates, self.contexts, self.sweeper = engine.creates, engine.contexts, engine.sweeper

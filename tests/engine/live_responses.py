@@ -9,6 +9,7 @@ from outlive.core.events import AnyDraft, Channel, Delta, Draft, number
 from outlive.core.grammar import OUTPUT_TEXT
 from outlive.engine.delivery.live import LiveResponse, LiveResponses
 from outlive.engine.delivery.reader import Cursor
+from outlive.engine.ephemeral import MemoryJournal, MemoryLedger
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import (
     NO_CHECKPOINT,
@@ -22,7 +23,6 @@ from outlive.ports.ledger import (
     Position,
     RunLedger,
 )
-from outlive.storage.memory import MemoryJournal, MemoryLedger
 from tests.core.journals import REQUEST, fold_of, frames_of, opening
 from tests.engine.virtual_clock import turn
 

@@ -7,9 +7,9 @@ import asyncio
 from outlive.engine.cluster.mirrors import Mirrors, ProgressNotifier
 from outlive.engine.delivery.live import LiveResponses
 from outlive.engine.delivery.reader import Cursor, Reader, Shutdown
+from outlive.engine.ephemeral import MemoryLedger
 from outlive.ports.bell import Ring
 from outlive.ports.journal import Journal
-from outlive.storage.memory import MemoryLedger
 from tests.engine.bus import Bus
 from tests.engine.live_responses import CountingJournal, JournaledResponse
 from tests.engine.virtual_clock import VirtualClock

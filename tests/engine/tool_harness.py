@@ -14,6 +14,7 @@ from outlive.core.requests.create import parse_create
 from outlive.core.toolcalls import ToolOutcome, ToolSpec
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse
+from outlive.engine.ephemeral import MemoryJournal, MemoryLedger
 from outlive.engine.run.closer import Closer
 from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.log import RunLog
@@ -23,7 +24,6 @@ from outlive.ports.database import LoadedItems
 from outlive.ports.ledger import NO_CHECKPOINT, AppendResults, Checkpoint, Claim, Closing, Entry, Lease, Position
 from outlive.ports.storage import UNBOUNDED
 from outlive.ports.toolbox import Invocation, SessionRequest, Tool, Tools, ToolSession
-from outlive.storage.memory import MemoryJournal, MemoryLedger
 from outlive.storage.seal import SecretSeal
 from outlive.testing import Script, ScriptedBackend, call_chunk, finish_chunk, text_chunk, usage_chunk
 from tests.core.journals import assert_official_event, opening

@@ -31,7 +31,7 @@ from outlive.engine.context_queries import ContextQueries
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponses
 from outlive.engine.delivery.reader import FOLD_BYTES, Cursor, Reader, Shutdown, StreamInterrupted
-from outlive.engine.ephemeral import EphemeralRuns, EphemeralStorage, Journals
+from outlive.engine.ephemeral import EphemeralRuns, Journals, MemoryJournal, MemoryLedger
 from outlive.engine.keys import Keys
 from outlive.engine.packer import Packer
 from outlive.engine.policies import Policies
@@ -97,10 +97,11 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 class Engine:
     """Everything that a client may ask for. Its parts are public: metrics read them, and tests drive one alone."""
 
+    is_leaving = False  # True: not ready, but still taking work, until it drains
+
     def __init__(
         self,
         storage: Storage,
-        memory: EphemeralStorage,
         backends: Backends,
         options: EngineOptions,
         *,
@@ -111,15 +112,14 @@ class Engine:
     ) -> None:
         """Build an engine on a database. `seal` closes compaction items."""
         self.storage, self.backends, self.ids, self.limits = storage, backends, ids, options.limits
-        self.is_leaving = False  # True: not ready, but still taking work, until it drains
         self._options, self._shutdown, live, shared = options, Shutdown(), LiveResponses(), storage.shared
         mirrors = Mirrors(storage.journal, live, storage.bell) if shared else None
+        counts, tracer, memory = Counts(backends.models), options.tracer, MemoryJournal()
         self.reader = Reader(
             live, Journals(memory, storage.journal), clock, self._shutdown, options.keep_alive_seconds, mirrors
         )
         self.usage = UsageMeter(storage.usage, options.prices)
         self.policies = Policies(options.capacity.policies, storage.usage, self.usage, clock, shared)
-        counts, tracer = Counts(backends.models), options.tracer
         committer = Committer(storage.ledger, clock, options.commit_seconds, counts, tracer, self.usage.count)
         self.services = RunServices(
             route=backends.route,
@@ -135,20 +135,15 @@ class Engine:
         )
         slots = Slots(options.capacity, shared=shared)
         self.worker = Worker(options.name, storage, self.services, live, slots, self._shutdown, options.claims)
-        self.ephemeral = EphemeralRuns(memory.ledger, self.services, live, self.usage)
+        self.ephemeral = EphemeralRuns(MemoryLedger(memory), self.services, live, self.usage)
         self.creates = PendingCreates(storage.bell, alone=not shared)
+        catalog, names, retries = storage.catalog, options.event_names, Retries(storage.catalog, clock, self.creates)
         self.admitter = Admitter(
-            storage,
-            self.services,
-            self.worker,
-            self.ephemeral,
-            Retries(storage.catalog, clock, self.creates),
-            ids,
-            options.limits,
-            options.event_names,
-            self.policies,
+            storage, self.services, self.worker, self.ephemeral, retries, ids, options.limits, names, self.policies
         )
-        self.contexts = ContextQueries(storage, backends, self.services, self.worker, self.policies, self.usage)
+        self.contexts = contexts = ContextQueries(
+            storage, backends, self.services, self.worker, self.policies, self.usage
+        )
         self.sweeper = Sweeper(storage.retention, clock, options.retention, self.policies.active)
         after, secret_seal = options.pack_after, tools.seal if tools is not None else None
         self.packer = Packer(storage.packing, clock, counts, after, slots) if after is not None else None
@@ -161,12 +156,12 @@ class Engine:
             folds, notifier = self.reader.remote_folds, ProgressNotifier(live, storage.bell, clock)
             self.node = Node(storage, self.worker, mirrors, folds, notifier, self.creates)
         # Verbs that one part alone answers.
-        catalog, contexts = storage.catalog, self.contexts
         self.now, self.new_id, self.find_owner = clock.now, ids.new, catalog.find_owner
         self.get_conversation, self.list_conversations = catalog.conversation, catalog.conversations
         self.get_item, self.list_items, self.list_input_items = catalog.item, catalog.items, catalog.input_items
         self.count_tokens, self.compact, self.list_models = contexts.count, contexts.compact, contexts.list_models
         self.pass_through, self.count_chat = contexts.pass_through, contexts.count_usage
+        self.hold_chat_slot = partial(self.worker.hold_slot, what="a chat completion")
 
     # -- the server's life
 
@@ -414,12 +409,6 @@ class Engine:
         conversation = await self.storage.conversations.delete_item(owner, conversation_id, item_id)
         self.sweeper.wake()
         return conversation
-
-    # -- chat completions
-
-    def hold_chat_slot(self, owner: str) -> contextlib.AbstractContextManager[None]:
-        """Hold a slot for a Chat Completions request, which counts like a response. Raises TooMany."""
-        return self.worker.hold_slot(owner, "a chat completion")
 
 
 @dataclass(slots=True, eq=False)

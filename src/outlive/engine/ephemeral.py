@@ -1,38 +1,110 @@
 """Responses with `store: false`: run like all others, on a ledger in memory, and dropped with their connection (D4)."""
 
 import asyncio
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from functools import partial
 
-import msgspec
-
 from outlive.core.context.assemble import finish_calls
 from outlive.core.endings import Outcome
+from outlive.core.errors import StaleFence
+from outlive.core.events import is_last, split_frames
 from outlive.engine.delivery.committer import UNREAD_BYTES
 from outlive.engine.delivery.live import LiveResponse, LiveResponses
 from outlive.engine.run.run import Run, RunServices
 from outlive.engine.usage import UsageMeter
 from outlive.ports.journal import Batch, Journal
-from outlive.ports.ledger import EphemeralLedger, Memory
+from outlive.ports.ledger import AppendResult, AppendResults, Checkpoint, Closing, Entry, Lease, Memory
+from outlive.ports.refusals import response_not_found
 
 
-class EphemeralStorage(msgspec.Struct, frozen=True):
-    """The ledger and the journal of responses with `store: false`."""
+class MemoryJournal:
+    """The journal of responses with `store: false`: events in memory, for as long as each is read."""
 
-    ledger: EphemeralLedger
-    journal: Journal
+    def __init__(self) -> None:
+        self.batches: dict[str, list[Batch]] = {}
+
+    async def read(self, response_id: str, after: int, max_bytes: int) -> Batch | None:
+        if (batches := self.batches.get(response_id)) is None:
+            raise response_not_found(response_id)
+        parts: list[bytes] = []
+        last, size = after, 0
+        for batch in batches[bisect_right(batches, after, key=lambda batch: batch.last) :]:
+            if batch.first > last + 1:
+                raise response_not_found(response_id)  # it was read, and dropped
+            parts += split_frames(batch.frames)[after + 1 - batch.first :] if batch.first <= after else [batch.frames]
+            last, size = batch.last, size + len(batch.frames)
+            if size >= max_bytes:
+                break
+        return Batch(after + 1, last, b"".join(parts)) if parts or is_last(batches[-1].frames) else None
+
+    async def read_many(self, after: dict[str, int], max_bytes: int) -> dict[str, Batch | None]:
+        known = {each: number for each, number in after.items() if each in self.batches}
+        found = {each: await self.read(each, number, max_bytes) for each, number in known.items()}
+        new = {each: batch for each, batch in found.items() if batch is not None}
+        return new | dict.fromkeys(after.keys() - known.keys())
+
+
+class MemoryLedger:
+    """The ledger of responses with `store: false`."""
+
+    def __init__(self, journal: MemoryJournal) -> None:
+        self._journal = journal
+        self._fences: dict[str, int] = {}
+        self._keys = 0
+
+    def admit(self, response_id: str, frames: bytes, count: int) -> Lease:
+        self._keys += 1
+        self._fences[response_id] = 1
+        self._journal.batches[response_id] = [Batch(0, count - 1, frames)]
+        return Lease(response_id, self._keys, 1)
+
+    def append(self, entries: list[Entry]) -> asyncio.Future[AppendResults]:
+        future: asyncio.Future[AppendResults] = asyncio.get_running_loop().create_future()
+        future.set_result([self._append(entry) for entry in entries])
+        return future
+
+    def close(self, closing: Closing) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._append(closing.entry) is AppendResult.WRITTEN:
+            del self._fences[closing.entry.lease.response_id]
+            future.set_result(None)
+        else:
+            future.set_exception(StaleFence())
+        return future
+
+    async def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
+        """Do nothing: no other worker can take such a run over."""
+
+    def trim(self, response_id: str, after: int) -> int:
+        """Drop the events up to a number, which were read. Returns the bytes of the others."""
+        batches = self._journal.batches.get(response_id, [])
+        del batches[: bisect_right(batches, after, 0, max(len(batches) - 1, 0), key=lambda batch: batch.last)]
+        return sum(len(batch.frames) for batch in batches if batch.last > after)
+
+    def forget(self, response_id: str) -> None:
+        """Drop all that is left of a response once it has no reader."""
+        self._fences.pop(response_id, None)
+        self._journal.batches.pop(response_id, None)
+
+    def _append(self, entry: Entry) -> AppendResult:
+        if self._fences.get(entry.lease.response_id) != entry.lease.fence:
+            return AppendResult.STALE
+        last = entry.first + entry.count - 1
+        self._journal.batches[entry.lease.response_id].append(Batch(entry.first, last, entry.frames))
+        return AppendResult.WRITTEN
 
 
 class Journals:
     """The journal that readers see: the one in memory for responses that it holds, the database's for all others."""
 
-    def __init__(self, memory: EphemeralStorage, stored: Journal) -> None:
+    def __init__(self, memory: MemoryJournal, stored: Journal) -> None:
         self._memory = memory
         self._stored = stored
         self.read_many = stored.read_many  # asked only for stored responses
 
     async def read(self, response_id: str, after: int, max_bytes: int) -> Batch | None:
-        journal = self._memory.journal if self._memory.ledger.holds(response_id) else self._stored
+        journal = self._memory if response_id in self._memory.batches else self._stored
         return await journal.read(response_id, after, max_bytes)
 
 
@@ -40,7 +112,7 @@ class Journals:
 class EphemeralRuns:
     """Runs responses that are not stored, each for the connection that created it."""
 
-    ledger: EphemeralLedger
+    ledger: MemoryLedger
     _services: RunServices
     _live: LiveResponses
     _meter: UsageMeter

@@ -222,18 +222,3 @@ class Ledger(RunLedger, Protocol):
 
     async def delete(self, owner: str, response_id: str) -> None:
         """Delete a finished response. Its bytes are erased later, by `Retention.erase`. Raises NotFound."""
-
-
-class EphemeralLedger(RunLedger, Protocol):
-    """The ledger of responses with `store: false`."""
-
-    def admit(self, response_id: str, frames: bytes, count: int) -> Lease: ...
-
-    def holds(self, response_id: str) -> bool:
-        """Return True if the response was admitted here and not forgotten yet."""
-
-    def trim(self, response_id: str, after: int) -> int:
-        """Drop the events up to a number, which were read. Returns the bytes of the others."""
-
-    def forget(self, response_id: str) -> None:
-        """Drop all that is left of a response once it has no reader."""

@@ -12,11 +12,11 @@ from outlive.core.events import number, read_frame, split_frames
 from outlive.engine.delivery.committer import ENDINGS, RETRY_SECONDS, Committer
 from outlive.engine.delivery.live import LiveResponse, LiveResponses, State
 from outlive.engine.delivery.reader import Reader, Shutdown
+from outlive.engine.ephemeral import MemoryJournal, MemoryLedger
 from outlive.engine.run.closer import Closer
 from outlive.ports.backend import Backend
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import AppendResult, Entry
-from outlive.storage.memory import MemoryJournal, MemoryLedger
 from tests.core.journals import frames_of, opening
 from tests.engine.live_responses import ADDED, COMPLETED, HeldLedger, deltas, make_live, texts
 from tests.engine.virtual_clock import VirtualClock, elapsed, in_virtual_time, pass_time, turn

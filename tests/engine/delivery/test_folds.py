@@ -6,7 +6,7 @@ import asyncio
 
 from outlive.engine.delivery.live import LiveResponses
 from outlive.engine.delivery.reader import FOLD_BYTES, KEEP_SECONDS, MAX_FOLDS, RemoteFolds, replay
-from outlive.storage.memory import MemoryLedger
+from outlive.engine.ephemeral import MemoryLedger
 from tests.core.journals import fold_of, frames_of, opening, state_of
 from tests.engine.live_responses import ADDED, CountingJournal, JournaledResponse, deltas
 from tests.engine.mirror_harness import TwoNodes

@@ -12,7 +12,7 @@ from outlive.core.events import KEEP_ALIVE_FRAME, AnyDraft, is_last, split_frame
 from outlive.engine.delivery.live import LiveResponse, LiveResponses, State
 from outlive.engine.delivery.reader import PAGE_BYTES, Cursor, Reader, Shutdown, StreamInterrupted, WriteNow
 from outlive.engine.delivery.tail import TAIL_BYTES
-from outlive.storage.memory import MemoryLedger
+from outlive.engine.ephemeral import MemoryLedger
 from tests.engine.harness import FixedClock
 from tests.engine.live_responses import ADDED, CountingJournal, JournaledResponse, deltas, read_to_end
 from tests.engine.virtual_clock import elapsed, in_virtual_time, turn
