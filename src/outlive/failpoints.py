@@ -29,9 +29,8 @@ is_set = bool(_point)
 def check() -> None:
     """Raise SettingsError for a value that names no failpoint: its test would wait for a kill that never comes."""
     if _given and (_point not in POINTS or _count.strip("0123456789") or _left[0] < 1):
-        raise SettingsError(
-            f"OUTLIVE_KILL_AT must be a failpoint, such as after-commit or after-commit:3, not {_given!r}."
-        )
+        known = "a failpoint, such as after-commit or after-commit:3"
+        raise SettingsError(f"OUTLIVE_KILL_AT must be {known}, not {_given!r}.")
 
 
 def hit(point: str) -> None:

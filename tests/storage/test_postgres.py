@@ -708,5 +708,17 @@ async def test_a_response_lost_in_a_failover_is_not_confused_with_the_new_holder
     assert len(split_frames(await harness.events(other_id))) == 2
 
 
+@postgres_test
+async def test_the_minutes_of_an_owner_before_the_last_are_forgotten(url: str) -> None:
+    async with open_postgres(url) as storage:
+        for minute in (10, 11, 12, 13):
+            assert await storage.usage.count_minute("ann", minute, 1, 5) == (1, 5)
+        assert await storage.usage.count_minute("ann", 13, 1, 5) == (2, 10)
+        other = await postgres.connect(url)
+        kept = await other.fetch("SELECT minute FROM owner_minutes ORDER BY minute")
+        await other.close()
+        assert [row[0] for row in kept] == [12, 13]
+
+
 async def forget(database: postgres.PostgresDatabase, statement: str, key: int) -> None:
     await database.write("forget", lambda db: db.execute(statement, key))

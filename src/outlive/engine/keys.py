@@ -47,9 +47,8 @@ class Keys:
         """Store a new key, and return it with the key itself, which is shown only here. Raises InvalidRequest for an
         owner's name, a role or a time that cannot be."""
         if not _OWNER.fullmatch(owner):
-            raise InvalidRequest(
-                "An owner's name has 1 to 64 letters, digits, '_', '.', '@' and '-'; no others.", param="owner"
-            )
+            message = "An owner's name has 1 to 64 letters, digits, '_', '.', '@' and '-'; no others."
+            raise InvalidRequest(message, param="owner")
         if role not in ("user", "read", "admin"):
             raise InvalidRequest(f"role must be user, read or admin, not {role!r}.", param="role")
         if days is not None and not 0 < days <= MAX_DAYS:

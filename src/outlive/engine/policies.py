@@ -66,7 +66,8 @@ class Policies:
         now = self._clock.monotonic()
         if limited - self._spent.keys() or (limited and now - self._summed_at > BUDGET_SECONDS):
             self._summed_at = now
-            month = _month_of(self._clock.now())
+            today = datetime.fromtimestamp(self._clock.now(), UTC)
+            month = today.replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
             for name in sorted(limited):
                 rows = await self._meter.report([], month, math.inf, name)
                 self._spent[name] = sum(row["cost"] for row in rows)
@@ -175,11 +176,9 @@ class Policies:
 def _check_rate(state: RateState) -> None:
     if state.is_over():
         over = next(name for name, limit in state.limits.items() if state.used[name] >= limit)
-        raise RateLimited(
-            f"Rate limit reached: {state.limits[over]} {over} per minute. Try again in {math.ceil(state.seconds)} s.",
-            math.ceil(state.seconds),
-            state.headers(),
-        )
+        pause = math.ceil(state.seconds)
+        message = f"Rate limit reached: {state.limits[over]} {over} per minute. Try again in {pause} s."
+        raise RateLimited(message, pause, state.headers())
 
 
 def _merge(given: Policy | None, stored: str | None) -> Policy:
@@ -190,8 +189,3 @@ def _merge(given: Policy | None, stored: str | None) -> Policy:
         # Written by a later version, or by hand: what it forbids must not become allowed.
         log.error("a policy in the database cannot be read: %s", error)
         return Policy(storage="never", models=[])
-
-
-def _month_of(now: float) -> float:
-    """Return the time at which the month began, in UTC."""
-    return datetime.fromtimestamp(now, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()

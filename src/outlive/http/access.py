@@ -175,17 +175,12 @@ class Auth:
         host = (request.header(b"host") or "").lower()
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         if name not in _LOCAL_HOSTS:
-            raise Forbidden(
-                "This server has no keys, so it answers only to localhost. Start it with --api-key NAME=KEY to use "
-                "another name.",
-                code="forbidden_host",
-            )
+            message = "This server has no keys, so it answers only to localhost."
+            raise Forbidden(f"{message} Start it with --api-key NAME=KEY to use another name.", code="forbidden_host")
         origin = request.header(b"origin")
         if origin is not None and origin not in self._origins and origin.rpartition("://")[2].lower() != host:
-            raise Forbidden(
-                f"Pages of {origin} may not use this server. Start it with --cors-origin {origin} to allow them.",
-                code="forbidden_origin",
-            )
+            message = f"Pages of {origin} may not use this server. Start it with --cors-origin {origin} to allow them."
+            raise Forbidden(message, code="forbidden_origin")
 
     def cors_headers(self, request: Request) -> dict[str, str]:
         """Return the headers of an answer to a cross-origin request; none for any other."""
@@ -213,16 +208,12 @@ async def check_ticket(request: Request, ticket: Ticket, path: str | None) -> No
 def _read_end_user(request: Request) -> str:
     """Return the end user that a request names. Raises Forbidden if its key may not name one, or InvalidRequest."""
     if not request.key.acts_for:
-        raise Forbidden(
-            "Outlive-End-User needs a key that acts for end users, made with `outlive keys new --acts-for`.",
-            param="Outlive-End-User",
-            code="end_user_not_allowed",
-        )
+        message = "Outlive-End-User needs a key that acts for end users, made with `outlive keys new --acts-for`."
+        raise Forbidden(message, param="Outlive-End-User", code="end_user_not_allowed")
     end_user = request.header(END_USER) or ""
     if not USER_NAME.fullmatch(end_user):
-        raise InvalidRequest(
-            "Outlive-End-User must be 1 to 256 visible ASCII characters, without a space.", param="Outlive-End-User"
-        )
+        message = "Outlive-End-User must be 1 to 256 visible ASCII characters, without a space."
+        raise InvalidRequest(message, param="Outlive-End-User")
     return end_user
 
 

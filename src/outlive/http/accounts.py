@@ -46,9 +46,8 @@ async def create_ticket(request: Request) -> Reply:
     """Create a ticket for the response or conversation of the path."""
     seconds = (await request.object()).get("expires_in")
     if seconds is not None and (type(seconds) is not int or not 1 <= seconds <= MAX_TICKET_SECONDS):
-        raise InvalidRequest(
-            f"expires_in must be a whole number of seconds from 1 to {MAX_TICKET_SECONDS}.", param="expires_in"
-        )
+        message = f"expires_in must be a whole number of seconds from 1 to {MAX_TICKET_SECONDS}."
+        raise InvalidRequest(message, param="expires_in")
     of_response = request.scope["path"].startswith("/v1/responses/")
     return json_reply(await request.engine.create_ticket(request.owner, request.params["id"], of_response, seconds))
 

@@ -72,12 +72,9 @@ async def _read(request: Request) -> Json:
         raise InvalidRequest("model is required.", param="model", code="missing_required_parameter")
     for field, why in STATEFUL.items():
         if body.get(field) not in (None, False) and not request.lenient_chat:
-            raise InvalidRequest(
-                f"{field} is not supported on /v1/chat/completions, which keeps no state: {why}. "
-                f"Use /v1/responses, which honours it.",
-                param=field,
-                code="unsupported_parameter",
-            )
+            message = f"{field} is not supported on /v1/chat/completions, which keeps no state: {why}. "
+            message += "Use /v1/responses, which honours it."
+            raise InvalidRequest(message, param=field, code="unsupported_parameter")
         if field in body and (field != "store" or request.lenient_chat):
             del body[field]
     return body

@@ -33,7 +33,7 @@ class Turns:
 class Intake:
     """The bytes that one client has sent and that are not parsed yet. While there are some, nothing more is read."""
 
-    __slots__ = ("_is_due", "_is_paused", "_is_stopped", "_rest", "_transport", "_turns", "feed")
+    __slots__ = ("_is_due", "_is_stopped", "_rest", "_transport", "_turns", "feed", "is_paused")
 
     def __init__(self, transport: asyncio.Transport, turns: Turns, feed: Feed) -> None:
         self.feed = feed
@@ -42,12 +42,7 @@ class Intake:
         self._rest = b""
         self._is_due = False  # it has a turn
         self._is_stopped = False  # the protocol takes nothing more
-        self._is_paused = False  # the transport reads nothing more
-
-    @property
-    def is_paused(self) -> bool:
-        """True while the client cannot send because of this side."""
-        return self._is_paused
+        self.is_paused = False  # the transport reads nothing more, so that the client cannot send
 
     def take(self, data: bytes) -> None:
         """Parse what was received, behind what is left of the last time."""
@@ -71,7 +66,7 @@ class Intake:
     def end(self) -> None:
         """Drop everything: the connection is gone, and must not be kept by what it holds."""
         self._rest = b""
-        self.feed = _discard
+        self.feed = lambda data, position: len(data) - position
 
     def _take_turn(self) -> None:
         self._is_due = True
@@ -93,14 +88,10 @@ class Intake:
 
     def _pause_or_resume(self) -> None:
         wanted = self._is_stopped or bool(self._rest)
-        if wanted == self._is_paused or self._transport.is_closing():
+        if wanted == self.is_paused or self._transport.is_closing():
             return
-        self._is_paused = wanted
+        self.is_paused = wanted
         if wanted:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
-
-
-def _discard(data: bytes, position: int) -> int:
-    return len(data) - position

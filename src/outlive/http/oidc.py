@@ -64,19 +64,14 @@ class TokenVerifier:
         except self._jwt.ExpiredSignatureError:
             raise Unauthenticated("The token has expired; get a new one.", code="token_expired") from None
         except (self._jwt.InvalidAudienceError, self._jwt.InvalidIssuerError):
-            raise Unauthenticated(
-                "The token is for another audience or from another issuer than [oidc] of the settings names.",
-                code="token_not_for_this_server",
-            ) from None
+            message = "The token is for another audience or from another issuer than [oidc] of the settings names."
+            raise Unauthenticated(message, code="token_not_for_this_server") from None
         except self._jwt.PyJWTError as error:
             raise Unauthenticated(f"The token is not valid ({type(error).__name__}).", code="invalid_token") from None
         owner = claims.get(self._settings.owner_claim)
         if not isinstance(owner, str) or not OWNER_NAME.fullmatch(owner):
-            raise Unauthenticated(
-                f"The token's claim '{self._settings.owner_claim}', which names the owner, must be 1 to 200 visible "
-                "ASCII characters.",
-                code="token_without_owner",
-            )
+            claim = f"The token's claim '{self._settings.owner_claim}', which names the owner,"
+            raise Unauthenticated(f"{claim} must be 1 to 200 visible ASCII characters.", code="token_without_owner")
         key = self._verified[digest] = Key("", owner, expires_at=float(claims["exp"]) + LEEWAY)
         if len(self._verified) > MAX_TOKENS:
             self._verified.popitem(last=False)

@@ -322,11 +322,9 @@ class Route(Struct, frozen=True):
         for name in names:
             declared = "metadata" if name.startswith("metadata[") and name.endswith("]") else name
             if declared not in known and name not in IGNORED_QUERY and not name.startswith("_"):
-                raise InvalidRequest(
-                    f"Unknown query parameter: '{shorten(name)}'. This route knows {', '.join(known) or 'none'}.",
-                    param=shorten(name),
-                    code="unknown_parameter",
-                )
+                param = shorten(name)
+                message = f"Unknown query parameter: '{param}'. This route knows {', '.join(known) or 'none'}."
+                raise InvalidRequest(message, param=param, code="unknown_parameter")
 
     @property
     def statuses(self) -> list[int]:

@@ -7,6 +7,7 @@ import math
 import socket
 import struct
 import termios
+from dataclasses import dataclass
 from typing import Any
 
 from outlive.http.intake import Intake
@@ -87,14 +88,12 @@ def reset(transport: HeaderCoalescingTransport) -> None:
     transport.abort()
 
 
+@dataclass(slots=True)
 class Backlog:
     """The bytes that a client has not taken yet, seen from second to second."""
 
-    __slots__ = ("_since", "_unconfirmed")
-
-    def __init__(self) -> None:
-        self._since = math.inf  # no byte was taken since then
-        self._unconfirmed = 0
+    _since: float = math.inf  # no byte was taken since then
+    _unconfirmed: int = 0
 
     def count_stalled_seconds(self, transport: HeaderCoalescingTransport, now: float) -> float:
         """Return for how long bytes were waiting and none of them was taken."""

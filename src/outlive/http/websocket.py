@@ -163,11 +163,8 @@ class Lanes:
     def put(self, turn: Turn) -> None:
         """Put a turn behind the others of its lane. Raises InvalidRequest or TooMany."""
         if turn.lane is not None and len(self._waiting.keys() - {None, turn.lane}) >= MAX_NAMED:
-            refuse(
-                f"This connection has {MAX_NAMED} named lanes already. Use one of them, or another connection.",
-                "stream_id",
-                "websocket_stream_limit_reached",
-            )
+            message = f"This connection has {MAX_NAMED} named lanes already. Use one of them, or another connection."
+            refuse(message, "stream_id", "websocket_stream_limit_reached")
         waiting = self._waiting.setdefault(turn.lane, deque())
         total = sum(map(len, self._waiting.values()))
         if total >= MAX_WAITING or not self._budget.take(self._owner, turn.size):
@@ -269,10 +266,8 @@ class Socket:
 
     def _expire(self) -> None:
         minutes = f"{self._seconds / 60:g} minutes"
-        error = InvalidRequest(
-            f"This connection has reached its time limit ({minutes}). Open a new one to go on.",
-            code="websocket_connection_limit_reached",
-        )
+        message = f"This connection has reached its time limit ({minutes}). Open a new one to go on."
+        error = InvalidRequest(message, code="websocket_connection_limit_reached")
         self.retire(CloseReason(1001, f"The connection is {minutes} old.", error))
 
     async def _send(self, text: str) -> None:
@@ -320,12 +315,8 @@ class Socket:
         if self._close_reason is not None and self._close_reason.error is not None:
             raise self._close_reason.error
         if turn.body.get("background") is True:
-            refuse(
-                "'background' is not supported over WebSocket. A stored response outlives its connection anyway; "
-                "to start one and follow it later, POST it.",
-                "background",
-                "unsupported_parameter",
-            )
+            message = "'background' is not supported over WebSocket. A stored response outlives its connection anyway; "
+            refuse(f"{message}to start one and follow it later, POST it.", "background", "unsupported_parameter")
         turn.number = next(self._turns)
         self._lanes.put(turn)
 
@@ -389,11 +380,8 @@ def _read_lane(body: Json) -> str | None:
     if lane is None:
         return None
     if type(lane) is not str or _LANE.fullmatch(lane) is None:
-        refuse(
-            "'stream_id' must be 1 to 256 letters, digits, '_', '-' or '.'. Leave it out for the lane without a name.",
-            "stream_id",
-            "invalid_stream_id",
-        )
+        message = "'stream_id' must be 1 to 256 letters, digits, '_', '-' or '.'."
+        refuse(f"{message} Leave it out for the lane without a name.", "stream_id", "invalid_stream_id")
     return lane
 
 

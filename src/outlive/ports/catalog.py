@@ -279,9 +279,8 @@ class Catalog:
         """Find items by their ids in any response or conversation; ids of none are left out."""
         loaded = await self._database.load_some("find_items", item_ids, owner, most=MAX_REFERENCED)
         if not loaded.whole:
-            raise InvalidRequest(
-                f"The items that are referred to have more than {MAX_REFERENCED:,} bytes.", param="input"
-            )
+            message = f"The items that are referred to have more than {MAX_REFERENCED:,} bytes."
+            raise InvalidRequest(message, param="input")
         return {item["id"]: item for item in loaded.items}  # of several with one id the last, which is the newest
 
     async def _conversation(self, owner: str, conversation_id: str) -> ConversationRow:

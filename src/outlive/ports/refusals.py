@@ -40,9 +40,8 @@ def refuse(
     if refusal == "no conversation":
         return conversation_not_found(conversation, param="conversation")
     if refusal == "conflict":
-        return Conflict(
-            f"The same Idempotency-Key was used with another body, for response {detail}.", param="Idempotency-Key"
-        )
+        message = f"The same Idempotency-Key was used with another body, for response {detail}."
+        return Conflict(message, param="Idempotency-Key")
     if refusal == "too many branches":
         message = "The ids of these items are in too many branches of this chain. Send the items without ids."
         return InvalidRequest(message, param="input")

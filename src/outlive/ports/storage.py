@@ -162,9 +162,6 @@ class StoredUsage(Stored):
         ((all_requests, all_tokens),) = await self._database.change("count_minute", owner, minute, requests, tokens)
         return all_requests, all_tokens
 
-    async def forget_minutes(self, before: int) -> None:
-        await self._database.change("forget_minutes", before)
-
 
 class Packed(NamedTuple):
     """Journals that were packed in one step, and the bytes of their frames and of the blocks."""

@@ -82,10 +82,6 @@ def _pack(rows: list[Row]) -> Row:
     return firsts[0], sum(counts), _MARK + zstandard.ZstdCompressor(level=LEVEL).compress(content), times[0]
 
 
-def _unpack(data: bytes) -> _Flushes:
-    return _decode(zstandard.ZstdDecompressor().decompress(memoryview(data)[1:], MOST_BYTES))
-
-
 def shorten(frames: bytes) -> bytes:
     """Compress the frames of one row (0.6 µs for a delta), unless that would take long."""
     return _SHORT_MARK + _codec.compress(frames) if len(frames) <= MOST_SHORT else frames
@@ -100,6 +96,6 @@ def open_row(first: int, at: float, data: bytes) -> tuple[bytes, list[tuple[int,
     """Return the frames of a row or block, and of each flush in it the first number and the time."""
     if data[:1] != _MARK:
         return lengthen(data), [(first, at)]
-    found = _unpack(data)
+    found = _decode(zstandard.ZstdDecompressor().decompress(memoryview(data)[1:], MOST_BYTES))
     firsts = accumulate(found.counts[:-1], initial=first)
     return found.frames, [(number, at + millis / 1000) for number, millis in zip(firsts, found.millis, strict=True)]

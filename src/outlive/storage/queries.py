@@ -21,10 +21,8 @@ def load_text(package: str, file: str) -> str:
 def find_migrations(package: str, version: int, database: str) -> list[tuple[int, str]]:
     """Load the migrations that a schema of this version lacks, with their numbers. Raises SettingsError if too new."""
     if version > SCHEMA_VERSION:
-        raise SettingsError(
-            f"The {database} was written by a newer Outlive (schema {version}, this one knows {SCHEMA_VERSION}); "
-            "use that version."
-        )
+        found = f"schema {version}, this one knows {SCHEMA_VERSION}"
+        raise SettingsError(f"The {database} was written by a newer Outlive ({found}); use that version.")
     files = (file for file in resources.files(package).joinpath("migrations").iterdir() if file.name.endswith(".sql"))
     numbered = sorted((int(file.name[:4]), file.read_text()) for file in files)
     return [(number, text) for number, text in numbered if number > version]

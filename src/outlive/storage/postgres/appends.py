@@ -25,7 +25,8 @@ class Appends:
         behind: dict[int, Behind] = {}
         if self._database.generation:
             behind = await self._find_behind(entries)
-        rows = [row for entry in entries if entry.lease.key not in behind for row in _make_rows(entry)]
+        written = [entry for entry in entries if entry.lease.key not in behind]
+        rows = [(e.lease.key, e.lease.fence, *row[:2], e.at, row[2]) for e in written for row in to_rows(e)]
         stale = await self._write_rows(rows) if rows else set()
         return [
             behind.get(entry.lease.key)
@@ -79,8 +80,3 @@ async def _replace(db: Connection, rows: list[Row], worker: str | None) -> set[t
         await db.execute(SQL["drop_events"], columns[0], columns[2])
         await db.execute(SQL["append_events"], *columns, worker)
     return {row[:2] for row in rows if row[:2] not in held}
-
-
-def _make_rows(entry: Entry) -> list[Row]:
-    key, fence, at = entry.lease.key, entry.lease.fence, entry.at
-    return [(key, fence, first, count, at, frames) for first, count, frames in to_rows(entry)]

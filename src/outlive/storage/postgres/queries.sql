@@ -600,13 +600,12 @@ SELECT owner, policy FROM owner_policies;
 INSERT INTO owner_policies (owner, policy) VALUES ($1, $2) ON CONFLICT (owner) DO UPDATE SET policy = excluded.policy;
 
 -- count_minute --
--- Adds to what an owner has asked for in a minute, and returns it for all nodes together.
+-- Adds to what an owner has asked for in a minute, and returns it for all nodes together. Forgets the owner's minutes
+-- before the last one.
+WITH forgotten AS (DELETE FROM owner_minutes WHERE owner = $1 AND minute < CAST($2 AS bigint) - 1)
 INSERT INTO owner_minutes AS m (owner, minute, requests, tokens) VALUES ($1, $2, $3, $4)
 ON CONFLICT (owner, minute) DO UPDATE SET requests = m.requests + excluded.requests, tokens = m.tokens + excluded.tokens
 RETURNING requests, tokens;
-
--- forget_minutes --
-DELETE FROM owner_minutes WHERE minute < $1;
 
 -- sum_usage --
 -- The usage of a time by the columns that are asked for, of all owners, of one, or of one of its end users.

@@ -9,6 +9,10 @@ from outlive.storage.sqlite import staging
 ROWS = 500
 MANY_BYTES = 4 * 1024 * 1024
 ERA_BITS = 12
+_SET_ERAS = """
+UPDATE responses SET era = CASE WHEN ?1 THEN ?2 ELSE era END,
+       last_era = CASE WHEN ended_at IS NULL THEN NULL ELSE ?3 END WHERE key = ?4
+"""
 
 
 class SqliteArchive:
@@ -63,14 +67,8 @@ class SqliteArchive:
             begins, first, _ = spans.get(row[0], (row[1] == 0, key, key))
             spans[row[0]] = (begins, first, key)
         self._insert("events", ("key", *TABLES["events"]), keyed)
-        self._db.executemany(
-            "UPDATE responses SET era = CASE WHEN ?1 THEN ?2 ELSE era END, "
-            "last_era = CASE WHEN ended_at IS NULL THEN NULL ELSE ?3 END WHERE key = ?4",
-            [
-                (begins, first >> ERA_BITS, last >> ERA_BITS, response)
-                for response, (begins, first, last) in spans.items()
-            ],
-        )
+        eras = [(begins, first >> ERA_BITS, last >> ERA_BITS, key) for key, (begins, first, last) in spans.items()]
+        self._db.executemany(_SET_ERAS, eras)
 
 
 def _read(db: sqlite3.Connection, table: str) -> Iterator[Row]:

@@ -16,6 +16,10 @@ _LOG_HEADER = struct.Struct(">8I")
 _FRAME_HEADER = struct.Struct(">6I")
 _MAGIC = (0x377F0682, 0x377F0683)  # checksums of little-endian and of big-endian words
 
+REPLACED = (
+    "The database %s or its log was removed or replaced. Nothing is written until it is back; its content is still in "
+    "the files that process %d has open."
+)
 _OPEN = b"open"  # in the lock file, from the first start of a server until its proper end
 
 
@@ -51,9 +55,8 @@ class DatabaseFile:
             problem = "damaged"
         else:
             return
-        log.warning(
-            "The write-ahead log %s-wal is %s: commits since the last checkpoint may be lost.", self._path, problem
-        )
+        message = "The write-ahead log %s-wal is %s: commits since the last checkpoint may be lost."
+        log.warning(message, self._path, problem)
 
     def mark_open(self) -> None:
         os.pwrite(self._lock, _OPEN, 0)
@@ -62,12 +65,7 @@ class DatabaseFile:
         """Notice that the database or its log was removed, or replaced by another file; or that it is back."""
         lost = not all(map(self._is_unchanged, (self._path, f"{self._path}-wal")))
         if lost and not self.lost:
-            log.error(
-                "The database %s or its log was removed or replaced. Nothing is written until it is back; its content "
-                "is still in the files that process %d has open.",
-                self._path,
-                os.getpid(),
-            )
+            log.error(REPLACED, self._path, os.getpid())
         self.lost = lost
 
     def close(self) -> None:

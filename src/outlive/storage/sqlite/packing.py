@@ -9,7 +9,7 @@ import sqlite3
 from outlive.ports.storage import Packed
 from outlive.storage.packing import SHORT, Row, pack
 from outlive.storage.sqlite import SQL
-from outlive.storage.sqlite.connection import SqliteDatabase, SqlitePort
+from outlive.storage.sqlite.connection import SqlitePort
 from outlive.storage.sqlite.journal import read_rows
 
 RESPONSES = 50  # packed in one transaction, or fewer that have ...
@@ -18,9 +18,7 @@ ROWS = 500  # deleted in one transaction
 
 
 class SqlitePacking(SqlitePort):
-    def __init__(self, database: SqliteDatabase) -> None:
-        super().__init__(database)
-        self._released = 0  # key up to which rows were looked at
+    _released = 0  # key up to which rows were looked at
 
     async def pack(self, ended_before: float) -> Packed:
         blocks, before = await self._database.read("read", lambda db: _pack_some(db, ended_before))
