@@ -20,8 +20,8 @@ from sitting import Pick, Sitting, each, median
 
 from outlive.clock import SystemClock
 from outlive.core.counts import Counts
-from outlive.engine.packer import Packer
 from outlive.engine.slots import Capacity, Slots
+from outlive.engine.sweeper import Packer
 from outlive.ports.ledger import Quota
 from outlive.storage.storage import open_storage
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import uvloop
 
-from outlive import failpoints, server
+from outlive import server
 from outlive.clock import RandomIds, SystemClock
 from outlive.config.settings import Settings
 from outlive.config.tables import make_prices
@@ -50,7 +50,6 @@ OTLP_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDP
 
 def serve(settings: Settings) -> None:
     """Serve until a signal says stop. Raises SettingsError when that cannot begin."""
-    failpoints.check()
     logs.start_log(settings.log_level, settings.log_format)
     if settings.security_log:
         logs.start_security_log(settings.security_log)

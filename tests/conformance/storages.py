@@ -23,15 +23,13 @@ from outlive.ports.storage import History, Packing, StoredKeys, StoredTickets, S
 from outlive.ports.webhooks import StoredWebhooks
 from outlive.storage.packing import lengthen
 from outlive.storage.postgres import connection as postgres
-from outlive.storage.postgres.journal import PostgresHistory, PostgresJournal
+from outlive.storage.postgres.journal import PostgresHistory, PostgresJournal, PostgresPacking
 from outlive.storage.postgres.ledger import PostgresLedger
-from outlive.storage.postgres.packing import PostgresPacking
 from outlive.storage.postgres.schema import SQL
 from outlive.storage.sqlite import threads
 from outlive.storage.sqlite.connection import SqliteDatabase
-from outlive.storage.sqlite.journal import SqliteHistory, SqliteJournal
+from outlive.storage.sqlite.journal import SqliteHistory, SqliteJournal, SqlitePacking
 from outlive.storage.sqlite.ledger import SqliteLedger
-from outlive.storage.sqlite.packing import SqlitePacking
 
 
 class Inspector(Protocol):

@@ -28,9 +28,8 @@ from outlive.ports.toolbox import Tools
 from outlive.ports.webhooks import StoredWebhooks
 from outlive.storage.seal import SecretSeal
 from outlive.storage.sqlite.connection import SqliteDatabase
-from outlive.storage.sqlite.journal import SqliteHistory, SqliteJournal
+from outlive.storage.sqlite.journal import SqliteHistory, SqliteJournal, SqlitePacking
 from outlive.storage.sqlite.ledger import SqliteLedger
-from outlive.storage.sqlite.packing import SqlitePacking
 from outlive.testing import Script, ScriptedBackend
 from outlive.tooling.sender import HttpSender
 from tests.core.journals import assert_official_event

@@ -6,7 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from outlive.engine.packer import BUSY_REST, REST
+from outlive.engine.sweeper import BUSY_REST, REST
 from outlive.testing import Script, answer
 from tests.engine.harness import Harness, run_with_harness
 

@@ -12,7 +12,7 @@ import pytest
 from websockets.frames import Frame
 
 from outlive.http import intake, protocol
-from outlive.http.frames import MAX_FRAGMENT_BYTES
+from outlive.http.intake import MAX_FRAGMENT_BYTES
 from outlive.http.protocol import WebSocketProtocol
 from tests.http.serving import Served, connect, serve
 from tests.http.test_intake import read_answer

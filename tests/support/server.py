@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.support import nesting
+from tests.support.failpoints import check_point
 from tests.support.http_client import HttpClient
 from tests.support.postgres import DATABASES
 
@@ -129,6 +130,8 @@ class OutliveServer:
     def launch(self, **env: str) -> Self:
         """Start the process without waiting until it serves."""
         assert not self.is_running, "it is running already"
+        if "OUTLIVE_KILL_AT" in env:
+            check_point(env["OUTLIVE_KILL_AT"])
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(

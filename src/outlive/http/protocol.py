@@ -15,8 +15,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 
 from outlive.http.connections import ClientConnection, ConnectionLimits, Connections
-from outlive.http.frames import FrameSplitter
-from outlive.http.intake import Intake
+from outlive.http.intake import FrameSplitter, Intake
 from outlive.http.transport import Backlog, HeaderCoalescingTransport, count_unconfirmed, reset
 
 # Bytes of a request line with its headers, and of what stands between two pieces of a body or behind it.

@@ -16,9 +16,8 @@ from outlive.ports.retention import Retention
 from outlive.ports.storage import NoHeartbeat, Storage, StoredKeys, StoredTickets, StoredUsage
 from outlive.ports.webhooks import StoredWebhooks
 from outlive.storage.sqlite.connection import SharedFile, SqliteDatabase
-from outlive.storage.sqlite.journal import SqliteHistory, SqliteJournal
+from outlive.storage.sqlite.journal import SqliteHistory, SqliteJournal, SqlitePacking
 from outlive.storage.sqlite.ledger import SqliteLedger
-from outlive.storage.sqlite.packing import SqlitePacking
 
 if TYPE_CHECKING:
     from outlive.storage.postgres.connection import PostgresDatabase
@@ -62,9 +61,8 @@ async def _open_postgres(
     from outlive.storage.postgres.bell import PostgresBell
     from outlive.storage.postgres.durability import find_risks
     from outlive.storage.postgres.heartbeat import PostgresHeartbeat
-    from outlive.storage.postgres.journal import PostgresHistory, PostgresJournal
+    from outlive.storage.postgres.journal import PostgresHistory, PostgresJournal, PostgresPacking
     from outlive.storage.postgres.ledger import PostgresLedger
-    from outlive.storage.postgres.packing import PostgresPacking
 
     stack.push_async_callback(database.close)
     for risk in await database.read("find risks", find_risks):

@@ -1,4 +1,4 @@
-"""The journal and the history on Postgres: read committed frames, and the items of threads."""
+"""The journal and the history on Postgres: read and pack committed frames, and read the items of threads."""
 
 import asyncio
 from itertools import groupby
@@ -10,14 +10,17 @@ from outlive.ports.database import MANY_BYTES, LoadedItems
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Position
 from outlive.ports.refusals import refuse
-from outlive.ports.storage import UNBOUNDED
-from outlive.storage.packing import JOURNAL_FORMAT
+from outlive.ports.storage import UNBOUNDED, Packed
+from outlive.storage.packing import JOURNAL_FORMAT, PACKED, pack
 from outlive.storage.postgres.connection import Connection, PostgresPort, as_text
 from outlive.storage.postgres.schema import SQL
 from outlive.storage.rows import gather, read_each
 
 # Clients may ask for what comes after any number; no journal has this many events.
 MOST = (1 << 31) - 1
+PACKED_RESPONSES = 20  # packed in one transaction, or fewer that have ...
+PACKED_BYTES = 1024 * 1024  # ... so many bytes of frames
+PACKED_ROWS = 500  # read at a time
 
 
 class PostgresJournal(PostgresPort):
@@ -66,3 +69,38 @@ def _gather(response_id: str, rows: list[Any], after: int, max_bytes: int) -> Ba
     # A row without frames shows only whether the response has ended, or that there is none.
     ended = bool(rows and rows[0][0])
     return gather(response_id, (row[1:5] for row in rows if row[1] is not None), ended, after, max_bytes)
+
+
+class PostgresPacking(PostgresPort):
+    """Packs on any number of nodes at once, each journal in the transaction that deletes its rows."""
+
+    async def pack(self, ended_before: float) -> Packed:
+        async def work(db: Connection) -> Packed:
+            packed = Packed()
+            for row in await db.fetch(SQL["find_unpacked"], ended_before, PACKED, PACKED_RESPONSES):
+                before, after = await _pack(db, row["key"])
+                packed = Packed(packed.responses + 1, packed.before + before, packed.after + after)
+                if packed.before >= PACKED_BYTES:
+                    break
+            return packed
+
+        return await self._database.transact("pack", work)
+
+    async def release(self, ended_before: float) -> bool:
+        """Do nothing: the rows go in the transaction that packs them."""
+        return False
+
+
+async def _pack(db: Connection, response: int) -> tuple[int, int]:
+    """Pack one journal. Returns the bytes of its frames and of its blocks."""
+    before = after = first = 0
+    while rows := await db.fetch(SQL["read_flushes"], response, first, PACKED_ROWS):
+        # In a thread, for the other responses of this node must not wait for it.
+        blocks, size = await asyncio.to_thread(pack, rows)
+        await db.executemany(SQL["add_pack"], [(response, *block) for block in blocks])
+        before += size
+        after += sum(len(block) for _, _, block, _ in blocks)
+        first = rows[-1][0] + 1
+    await db.execute(SQL["release_events"], response)
+    await db.execute(SQL["mark_packed"], response)
+    return before, after

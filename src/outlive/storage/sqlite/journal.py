@@ -1,4 +1,4 @@
-"""The journal and the history on SQLite: read committed frames, and the items of threads."""
+"""The journal and the history on SQLite: read and pack committed frames, and read the items of threads."""
 
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -9,11 +9,15 @@ from outlive.ports.database import LoadedItems
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Position
 from outlive.ports.refusals import response_not_found
-from outlive.ports.storage import UNBOUNDED
-from outlive.storage.packing import JOURNAL_FORMAT, PACKED
+from outlive.ports.storage import UNBOUNDED, Packed
+from outlive.storage.packing import JOURNAL_FORMAT, PACKED, SHORT, Row, pack
 from outlive.storage.rows import TimedRow, gather, read_each
 from outlive.storage.sqlite import SQL, threads
 from outlive.storage.sqlite.connection import SqlitePort
+
+PACKED_RESPONSES = 50  # packed in one transaction, or fewer that have ...
+PACKED_BYTES = 1024 * 1024  # ... so many bytes of frames
+RELEASED_ROWS = 500  # deleted in one transaction
 
 
 class SqliteJournal(SqlitePort):
@@ -76,3 +80,49 @@ def _rows(db: sqlite3.Connection, key: int, eras: range, wanted: int) -> Iterato
             break
     for era in range(begin, eras.stop):
         yield from db.execute(SQL["read_events"], (era, key, first))
+
+
+class SqlitePacking(SqlitePort):
+    """Compresses in a reader's thread, and changes the file in short transactions.
+
+    Rows of many responses lie side by side on each page, so the rows of packed journals are deleted in the order of
+    their keys, and not response by response: each page is written once.
+    """
+
+    _released = 0  # key up to which rows were looked at
+
+    async def pack(self, ended_before: float) -> Packed:
+        blocks, before = await self._database.read("read", lambda db: _pack_some(db, ended_before))
+        rows = [(key, *block) for key, of_response in blocks.items() for block in of_response]
+
+        def work(db: sqlite3.Connection) -> None:
+            db.executemany(SQL["mark_packed"], [(key,) for key in blocks])
+            db.executemany(SQL["add_pack"], rows)
+
+        if blocks:
+            await self._database.write("pack", work, heavy=True)
+        return Packed(len(blocks), before, sum(len(block) for _, _, _, block, _ in rows))
+
+    async def release(self, ended_before: float) -> bool:
+        span = (self._released, RELEASED_ROWS)
+        ((last, packed, oldest),) = await self._database.fetch("find_releasable", *span)
+        if packed:
+            await self._database.write(
+                "release", lambda db: db.execute(SQL["release_events"], (span[0], last)), heavy=True
+            )
+        # Later rows are newer, and belong to responses that are not packed yet.
+        more = last is not None and oldest < ended_before
+        self._released = last if more else 0
+        return more
+
+
+def _pack_some(db: sqlite3.Connection, ended_before: float) -> tuple[dict[int, list[Row]], int]:
+    """Pack the journals of some responses. Returns their blocks by response, and the size of their frames before."""
+    blocks: dict[int, list[Row]] = {}
+    before = 0
+    for key, first_era, last_era in db.execute(SQL["find_unpacked"], (ended_before, PACKED_RESPONSES)).fetchall():
+        blocks[key], size = pack(read_rows(db, key, range(first_era, last_era + 1), SHORT, 0))
+        before += size
+        if before >= PACKED_BYTES:
+            break
+    return blocks, before
