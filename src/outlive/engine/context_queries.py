@@ -105,8 +105,7 @@ class ContextQueries:
         return answer
 
     async def _open(self, owner: str, request: CreateResponse, room: contextlib.ExitStack) -> list[Json]:
-        """Return history and input, with what compaction items stand for. `room` gives back what a long history
-        takes."""
+        """Return history and input, with compaction items opened. `room` gives back what a long history takes."""
         services, history = self._services, self._storage.history
         await services.compactor.check(owner, request.input)
         past: list[Json] = []

@@ -68,8 +68,7 @@ class Retries:
         admitting.add_done_callback(lambda _: self._admitting.get(whose) is admitting and self._admitting.pop(whose))
 
     async def find_by_key(self, owner: str, key: str, digest: bytes) -> str | None:
-        """Return the response made under an Idempotency-Key. A key whose response failed or is gone starts anew. Raises
-        Conflict for another body."""
+        """Return the response made under a key, unless it failed or is gone. Raises Conflict for another body."""
         found = await self._catalog.idempotent(owner, "response", key)
         if found is None or await self._catalog.status(owner, found[1]) in (None, "failed"):
             return None

@@ -85,8 +85,7 @@ class Translator(Protocol):
     """Turns one upstream stream into drafts. Pure; one instance per attempt."""
 
     def feed(self, chunk: bytes) -> list[AnyDraft]:
-        """Return the drafts of one chunk, the payload of one upstream event. Raises UpstreamFault for a chunk that
-        reports a failure."""
+        """Return the drafts of one chunk, the payload of one event. Raises UpstreamFault for a reported failure."""
 
     def end(self) -> tuple[list[AnyDraft], Ending]:
         """Return, after the last chunk, the drafts that close what is open, and the end of the answer. Raises

@@ -288,8 +288,7 @@ class Catalog:
         return to_conversation(rows[0] if rows else None, conversation_id)
 
     async def _page(self, query: ListQuery, kind: str, paging: Paging, filters: Filters) -> list[Any]:
-        """Read a page of an owner's things, newest or oldest first, for keys grow with time. One row more than it holds
-        shows whether there are more."""
+        """Read a page of an owner's things by their keys, which grow with time, and one row more if there is one."""
         if paging.after is not None:
             owner = await self.find_owner(paging.after) or "" if paging.wide else query.owner
             rows = await self._database.fetch(f"find_{kind}_key", paging.after, owner)

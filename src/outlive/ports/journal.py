@@ -23,5 +23,4 @@ class Journal(Protocol):
         """
 
     async def read_many(self, after: dict[str, int], max_bytes: int) -> dict[str, Batch | None]:
-        """Read several responses at once, each after its number. None for one that was erased; one with nothing new is
-        left out."""
+        """Read several responses at once, each after its number. None: it was erased; left out: nothing is new."""

@@ -174,8 +174,7 @@ class RunLedger(Protocol):
         """Write all entries in one commit; an entry that is not WRITTEN leaves out its own rows only."""
 
     def close(self, closing: Closing) -> asyncio.Future[None]:
-        """Write the terminal event, snapshot and turn, and drop the lease and the conversation's lock. Raises
-        StaleFence or Behind."""
+        """Write the last event, snapshot and turn; drop lease and conversation's lock. Raises StaleFence or Behind."""
 
     async def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint that the next worker to run the response starts from."""

@@ -17,7 +17,6 @@ from outlive.storage.sqlite.journal import SqliteJournal
 
 PAGE_BYTES = 1024 * 1024
 PAGE_ITEMS = 100
-TOGETHER = 50  # responses whose journals are read in one query
 
 Report = Callable[[str], None]  # called with each line of progress
 
@@ -53,10 +52,9 @@ async def copy(source_url: str, target_url: str, report: Report) -> Copied:
         conversations = [(owner, id_) async for id_, owner in _visible(source.archive, "conversations")]
     async with _open(source_url) as source, _open(target_url) as target:
         report(f"comparing {len(responses)} responses and {len(conversations)} conversations")
-        await _compare_journals(source.journal, target.journal, [id_ for _, id_ in responses])
         for kind, things in (("Response", responses), ("Conversation", conversations)):
             for owner, id_ in things:
-                if await _hash(source.catalog, kind, owner, id_) != await _hash(target.catalog, kind, owner, id_):
+                if await _hash(source, kind, owner, id_) != await _hash(target, kind, owner, id_):
                     raise CopyError(f"{kind} {id_} did not arrive as it was sent.")
     return Copied(rows, len(responses), len(conversations))
 
@@ -88,47 +86,24 @@ async def _visible(archive: Archive, table: str) -> AsyncIterator[tuple[str, str
 # -- comparing
 
 
-async def _compare_journals(source: Journal, target: Journal, response_ids: list[str]) -> None:
-    for start in range(0, len(response_ids), TOGETHER):
-        some = response_ids[start : start + TOGETHER]
-        sent, arrived = await _hash_journals(source, some), await _hash_journals(target, some)
-        for response_id in some:
-            if sent[response_id] != arrived[response_id]:
-                raise CopyError(f"Response {response_id} did not arrive as it was sent.")
-
-
-async def _hash_journals(journal: Journal, response_ids: list[str]) -> dict[str, bytes]:
-    """Hash every frame of some journals, by response id."""
-    hashes = {response_id: sha256() for response_id in response_ids}
-    after = dict.fromkeys(response_ids, -1)
-    while after:
-        read = await journal.read_many(after, PAGE_BYTES)
-        for response_id in list(after):
-            batch = read.get(response_id)
-            if batch is None or not batch.frames:
-                del after[response_id]
-            else:
-                hashes[response_id].update(batch.frames)
-                after[response_id] = batch.last
-    return {response_id: hash_.digest() for response_id, hash_ in hashes.items()}
-
-
-async def _hash(catalog: Catalog, kind: str, owner: str, thing_id: str) -> bytes:
-    """Hash a response or conversation with all its input or items; no bytes where there is none."""
-    find, list_items = (
-        (catalog.response, catalog.input_items) if kind == "Response" else (catalog.conversation, catalog.items)
-    )
+async def _hash(side: Side, kind: str, owner: str, thing_id: str) -> bytes:
+    """Hash a response with its input and its frames, or a conversation with its items; no bytes where there is none."""
+    catalog, is_response = side.catalog, kind == "Response"
+    find, list_items = (catalog.response, catalog.input_items) if is_response else (catalog.conversation, catalog.items)
+    last = -1
     try:
         hash_ = sha256(msgspec.json.encode(await find(owner, thing_id)))
+        page = await list_items(owner, thing_id, Paging(None, PAGE_ITEMS, "asc"))
+        hash_.update(msgspec.json.encode(page.data))
+        while page.has_more:
+            page = await list_items(owner, thing_id, Paging(page.data[-1]["id"], PAGE_ITEMS, "asc"))
+            hash_.update(msgspec.json.encode(page.data))
+        while is_response and (read := await side.journal.read(thing_id, last, PAGE_BYTES)) is not None and read.frames:
+            hash_.update(read.frames)
+            last = read.last
     except NotFound:
         return b""
-    after: str | None = None
-    while True:
-        page = await list_items(owner, thing_id, Paging(after, PAGE_ITEMS, "asc"))
-        hash_.update(msgspec.json.encode(page.data))
-        if not page.has_more:
-            return hash_.digest()
-        after = page.data[-1]["id"]
+    return hash_.digest()
 
 
 # -- the two sides

@@ -56,7 +56,7 @@ async def _open_sqlite(url: str, stack: contextlib.AsyncExitStack) -> Storage:
 async def _open_postgres(
     url: str, node: str, lease_seconds: float, quota: Quota, stack: contextlib.AsyncExitStack
 ) -> Storage:
-    database = await _connect(url)
+    database: PostgresDatabase = await import_postgres().PostgresDatabase.open(url)
     # Not before: the driver is an extra, which a server on SQLite does not need.
     from outlive.storage.postgres.bell import PostgresBell
     from outlive.storage.postgres.durability import find_risks
@@ -100,10 +100,6 @@ async def _assemble(database: "SqliteDatabase | PostgresDatabase", **own: Any) -
     )
 
 
-async def _connect(url: str) -> "PostgresDatabase":
-    return await import_postgres().PostgresDatabase.open(url)  # type: ignore[no-any-return]
-
-
 def import_postgres() -> Any:
     """Return the module of connections to Postgres. Its driver is an extra, which a server on SQLite does not need."""
     try:
@@ -116,7 +112,7 @@ def import_postgres() -> Any:
 @contextlib.asynccontextmanager
 async def open_beside(url: str) -> AsyncIterator[Statements]:
     """Open a database that a server may be using, for single statements. Raises SettingsError."""
-    database = await (_connect(url) if is_shared(url) else SharedFile.open(path_of(url)))
+    database = await (import_postgres().PostgresDatabase.open(url) if is_shared(url) else SharedFile.open(path_of(url)))
     try:
         yield database
     finally:

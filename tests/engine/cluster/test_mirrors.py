@@ -261,7 +261,7 @@ async def test_a_response_that_moves_to_the_readers_node_is_read_from_its_own_ta
     response.move(nodes.reading.live)
     await turn(20)
     assert response.live.tail.readers == 1
-    assert len(nodes.reading.mirrors) == 0
+    assert len(nodes.reading.mirrors._tails) == 0
     reads, polls = nodes.journal.reads, len(nodes.journal.polls)
     await response.commit(ADDED, *deltas(2))
     await response.finish()
@@ -278,7 +278,7 @@ async def test_a_response_that_leaves_the_readers_node_is_read_from_a_mirror() -
     await turn(20)
     response.move(nodes.reading.live)
     await turn(20)
-    assert len(nodes.running.mirrors) == 1
+    assert len(nodes.running.mirrors._tails) == 1
     await response.commit(*deltas(3))
     await turn(20)
     await response.finish()
@@ -297,7 +297,7 @@ async def test_the_deletion_of_a_response_interrupts_its_readers() -> None:
     nodes.reading.mirrors.poll_all()
     with pytest.raises(StreamInterrupted):
         await reading
-    assert len(nodes.reading.mirrors) == 0
+    assert len(nodes.reading.mirrors._tails) == 0
 
 
 @in_virtual_time

@@ -47,7 +47,7 @@ async def wait_until_shown(harness: Harness, response_id: str, count: int = 5) -
 async def wait_until_subscribed(harness: Harness) -> None:
     """Wait until a node that reads a response has subscribed to this one, which runs it."""
     assert harness.notifier is not None
-    while not len(harness.notifier):
+    while not harness.notifier._subscriptions:
         await asyncio.sleep(0.001)
 
 
@@ -421,7 +421,7 @@ def test_a_reader_on_another_node_keeps_a_run_from_being_abandoned(tmp_path: Pat
         accepted = await first.create()
         await gate.reached.wait()
         streaming = asyncio.create_task(read_all(second, accepted.response_id))
-        while not first.notifier or not len(first.notifier):
+        while not first.notifier or not first.notifier._subscriptions:
             await asyncio.sleep(0.001)
         first.clock.time += 100.0
         await first.worker.cancel_abandoned(5.0)

@@ -33,16 +33,16 @@ async def test_a_subscription_without_readers_ends_on_both_nodes() -> None:
     await cursor.read()
     reading = asyncio.create_task(cursor.read())
     await turn(20)
-    assert (len(nodes.reading.mirrors), len(nodes.running.notifier), tail.readers) == (1, 1, 1)
+    assert (len(nodes.reading.mirrors._tails), len(nodes.running.notifier._subscriptions), tail.readers) == (1, 1, 1)
     cursor.stop()
     await reading
     cursor.close()
     nodes.reading.mirrors.poll_all()
-    assert len(nodes.reading.mirrors) == 0
+    assert len(nodes.reading.mirrors._tails) == 0
     await pass_time(SUBSCRIPTION_SECONDS + 1)
     nodes.running.live.wake_all()
     await turn()
-    assert (len(nodes.running.notifier), tail.readers) == (0, 0)
+    assert (len(nodes.running.notifier._subscriptions), tail.readers) == (0, 0)
     assert tail.read_at == pytest.approx(nodes.running.clock.monotonic())
     rung = len(nodes.bus.rung)
     await response.commit(ADDED)
@@ -74,4 +74,4 @@ async def test_a_subscription_ends_with_its_response() -> None:
     await turn(20)
     await response.finish()
     await reading
-    assert (len(nodes.running.notifier), response.live.tail.readers) == (0, 0)
+    assert (len(nodes.running.notifier._subscriptions), response.live.tail.readers) == (0, 0)

@@ -50,7 +50,7 @@ async def test_a_response_of_another_node_is_shown_by_folding_only_what_is_new()
     assert (await reader.fold("resp_1")).ended
     assert reader.remote_folds is not None
     reader.remote_folds.drop_old()
-    assert len(reader.remote_folds) == 0
+    assert len(reader.remote_folds._folds) == 0
 
 
 @in_virtual_time
@@ -64,7 +64,7 @@ async def test_a_fold_is_dropped_some_time_after_it_was_last_asked_for() -> None
     for dropped in (False, True):
         await pass_time(KEEP_SECONDS * 2 / 3)
         folds.drop_old()
-        assert len(folds) == (0 if dropped else 1)
+        assert len(folds._folds) == (0 if dropped else 1)
 
 
 @in_virtual_time
@@ -79,5 +79,5 @@ async def test_of_too_many_folds_the_least_recently_asked_for_are_dropped() -> N
         await folds.get(f"resp_{n}")
     assert await folds.get("resp_0") is kept
     await folds.get(f"resp_{MAX_FOLDS}")
-    assert len(folds) == MAX_FOLDS
+    assert len(folds._folds) == MAX_FOLDS
     assert await folds.get("resp_0") is kept

@@ -39,9 +39,6 @@ class Mirrors:
     _due: set[str] = field(default_factory=set)
     _polling: asyncio.Task[None] | None = None
 
-    def __len__(self) -> int:
-        return len(self._tails)
-
     def count_readers(self) -> int:
         return sum(tail.readers for tail in self._tails.values())
 
@@ -166,9 +163,6 @@ class ProgressNotifier:
     _bell: Bell
     _clock: Clock
     _subscriptions: dict[str, Subscription] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self._subscriptions)
 
     def on_wanted(self, response_id: str, number: int) -> None:
         """Subscribe another node, which has the response up to that number."""

@@ -240,9 +240,6 @@ class RemoteFolds:
     _clock: Clock
     _folds: dict[str, tuple[Fold, float]] = field(default_factory=dict)  # least recently asked for first
 
-    def __len__(self) -> int:
-        return len(self._folds)
-
     async def get(self, response_id: str) -> Fold:
         journal, known = self._journal, self._folds.pop(response_id, None)
         fold = known[0] if known is not None else await replay(journal, response_id)

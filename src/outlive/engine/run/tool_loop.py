@@ -161,8 +161,7 @@ class ToolLoop:
     # -- calls
 
     async def _make_all(self, following: CallTools) -> None:
-        """Emit the drafts, make the calls and emit their outcomes, all of it durable. Raises StaleFence if the response
-        is lost."""
+        """Emit the drafts, make the calls and emit their outcomes, all durable. Raises StaleFence if it is lost."""
         width = MAX_PARALLEL if self._log.claim.request.parallel_tool_calls is not False else 1
         now, waiting = following.calls[:width], deque(following.calls[width:])
         await self._write([*following.drafts, *(toolcalls.begin(call) for call, _ in now)])

@@ -57,8 +57,7 @@ def load_raw(db: sqlite3.Connection, body: bytes) -> bytes:
 
 
 def load_some(db: sqlite3.Connection, rows: Iterable[tuple[bytes]], most: int) -> tuple[list[Json], int]:
-    """Decode items until they have more than `most` bytes. Returns them, and how many bytes are left: below zero there
-    may be more."""
+    """Decode items until they have more than `most` bytes. Returns them, and the bytes left (negative: may be more)."""
     items: list[Json] = []
     for (body,) in rows:
         raw = load_raw(db, body)
