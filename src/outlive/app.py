@@ -28,7 +28,6 @@ from outlive.engine.slots import Capacity
 from outlive.engine.sweeper import RetentionPolicy
 from outlive.ports.backend import Backend, Backends, Route, Upstream
 from outlive.ports.seal import Seal
-from outlive.ports.storage import Storage
 from outlive.ports.toolbox import Tools
 from outlive.ports.tracing import Tracer
 from outlive.served_agents.backend import load_agents
@@ -77,16 +76,17 @@ async def open_engine(settings: Settings, backends: Backends | None = None) -> A
     async with contextlib.AsyncExitStack() as stack:
         name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"  # of this process, and of no other ever
         capacity = _read_capacity(settings)
-        storage = await stack.enter_async_context(
-            open_storage(settings.database, name, settings.lease_seconds, capacity)
-        )
+        opened = open_storage(settings.database, name, settings.lease_seconds, capacity)
+        storage = await stack.enter_async_context(opened)
         if backends is None:
             backends = await _open_backends(settings, stack)
         sender = HttpSender(
             private=settings.webhook_private, proxied=settings.webhook_proxy, seconds=settings.webhook_seconds
         )
         stack.callback(sender.close)
-        engine = _build_engine(settings, storage, _read_options(settings, name, capacity, sender), backends)
+        options, seal, ids = _read_options(settings, name, capacity, sender), SecretSeal([storage.secret]), RandomIds()
+        tools = build_tools(settings, ids, make_seal(settings.database, settings.seal_keys))
+        engine = Engine(storage, backends, options, clock=SystemClock(), ids=ids, seal=seal, tools=tools)
         stack.push_async_callback(engine.stop)
         if recovered := await engine.start():
             log.info("recovering interrupted responses", extra={"count": recovered})
@@ -106,19 +106,6 @@ async def _open_backends(settings: Settings, stack: contextlib.AsyncExitStack) -
     backends |= agents
     models = frozenset(agents).union(*(upstream.models for upstream in upstreams))
     return Backends(backends, _make_route(upstreams, backends, agents), models)
-
-
-def _build_engine(settings: Settings, storage: Storage, options: EngineOptions, backends: Backends) -> Engine:
-    ids = RandomIds()
-    return Engine(
-        storage,
-        backends,
-        options,
-        clock=SystemClock(),
-        ids=ids,
-        seal=SecretSeal([storage.secret]),
-        tools=build_tools(settings, ids, make_seal(settings.database, settings.seal_keys)),
-    )
 
 
 def _make_tracer(node: str) -> Tracer:
@@ -147,13 +134,8 @@ def build_tools(settings: Settings, ids: IdSource, seal: Seal | None) -> Tools:
         sources.append(McpSource(settings, ids))
     elif settings.mcp:
         raise SettingsError("[mcp] needs the MCP SDK: install outlive[mcp].")
-    return Tools(
-        toolbox=ToolRegistry(sources, always),
-        ids=ids,
-        seal=seal,
-        max_steps=settings.max_steps,
-        max_output=settings.max_tool_output,
-    )
+    registry, steps, output = ToolRegistry(sources, always), settings.max_steps, settings.max_tool_output
+    return Tools(toolbox=registry, ids=ids, seal=seal, max_steps=steps, max_output=output)
 
 
 def _read_options(settings: Settings, name: str, capacity: Capacity, sender: HttpSender) -> EngineOptions:

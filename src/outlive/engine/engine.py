@@ -336,13 +336,10 @@ class Engine:
         journal = self.storage.journal
         while (page := await journal.read(response_id, milestones.last, FOLD_BYTES)) is not None and page.frames:
             await asyncio.to_thread(milestones.add, page.last, page.frames, page.times)
-        return {
-            "object": "response.timeline",
-            "response_id": response_id,
-            "status": record.status,
-            "attempts": max(details.get("attempts", 1), run.attempts or 1, len(run.resumed_at) + 1),
-            **make_timeline(milestones, run.taken, run.created_at, run.ended_at),
-        }
+        attempts = max(details.get("attempts", 1), run.attempts or 1, len(run.resumed_at) + 1)
+        about = {"object": "response.timeline", "response_id": response_id, "status": record.status}
+        timeline = make_timeline(milestones, run.taken, run.created_at, run.ended_at)
+        return about | {"attempts": attempts} | timeline
 
     async def find_model_of(self, owner: str, response_id: str) -> str | None:
         """Return the model that gave an answer; None while it is running."""

@@ -134,11 +134,5 @@ class Keys:
 def describe(key: Key) -> Json:
     """Return a key as lists show it."""
     times = {name: getattr(key, name) for name in ("created_at", "expires_at", "last_used_at", "revoked_at")}
-    return {
-        "id": key.id,
-        "object": "key",
-        "owner": key.owner,
-        "role": key.role,
-        "acts_for": key.acts_for,
-        **{name: None if value is None else int(value) for name, value in times.items()},
-    }
+    shown: Json = {"id": key.id, "object": "key", "owner": key.owner, "role": key.role, "acts_for": key.acts_for}
+    return shown | {name: None if value is None else int(value) for name, value in times.items()}

@@ -33,14 +33,8 @@ class Tickets:
         now, secret = self._clock.now(), secrets.token_urlsafe(SECRET_BYTES)
         ticket = Ticket(self._ids.new("ticket"), owner, target, now + (seconds or self._seconds), digest_of(secret))
         await self._stored.add(ticket)
-        return {
-            "id": ticket.id,
-            "object": "ticket",
-            "target": target,
-            "created_at": int(now),
-            "expires_at": int(ticket.expires_at),
-            "ticket": f"{ticket.id}.{secret}",
-        }
+        shown = {"id": ticket.id, "object": "ticket", "target": target, "created_at": int(now)}
+        return shown | {"expires_at": int(ticket.expires_at), "ticket": f"{ticket.id}.{secret}"}
 
     async def revoke(self, owner: str, target: str, ticket_id: str) -> None:
         """Revoke a ticket, and cut its streams on this node. Raises NotFound."""

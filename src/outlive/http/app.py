@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import time
+from functools import partial
 
 from outlive.core.errors import ClientDisconnected, Misdirected, NotFound, OutliveError, StorageUnavailable
 from outlive.core.requests.body import MAX_TEXTS
@@ -29,7 +30,6 @@ class Application:
     """Plain ASGI, so that a stream costs nothing but its own sends."""
 
     def __init__(self, engine: Engine, access: Access, scrape: Scrape | None = None) -> None:
-        self._engine = engine
         self._scrape = scrape
         self._access = access
         self._only_health = access.role == "worker"
@@ -37,25 +37,22 @@ class Application:
         self._auth = Auth(access, self.security, engine.keys)
         self._root = access.root_path.rstrip("/")
         self._sockets: set[Socket] = set()
-        self._bodies = ByteBudget(max(MAX_BODIES, access.max_body_bytes))
-        self._texts = ByteBudget(MAX_TEXTS)
-        self._turns = ByteBudget(MAX_TURNS)
+        self._make_request = partial(
+            Request,
+            engine=engine,
+            max_body=access.max_body_bytes,
+            bodies=ByteBudget(max(MAX_BODIES, access.max_body_bytes)),
+            texts=ByteBudget(MAX_TEXTS),
+            turns=ByteBudget(MAX_TURNS),
+            security=self.security,
+            paths=PATHS,
+            lenient_chat=access.lenient_chat,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._root:
             self._strip_root(scope)
-        request = Request(
-            scope,
-            receive,
-            send,
-            self._engine,
-            self._access.max_body_bytes,
-            bodies=self._bodies,
-            texts=self._texts,
-            turns=self._turns,
-            security=self.security,
-            paths=PATHS,
-        )
+        request = self._make_request(scope, receive, send)
         began = time.monotonic()
         try:
             await (self._serve_socket if scope["type"] == "websocket" else self._serve_http)(request)
@@ -68,7 +65,6 @@ class Application:
                 log.log(level, "request ended", extra={"fields": request.describe() | {"duration_ms": taken}})
 
     async def _serve_http(self, request: Request) -> None:
-        request.lenient_chat = self._access.lenient_chat
         request.extra_headers = self._auth.cors_headers(request)
         try:
             reply = await self._serve(request)

@@ -93,12 +93,9 @@ def _find_usage(end: bytes) -> Json:
     except ValueError:
         usage = {}
     usage = usage if isinstance(usage, dict) else {}
-    cached = read_count(usage.get("prompt_tokens_details"), "cached_tokens")
-    return {
-        "input_tokens": read_count(usage, "prompt_tokens"),
-        "input_tokens_details": {"cached_tokens": cached},
-        "output_tokens": read_count(usage, "completion_tokens"),
-    }
+    given, written = read_count(usage, "prompt_tokens"), read_count(usage, "completion_tokens")
+    details = {"cached_tokens": read_count(usage.get("prompt_tokens_details"), "cached_tokens")}
+    return {"input_tokens": given, "input_tokens_details": details, "output_tokens": written}
 
 
 async def _relay(request: Request, passed: PassedAnswer, answer: PassedBytes) -> None:

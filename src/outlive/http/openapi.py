@@ -276,17 +276,16 @@ DeliveriesQuery = shape(
 # Query parameters that clients add to any request, and that change nothing here: Azure's, Codex's (but for the list of
 # models) and the beta SDK's.
 IGNORED_QUERY = frozenset({"api-version", "client_version", "beta", "ticket"})  # the last was read by `Auth`
-IDEMPOTENCY_KEY: Json = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "required": False,
-    "schema": {"type": "string"},
-    "description": "The same key and body get the same answer, and are done once.",
-}
+IDEMPOTENCY_KEY: Json = {"name": "Idempotency-Key", "in": "header", "required": False, "schema": {"type": "string"}}
+IDEMPOTENCY_KEY["description"] = "The same key and body get the same answer, and are done once."
 ABOUT = (
     "Responses and Conversations whose answers outlive the connection and the process. "
     "Works with OpenAI's clients as they are."
 )
+SECURITY = {
+    "key": {"type": "http", "scheme": "bearer"},
+    "ticket": {"type": "apiKey", "in": "query", "name": "ticket"},
+}
 
 Handler: TypeAlias = Callable[[Request], Awaitable[Reply | None]]
 
@@ -347,13 +346,7 @@ def make_document(routes: Sequence[Route], root_path: str = "") -> Json:
         "servers": [{"url": root_path or "/"}],
         "security": [{"key": []}],
         "paths": paths,
-        "components": {
-            "schemas": _make_schemas(routes),
-            "securitySchemes": {
-                "key": {"type": "http", "scheme": "bearer"},
-                "ticket": {"type": "apiKey", "in": "query", "name": "ticket"},
-            },
-        },
+        "components": {"schemas": _make_schemas(routes), "securitySchemes": SECURITY},
     }
 
 
@@ -402,14 +395,8 @@ def _describe_answers(route: Route) -> Json:
 def _streamed(shape: type[Struct]) -> Json:
     """Describe one event of a stream: its data is JSON, but for the last."""
     payload = {"contentMediaType": "application/json", "contentSchema": _refer(shape)}
-    return {
-        "type": "object",
-        "required": ["data"],
-        "properties": {
-            "event": {"type": "string"},
-            "data": {"type": "string", "anyOf": [{"const": "[DONE]"}, payload]},
-        },
-    }
+    data = {"type": "string", "anyOf": [{"const": "[DONE]"}, payload]}
+    return {"type": "object", "required": ["data"], "properties": {"event": {"type": "string"}, "data": data}}
 
 
 def _json(shape: type[Struct] | str) -> Json:

@@ -365,11 +365,8 @@ def _error_text(error: OutliveError, lane: str | None) -> str:
 
 def _steer_failed_text(steer: Json, number: int, lane: str | None) -> str:
     """Render the answer to a steer: not supported here, with the input to send in a turn of its own."""
-    error = {
-        "type": "invalid_request_error",
-        "code": "steering_not_supported",
-        "message": "A running response cannot be steered here. Cancel it, or send this input when it has ended.",
-    }
+    message = "A running response cannot be steered here. Cancel it, or send this input when it has ended."
+    error = {"type": "invalid_request_error", "code": "steering_not_supported", "message": message}
     failed = {"type": "response.steer.failed", "sequence_number": number, "steer": steer, "error": error}
     return _text(msgspec.json.encode(failed), lane)
 

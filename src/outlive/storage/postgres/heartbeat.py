@@ -10,20 +10,13 @@ from outlive.ports.storage import HUNG_SECONDS
 from outlive.storage.batching import settle
 from outlive.storage.packing import JOURNAL_FORMAT
 from outlive.storage.postgres.connection import ERRORS, Connection, connect, describe
+from outlive.storage.postgres.schema import SQL
 
 log = logging.getLogger(__name__)
 
 MAX_BEAT_SECONDS = 3.0
 RETRY_SECONDS = 0.5
 LAST_SECONDS = 2.0
-
-# By the database's clock alone. A row that was removed meanwhile is simply written again.
-_BEAT = """
-INSERT INTO workers (name, started_at, expires_at, reads)
-VALUES ($1, clock_timestamp(), clock_timestamp() + make_interval(secs => $2), $3)
-ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at
-"""
-_STOP = "DELETE FROM workers WHERE name = $1"
 
 
 class PostgresHeartbeat:
@@ -76,7 +69,7 @@ class PostgresHeartbeat:
                 connection, pause = None, RETRY_SECONDS
         if connection is not None:
             with contextlib.suppress(*ERRORS):
-                await connection.execute(_STOP, self._worker, timeout=LAST_SECONDS)
+                await connection.execute(SQL["stop_beating"], self._worker, timeout=LAST_SECONDS)
                 await connection.close(timeout=LAST_SECONDS)
 
     async def _beat(self, connection: Connection) -> None:
@@ -84,7 +77,7 @@ class PostgresHeartbeat:
         now = time.monotonic()
         if now - self._ticked < HUNG_SECONDS:
             arguments = (self._worker, self._lease, JOURNAL_FORMAT)
-            await connection.execute(_BEAT, *arguments, timeout=max(self._lease / 2, 1.0))
+            await connection.execute(SQL["beat"], *arguments, timeout=max(self._lease / 2, 1.0))
             self._valid_until = now + self._lease
             beaten, self._beaten = self._beaten, None
             if beaten is not None:  # the first: `start` waits for it, on the server's loop

@@ -750,3 +750,12 @@ SELECT r.key, r.id, r.owner, s.body, r.thread, r.first, r.input_end FROM respons
 -- Some conversations of an owner, in order.
 SELECT key, id, owner, metadata, thread, 0, 2147483647, created_at FROM conversations
  WHERE NOT hidden AND key > $4 AND (owner = $1 OR (owner COLLATE "C" > $2 AND owner COLLATE "C" < $3)) ORDER BY key LIMIT 100;
+
+-- beat --
+-- By the database's clock alone. A row that was removed meanwhile is simply written again.
+INSERT INTO workers (name, started_at, expires_at, reads)
+VALUES ($1, clock_timestamp(), clock_timestamp() + make_interval(secs => $2), $3)
+ON CONFLICT (name) DO UPDATE SET expires_at = excluded.expires_at;
+
+-- stop_beating --
+DELETE FROM workers WHERE name = $1;

@@ -4,15 +4,11 @@ import sqlite3
 from collections.abc import AsyncIterator, Iterator
 
 from outlive.ports.archive import TABLES, Row
-from outlive.storage.sqlite import staging
+from outlive.storage.sqlite import SQL, staging
 
 ROWS = 500
 MANY_BYTES = 4 * 1024 * 1024
 ERA_BITS = 12
-_SET_ERAS = """
-UPDATE responses SET era = CASE WHEN ?1 THEN ?2 ELSE era END,
-       last_era = CASE WHEN ended_at IS NULL THEN NULL ELSE ?3 END WHERE key = ?4
-"""
 
 
 class SqliteArchive:
@@ -68,7 +64,7 @@ class SqliteArchive:
             spans[row[0]] = (begins, first, key)
         self._insert("events", ("key", *TABLES["events"]), keyed)
         eras = [(begins, first >> ERA_BITS, last >> ERA_BITS, key) for key, (begins, first, last) in spans.items()]
-        self._db.executemany(_SET_ERAS, eras)
+        self._db.executemany(SQL["set_eras"], eras)
 
 
 def _read(db: sqlite3.Connection, table: str) -> Iterator[Row]:

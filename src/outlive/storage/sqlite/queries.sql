@@ -798,3 +798,9 @@ SELECT r.key, r.id, r.owner, r.snapshot, r.thread, r.first, r.input_end FROM res
 -- Some conversations of an owner, in order.
 SELECT key, id, owner, metadata, thread, 0, 2147483647, created_at FROM conversations
  WHERE hidden = 0 AND key > ?4 AND (owner = ?1 OR (owner > ?2 AND owner < ?3)) ORDER BY key LIMIT 100;
+
+-- set_eras --
+-- Of copied events: those of a response may begin in one batch and end in another.
+UPDATE responses SET era = CASE WHEN ?1 THEN ?2 ELSE era END,
+       last_era = CASE WHEN ended_at IS NULL THEN NULL ELSE ?3 END
+ WHERE key = ?4;
