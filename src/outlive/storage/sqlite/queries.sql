@@ -10,19 +10,43 @@ INSERT OR REPLACE INTO idempotency (owner, kind, key, digest, target, used_at) V
 -- The status of a response, if it exists.
 SELECT status FROM responses WHERE id = ? AND owner = ? AND hidden = 0;
 
--- find_parent --
--- Everything that decides how a response continues a chain.
-SELECT status, thread, last, conversation IS NOT NULL FROM responses WHERE id = ? AND owner = ? AND hidden = 0;
+-- locate_in_conversation --
+-- Where a response goes in a conversation, or why it cannot (if `?3`, because another one runs there): a refusal and its
+-- detail, then thread, first, root, parent, fork and conversation. A turn that has not ended belongs to no history (D6).
+SELECT CASE WHEN c.key IS NULL THEN 'no conversation' WHEN r.key IS NOT NULL AND ?3 THEN 'locked' END, r.id,
+       c.thread, CASE WHEN r.key IS NULL THEN t.head ELSE r.first END, NULL, NULL, NULL, c.key
+  FROM (SELECT 1)
+       LEFT JOIN conversations c ON c.id = ?1 AND c.owner = ?2 AND c.hidden = 0
+       LEFT JOIN threads t ON t.key = c.thread
+       LEFT JOIN responses r ON r.key = c.running;
+
+-- locate_after --
+-- The same for a response that continues another one: in its thread if no item has followed it yet, otherwise in a fork
+-- (D22). No part of the chain may be a hole; a thread that was erased with all its items is nothing else.
+WITH RECURSIVE p AS MATERIALIZED (
+    SELECT r.status, r.thread, r.last, t.root, t.head = r.last AND r.conversation IS NULL AS is_last
+      FROM responses r LEFT JOIN threads t ON t.key = r.thread WHERE r.id = ?1 AND r.owner = ?2 AND r.hidden = 0),
+lineage (upto, parent, fork, hole) AS (
+    SELECT p.last, t.parent, t.fork,
+           CASE WHEN t.key IS NULL THEN -1 ELSE coalesce(min(t.hole, t.expired_from), t.hole, t.expired_from) END
+      FROM p LEFT JOIN threads t ON t.key = p.thread
+    UNION ALL
+    SELECT l.fork, t.parent, t.fork,
+           CASE WHEN t.key IS NULL THEN -1 ELSE coalesce(min(t.hole, t.expired_from), t.hole, t.expired_from) END
+      FROM lineage l LEFT JOIN threads t ON t.key = l.parent WHERE l.parent IS NOT NULL)
+SELECT CASE WHEN p.status IS NULL THEN 'no parent'
+            WHEN p.status IN ('queued', 'in_progress') THEN 'parent unfinished'
+            WHEN p.status = 'failed' THEN 'parent failed'
+            WHEN EXISTS (SELECT 1 FROM lineage WHERE hole < upto) THEN 'parent incomplete' END,
+       p.status, iif(p.is_last, p.thread, NULL), iif(p.is_last, p.last, 0), coalesce(p.root, p.thread),
+       iif(p.is_last, NULL, p.thread), iif(p.is_last, NULL, p.last), NULL
+  FROM (SELECT 1) LEFT JOIN p ON 1;
 
 -- find_conversation --
 -- A conversation with its lock: the id and the first position of the response that runs in it.
 SELECT c.id, c.metadata, c.created_at, c.key, c.thread, r.id, r.first
   FROM conversations c LEFT JOIN responses r ON r.key = c.running
  WHERE c.id = ? AND c.owner = ? AND c.hidden = 0;
-
--- find_thread --
--- One thread.
-SELECT root, parent, fork, head, hole FROM threads WHERE key = ?;
 
 -- add_thread --
 -- A new thread, or a fork of one.

@@ -6,7 +6,6 @@ from bisect import bisect_right
 import msgspec
 
 from outlive.core.events import Json
-from outlive.ports.catalog import RUNNING, ConversationRow
 from outlive.ports.database import LoadedItems
 from outlive.ports.ledger import Position
 from outlive.ports.refusals import refuse
@@ -46,11 +45,17 @@ class InsertionPoint(msgspec.Struct, frozen=True):
 def locate(
     db: sqlite3.Connection, owner: str, conversation: str | None, parent: str | None, locking: bool
 ) -> InsertionPoint:
+    """Find the point where a response goes. Raises the error of `refuse` if it can go nowhere."""
     if conversation is not None:
-        return _locate_in_conversation(db, owner, conversation, locking)
-    if parent is not None:
-        return _locate_after(db, owner, parent)
-    return InsertionPoint(None, 0)
+        row = db.execute(SQL["locate_in_conversation"], (conversation, owner, locking)).fetchone()
+    elif parent is not None:
+        row = db.execute(SQL["locate_after"], (parent, owner)).fetchone()
+    else:
+        return InsertionPoint(None, 0)
+    refusal, detail, *point = row
+    if refusal is not None:
+        raise refuse(refusal, detail, conversation=conversation, parent=parent)
+    return InsertionPoint(*point)
 
 
 def segments(db: sqlite3.Connection, thread: int, upto: int) -> list[tuple[int, int, int | None]]:
@@ -119,33 +124,3 @@ def _look_up(db: sqlite3.Connection, item_id: str, lineage: list[int], ends: dic
             return True, lookups
         at = bisect_right(lineage, thread)
     return False, lookups
-
-
-def _locate_in_conversation(db: sqlite3.Connection, owner: str, conversation: str, locking: bool) -> InsertionPoint:
-    row = db.execute(SQL["find_conversation"], (conversation, owner)).fetchone()
-    if row is None:
-        raise refuse("no conversation", conversation=conversation)
-    found = ConversationRow(*row)
-    if found.running is not None and locking:
-        raise refuse("locked", found.running, conversation=conversation)
-    first = found.running_first  # a turn that has not ended belongs to no history (D6)
-    if first is None:
-        first = db.execute(SQL["find_thread"], (found.thread,)).fetchone()[3]
-    return InsertionPoint(found.thread, first, conversation=found.key)
-
-
-def _locate_after(db: sqlite3.Connection, owner: str, parent: str) -> InsertionPoint:
-    row = db.execute(SQL["find_parent"], (parent, owner)).fetchone()
-    if row is None:
-        raise refuse("no parent", parent=parent)
-    status, thread, last, in_conversation = row
-    if status in RUNNING:
-        raise refuse("parent unfinished", status, parent=parent)
-    if status == "failed":
-        raise refuse("parent failed", parent=parent)
-    if any(hole is not None and hole < upto for _, upto, hole in segments(db, thread, last)):
-        raise refuse("parent incomplete", parent=parent)
-    root, _, _, head, _ = db.execute(SQL["find_thread"], (thread,)).fetchone()
-    if head == last and not in_conversation:
-        return InsertionPoint(thread, last, root=root or thread)
-    return InsertionPoint(None, 0, root=root or thread, parent=thread, fork=last)
