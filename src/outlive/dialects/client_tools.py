@@ -1,7 +1,9 @@
 """Tools of a fixed form that the client runs (`shell`, `apply_patch`, `computer`, ...), as functions: the schema that
 the model is given, and the way from the arguments of a call to the item that the client expects, and back."""
 
+import tomllib
 from collections.abc import Callable
+from importlib import resources
 from math import isfinite
 from typing import Any
 
@@ -15,17 +17,7 @@ _decode = msgspec.json.Decoder().decode
 
 _MOST_DEPTH = 50  # of arguments that an item carries as an object
 
-_TEXT: Json = {"type": "string"}
-_COUNT: Json = {"type": "integer"}
-_TEXTS: Json = {"type": "array", "items": _TEXT}
-
-
-def _object(required: tuple[str, ...], **properties: Json) -> Json:
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
-
-
-def _say(schema: Json, description: str) -> Json:
-    return {**schema, "description": description}
+_FUNCTIONS: Json = tomllib.loads(resources.files(__package__).joinpath("client_tools.toml").read_text())
 
 
 class ClientTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +71,7 @@ def _fit(given: Any, schema: Json) -> Any:
     kind: str = schema["type"]
     if kind == "integer" and type(value) is float and isfinite(value):
         value = round(value)
-    if kind == "array" and schema["items"] is _TEXT and type(value) is str:
+    if kind == "array" and schema["items"]["type"] == "string" and type(value) is str:
         value = [value]
     if not isinstance(value, _TYPES[kind]) or isinstance(value, bool) or value not in schema.get("enum", (value,)):
         raise ValueError
@@ -112,11 +104,6 @@ def _fill_operation(given: Json) -> Json:
     return {"operation": {"type": given["type"], "path": given["path"], "diff": given.get("diff", "")}}
 
 
-_DIFF = (
-    "The new lines, each with '+' before it, to create a file; a V4A diff to update one: '@@' and a line that marks "
-    "the place, then lines with ' ' (kept), '-' (removed) or '+' (added) before them. Not for a deletion."
-)
-
 # -- computer
 
 _POINT = ("x", "y")
@@ -132,19 +119,6 @@ _ACTIONS: dict[str, tuple[tuple[str, ...], Json]] = {
     "type": (("text",), {}),
     "wait": ((), {}),
 }
-_BUTTONS = ["left", "right", "wheel", "back", "forward"]
-_ACTION = _object(
-    ("type",),
-    type={"type": "string", "enum": list(_ACTIONS)},
-    x=_say(_COUNT, "Of click, double_click, move and scroll, in pixels from the left."),
-    y=_say(_COUNT, "Likewise, from the top."),
-    button={"type": "string", "enum": _BUTTONS, "description": "Of click; the left one if it is not given."},
-    path={"type": "array", "items": _object(_POINT, x=_COUNT, y=_COUNT), "description": "Of drag."},
-    keys=_say(_TEXTS, "Of keypress."),
-    text=_say(_TEXT, "Of type."),
-    scroll_x=_say(_COUNT, "Of scroll, in pixels."),
-    scroll_y=_say(_COUNT, "Of scroll, in pixels."),
-)
 
 
 def _fill_action(given: Json) -> Json:
@@ -161,82 +135,52 @@ def _read_actions(item: Json) -> object:
     return {"actions": actions if actions is not None else [item.get("action") or {"type": "screenshot"}]}
 
 
-_COMPUTER = ClientTool(
-    name="computer",
-    item="computer_call",
-    description="Acts on the user's screen with mouse and keyboard, and returns a screenshot.",
-    parameters=_object(("actions",), actions={"type": "array", "items": _ACTION, "description": "In their order."}),
-    blank={"actions": [], "pending_safety_checks": []},
-    fill=lambda given: {"actions": [_fill_action(each) for each in given["actions"]], "pending_safety_checks": []},
-    read=_read_actions,
-)
+def _make_computer(description: str, blank: Json, fill: Callable[[Json], Json]) -> ClientTool:
+    """Make the tool, or its older form, from what both have in common; the description is that of the actions."""
+    parameters = _FUNCTIONS["computer"]["parameters"]
+    actions = parameters["properties"]["actions"] | {"description": description}
+    function = _FUNCTIONS["computer"] | {"parameters": parameters | {"properties": {"actions": actions}}}
+    return ClientTool(**function, blank=blank, fill=fill, read=_read_actions)
+
 
 # By the type of the tool.
 CLIENT_TOOLS = {
     "shell": ClientTool(
-        name="shell",
-        item="shell_call",
-        description="Runs shell commands on the user's machine, and returns the output and exit code of each.",
-        parameters=_object(
-            ("commands",),
-            commands=_say(_TEXTS, "The commands, each a whole line for the shell."),
-            timeout_ms=_say(_COUNT, "The most milliseconds that they may take."),
-            max_output_length=_say(_COUNT, "The most characters of output to return."),
-        ),
+        **_FUNCTIONS["shell"],
         blank={"action": {"commands": [], "timeout_ms": None, "max_output_length": None}},
         fill=lambda given: {"action": {"timeout_ms": None, "max_output_length": None, **given}},
         read=lambda item: _read_arguments(item.get("action")),
     ),
     "local_shell": ClientTool(
-        name="local_shell",
-        item="local_shell_call",
-        description="Runs one command on the user's machine, without a shell around it, and returns its output.",
-        parameters=_object(
-            ("command",),
-            command=_say(_TEXTS, "The program and its arguments, e.g. ['bash', '-lc', 'ls | wc -l']."),
-            env=_say({"type": "object", "additionalProperties": _TEXT}, "Variables of the environment to set."),
-            timeout_ms=_say(_COUNT, "The most milliseconds that it may take."),
-            user=_say(_TEXT, "The user to run it as."),
-            working_directory=_say(_TEXT, "The folder to run it in."),
-        ),
+        **_FUNCTIONS["local_shell"],
         blank={"action": {"type": "exec", "command": [], "env": {}}},
         fill=lambda given: {"action": {"type": "exec", "env": {}, **given}},
         read=lambda item: _read_arguments(item.get("action"), "type"),
     ),
     "apply_patch": ClientTool(
-        name="apply_patch",
-        item="apply_patch_call",
-        description="Creates, updates or deletes one file on the user's machine.",
-        parameters=_object(
-            ("type", "path"),
-            type={"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
-            path=_say(_TEXT, "The file, from the root of the workspace."),
-            diff=_say(_TEXT, _DIFF),
-        ),
+        **_FUNCTIONS["apply_patch"],
         # An empty update changes nothing, whichever file it names.
         blank={"operation": {"type": "update_file", "path": "", "diff": ""}},
         fill=_fill_operation,
         read=lambda item: _read_arguments(item.get("operation")),
-        cut_off="in_progress",  # the only other status that such an item can have
     ),
-    "computer": _COMPUTER,
-    "computer_use_preview": msgspec.structs.replace(
-        _COMPUTER,
-        parameters=_object(("actions",), actions={"type": "array", "items": _ACTION, "description": "One action."}),
-        blank={"action": {"type": "screenshot"}, "pending_safety_checks": []},
-        fill=lambda given: {"action": _fill_action(given["actions"][0]), "pending_safety_checks": []},
+    "computer": _make_computer(
+        "In their order.",
+        {"actions": [], "pending_safety_checks": []},
+        lambda given: {"actions": [_fill_action(each) for each in given["actions"]], "pending_safety_checks": []},
+    ),
+    "computer_use_preview": _make_computer(
+        "One action.",
+        {"action": {"type": "screenshot"}, "pending_safety_checks": []},
+        lambda given: {"action": _fill_action(given["actions"][0]), "pending_safety_checks": []},
     ),
     "tool_search": ClientTool(
-        name="tool_search",
-        item="tool_search_call",
-        description="Searches for more tools, which can be called once they are found.",
-        parameters=_object(("query",), query=_say(_TEXT, "What the tool should do.")),
+        **_FUNCTIONS["tool_search"],
         blank={"arguments": {}, "execution": "client"},
         fill=lambda given: {"arguments": given, "execution": "client"},
         read=lambda item: _read_arguments(item.get("arguments")),
-        free=True,
     ),
 }
 
 # By the type of the items that its calls are.
-BY_ITEM = {tool.item: tool for tool in CLIENT_TOOLS.values()} | {"computer_call": _COMPUTER}
+BY_ITEM = {tool.item: tool for tool in CLIENT_TOOLS.values()} | {"computer_call": CLIENT_TOOLS["computer"]}
