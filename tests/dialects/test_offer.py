@@ -67,8 +67,8 @@ def test_functions_keep_their_names_and_members_get_the_name_of_their_namespace(
     made = offer(LOOK, CRM)
     assert names(made) == ["look", "crm__look", "crm__exec"]
     assert made.functions[0] == LOOK
-    assert (made.called["crm__look"].name, made.called["crm__look"].namespace) == ("look", "crm")
-    assert made.called["crm__exec"].is_custom
+    assert made.called["crm__look"].identity == ("function", "look", "crm")
+    assert made.called["crm__exec"].identity.kind == "custom"
     assert "look" not in made.called
 
 
@@ -78,8 +78,8 @@ def test_names_that_collide_are_told_apart() -> None:
     made = offer({**LOOK, "name": "a__b__c"}, one, other, {**LOOK, "name": "shell"}, {"type": "shell"})
     assert len(set(names(made))) == 5
     assert names(made)[0] == "a__b__c" and names(made)[3] == "shell"
-    assert {(tool.namespace, tool.name) for tool in made.called.values()} == {
-        ("a", "b__c"), ("a__b", "c"), (None, "shell"),
+    assert {tool.identity for tool in made.called.values()} == {
+        ("function", "b__c", "a"), ("function", "c", "a__b"), ("shell", "shell", None),
     }  # fmt: skip
 
 
@@ -94,7 +94,7 @@ def test_names_are_unique_short_and_lead_back_to_their_tools(tools: list[Json]) 
     assert len(set(names(made))) == len(names(made))
     for name, tool in made.called.items():
         assert len(name) <= MOST_NAME
-        item = {"type": "function_call", "name": tool.name, "namespace": tool.namespace}
+        item = {"type": "function_call", "name": tool.identity.name, "namespace": tool.identity.namespace}
         assert name_of_call(item, made.names) == name
 
 

@@ -19,14 +19,8 @@ from outlive.agents.models import (
 )
 from outlive.agents.runs import DurableRun
 from outlive.agents.settings import AUTO_MODELS, Durability
-from outlive.client import (
-    ConnectionLost,
-    PollTimeout,
-    ResponseCancelled,
-    ResponseFailed,
-    ResponseIncomplete,
-    RetryPolicy,
-)
+from outlive.client import ConnectionLost, PollTimeout, ResponseCancelled, ResponseFailed, ResponseIncomplete
+from outlive.client.plans import RetryPolicy
 
 __all__ = [
     "AUTO_MODELS", "ConnectionLost", "Durability", "DurableProvider", "DurableResponsesModel", "DurableRun",

@@ -7,27 +7,16 @@ import copy
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self, TypedDict, TypeVar
+from typing import Any, Self, TypeVar
 
-from agents import (
-    Agent,
-    FunctionTool,
-    Handoff,
-    RunConfig,
-    RunErrorHandlers,
-    RunHooks,
-    Runner,
-    RunResult,
-    RunResultStreaming,
-    Tool,
-    TResponseInputItem,
-    UserError,
-)
+from agents import Agent, Handoff, RunConfig, Runner, TResponseInputItem, UserError
 from agents.memory import Session
 from agents.memory.session import SessionABC
 from agents.models.multi_provider import MultiProvider
+from agents.result import RunResult, RunResultStreaming
+from agents.run_config import RunOptions
 from agents.run_context import RunContextWrapper
-from agents.tool import ApplyPatchTool, ComputerTool, CustomTool, LocalShellTool, ShellTool
+from agents.tool import ApplyPatchTool, ComputerTool, CustomTool, FunctionTool, LocalShellTool, ShellTool, Tool
 from agents.tool_context import ToolContext
 from openai import AsyncOpenAI
 from typing_extensions import Unpack
@@ -37,20 +26,7 @@ from outlive.agents.models import DurableProvider, DurableResponsesModel, Wrappe
 
 UNRECORDED = (ApplyPatchTool, ComputerTool, CustomTool, LocalShellTool)
 AnyAgent = TypeVar("AnyAgent", bound=Agent[Any])
-
-
-class RunnerOptions(TypedDict, total=False):
-    """Keyword arguments of `Runner.run`."""
-
-    context: Any
-    max_turns: int | None
-    hooks: RunHooks[Any] | None
-    run_config: RunConfig | None
-    error_handlers: RunErrorHandlers[Any] | None
-    previous_response_id: str | None
-    auto_previous_response_id: bool
-    conversation_id: str | None
-    session: Session | None
+Options = RunOptions[Any]  # keyword arguments of `Runner.run`
 
 
 class DurableRun:
@@ -81,12 +57,12 @@ class DurableRun:
         """The run's identity as one string: the id of the conversation that holds its records."""
         return self._journal.conversation_id
 
-    async def run(self, agent: Agent[Any], input: Any, **options: Unpack[RunnerOptions]) -> RunResult:
+    async def run(self, agent: Agent[Any], input: Any, **options: Unpack[Options]) -> RunResult:
         """Run an agent as `Runner.run` does, durably. Takes the same arguments."""
         with self._enter(options):
             return await Runner.run(self.recorded(agent), input, **options)
 
-    async def run_streamed(self, agent: Agent[Any], input: Any, **options: Unpack[RunnerOptions]) -> RunResultStreaming:
+    async def run_streamed(self, agent: Agent[Any], input: Any, **options: Unpack[Options]) -> RunResultStreaming:
         """Run an agent as `Runner.run_streamed` does, durably. Recorded turns stream again from their first event."""
         with self._enter(options):
             return Runner.run_streamed(self.recorded(agent), input, **options)
@@ -111,11 +87,12 @@ class DurableRun:
         await self._journal.erase()
 
     @contextmanager
-    def _enter(self, options: RunnerOptions) -> Iterator[None]:
+    def _enter(self, options: Options) -> Iterator[None]:
         """Make the runner's options durable. Runner calls are identified by their order, the same in each process."""
         self._calls += 1
         name = str(self._calls)
         config = options.get("run_config") or RunConfig()
+        config = RunConfig(**config) if isinstance(config, dict) else config
         provider = config.model_provider
         if isinstance(provider, MultiProvider) and provider.provider_map is None:
             # The default of RunConfig: no provider was given.

@@ -10,9 +10,10 @@ arrive as Fault values. The rules of following a stream over any number of conne
 
 import math
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Literal, TypeVar
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from openai import BaseModel
 from openai.types.responses import Response, ResponseCompletedEvent, ResponseFailedEvent, ResponseIncompleteEvent
@@ -68,8 +69,7 @@ class Submit:
     """POST the response. The outcome is Received."""
 
 
-@dataclass(frozen=True, slots=True)
-class Follow:
+class Follow(NamedTuple):
     """GET the stream of a response from after an event. The outcome is Received."""
 
     response_id: str
@@ -81,8 +81,7 @@ class Read:
     """Read the open stream. The outcome is an event, or None at an end without an error: not yet the response's end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Retrieve:
+class Retrieve(NamedTuple):
     """GET the response. The outcome is Received."""
 
     response_id: str
@@ -90,13 +89,11 @@ class Retrieve:
     timeout: float = ANSWER_SECONDS  # for the answer itself, on top of the wait
 
 
-@dataclass(frozen=True, slots=True)
-class Sleep:
+class Sleep(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(NamedTuple):
     """Give an event to the caller."""
 
     event: Any
@@ -107,12 +104,11 @@ Action = Submit | Follow | Read | Retrieve | Sleep | Deliver
 # -- outcomes
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(NamedTuple):
     """An answer of the server. `response` is None if the answer is a stream."""
 
     response: Any
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = MappingProxyType({})
 
 
 class FaultKind(Enum):
@@ -126,12 +122,11 @@ class FaultKind(Enum):
     FINAL = auto()  # cannot be retried: a wrong key, a wrong argument, a bug
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     kind: FaultKind
     error: BaseException
     status: int | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = MappingProxyType({})
 
 
 # Received, a Fault, an event of the SDK, or None.

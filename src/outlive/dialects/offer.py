@@ -54,29 +54,13 @@ class CalledTool(NamedTuple):
     """A tool that the model can call."""
 
     tool: Json
-    kind: str
-    namespace: str | None = None
-
-    @property
-    def name(self) -> str:
-        return str(self.tool["name"]) if self.kind in ("function", "custom") else self.kind
-
-    @property
-    def identity(self) -> Identity:
-        return Identity(self.kind, self.name, self.namespace)
-
-    @property
-    def is_custom(self) -> bool:
-        return self.kind == "custom"
-
-    @property
-    def client_tool(self) -> ClientTool | None:
-        return CLIENT_TOOLS.get(self.tool["type"])
+    identity: Identity
+    client_tool: ClientTool | None = None  # where it has a fixed form
 
     @property
     def is_plain(self) -> bool:
         """True if its function has the tool's own name."""
-        return self.namespace is None and self.client_tool is None
+        return self.identity.namespace is None and self.client_tool is None
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -103,7 +87,7 @@ def make_offer(request: CreateResponse, items: Iterable[Json]) -> Offer:
     called = {
         function["name"]: each
         for each, function in zip(tools, functions, strict=True)
-        if each.kind != "function" or each.namespace is not None
+        if each.identity.kind != "function" or each.identity.namespace is not None
     }
     if isinstance(choice, Identity):
         choice = {"type": "function", "name": names.get(choice, choice.name)}
@@ -169,9 +153,10 @@ def _expand(tool: Json) -> Iterator[CalledTool]:
     if tool["type"] == "namespace":
         space = check_value(check_namespace, tool, "tools")
         for member in space["tools"]:
-            yield CalledTool(member, member["type"], space["name"])
+            yield CalledTool(member, Identity(member["type"], member["name"], space["name"]))
     elif (kind := _kind_of(tool)) is not None:
-        yield CalledTool(tool, kind)
+        client_tool = CLIENT_TOOLS.get(tool["type"])
+        yield CalledTool(tool, Identity(kind, kind if client_tool else tool["name"]), client_tool)
 
 
 def _kind_of(tool: Json) -> str | None:
@@ -211,17 +196,17 @@ def _select(tools: list[CalledTool], choice: str | Json) -> tuple[list[CalledToo
 def _is_named(found: CalledTool, choice: Json) -> bool:
     kind = str(choice.get("type"))
     if kind == "namespace":
-        return found.namespace == choice.get("name")
+        return found.identity.namespace == choice.get("name")
     if kind in ("function", "custom"):
         return found.identity == Identity(kind, str(choice.get("name")), choice.get("namespace"))
-    return found.namespace is None and is_kin(kind, str(found.tool["type"]))
+    return found.identity.namespace is None and is_kin(kind, str(found.tool["type"]))
 
 
 # -- naming and describing
 
 
 def _name(tools: list[CalledTool]) -> dict[Identity, str]:
-    taken = {each.name for each in tools if each.is_plain}
+    taken = {each.identity.name for each in tools if each.is_plain}
     names: dict[Identity, str] = {}
     for identity in (each.identity for each in tools if not each.is_plain):
         wish = identity.name if identity.namespace is None else _join(identity.namespace, identity.name)
@@ -245,9 +230,9 @@ def _shorten(name: str, whole: str) -> str:
 
 def _describe(found: CalledTool, names: Names) -> Json:
     """Return the function that stands for a tool."""
-    tool, name = found.tool, names.get(found.identity, found.name)
-    if found.kind == "function":
-        return tool if found.namespace is None else {**tool, "name": name}
+    tool, name = found.tool, names.get(found.identity, found.identity.name)
+    if found.identity.kind == "function":
+        return tool if found.is_plain else {**tool, "name": name}
     if found.client_tool is None:
         description, parameters = _describe_input(tool), _INPUT
     else:

@@ -110,9 +110,9 @@ class GrowingCall(msgspec.Struct, eq=False):
 
     @property
     def item_type(self) -> str:
-        if self.tool is not None and self.tool.client_tool is not None:
-            return self.tool.client_tool.item
-        return CUSTOM_INPUT.item if self.tool is not None and self.tool.is_custom else FUNCTION_ARGUMENTS.item
+        if self.tool is None or self.tool.identity.kind == "function":
+            return FUNCTION_ARGUMENTS.item
+        return CUSTOM_INPUT.item if self.tool.client_tool is None else self.tool.client_tool.item
 
     def open(self, item_id: str, output_index: int) -> list[AnyDraft]:
         text = FUNCTION_ARGUMENTS if self.item_type == FUNCTION_ARGUMENTS.item else CUSTOM_INPUT
@@ -170,12 +170,12 @@ class GrowingCall(msgspec.Struct, eq=False):
 
     def _name(self) -> Json:
         """Return the fields by which a client knows the tool: none, if the item's type says it all."""
-        tool = self.tool
-        if tool is None:
+        if self.tool is None:
             return {"name": self.name}
-        if tool.client_tool is not None:
+        if self.tool.client_tool is not None:
             return {}
-        return {"name": tool.name} | ({"namespace": tool.namespace} if tool.namespace is not None else {})
+        _, name, namespace = self.tool.identity
+        return {"name": name} if namespace is None else {"name": name, "namespace": namespace}
 
 
 def is_json(arguments: str) -> bool:
