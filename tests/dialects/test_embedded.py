@@ -4,7 +4,6 @@ import asyncio
 import importlib.util
 import json
 import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from urllib.parse import urlsplit
@@ -33,7 +32,7 @@ def with_model(check: Callable[[LocalModel, Upstream], Awaitable[None]], say: Sa
             await check(model, await model.start())
         finally:
             await model.stop()
-        assert model.pid is None
+        assert model._child is not None and model._child.returncode is not None
 
     asyncio.run(run())
 
@@ -98,8 +97,8 @@ def test_after_a_crash_another_child_answers_at_the_same_address():
             ready_again.set()
 
     async def check(model: LocalModel, upstream: Upstream) -> None:
-        assert model.pid
-        os.kill(model.pid, signal.SIGKILL)
+        assert model._child is not None
+        model._child.kill()
         await ready_again.wait()
         assert await pieces(upstream, [QUESTION])
 

@@ -92,10 +92,8 @@ class PollTimeout(ClientError, TimeoutError):
     """The response had not ended after the longest wait. It keeps running: poll it again, or cancel it."""
 
     def __init__(self, response_id: str, waited_seconds: float) -> None:
-        super().__init__(
-            f"Response {response_id} had not ended after {waited_seconds:.1f} s. It keeps running: poll it again, "
-            f"or cancel it."
-        )
+        advice = "It keeps running: poll it again, or cancel it."
+        super().__init__(f"Response {response_id} had not ended after {waited_seconds:.1f} s. {advice}")
         self.response_id = response_id
         self.waited_seconds = waited_seconds
 

@@ -1,9 +1,10 @@
 """Programs of the core, performed with an OpenAI or AsyncOpenAI client: actions become calls, errors become faults."""
 
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import anyio
 import openai
@@ -172,15 +173,12 @@ class BaseStream:
         return self._response
 
 
-class ResponseStream(BaseStream):
+class ResponseStream(BaseStream, Iterator[ResponseStreamEvent], AbstractContextManager["ResponseStream"]):
     """Iterator over the SDK's events that survives broken connections. Made by `stream` and `resume`.
 
     `close()`, or the end of a `with` block, closes the connection early and leaves the run alone. After a call that was
     interrupted, for example by Ctrl-C, the next call continues after the last event delivered.
     """
-
-    def __iter__(self) -> Self:
-        return self
 
     def __next__(self) -> ResponseStreamEvent:
         if (event := run_sync(self._read())) is None:
@@ -195,22 +193,18 @@ class ResponseStream(BaseStream):
         """Close the connection. The run continues, and can be resumed with `token`."""
         run_sync(self._performer.close())
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
 
-class AsyncResponseStream(BaseStream):
+class AsyncResponseStream(
+    BaseStream, AsyncIterator[ResponseStreamEvent], AbstractAsyncContextManager["AsyncResponseStream"]
+):
     """Iterator over the SDK's events that survives broken connections. Made by `stream` and `resume`.
 
     `close()`, or the end of an `async with` block, closes the connection early and leaves the run alone. After a call
     that was cancelled, for example by a timeout, the next call continues after the last event delivered.
     """
-
-    def __aiter__(self) -> Self:
-        return self
 
     async def __anext__(self) -> ResponseStreamEvent:
         if (event := await self._read()) is None:
@@ -226,9 +220,6 @@ class AsyncResponseStream(BaseStream):
         await self._performer.close()
 
     aclose = close
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()

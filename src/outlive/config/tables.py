@@ -21,18 +21,11 @@ from outlive.core.usage import Price, PriceTable
 from outlive.ports.backend import Upstream
 from outlive.ports.toolbox import ToolServer
 
-_OPTIONS = {
-    "upstreams": read_options(Upstream),
-    "mcp": read_options(ToolServer),
-    "prices": read_options(Price),
-    "owners": read_options(Policy),
-}
+_TABLES: dict[str, Any] = {"upstreams": Upstream, "mcp": ToolServer, "prices": Price, "owners": Policy}
+_OPTIONS = {kind: read_options(struct) for kind, struct in _TABLES.items()}
 # The keys of [upstreams.NAME] and of [mcp.LABEL] that are fields with one value, or with a list of names.
-_QUIRKS = [
-    name
-    for name, option in _OPTIONS["upstreams"].items()
-    if option.is_plain and name not in ("name", "url", "key", "any_model", "proxy")
-]
+_NO_QUIRKS = ("name", "url", "key", "any_model", "proxy")
+_QUIRKS = [name for name, each in _OPTIONS["upstreams"].items() if each.is_plain and name not in _NO_QUIRKS]
 _MCP_FIELDS = ("url", "transport", "require_approval", "seconds", "allowed_tools", "idempotent_tools")
 KEYS = ("preset", "url", "key", "key_file", "headers", "query", "models", "default", *_QUIRKS)
 # The keys of tables that are not the fields of their struct.

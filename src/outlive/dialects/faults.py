@@ -34,13 +34,9 @@ def read_fault(error: object, status: int | None = None, retry_after: float | No
     too_long = any(word in words for word in _LENGTH)
     too_long = too_long or (cause in (None, 400, 413, 422) and _LENGTH_MESSAGE.search(message) is not None)
     code, retryable = ("invalid_prompt", False) if too_long else _classify(words, cause)
+    about = f"The model's server {f'answered {status}' if status else 'failed'}: {message}"
     return UpstreamFault(
-        f"The model's server answered {status}: {message}" if status else f"The model's server failed: {message}",
-        code=code,
-        status=cause,
-        retryable=retryable,
-        retry_after=retry_after,
-        too_long=too_long,
+        about, code=code, status=cause, retryable=retryable, retry_after=retry_after, too_long=too_long
     )
 
 

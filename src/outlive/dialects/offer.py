@@ -31,12 +31,8 @@ _is_hosted_type = re.compile(
     r"(?:web_search|file_search|code_interpreter|image_generation|programmatic_tool_calling)(?:_[a-z0-9_]+)?"
 ).fullmatch
 
-_INPUT: Json = {
-    "type": "object",
-    "properties": {"input": {"type": "string", "description": "The whole input of the tool, as plain text."}},
-    "required": ["input"],
-    "additionalProperties": False,
-}
+_TEXT: Json = {"type": "string", "description": "The whole input of the tool, as plain text."}
+_INPUT: Json = {"type": "object", "properties": {"input": _TEXT}, "required": ["input"], "additionalProperties": False}
 
 
 class Identity(NamedTuple):

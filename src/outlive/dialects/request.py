@@ -17,13 +17,11 @@ from outlive.ports.backend import ModelCall
 # Items that are not sent: the outcome of hosted tools is in the assistant's own words anyway, of calls by this server
 # `assemble` has made function calls, and the tools of `additional_tools` are sent with the others. (A search
 # of the client's has a `call_id`, and is sent as a call.)
-_LEFT_OUT = frozenset(
-    {
-        "code_interpreter_call", "file_search_call", "image_generation_call", "web_search_call",
-        "mcp_approval_request", "mcp_approval_response", "mcp_call", "mcp_list_tools", "reasoning", "additional_tools",
-        "tool_search_call", "tool_search_output", "program", "program_output",
-    }
-)  # fmt: skip
+_LEFT_OUT = frozenset({
+    "code_interpreter_call", "file_search_call", "image_generation_call", "web_search_call", "mcp_approval_request",
+    "mcp_approval_response", "mcp_call", "mcp_list_tools", "reasoning", "additional_tools", "tool_search_call",
+    "tool_search_output", "program", "program_output",
+})  # fmt: skip
 
 # Fields that describe an item itself and are not for the model.
 _ENVELOPE = frozenset({"id", "type", "status", "call_id", "caller", "created_by", "is_error"})

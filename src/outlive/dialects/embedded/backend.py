@@ -67,11 +67,6 @@ class LocalModel:
         self._child: asyncio.subprocess.Process | None = None
         self._watcher: asyncio.Task[None] | None = None
 
-    @property
-    def pid(self) -> int | None:
-        """The child's process id, while there is one."""
-        return self._child.pid if self._child and self._child.returncode is None else None
-
     async def start(self) -> Upstream:
         """Load the model and wait until it answers. Raises SettingsError when it is not installed or does not load."""
         weights = find_weights()
