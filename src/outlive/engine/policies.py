@@ -48,7 +48,6 @@ class Policies:
     _minutes: dict[str, Minute] = field(default_factory=dict)
     _spent: dict[str, float] = field(default_factory=dict)  # of those with a budget, in this month
     _summed_at: float = -math.inf
-    _forgotten: int = 0  # the minute in which those before were last deleted from the database
 
     def __post_init__(self) -> None:
         self._given = dict(self.active)
@@ -71,14 +70,10 @@ class Policies:
             for name in sorted(limited):
                 rows = await self._meter.report([], month, math.inf, name)
                 self._spent[name] = sum(row["cost"] for row in rows)
-        number = int(self._clock.now() // MINUTE)
-        if self._shared and self._minutes and number != self._forgotten:
-            await self._stored.forget_minutes(number - 1)
-            self._forgotten = number
         for name, minute in list(self._minutes.items()):
             if minute.unsent:
                 await self._share(name, minute, 0)
-            if number > minute.number + 1:
+            if self._clock.now() // MINUTE > minute.number + 1:
                 del self._minutes[name]
 
     # -- checking requests
