@@ -46,6 +46,16 @@ def test_nodes_that_start_together_create_the_schema_once(empty: str) -> None:
     asyncio.run(go())
 
 
+def test_large_tables_are_vacuumed_when_a_twentieth_of_their_rows_is_dead(empty: str) -> None:
+    async def go() -> None:
+        await postgres.migrate_database(empty)
+        options = "SELECT relname FROM pg_class WHERE 'autovacuum_vacuum_scale_factor=0.05' = ANY (reloptions)"
+        tables = {row[0] for row in await query(empty, options)}
+        assert {"responses", "items", "threads", "events", "packs", "snapshots"} <= tables
+
+    asyncio.run(go())
+
+
 def test_an_older_program_refuses_a_newer_schema(empty: str) -> None:
     async def go() -> None:
         await postgres.migrate_database(empty)
