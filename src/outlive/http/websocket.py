@@ -124,8 +124,7 @@ class Turn:
                 failed.pop_all()
 
     async def _stream(self, engine: Engine, cursor: Cursor, send: SendText) -> bytes:
-        """Send what the cursor reads, and return the final object. In a shutdown this ends early, and the connection
-        with it."""
+        """Send what the cursor reads, and return the final object. A shutdown ends this early, with the connection."""
         try:
             while frames := await cursor.read():
                 for payload in payloads(frames):

@@ -82,8 +82,7 @@ class ToolPlan:
         )
 
     def resume(self, past: list[Json], fold: Fold, checkpoint: Checkpoint) -> CallTools:
-        """Return what comes before the next step: lists of tools to show, calls that an earlier worker left open, and
-        calls that were approved since."""
+        """Return what comes before the next step: lists of tools to show, calls left open, and calls approved since."""
         drafts: list[AnyDraft] = []
         shown = {item["id"] for item in fold.output}
         index = len(fold.output)

@@ -254,7 +254,7 @@ class SharedFile(Statements):
             raise StorageUnavailable(operation, str(error)) from error
 
     async def load(self, statement: str, *values: Any, **parts: str) -> list[Json]:
-        return staging.load_all(self._db, await self.fetch(statement, *values, **parts))
+        return staging.load_some(self._db, await self.fetch(statement, *values, **parts), UNBOUNDED)[0]
 
     async def close(self) -> None:
         self._db.close()

@@ -76,17 +76,13 @@ SELECT thread, position FROM items INDEXED BY items_by_id
    AND +id = ?1 AND thread BETWEEN ?2 AND ?3 ORDER BY thread LIMIT 1;
 
 -- find_lineage --
--- A thread and the threads that it was forked from, newest first. A thread that was erased with all its items is nothing
--- but a hole.
-WITH RECURSIVE lineage (thread, upto, parent, fork, hole) AS (
-    SELECT ?1, ?2, t.parent, t.fork,
-           CASE WHEN t.key IS NULL THEN -1 ELSE coalesce(min(t.hole, t.expired_from), t.hole, t.expired_from) END
-      FROM (SELECT 1) LEFT JOIN threads t ON t.key = ?1
+-- A thread and the threads that it was forked from, newest first, each with the position up to which it counts.
+WITH RECURSIVE lineage (thread, upto, parent, fork) AS (
+    SELECT ?1, ?2, t.parent, t.fork FROM (SELECT 1) LEFT JOIN threads t ON t.key = ?1
     UNION ALL
-    SELECT l.parent, l.fork, t.parent, t.fork,
-           CASE WHEN t.key IS NULL THEN -1 ELSE coalesce(min(t.hole, t.expired_from), t.hole, t.expired_from) END
+    SELECT l.parent, l.fork, t.parent, t.fork
       FROM lineage l LEFT JOIN threads t ON t.key = l.parent WHERE l.parent IS NOT NULL)
-SELECT thread, upto, hole FROM lineage;
+SELECT thread, upto FROM lineage;
 
 -- add_response --
 -- A response as it was admitted.

@@ -68,11 +68,6 @@ def load_some(db: sqlite3.Connection, rows: Iterable[tuple[bytes]], most: int) -
     return items, most
 
 
-def load_all(db: sqlite3.Connection, rows: Iterable[tuple[bytes]]) -> list[Json]:
-    """Decode the items that these bodies hold or refer to."""
-    return [decode(load_raw(db, body)) for (body,) in rows]
-
-
 def erase(db: sqlite3.Connection, references: Iterable[tuple[bytes | None]]) -> None:
     """Erase all pieces of the requests that items came with, given the bodies of those that refer to such pieces."""
     for staging_id in {_parse(body)[0] for (body,) in references if body is not None}:

@@ -58,14 +58,9 @@ def locate(
     return InsertionPoint(*point)
 
 
-def segments(db: sqlite3.Connection, thread: int, upto: int) -> list[tuple[int, int, int | None]]:
-    """Find a thread and the threads that it was forked from, newest first: thread, end position, and hole."""
-    return db.execute(SQL["find_lineage"], (thread, upto)).fetchall()
-
-
 def read_before(db: sqlite3.Connection, position: Position, most: int = UNBOUNDED) -> LoadedItems:
     newest_first: list[Json] = []
-    for thread, upto, _ in segments(db, position.thread, position.first):
+    for thread, upto in db.execute(SQL["find_lineage"], (position.thread, position.first)).fetchall():
         items, most = staging.load_some(db, db.execute(SQL["read_items"], (thread, upto)), most)
         newest_first += items
         if most < 0:
@@ -94,7 +89,7 @@ def without_repeats(db: sqlite3.Connection, items: list[Json], position: Positio
     """Leave out the items that the thread holds already: sending one again is a no-op (D24)."""
     if position is None:
         return items
-    ends = {thread: upto for thread, upto, _ in segments(db, position.thread, position.first)}
+    ends: dict[int, int] = dict(db.execute(SQL["find_lineage"], (position.thread, position.first)).fetchall())
     lineage = sorted(ends)
     kept, lookups = [], 0
     for item in items:
