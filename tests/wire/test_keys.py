@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,23 @@ def test_a_revoked_key_cuts_its_streams_and_websockets(server: OutliveServer, up
 
 
 SECRET = "a-word-of-the-content"
+
+
+def test_a_key_that_is_revoked_while_it_waits_is_shown_nothing(server: OutliveServer, upstream: FakeUpstream) -> None:
+    gate, made = Gate(), make(server, "--owner", "hans")
+    model = upstream.model([text("Once "), gate, *ending()])
+    with (
+        HttpClient(server.port, made["key"]) as hans,
+        HttpClient(server.port, OPS) as ops,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        path = f"/v1/responses/{hans.submit(model)}"
+        gate.wait_reached()
+        waiting = pool.submit(hans.get, f"{path}?wait=30")
+        time.sleep(0.2)  # it waits by then; otherwise it is refused at once
+        assert ops.delete(f"/v1/keys/{made['id']}").status == 200
+        gate.open()
+        assert waiting.result().status == 401
 
 
 def fill(server: OutliveServer, upstream: FakeUpstream) -> tuple[dict[str, Any], dict[str, Any]]:

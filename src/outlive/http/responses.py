@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from outlive.core.errors import InvalidRequest, ShuttingDown, UpstreamFault
+from outlive.core.errors import InvalidRequest, ShuttingDown, Unauthenticated, UpstreamFault
 from outlive.core.events import DONE_FRAME, Json, add_ids
 from outlive.core.requests.checks import (
     check_conversation_id,
@@ -102,6 +102,8 @@ async def retrieve(request: Request) -> Reply | None:
         return None
     if wait:
         await request.engine.wait_end(request.owner, response_id, wait)
+        if request.key.id and not request.engine.keys.is_valid(request.key):
+            raise Unauthenticated  # since it began to wait
     await request.reserve_answer()
     return _show(await request.engine.show(request.owner, response_id))
 
