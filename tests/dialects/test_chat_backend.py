@@ -258,6 +258,7 @@ def test_an_html_page_is_not_quoted() -> None:
         ({"retry_after_ms": "inf"}, 86_400.0),
         ({"retry_after_ms": "nan"}, None),
         ({"Retry_After": "9" * 400}, 86_400.0),
+        ({"Retry_After": f"Wed, 21 Oct {'9' * 20} 07:28:30 GMT"}, None),
         ({}, None),
     ],
 )

@@ -302,7 +302,7 @@ def read_retry_after(headers: dict[str, str]) -> float | None:
             # The date was made with its own clock, so that is compared with, where the answer has it.
             now = parsedate_to_datetime(headers["date"]) if "date" in headers else datetime.now(UTC)
             seconds = (parsedate_to_datetime(value) - now).total_seconds()
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
     return None if math.isnan(seconds) else min(max(0.0, seconds), _MOST_PAUSE_SECONDS)
 
