@@ -102,6 +102,8 @@ def test_the_sdk_pages_through_a_filtered_list(server: OutliveServer, made: Made
         ("metadata[a]=1&metadata[a]=2", "metadata[a]"),
         ("&".join(f"metadata[{n}]=1" for n in range(17)), "metadata[0]"),
         ("created_after=soon", "created_after"),
+        ("created_after=1&created_after=2", "created_after"),
+        ("model=a&model=b", "model"),
         ("colour=red", "colour"),
         ("status[a]=failed", "status[a]"),
         ("metadata[a=1", "metadata[a"),

@@ -203,6 +203,10 @@ class Request:
             raise InvalidRequest(message, param=pairs[0][0])
         if pairs and paging.wide and not self.reads_all:
             raise InvalidRequest("The metadata of other owners is not shown, so no list is by it.", param=pairs[0][0])
+        names = [name for name, _ in query]
+        for name in ("model", "created_after", "created_before", "end_user", "owner"):
+            if names.count(name) > 1:  # one of them would be ignored
+                raise InvalidRequest(f"{name} must not be given twice.", param=name)
         filters = {**special, "model": given.get("model")}
         for name in {"created_after", "created_before"} & given.keys():
             filters[name] = min(max(read_int(given[name], name), -MAX_SECONDS), MAX_SECONDS)
