@@ -56,6 +56,7 @@ def test_agents_are_listed_and_answer_under_their_names(agents: AgentServer, ups
             called: Any = made.output[0]
             assert (called.server_label, called.name, called.status) == (name, "look_up", "completed")
             assert made.usage is not None and made.usage.total_tokens == 14
+            assert made.usage.input_tokens_details.cache_write_tokens == 0
         with client.responses.stream(model="two_calls", input="cat") as stream:
             final = [*stream][-1]
         assert final.type == "response.completed"

@@ -8,6 +8,7 @@ from outlive import failpoints
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.toolcalls import ToolOutcome
+from outlive.core.usage import make_usage
 from outlive.served_agents.translator import encode
 
 # An agent that is faster than the storage waits once this many chunks are queued.
@@ -38,17 +39,12 @@ class AgentChannel:
         """End a message or a reasoning item: the text that comes next begins another."""
         await self._send(encode("end_item"))
 
-    async def usage(self, used: Any, *, cached: int | None, reasoning: int | None) -> None:
+    async def usage(self, used: Any, *, cached: int, cache_write: int, reasoning: int) -> None:
         """Add the tokens that an SDK has counted, if any."""
         if used.total_tokens:
-            usage = {
-                "input_tokens": used.input_tokens,
-                "input_tokens_details": {"cached_tokens": cached or 0},
-                "output_tokens": used.output_tokens,
-                "output_tokens_details": {"reasoning_tokens": reasoning or 0},
-                "total_tokens": used.total_tokens,
-            }
-            await self._send(encode("usage", usage))
+            details = {"cached": cached, "cache_write": cache_write, "reasoning": reasoning}
+            made = make_usage(None, given=used.input_tokens, written=used.output_tokens, **details)
+            await self._send(encode("usage", made))
 
     async def begin_call(self, name: str, arguments: str) -> str:
         """Journal a call that is about to be made. Returns its item's id once that is durable."""

@@ -57,7 +57,8 @@ async def run_openai_agent(agent: Agent[Any], call: ModelCall, channel: AgentCha
         await channel.text(render_result(run.final_output))
     used = run.context_wrapper.usage
     cached, reasoning = used.input_tokens_details.cached_tokens, used.output_tokens_details.reasoning_tokens
-    await channel.usage(used, cached=cached, reasoning=reasoning)
+    cache_write = getattr(used.input_tokens_details, "cache_write_tokens", 0)  # models of other makers may lack it
+    await channel.usage(used, cached=cached, cache_write=cache_write, reasoning=reasoning)
 
 
 async def _forward(event: Any, channel: AgentChannel) -> bool:

@@ -64,7 +64,8 @@ async def _forward(event: Any, channel: AgentChannel) -> None:
         if not isinstance(event.result.output, str):  # a structured answer came as the call of a tool
             await channel.text(render_result(event.result.output))
         used = event.result.usage
-        await channel.usage(used, cached=used.cache_read_tokens, reasoning=0)
+        counts = {"cached": used.cache_read_tokens, "cache_write": used.cache_write_tokens}
+        await channel.usage(used, **counts, reasoning=0)
 
 
 def read_messages(items: Sequence[Json]) -> list[ai.ModelMessage]:
