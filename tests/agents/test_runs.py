@@ -364,19 +364,21 @@ def test_unrecordable_models_and_tools_are_refused(server: OutliveServer, upstre
 def test_models_and_providers_of_the_caller_are_used_and_not_changed(
     server: OutliveServer, upstream: FakeUpstream
 ) -> None:
-    model = upstream.model(say("One."), say("Two."))
+    model = upstream.model(say("One."), say("Two."), say("Three."))
 
     async def script(run: DurableRun, client: AsyncOpenAI) -> Any:
         own = Agent(name="a", model=DurableResponsesModel(model, client, background_max_wait_seconds=5))
         config = RunConfig(model_provider=DurableProvider(client, background_max_wait_seconds=5))
         answers = [(await run.run(own, "Hello")).final_output]
         answers.append((await run.run(make_agent(model), "Hello", run_config=config)).final_output)
+        written: dict[str, Any] = {"model_provider": config.model_provider}
+        answers.append((await run.run(make_agent(model), "Hello", run_config=written)).final_output)
         assert type(own) is Agent and type(own.model) is DurableResponsesModel, "the caller's own are left as they are"
         return answers
 
     token, answers = execute(server, script)
-    assert execute(server, script, token)[1] == answers == ["One.", "Two."]
-    assert len(upstream.calls(model)) == 2
+    assert execute(server, script, token)[1] == answers == ["One.", "Two.", "Three."]
+    assert len(upstream.calls(model)) == 3
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from outlive.agents.models import (
 )
 from outlive.agents.runs import DurableRun
 from outlive.agents.settings import AUTO_MODELS, Durability
-from outlive.client import ConnectionLost, PollTimeout, ResponseCancelled, ResponseFailed, ResponseIncomplete
+from outlive.client.errors import ConnectionLost, PollTimeout, ResponseCancelled, ResponseFailed, ResponseIncomplete
 from outlive.client.plans import RetryPolicy
 
 __all__ = [

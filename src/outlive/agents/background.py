@@ -101,12 +101,11 @@ class BackgroundCall:
             "poll_interval_seconds": self.settings.background_poll_interval_seconds,
             "max_wait_seconds": self.settings.background_max_wait_seconds,
         }
-        found = None if self.turn is None else await self.turn.find()
+        found = None if self.turn is None else await self.turn.find(self.client, self.retry_policy)
         if found is not None:
             return await durable.poll(self.client, found, **waiting)
-        submitting = asyncio.ensure_future(
-            durable.create_and_poll(self.client, idempotency_key=self.key, **waiting, **self.create)
-        )
+        submit = durable.create_and_poll(self.client, idempotency_key=self.key, **waiting, **self.create)
+        submitting = asyncio.ensure_future(submit)
         try:
             if self.turn is not None:
                 known = asyncio.wrap_future(self.progress.known)
@@ -145,7 +144,7 @@ class BackgroundCall:
         yield event
 
     async def _open(self) -> tuple[ResponseStreamEvent, AsyncResponseStream]:
-        found = None if self.turn is None else await self.turn.find()
+        found = None if self.turn is None else await self.turn.find(self.client, self.retry_policy)
         if found is not None:
             events = durable.resume(self.client, found, **self._options)
         else:

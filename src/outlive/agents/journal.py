@@ -63,10 +63,9 @@ class RunJournal:
         text = {"type": "input_text", "text": json.dumps(record)}
         item: Any = {"type": "message", "role": "developer", "content": [text]}
         key = self.make_key(f"{kind} {name} {value}" if kind == "turn" else f"{kind} {name}")
+        headers = {"Idempotency-Key": key}
         try:
-            await self._client.conversations.items.create(
-                self.conversation_id, items=[item], extra_headers={"Idempotency-Key": key}
-            )
+            await self._client.conversations.items.create(self.conversation_id, items=[item], extra_headers=headers)
         except ConflictError:
             await self.load()
             return False
@@ -119,9 +118,9 @@ class Scope:
         """Return the scope of a tool call: tools run concurrently, and each may have turns of its own."""
         return Scope(self.journal, f"{self.path}/{call_id}")
 
-    def next_turn(self, client: AsyncOpenAI, retry_policy: RetryPolicy) -> "RunTurn":
+    def next_turn(self) -> "RunTurn":
         # Only completed turns are counted, so a retry by the runner is the same turn again.
-        return RunTurn(self, client, retry_policy, f"{self.path}.{self.completed + 1}")
+        return RunTurn(self, f"{self.path}.{self.completed + 1}")
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -141,8 +140,6 @@ class RunTurn:
     """The next model turn of a scope."""
 
     scope: Scope
-    client: AsyncOpenAI
-    retry_policy: RetryPolicy
     name: str
 
     @property
@@ -154,14 +151,14 @@ class RunTurn:
     def _submitted(self) -> list[str]:
         return self.scope.journal.find("turn", self.name)
 
-    async def find(self) -> str | None:
+    async def find(self, client: AsyncOpenAI, retry_policy: RetryPolicy) -> str | None:
         """Return the id of the response to attach to; None if the turn is to be submitted: it was not yet, failed, or
         was interrupted and left nothing behind."""
         if not self._submitted:
             return None
         found = self._submitted[-1]
         try:
-            response = await poll(self.client, found, max_wait_seconds=0, retry_policy=self.retry_policy)
+            response = await poll(client, found, max_wait_seconds=0, retry_policy=retry_policy)
         except PollTimeout:
             return found
         reason = response.incomplete_details.reason if response.incomplete_details is not None else None

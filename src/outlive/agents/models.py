@@ -129,16 +129,16 @@ class DurableResponsesModel(PreparedModel, OpenAIResponsesModel):
                 return call.stream() if arguments.get("stream") is True else await self._fetch(call)
 
             client = cast(AsyncOpenAI, RedirectingClient(client, create))
-        elif self._next_turn(client) is not None:
+        elif self._next_turn() is not None:
             raise UserError("The turns of a durable run are in the background: leave out `background`.")
         return OpenAIResponsesModel(self.model, client, model_is_explicit=self._is_explicit), settings
 
-    def _next_turn(self, client: AsyncOpenAI) -> RunTurn | None:
+    def _next_turn(self) -> RunTurn | None:
         """Return the turn of the durable run that the model belongs to; None outside of one."""
         return None
 
     def _make_call(self, client: AsyncOpenAI, create: dict[str, Any], chosen: Durability) -> BackgroundCall:
-        turn = self._next_turn(client)
+        turn = self._next_turn()
         headers = dict(create.get("extra_headers") or {})
         given = [headers.pop(name) for name in list(headers) if name.lower() == KEY_HEADER.lower()]
         if given and turn is not None:
@@ -187,8 +187,7 @@ def check_stateless(
     for name, value in (("previous_response_id", previous_response_id), ("conversation_id", conversation_id)):
         if value is not None:
             raise UserError(f"{who} keeps no state on the server and cannot honour `{name}`. {USE_RESPONSES}")
-    items: list[Any] = [] if isinstance(input, str) else [*input]
-    items = [each for each in items if isinstance(each, Mapping)]
+    items: list[Any] = [each for each in input if isinstance(each, Mapping)]
     made = {each.get("call_id") for each in items if each.get("type") in CALL_TYPES}
     answered = [each.get("call_id") for each in items if each.get("type") in OUTPUT_TYPES]
     if orphans := [str(call_id) for call_id in answered if call_id not in made]:

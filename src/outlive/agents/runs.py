@@ -9,12 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
-from agents import Agent, Handoff, RunConfig, Runner, TResponseInputItem, UserError
+from agents import Agent, Handoff, Runner, RunResult, RunResultStreaming, TResponseInputItem, UserError
 from agents.memory import Session
 from agents.memory.session import SessionABC
 from agents.models.multi_provider import MultiProvider
-from agents.result import RunResult, RunResultStreaming
-from agents.run_config import RunOptions
+from agents.run_config import RunConfig, RunOptions
 from agents.run_context import RunContextWrapper
 from agents.tool import ApplyPatchTool, ComputerTool, CustomTool, FunctionTool, LocalShellTool, ShellTool, Tool
 from agents.tool_context import ToolContext
@@ -26,7 +25,7 @@ from outlive.agents.models import DurableProvider, DurableResponsesModel, Wrappe
 
 UNRECORDED = (ApplyPatchTool, ComputerTool, CustomTool, LocalShellTool)
 AnyAgent = TypeVar("AnyAgent", bound=Agent[Any])
-Options = RunOptions[Any]  # keyword arguments of `Runner.run`
+RunnerOptions = RunOptions[Any]
 
 
 class DurableRun:
@@ -57,12 +56,12 @@ class DurableRun:
         """The run's identity as one string: the id of the conversation that holds its records."""
         return self._journal.conversation_id
 
-    async def run(self, agent: Agent[Any], input: Any, **options: Unpack[Options]) -> RunResult:
+    async def run(self, agent: Agent[Any], input: Any, **options: Unpack[RunnerOptions]) -> RunResult:
         """Run an agent as `Runner.run` does, durably. Takes the same arguments."""
         with self._enter(options):
             return await Runner.run(self.recorded(agent), input, **options)
 
-    async def run_streamed(self, agent: Agent[Any], input: Any, **options: Unpack[Options]) -> RunResultStreaming:
+    async def run_streamed(self, agent: Agent[Any], input: Any, **options: Unpack[RunnerOptions]) -> RunResultStreaming:
         """Run an agent as `Runner.run_streamed` does, durably. Recorded turns stream again from their first event."""
         with self._enter(options):
             return Runner.run_streamed(self.recorded(agent), input, **options)
@@ -87,21 +86,20 @@ class DurableRun:
         await self._journal.erase()
 
     @contextmanager
-    def _enter(self, options: Options) -> Iterator[None]:
+    def _enter(self, options: RunnerOptions) -> Iterator[None]:
         """Make the runner's options durable. Runner calls are identified by their order, the same in each process."""
         self._calls += 1
         name = str(self._calls)
-        config = options.get("run_config") or RunConfig()
-        config = RunConfig(**config) if isinstance(config, dict) else config
+        given = options.get("run_config") or {}
+        config = RunConfig(**given) if isinstance(given, dict) else given
         provider = config.model_provider
         if isinstance(provider, MultiProvider) and provider.provider_map is None:
             # The default of RunConfig: no provider was given.
             provider = DurableProvider(self._client)
         if isinstance(provider, RunProvider):
             raise UserError("This RunConfig belongs to a durable run already.")
-        options["run_config"] = dataclasses.replace(
-            config, model=bind_model(config.model), model_provider=RunProvider(provider)
-        )
+        model = bind_model(config.model)
+        options["run_config"] = dataclasses.replace(config, model=model, model_provider=RunProvider(provider))
         if (session := options.get("session")) is not None:
             options["session"] = ReplayedSession(session, self._journal, name)
         # Only the tasks that the runner starts inherit the scope.
@@ -123,9 +121,9 @@ class DurableRun:
 class RunModel(DurableResponsesModel):
     """A durable model whose calls are the turns of a run."""
 
-    def _next_turn(self, client: AsyncOpenAI) -> RunTurn | None:
+    def _next_turn(self) -> RunTurn | None:
         scope = current.get()
-        return None if scope is None else scope.next_turn(client, self._retry_policy)
+        return None if scope is None else scope.next_turn()
 
 
 def bind_model(model: Any) -> Any:

@@ -87,7 +87,6 @@ def _take_given(place: dict[str, Any]) -> dict[str, Any]:
 def _join(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     if twice := [name for name in one if name in other]:
         # Worded as the SDK words it for a keyword given in two places, so that one `except` catches both.
-        raise TypeError(
-            f"responses.create() got multiple values for {', '.join(map(repr, twice))}: set it in one place."
-        )
+        names = ", ".join(map(repr, twice))
+        raise TypeError(f"responses.create() got multiple values for {names}: set it in one place.")
     return one | other
