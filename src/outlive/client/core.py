@@ -160,11 +160,10 @@ class Backoff:
         policy = self._plan.retry_policy
         now = policy.clock()
         self._began = now if self._began is None else self._began
-        if now - self._began >= policy.outage_seconds:
+        waited = now - self._began
+        if waited >= policy.outage_seconds:
             left = "" if token is None else f" Response {token.response_id} was not cancelled."
-            raise ConnectionLost(
-                f"Nothing has come through for {now - self._began:.0f} s.{left}", token
-            ) from fault.error
+            raise ConnectionLost(f"Nothing has come through for {waited:.0f} s.{left}", token) from fault.error
         self._plan.stats.faults += 1
         retry_after = min(_read_number(fault.headers, "retry-after") or 0.0, LONGEST_RETRY_AFTER)
         return max(self.next_delay(), retry_after)

@@ -44,8 +44,7 @@ class Token:
         checked = zlib.crc32(body).to_bytes(CHECKSUM_BYTES, "big") + body
         return PREFIX + base64.urlsafe_b64encode(checked).decode().rstrip("=")
 
-    def __str__(self) -> str:
-        return self.encode()
+    __str__ = encode
 
     @classmethod
     def parse(cls, text: str) -> Self:

@@ -7,6 +7,7 @@ import inspect
 import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -42,7 +43,7 @@ def load_agents(settings: Settings, ids: IdSource) -> dict[str, AgentBackend]:
         name = given if equals else _UNSAFE.sub("-", own or reference.rpartition(":")[2]).strip("-")
         if not name or name in agents:
             raise SettingsError(f"The agent {reference} needs a name of its own: --agent NAME={reference}.")
-        agents[name] = AgentBackend(name, run, ids, continuation)
+        agents[name] = AgentBackend(name, continuation, run, ids)
     return agents
 
 
@@ -66,16 +67,15 @@ def _detect(agent: Any, reference: str) -> tuple[str | None, RunAgent, Continuat
     )
 
 
+@dataclass(eq=False)
 class AgentBackend(Backend):
     """One agent under the name of a model."""
 
+    name: str
+    continuation: ContinuationMode
+    run_agent: RunAgent
+    ids: IdSource
     stepwise = True
-
-    def __init__(self, name: str, run: RunAgent, ids: IdSource, continuation: ContinuationMode) -> None:
-        self.name = name
-        self.continuation: ContinuationMode = continuation
-        self._run_agent = run
-        self._ids = ids
 
     def check(self, request: CreateResponse) -> None:
         text_format = (request.text.get("format") or {}).get("type", "text")
@@ -90,10 +90,10 @@ class AgentBackend(Backend):
                 raise InvalidRequest(f"{self.name} is an agent, {why}", param=param, code="unsupported_parameter")
 
     def translator(self, call: ModelCall) -> AgentTranslator:
-        return AgentTranslator(call, self._ids, self.name)
+        return AgentTranslator(call, self.ids, self.name)
 
     async def stream(self, call: ModelCall, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
-        channel = AgentChannel(self._ids)
+        channel = AgentChannel(self.ids)
         task = asyncio.create_task(self._run(call, channel))
         try:
             async for chunks in channel.batches(call.settle):
@@ -107,7 +107,7 @@ class AgentBackend(Backend):
 
     async def _run(self, call: ModelCall, channel: AgentChannel) -> None:
         try:
-            await self._run_agent(call, channel)
+            await self.run_agent(call, channel)
         except UpstreamFault:
             raise
         except AgentError as error:
@@ -120,9 +120,8 @@ class AgentBackend(Backend):
             channel.close()
 
     async def pass_through(self, body: Json, headers: dict[str, str] | None = None) -> PassedAnswer:
-        raise InvalidRequest(
-            f"{self.name} is an agent: ask it through /v1/responses.", param="model", code="unsupported_model"
-        )
+        message = f"{self.name} is an agent: ask it through /v1/responses."
+        raise InvalidRequest(message, param="model", code="unsupported_model")
 
     async def models(self) -> list[Json]:
         return [{"id": self.name, "object": "model", "created": 0, "owned_by": "agent"}]

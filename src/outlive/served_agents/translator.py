@@ -38,11 +38,10 @@ class AgentTranslator(AnswerTranslator):
 
     def feed(self, chunk: bytes) -> list[AnyDraft]:
         kind, values = _decode(chunk)
-        drafts: list[AnyDraft]
-        if (text := TEXTS.get(kind)) is not None:
-            drafts = self._close_text("completed") if self._complete else []
-            return drafts + self._grow(text, *values)
-        drafts = getattr(self, f"_feed_{kind}")(*values)
+        if kind in TEXTS:
+            closed = self._close_text("completed") if self._complete else []
+            return closed + self._grow(TEXTS[kind], *values)
+        drafts: list[AnyDraft] = getattr(self, f"_feed_{kind}")(*values)
         return drafts
 
     def end(self) -> tuple[list[AnyDraft], Ending]:

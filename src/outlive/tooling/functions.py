@@ -259,10 +259,8 @@ def read_signature(function: Callable[..., Any]) -> Signature:
         arguments = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True)
         return Signature(arguments, context, _make_schema(arguments, described), about)
     except (TypeError, ValueError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
-        raise SettingsError(
-            f"The parameters of the tool {name} have a type without a JSON schema: {reason}."
-        ) from error
+        why = str(error).splitlines()[0]
+        raise SettingsError(f"The parameters of the tool {name} have a type without a JSON schema: {why}.") from error
 
 
 def read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:

@@ -67,12 +67,11 @@ class OpenToolSession(msgspec.Struct):
         await asyncio.gather(*(each.close() for each in self.opened if each.close), return_exceptions=True)
 
 
-class ToolRegistry:
+class ToolRegistry(msgspec.Struct):
     """Routes each entry of a request's tools to its source."""
 
-    def __init__(self, sources: Sequence[ToolSource], always: Sequence[Json] = ()) -> None:
-        self._sources = sources
-        self._always = list(always)  # entries that every request has, unless it has one of that label
+    sources: Sequence[ToolSource]
+    always: Sequence[Json] = ()  # entries that every request has, unless it has one of that label
 
     def check(self, request: CreateResponse) -> None:
         labels: set[str] = set()
@@ -91,7 +90,7 @@ class ToolRegistry:
             source.check(entry, f"tools[{n}]")
 
     def serves(self, request: CreateResponse) -> bool:
-        if self._always or SERVER_TOOL_TYPE in [tool["type"] for tool in request.tools]:
+        if self.always or SERVER_TOOL_TYPE in [tool["type"] for tool in request.tools]:
             return True
         # An approval of a call whose tools this request leaves out: the call then fails, visibly.
         return "mcp_approval_response" in [item["type"] for item in request.input]
@@ -120,10 +119,10 @@ class ToolRegistry:
     def _entries(self, request: CreateResponse) -> list[Json]:
         own = [tool for tool in request.tools if tool["type"] == SERVER_TOOL_TYPE]
         labels = {entry["server_label"] for entry in own}
-        return own + [entry for entry in self._always if entry["server_label"] not in labels]
+        return own + [entry for entry in self.always if entry["server_label"] not in labels]
 
     def _find(self, entry: Json) -> ToolSource | None:
-        return next((source for source in self._sources if source.owns(entry)), None)
+        return next((source for source in self.sources if source.owns(entry)), None)
 
 
 def choose_alias(spec: ToolSpec, taken: dict[str, int]) -> str:

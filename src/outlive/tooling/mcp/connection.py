@@ -77,7 +77,6 @@ class McpConnection:
         self._make_transport = partial(GuardedTransport, private=private, proxy=proxy)
         self._transport = self._make_transport()  # of the last attempt to connect
         self._slots = slots  # of all connections to MCP servers
-        self._seconds = server.seconds
         self._task: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
         self._client: asyncio.Future[Client] | None = None
@@ -86,7 +85,7 @@ class McpConnection:
     async def try_list(self) -> tuple[list[Json], str | None]:
         """Return the server's tools as an `mcp_list_tools` item shows them, or the reason why there are none."""
         try:
-            async with self._connected() as client, asyncio.timeout(min(LIST_SECONDS, self._seconds)):
+            async with self._connected() as client, asyncio.timeout(min(LIST_SECONDS, self._server.seconds)):
                 return await _list(client), None
         except (MCPError, McpUnreachable) as error:
             return [], self._redact(str(_explain(error)))
@@ -159,17 +158,17 @@ class McpConnection:
 
     async def _keep(self, ready: asyncio.Future[Client], closing: asyncio.Event) -> None:
         """Hold the connection until it is closed."""
-        cause: McpUnreachable | None = None
+        cause = McpUnreachable("The connection to the server was closed.")
         try:
             if self._slots.locked():
                 # Runs that wait here for each other's connections might wait for ever.
                 cause = McpUnreachable("Too many connections to MCP servers are open; try again later.", absent=True)
             else:
                 async with self._slots:
-                    cause = await self._try_transports(ready, closing)
+                    cause = await self._try_transports(ready, closing) or cause
         finally:
             if not ready.done():
-                ready.set_exception(cause or McpUnreachable("The connection to the server was closed."))
+                ready.set_exception(cause)
 
     async def _try_transports(self, ready: asyncio.Future[Client], closing: asyncio.Event) -> McpUnreachable | None:
         """Try each transport that the server may use. Returns the reason if none works."""
@@ -194,7 +193,7 @@ class McpConnection:
 
     async def _hold(self, transport: str, ready: asyncio.Future[Client], closing: asyncio.Event) -> None:
         async with contextlib.AsyncExitStack() as stack:
-            async with asyncio.timeout(min(CONNECT_SECONDS, self._seconds)):
+            async with asyncio.timeout(min(CONNECT_SECONDS, self._server.seconds)):
                 if transport == "http":
                     http = await stack.enter_async_context(self._make_http())
                     streams = streamable_http_client(self._server.url, http_client=http, max_sse_event_size=MAX_BYTES)
@@ -214,7 +213,7 @@ class McpConnection:
         self._transport = self._make_transport()
         return httpx2.AsyncClient(
             headers=headers,
-            timeout=httpx2.Timeout(CONNECT_SECONDS, read=self._seconds + SLACK_SECONDS),
+            timeout=httpx2.Timeout(CONNECT_SECONDS, read=self._server.seconds + SLACK_SECONDS),
             transport=self._transport,
             trust_env=False,
         )
