@@ -64,6 +64,8 @@ async def serve(
         await backend.close()
         pool.close()
         await runner.cleanup()
+        if tls is not None:
+            await asyncio.sleep(0.05)  # a connection whose handshake failed is closed by the loop alone
 
 
 def streaming(*pieces: bytes, then: Callable[[web.Request], Awaitable[None]] | None = None) -> Answer:

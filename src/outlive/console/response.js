@@ -277,6 +277,7 @@ class Replay {
 class EventLines {
   #lines = h("ol", { class: "lines" });
   #events = [];
+  #wanted; // the number to go to, as soon as its event is there
   #selected = h("pre", { tabIndex: 0, "aria-label": "Event", hidden: true });
   #goto = h("input", { type: "number", min: 0, id: "event-number" });
   #scroller;
@@ -286,8 +287,8 @@ class EventLines {
     this.#scroller = h("div", { class: "scroller", tabIndex: 0, role: "region", "aria-label": "List of events" }, this.#lines);
     this.#scroller.addEventListener("scroll", () => this.#draw());
     this.#goto.addEventListener("change", () => {
-      this.#scroller.scrollTop = this.#goto.value * ROW;
-      this.#open(Number(this.#goto.value));
+      this.#wanted = Number(this.#goto.value);
+      this.#draw();
     });
     this.node = h("div", { class: "events" }, h("label", { for: "event-number" }, "Event number ", this.#goto), this.#scroller, this.#selected);
   }
@@ -298,16 +299,20 @@ class EventLines {
   }
 
   #open(number) {
-    if (this.#events[number] === undefined) return;
     this.#selected.hidden = false;
     this.#selected.textContent = pretty(this.#events[number]);
   }
 
   #drawLines() {
+    this.#lines.style.height = `${this.#events.length * ROW}px`;
+    if (this.#events[this.#wanted] !== undefined) {
+      this.#scroller.scrollTop = this.#wanted * ROW;
+      this.#open(this.#wanted);
+      this.#wanted = undefined;
+    }
     const { scrollTop, clientHeight } = this.#scroller;
     const first = Math.max(0, Math.floor(scrollTop / ROW) - 10);
     const last = Math.min(this.#events.length, Math.ceil((scrollTop + clientHeight) / ROW) + 10);
-    this.#lines.style.height = `${this.#events.length * ROW}px`;
     this.#lines.replaceChildren(...this.#events.slice(first, last).map((text, offset) => this.#line(text, first + offset)));
   }
 
