@@ -7,6 +7,7 @@ from pathlib import Path
 from outlive.engine.ephemeral import Journals
 from tests.engine.bus import Bus
 from tests.engine.harness import Harness, run_with_harness
+from tests.support.scripting import Gate
 
 ANSWER = ["Hello"]
 
@@ -38,4 +39,4 @@ def test_all_parts_share_one_registry_committer_and_shutdown(tmp_path: Path) -> 
         for accepted in (stored, ephemeral):
             assert engine.reader.live.get(accepted.response_id) is not None
 
-    run_with_harness(tmp_path, body, ANSWER)
+    run_with_harness(tmp_path, body, [Gate()])
