@@ -180,6 +180,30 @@ def test_an_attempt_is_recorded_once_the_storage_is_back(tmp_path: Path, monkeyp
     run_with_harness(tmp_path, body, DONE)
 
 
+def test_an_unforeseen_error_of_one_endpoint_does_not_stop_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class BrokenSender(FakeSender):
+        async def send(self, url: str, headers: dict[str, str], body: bytes) -> Answer:
+            if "broken" in url:
+                raise OverflowError("a bug")
+            return await super().send(url, headers, body)
+
+    async def body(harness: Harness) -> None:
+        hooks = make(harness, BrokenSender())
+        for host in ("broken", "whole"):
+            await hooks.create("ann", FIELDS | {"name": host, "url": f"https://{host}.example/"})
+        await harness.answer()
+        async with delivering(hooks), asyncio.timeout(30):
+            while not all(each["attempts"] for each in await show(hooks)):
+                await asyncio.sleep(0.01)
+        ends = sorted((each["status"], each["attempts"][0]["reason"]) for each in await show(hooks))
+        assert ends == [("delivered", "delivered"), ("pending", "this server could not send it")]
+        assert "sending webhook failed" in caplog.text
+
+    run_with_harness(tmp_path, body, DONE)
+
+
 def test_the_secret_of_an_endpoint_is_stored_sealed(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         hooks = make(harness, FakeSender())

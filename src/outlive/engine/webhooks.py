@@ -192,7 +192,12 @@ class Webhooks:
         try:
             began = self._clock.monotonic()
             body = make_payload(delivery.event_type, delivery.response_id, delivery.created_at)
-            answer = await self._send(endpoint, delivery.id, body)
+            try:
+                answer = await self._send(endpoint, delivery.id, body)
+            except Exception:
+                # A bug that one endpoint brings to light must not stop the deliveries of all owners.
+                log.exception("sending webhook failed", extra={"endpoint_id": endpoint.id})
+                answer = Answer(None, "this server could not send it")
             failpoints.hit("after-webhook-sent")
             await self._record(endpoint, delivery, answer, self._clock.monotonic() - began)
         finally:

@@ -259,12 +259,14 @@ class Connection(asyncio.Protocol):
 
     async def wait_head(self) -> None:
         """Wait for the head of the answer. If that fails, or the task is cancelled, the connection is closed."""
+        succeeded = False
         try:
             while not self._head_done:
                 await self._wait()
-        except BaseException:
-            self.close()  # also if the head came in the very moment of the cancellation
-            raise
+            succeeded = True
+        finally:
+            if not succeeded:  # the head may be there, if it came in the very moment of a cancellation
+                self.close()
 
     async def start_tls(self, context: ssl.SSLContext) -> Connection:
         """Return the connection to the origin in the tunnel that this one has become."""
