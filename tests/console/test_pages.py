@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import time
 from typing import Any
 
 import pytest
@@ -59,10 +60,18 @@ def test_the_list_agrees_with_the_api(
         assert seen["Attempts"] == str(each["outlive"]["attempts"])
         if each["usage"]:
             assert seen["Tokens"] == f"{each['usage']['input_tokens']} + {each['usage']['output_tokens']}"
+        if (details := each["outlive"]).get("ended_at"):
+            rate = details["events"] / max(details["ended_at"] - each["created_at"], 0.001)
+            assert float(seen["Events/s"].replace(",", "")) == pytest.approx(rate, rel=0.1, abs=0.5)
     page.get_by_label("Status").select_option("failed")
     expect(page.locator(".rows .row")).to_have_count(1)
     expect(page.locator(".rows .row")).to_have_attribute("data-id", made["failed"])
     page.get_by_label("Status").select_option("")
+    page.get_by_label("Conversation", exact=True).fill(made["conversation"])
+    page.keyboard.press("Enter")
+    expect(page.locator(".rows .row")).to_have_count(1)
+    expect(page.locator(".rows .row")).to_have_attribute("data-id", made["completed"])
+    page.get_by_label("Conversation", exact=True).fill("")
     page.get_by_label("Search by id").fill(made["tools"][-8:])
     expect(page.locator(".rows .row")).to_have_count(1)
     page.get_by_label("Search by id").fill(made["tools"])
@@ -113,6 +122,12 @@ def test_one_response_agrees_with_the_api(
     expect(page.locator(".player")).to_contain_text(f"of {len(frames)}")
     expect(page.get_by_role("button", name="Replay", exact=True)).to_be_visible()
     expect(page.locator("[data-role=assistant]")).to_contain_text("One two three.")
+    page.get_by_label("Speed").select_option("0.25")
+    began = time.monotonic()
+    page.get_by_role("button", name="Replay").click()
+    expect(page.get_by_role("button", name="Stop replay")).to_be_visible()
+    expect(page.get_by_role("button", name="Replay", exact=True)).to_be_visible()
+    assert time.monotonic() - began > 1.5  # its three words took 0.45 s
 
 
 def test_a_response_can_be_copied_cancelled_and_deleted(
