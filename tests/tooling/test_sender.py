@@ -115,7 +115,7 @@ def test_what_is_no_answer_is_told_apart() -> None:
         async with server:
             assert await send(f"http://127.0.0.1:{port}/") == "broken (ConnectionBroken)"
         assert await send(f"http://127.0.0.1:{port}/") == "connection failed (ConnectionRefusedError)"
-        assert await send("http://example..com/") == "broken (UnicodeError)"  # stored by an earlier version
+        assert (await send("http://example..com/")).startswith("broken (Unicode")  # stored by an earlier version
         silent = await asyncio.start_server(listen, "127.0.0.1", 0)
         async with silent:
             port = silent.sockets[0].getsockname()[1]
