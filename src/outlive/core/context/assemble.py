@@ -23,8 +23,10 @@ PLACEHOLDER_OUTPUT = "No output: this call was not carried out."
 # Tuples, not sets: a field of a stored item may hold anything, also what has no hash.
 UNFINISHED = ("in_progress", "incomplete")
 CALLERS = ("user", "system", "developer")
-# Types that are no calls, with or without a `call_id`. Programs are run by the model's server.
-_NO_CALLS = ("program", "program_output", "message", "reasoning")
+# Items that only this server understands: to a model they are function calls and outputs, under their own ids.
+_KINDS = ("mcp_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
+# Types that are no calls of a client's, with or without a `call_id`. Programs are run by the model's server.
+_NO_CALLS = ("program", "program_output", "message", "reasoning", *_KINDS)
 
 # A screenshot of one empty pixel: the output of a computer's call can be nothing else.
 _NO_SCREENSHOT = (
@@ -255,7 +257,6 @@ def is_output(item: Json) -> bool:
 REFUSED = "This call was not made: the person who was asked did not approve it."
 
 _BLOCKS = msgspec.json.Decoder(list[Json])
-_KINDS = ("mcp_call", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response")
 
 # The names under which the model knows tools that have another name, by label and name.
 Names = Mapping[tuple[str, str], str]
