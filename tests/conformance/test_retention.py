@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from outlive.core.errors import InvalidRequest, NotFound
+from outlive.ports import retention
 from outlive.ports.catalog import Paging
 from outlive.ports.ledger import Idempotency
 from tests.conformance.harness import StorageHarness, entry, message, storage_test
@@ -17,6 +21,14 @@ async def erase_all(harness: StorageHarness) -> int:
     while count := await harness.storage.retention.erase(2):
         gone += count
     return gone
+
+
+@contextmanager
+def short_steps() -> Iterator[None]:
+    """Let each transaction that erases end after its first statement."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retention, "STEP_SECONDS", 0.0)
+        yield
 
 
 async def expire(harness: StorageHarness, responses: float | None = None, conversations: float | None = None) -> int:
@@ -246,7 +258,8 @@ async def test_a_long_journal_is_erased_in_parts_and_never_read_with_a_gap(harne
     await harness.ledger.append([entry(lease, n) for n in range(2, LONG)])
     await harness.close(lease, first=LONG)
     await harness.ledger.delete("ann", response_id)
-    assert await harness.storage.retention.erase(100) > 0
+    with short_steps():
+        assert await harness.storage.retention.erase(100) > 0
     with pytest.raises(NotFound):
         await harness.events(response_id)
     assert await harness.storage.journal.read(response_id, LONG, 1000) is not None  # a reader at its end stays there
@@ -254,6 +267,21 @@ async def test_a_long_journal_is_erased_in_parts_and_never_read_with_a_gap(harne
     await assert_empty(harness)
     with pytest.raises(NotFound):
         await harness.storage.journal.read(response_id, LONG, 1000)
+
+
+@storage_test
+async def test_many_items_are_erased_in_parts(harness: StorageHarness) -> None:
+    conversation_id = await harness.converse(*(f"Line {n}" for n in range(50)))
+    response_id, lease = await harness.start()
+    await harness.close(lease, turn=[message(f"msg_{n}", f"Page {n}", "assistant") for n in range(50)])
+    await harness.ledger.delete("ann", response_id)
+    await harness.storage.conversations.delete("ann", conversation_id)
+    left = []
+    with short_steps():
+        while await harness.storage.retention.erase(100):
+            left.append((await harness.storage.inspector.rows())["items"])
+    assert left == [81, 61, 50, 30, 10, 0]
+    await assert_empty(harness)
 
 
 @storage_test

@@ -17,10 +17,11 @@ from outlive.ports.catalog import Catalog, Paging
 from outlive.ports.conversations import Conversations
 from outlive.ports.ledger import Admission, Admitted, Closing, Entry
 from outlive.ports.retention import Retention
+from outlive.storage.sqlite import SQL
 from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.journal import SqliteHistory
 from outlive.storage.sqlite.ledger import SqliteLedger
-from outlive.storage.sqlite.staging import PIECE_BYTES
+from outlive.storage.sqlite.staging import ERASED_PIECES, PIECE_BYTES
 from tests.support.scripting import CountingIds
 
 IDS = CountingIds()
@@ -56,6 +57,14 @@ async def close(database: SqliteDatabase, admitted: Admitted) -> None:
     assert admitted.lease is not None
     entry = Entry(admitted.lease, 1, 1, 2.0, b"event: response.completed\ndata: {}\n\n")
     await SqliteLedger(database).close(Closing(entry, "completed", b"{}", [], True))
+
+
+async def erase_all(keeper: Retention) -> int:
+    """Erase what was deleted. Returns the number of transactions."""
+    transactions = 0
+    while await keeper.erase(10):
+        transactions += 1
+    return transactions
 
 
 async def count(database: SqliteDatabase, table: str) -> int:
@@ -122,7 +131,7 @@ def test_a_deleted_response_erases_its_staged_pieces(tmp_path: Path) -> None:
         await close(database, admitted)
         await SqliteLedger(database).delete("local", "resp_1")
         keeper = Retention(database)
-        assert await keeper.erase(10) == 1
+        await erase_all(keeper)
         await keeper.scrub()
         assert await count(database, "stash") == await count(database, "holders") == 0
         assert not found_on_disk(tmp_path)
@@ -137,14 +146,27 @@ def test_a_deleted_conversation_erases_the_pieces_of_erased_responses(tmp_path: 
         admitted, given = await admit(database, "resp_1", "conv_1")
         await close(database, admitted)
         await SqliteLedger(database).delete("local", "resp_1")
-        await keeper.erase(10)
+        await erase_all(keeper)
         page = await Catalog(database).items("local", "conv_1", Paging(order="asc"))
         assert page.data == given  # the conversation still has them
         await conversations.delete("local", "conv_1")
-        await keeper.erase(10)
+        await erase_all(keeper)
         await keeper.scrub()
         assert await count(database, "stash") == 0
         assert not found_on_disk(tmp_path)
+
+    run(tmp_path, test)
+
+
+def test_pieces_are_erased_few_at_a_time(tmp_path: Path) -> None:
+    async def test(database: SqliteDatabase) -> None:
+        admitted, _ = await admit(database, "resp_1")
+        await close(database, admitted)
+        rows = [("resp_1", 100 + n, b"piece") for n in range(3 * ERASED_PIECES)]
+        await database.write("test", lambda db: db.executemany(SQL["add_piece"], rows))
+        await SqliteLedger(database).delete("local", "resp_1")
+        assert await erase_all(Retention(database)) == 5  # the response, and four times some pieces
+        assert await count(database, "stash") == await count(database, "holders") == 0
 
     run(tmp_path, test)
 
@@ -159,7 +181,7 @@ def test_large_items_of_a_conversation_are_read_back_whole_and_erased_with_it(tm
         page = await Catalog(database).items("local", "conv_1", Paging(order="asc"))
         assert page.data == given
         await conversations.delete("local", "conv_1")
-        await keeper.erase(10)
+        await erase_all(keeper)
         await keeper.scrub()
         assert await count(database, "stash") == await count(database, "holders") == 0
         assert not found_on_disk(tmp_path)

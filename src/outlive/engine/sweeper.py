@@ -112,7 +112,8 @@ class Sweeper:
                 pass
         while await self._retention.delete_expired(now - DAY, BATCH):
             pass
-        await self._retention.forget_keys(now - DAY)
+        while await self._retention.forget_keys(now - DAY):
+            pass
 
 
 @dataclass(eq=False)

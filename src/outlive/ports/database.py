@@ -45,8 +45,8 @@ class Transaction(Protocol):
     async def read_bodies(self, name: str, *values: Any) -> list[Any]:
         """Return rows whose only column is the whole body of an item."""
 
-    async def erase_items(self, name: str, *values: Any) -> None:
-        """Erase items, and all that was staged with them."""
+    async def erase_items(self, name: str, *values: Any) -> list[Any]:
+        """Erase items, and let `erase_staged` erase what was staged with them. Returns a row for each."""
 
     async def drop_item(self, thread: int, item_id: str) -> bool:
         """Delete one item. False: there is none."""
@@ -115,6 +115,9 @@ class Database(Statements, Protocol):
 
     async def load_some(self, statement: str, *values: Any, most: int, **parts: str) -> LoadedItems:
         """Decode items as `load` does, in order, up to the one with which they have more bytes than `most`."""
+
+    async def erase_staged(self) -> bool:
+        """Erase some of what was staged with items that are erased, in a short step. False when this is done."""
 
     async def shrink(self) -> bool:
         """Give some free space back, in a short step, if a large part is free. False when this is done."""

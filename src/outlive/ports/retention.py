@@ -1,18 +1,21 @@
 """Retention: hides what has expired, deletes it later, and erases what was deleted."""
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from outlive.ports.database import Database, Transaction
 
-# Of events erased in one transaction (some 10 µs each): on SQLite every running response waits for it.
-MOST_ROWS = 500
+# Seconds after which a transaction that erases is committed (which takes as long again): on SQLite, running responses
+# wait for it. And rows that one statement erases, each of up to 64 KB.
+STEP_SECONDS = 0.005
+STEP_ROWS = 20
 
 
 class Retention:
-    """Hides and deletes what has expired, and erases what was deleted, for the sweeper. Each method returns the number
-    of things that it has done this to, at most `limit` of a kind."""
+    """Hides and deletes what has expired, and erases what was deleted, for the sweeper. With a `limit`, a method
+    does so to as many things of a kind at most, and returns their number."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -75,19 +78,23 @@ class Retention:
         """Erase the bytes of some deleted things that no unfinished run needs. Returns 0 when nothing is left."""
 
         async def work(db: Transaction) -> int:
-            return await _erase_responses(db, limit) or await _erase_conversations(db, limit)
+            ends_at = time.monotonic() + STEP_SECONDS
+            return await _erase_responses(db, limit, ends_at) or await _erase_conversations(db, limit, ends_at)
 
-        return await self._database.atomically("erase", work, heavy=True)
+        return await self._database.erase_staged() or await self._database.atomically("erase", work, heavy=True)
 
-    async def forget_keys(self, before: float) -> None:
-        """Erase Idempotency-Keys and records of unanswered creates that are older, tickets that expired before, and
-        webhook deliveries that were given up six days before."""
+    async def forget_keys(self, before: float) -> bool:
+        """Erase some Idempotency-Keys and records of unanswered creates that are older, tickets that expired before,
+        and webhook deliveries that were given up six days before. Returns False when nothing is left."""
 
-        async def work(db: Transaction) -> None:
+        async def work(db: Transaction) -> bool:
+            ends_at = time.monotonic() + STEP_SECONDS
             for name in ("erase_old_keys", "erase_old_unanswered", "erase_old_tickets", "erase_old_deliveries"):
-                await db.fetch(name, before)
+                if not await _erase_rows(db.fetch, ends_at, name, before):
+                    return True
+            return False
 
-        await self._database.atomically("forget keys", work, heavy=True)
+        return await self._database.atomically("forget keys", work, heavy=True)
 
 
 async def _change_expired(db: Transaction, verb: str, first: float, last: float, limit: int) -> list[Any]:
@@ -116,32 +123,48 @@ async def _find_idle(db: Transaction, name: str, limit: int) -> list[Any]:
     return [row for row in rows if row[3] not in busy]
 
 
-async def _erase_responses(db: Transaction, limit: int) -> int:
-    """Erase some responses, long journals from their beginning on. Returns the number that was begun."""
-    left, begun = MOST_ROWS, 0
+async def _erase_rows(erase: Callable[..., Awaitable[list[Any]]], ends_at: float, name: str, *values: Any) -> bool:
+    """Erase rows, few with each statement. Returns False if the time ends before: the next transaction goes on."""
+    while len(await erase(name, *values, STEP_ROWS)) == STEP_ROWS:
+        if time.monotonic() >= ends_at:
+            return False
+    return True
+
+
+async def _erase_responses(db: Transaction, limit: int, ends_at: float) -> int:
+    """Erase some responses, long ones in several transactions. Returns the number that was begun."""
+    begun = 0
     for key, response_id, thread, _, first, last, kept in await _find_idle(db, "erasable_responses", limit):
-        begun += 1
-        left -= len(await db.fetch("erase_events", key, left))
-        if left <= 0:  # the next transaction erases what is left of it
+        if begun and time.monotonic() >= ends_at:
             break
-        await db.fetch("erase_packs", key)
+        begun += 1
+        own = (key, thread, first, last)
+        if not (
+            await _erase_rows(db.fetch, ends_at, "erase_events", key)
+            and await _erase_rows(db.fetch, ends_at, "erase_packs", key)
+            and (kept or await _erase_rows(db.erase_items, ends_at, "erase_response_items", *own))
+        ):
+            break
         await db.fetch("erase_keys", response_id)
         await db.fetch("erase_unanswered", key)
         await db.fetch("erase_response", key)
         if not kept:
-            await db.erase_items("erase_response_items", key, thread, first, last)
             await _erase_thread(db, thread)
     return begun
 
 
-async def _erase_conversations(db: Transaction, limit: int) -> int:
-    rows = await _find_idle(db, "erasable_conversations", limit)
-    for key, conversation_id, thread, _ in rows:
-        await db.erase_items("erase_loose_items", thread)
+async def _erase_conversations(db: Transaction, limit: int, ends_at: float) -> int:
+    begun = 0
+    for key, conversation_id, thread, _ in await _find_idle(db, "erasable_conversations", limit):
+        begun += 1
+        if not await _erase_rows(db.erase_items, ends_at, "erase_loose_items", thread):
+            break
         await db.fetch("erase_keys", conversation_id)
         await db.fetch("erase_conversation", key)
         await _erase_thread(db, thread)
-    return len(rows)
+        if time.monotonic() >= ends_at:
+            break
+    return begun
 
 
 async def _erase_thread(db: Transaction, thread: int | None) -> None:

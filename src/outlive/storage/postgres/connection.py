@@ -251,6 +251,10 @@ class PostgresDatabase(Database):
                 await self.write("probe", lambda connection: connection.execute("SELECT pg_current_xact_id()"))
         return self.healthy
 
+    async def erase_staged(self) -> bool:
+        """Do nothing: items are stored whole."""
+        return False
+
     async def shrink(self) -> bool:
         """Do nothing: autovacuum frees space, by the settings of each table."""
         return False
@@ -305,8 +309,8 @@ class PostgresTransaction:
     async def read_bodies(self, name: str, *values: Any) -> list[Any]:
         return await self.fetch(name, *values)
 
-    async def erase_items(self, name: str, *values: Any) -> None:
-        await self.fetch(name, *values)
+    async def erase_items(self, name: str, *values: Any) -> list[Any]:
+        return await self.fetch(name, *values)
 
     async def drop_item(self, thread: int, item_id: str) -> bool:
         return bool(await self.fetch("drop_item", thread, item_id))

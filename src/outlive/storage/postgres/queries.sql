@@ -429,8 +429,8 @@ DELETE FROM events WHERE response = $1 AND first IN
 RETURNING 1;
 
 -- erase_packs --
--- The blocks of a packed journal.
-DELETE FROM packs WHERE response = $1;
+-- Blocks of a packed journal, at most so many.
+DELETE FROM packs WHERE response = $1 AND first IN (SELECT first FROM packs WHERE response = $1 LIMIT $2) RETURNING 1;
 
 -- find_unpacked --
 -- Responses that ended before a time and are not packed, locked against other nodes; none while a node is alive that
@@ -456,12 +456,17 @@ DELETE FROM events WHERE response = $1;
 UPDATE responses SET format = 2 WHERE key = $1;
 
 -- erase_response_items --
--- Its items: input and output are next to each other.
-DELETE FROM items WHERE response = $1 AND thread = $2 AND position >= $3 AND position < $4;
+-- Its items, at most so many: input and output are next to each other.
+DELETE FROM items WHERE thread = $2 AND position IN
+       (SELECT position FROM items WHERE response = $1 AND thread = $2 AND position >= $3 AND position < $4 LIMIT $5)
+RETURNING 1;
 
 -- erase_loose_items --
--- The items of a deleted conversation that are not input or output of a remaining response.
-DELETE FROM items WHERE thread = $1 AND (response IS NULL OR NOT EXISTS (SELECT 1 FROM responses r WHERE r.key = items.response));
+-- Items of a deleted conversation that are not input or output of a remaining response, at most so many.
+DELETE FROM items WHERE thread = $1 AND position IN (
+    SELECT position FROM items i WHERE thread = $1
+       AND (response IS NULL OR NOT EXISTS (SELECT 1 FROM responses r WHERE r.key = i.response)) LIMIT $2)
+RETURNING 1;
 
 -- erase_response --
 -- The row itself, with its final object.
@@ -481,12 +486,14 @@ DELETE FROM conversations WHERE key = $1;
 DELETE FROM idempotency WHERE target = $1;
 
 -- erase_old_keys --
--- Keys of items, and of targets that were erased long ago.
-DELETE FROM idempotency WHERE used_at < $1 AND kind <> 'response';
+-- Keys of items, and of targets that were erased long ago, at most so many.
+DELETE FROM idempotency WHERE (owner, kind, key) IN
+       (SELECT owner, kind, key FROM idempotency WHERE used_at < $1 AND kind <> 'response' LIMIT $2)
+RETURNING 1;
 
 -- erase_old_unanswered --
--- Too old for a silent retry.
-DELETE FROM unanswered WHERE created_at < $1;
+-- Some that are too old for a silent retry.
+DELETE FROM unanswered WHERE response IN (SELECT response FROM unanswered WHERE created_at < $1 LIMIT $2) RETURNING 1;
 
 -- erase_thread --
 -- A thread without items, conversation or forks. Returns the thread that it was forked from.
@@ -553,7 +560,7 @@ SELECT id FROM tickets WHERE id = ANY ($1::text[]) AND expires_at > $2;
 SELECT id FROM responses WHERE id = $1 AND owner IS NOT DISTINCT FROM $2 AND conversation = $3 AND hidden IS NOT TRUE;
 
 -- erase_old_tickets --
-DELETE FROM tickets WHERE expires_at < $1;
+DELETE FROM tickets WHERE id IN (SELECT id FROM tickets WHERE expires_at < $1 LIMIT $2) RETURNING 1;
 
 -- add_key --
 INSERT INTO keys (id, owner, role, acts_for, digest, created_at, expires_at, last_used_at, revoked_at)
@@ -663,7 +670,8 @@ DELETE FROM webhook_deliveries WHERE response = $1;
 -- erase_old_deliveries --
 -- Some of those that ended, or were given up, six days before.
 DELETE FROM webhook_deliveries WHERE key IN
-       (SELECT key FROM webhook_deliveries WHERE give_up_at < $1 - 518400 LIMIT 2000);
+       (SELECT key FROM webhook_deliveries WHERE give_up_at < $1 - 518400 LIMIT $2)
+RETURNING 1;
 
 -- find_due_webhooks --
 -- The endpoints for which an attempt is due. One probe of an index for each.

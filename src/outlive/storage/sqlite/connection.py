@@ -132,6 +132,12 @@ class SqliteDatabase(Database):
                 await self.write("probe", lambda db: db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}"))
         return self._writer.healthy and not self._file.lost
 
+    async def erase_staged(self) -> bool:
+        if not await self.fetch("has_erased"):
+            return False
+        await self.write("erase", staging.erase_some, heavy=True)
+        return True
+
     async def shrink(self) -> bool:
         pages = await self.read("find", lambda db: [db.execute(f"PRAGMA {name}").fetchone()[0] for name in _PAGES])
         incremental, free, total = pages
@@ -201,8 +207,10 @@ class SqliteTransaction:
     async def read_bodies(self, name: str, *values: Any) -> list[Any]:
         return [(staging.load_raw(self._db, body),) for (body,) in await self.fetch(name, *values)]
 
-    async def erase_items(self, name: str, *values: Any) -> None:
-        staging.erase(self._db, await self.fetch(name, *values))
+    async def erase_items(self, name: str, *values: Any) -> list[Any]:
+        references = await self.fetch(name, *values)
+        staging.mark_erased(self._db, references)
+        return references
 
     async def drop_item(self, thread: int, item_id: str) -> bool:
         bodies = await self.fetch("drop_item", thread, item_id)

@@ -286,8 +286,11 @@ SELECT bytes FROM stash WHERE holder = ? AND number BETWEEN ? AND ? ORDER BY num
 UPDATE stash SET bytes = ? WHERE holder = ? AND number = ?;
 
 -- drop_pieces --
--- The request was erased.
-DELETE FROM stash WHERE holder = ?;
+-- The items of the request are erased: some of its pieces. The id of such a request is marked until the last one is gone.
+DELETE FROM stash WHERE key IN
+       (SELECT s.key FROM holders h CROSS JOIN stash s ON s.holder = substr(h.id, 8)
+         WHERE h.id >= 'erased:' AND h.id < 'erased;' LIMIT ?)
+RETURNING 1;
 
 -- drop_unaccepted --
 -- The pieces of a request that was not accepted, or that held nothing new.
@@ -297,12 +300,20 @@ DELETE FROM stash WHERE holder = ?1 AND NOT EXISTS (SELECT 1 FROM holders WHERE 
 -- The request was accepted.
 INSERT INTO holders (id) VALUES (?);
 
--- drop_acceptance --
--- The request was erased.
-DELETE FROM holders WHERE id = ?;
+-- mark_erased --
+-- The items of the request are erased.
+UPDATE holders SET id = 'erased:' || id WHERE id = ?;
+
+-- has_erased --
+-- Whether pieces of such requests may be left.
+SELECT 1 FROM holders WHERE id >= 'erased:' AND id < 'erased;' LIMIT 1;
+
+-- drop_erased --
+-- No pieces of such requests are left.
+DELETE FROM holders WHERE id >= 'erased:' AND id < 'erased;';
 
 -- drop_all_unaccepted --
--- At start: pieces of requests that a crash kept from being accepted.
+-- At start: pieces of requests that a crash kept from being accepted, or whose items are erased.
 DELETE FROM stash WHERE holder NOT IN (SELECT id FROM holders);
 
 -- find_response --
@@ -528,18 +539,21 @@ DELETE FROM events WHERE key IN (
 RETURNING 1;
 
 -- erase_packs --
--- The blocks of a packed journal.
-DELETE FROM packs WHERE response = ?;
+-- Blocks of a packed journal, at most so many.
+DELETE FROM packs WHERE key IN (SELECT key FROM packs WHERE response = ?1 LIMIT ?2) RETURNING 1;
 
 -- erase_response_items --
--- Its items: input and output are next to each other. Returns what refers to staged pieces.
-DELETE FROM items WHERE response = ?1 AND thread = ?2 AND position >= ?3 AND position < ?4
+-- Its items, at most so many: input and output are next to each other. Returns what refers to staged pieces.
+DELETE FROM items WHERE thread = ?2 AND position IN
+       (SELECT position FROM items WHERE response = ?1 AND thread = ?2 AND position >= ?3 AND position < ?4 LIMIT ?5)
 RETURNING CASE WHEN substr(body, 1, 1) = x'40' THEN body END;
 
 -- erase_loose_items --
--- The items of a deleted conversation that are not input or output of a remaining response. Returns what refers to staged
--- pieces.
-DELETE FROM items WHERE thread = ?1 AND (response IS NULL OR NOT EXISTS (SELECT 1 FROM responses r WHERE r.key = items.response))
+-- Items of a deleted conversation that are not input or output of a remaining response, at most so many. Returns what refers
+-- to staged pieces.
+DELETE FROM items WHERE thread = ?1 AND position IN (
+    SELECT position FROM items i WHERE thread = ?1
+       AND (response IS NULL OR NOT EXISTS (SELECT 1 FROM responses r WHERE r.key = i.response)) LIMIT ?2)
 RETURNING CASE WHEN substr(body, 1, 1) = x'40' THEN body END;
 
 -- erase_response --
@@ -559,12 +573,14 @@ DELETE FROM conversations WHERE key = ?;
 DELETE FROM idempotency WHERE target = ?;
 
 -- erase_old_keys --
--- Keys of items, and of targets that were erased long ago.
-DELETE FROM idempotency WHERE used_at < ? AND kind <> 'response';
+-- Keys of items, and of targets that were erased long ago, at most so many.
+DELETE FROM idempotency WHERE (owner, kind, key) IN
+       (SELECT owner, kind, key FROM idempotency WHERE used_at < ?1 AND kind <> 'response' LIMIT ?2)
+RETURNING 1;
 
 -- erase_old_unanswered --
--- Too old for a silent retry.
-DELETE FROM unanswered WHERE created_at < ?;
+-- Some that are too old for a silent retry.
+DELETE FROM unanswered WHERE response IN (SELECT response FROM unanswered WHERE created_at < ?1 LIMIT ?2) RETURNING 1;
 
 -- erase_thread --
 -- A thread without items, conversation or forks. Returns the thread that it was forked from.
@@ -616,7 +632,7 @@ SELECT id FROM tickets WHERE id IN (SELECT value FROM json_each(?1)) AND expires
 SELECT id FROM responses WHERE id = ?1 AND owner = ?2 AND conversation = ?3 AND hidden = 0;
 
 -- erase_old_tickets --
-DELETE FROM tickets WHERE expires_at < ?1;
+DELETE FROM tickets WHERE id IN (SELECT id FROM tickets WHERE expires_at < ?1 LIMIT ?2) RETURNING 1;
 
 -- add_key --
 INSERT INTO keys (id, owner, role, acts_for, digest, created_at, expires_at, last_used_at, revoked_at)
@@ -724,7 +740,8 @@ DELETE FROM webhook_deliveries WHERE response = ?1;
 -- erase_old_deliveries --
 -- Some of those that ended, or were given up, six days before.
 DELETE FROM webhook_deliveries WHERE key IN
-       (SELECT key FROM webhook_deliveries WHERE give_up_at < ?1 - 518400 LIMIT 2000);
+       (SELECT key FROM webhook_deliveries WHERE give_up_at < ?1 - 518400 LIMIT ?2)
+RETURNING 1;
 
 -- find_due_webhooks --
 -- The endpoints for which an attempt is due. One probe of an index for each.

@@ -15,6 +15,7 @@ from outlive.storage.rows import decode, encode, weigh
 from outlive.storage.sqlite import SQL
 
 PIECE_BYTES = 256 * 1024
+ERASED_PIECES = 8  # in one transaction
 # An item's JSON begins with a brace; a body that begins with this refers to staged pieces: staging id, offset, length.
 MARK = b"@"
 
@@ -68,11 +69,16 @@ def load_some(db: sqlite3.Connection, rows: Iterable[tuple[bytes]], most: int) -
     return items, most
 
 
-def erase(db: sqlite3.Connection, references: Iterable[tuple[bytes | None]]) -> None:
-    """Erase all pieces of the requests that items came with, given the bodies of those that refer to such pieces."""
+def mark_erased(db: sqlite3.Connection, references: Iterable[tuple[bytes | None]]) -> None:
+    """Let `erase_some` erase all pieces of the requests that items came with, given the bodies that refer to them."""
     for staging_id in {_parse(body)[0] for (body,) in references if body is not None}:
-        db.execute(SQL["drop_pieces"], (staging_id,))
-        db.execute(SQL["drop_acceptance"], (staging_id,))
+        db.execute(SQL["mark_erased"], (staging_id,))
+
+
+def erase_some(db: sqlite3.Connection) -> None:
+    """Erase some pieces of the requests that are marked."""
+    if len(db.execute(SQL["drop_pieces"], (ERASED_PIECES,)).fetchall()) < ERASED_PIECES:
+        db.execute(SQL["drop_erased"])
 
 
 def wipe(db: sqlite3.Connection, body: bytes) -> None:
