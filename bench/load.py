@@ -162,7 +162,7 @@ async def _repeat(plan: Plan, tally: Tally, stop: asyncio.Event, number: int) ->
     client.close()
 
 
-async def measure(plan: Plan, patience: float = 60) -> Window:
+async def measure(plan: Plan, longest: float = 60) -> Window:
     """Start the clients, warm up, count for a while, and let what has begun come to its end."""
     tally, stop = Tally(), asyncio.Event()
     before = machine.memory_kb(plan.processes()) if plan.watch_memory else 0
@@ -170,7 +170,7 @@ async def measure(plan: Plan, patience: float = 60) -> Window:
     await asyncio.sleep(plan.warmup + plan.spread)
     window = await _watch(plan, tally, before)
     stop.set()
-    _, late = await asyncio.wait(clients, timeout=patience)
+    _, late = await asyncio.wait(clients, timeout=longest)
     for task in late:
         task.cancel()
     await asyncio.gather(*clients, return_exceptions=True)

@@ -40,7 +40,7 @@ class Server:
     def base(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
-    def start(self, patience: float = 60) -> None:
+    def start(self, timeout: float = 60) -> None:
         """Start and wait until the port is open; without a command, it was started before."""
         if self.command:
             with machine.pinned(self.cores), self.log.open("ab") as log:
@@ -52,7 +52,7 @@ class Server:
                     env=_environment() | self.environment,
                     cwd=self.log.parent,
                 )
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while not _is_open(self.port):
             if self._process is not None and self._process.poll() is not None:
                 raise RuntimeError(f"{self.name} ended with {self._process.returncode}:\n{self.last_words()}")

@@ -76,10 +76,10 @@ class Sitting:
             self.notes.append(f"{at}: {window.elsewhere:.1f} cores were busy with something else")
 
 
-async def settle(server: Server, patience: float = 15) -> None:
+async def settle(server: Server, longest: float = 15) -> None:
     """Wait until a server has nothing left to do, so that its leftovers do not burden the next."""
     processes = server.family()
-    for _ in range(int(patience / 0.25)):
+    for _ in range(int(longest / 0.25)):
         before = machine.cpu_seconds(processes)
         await asyncio.sleep(0.25)
         if machine.cpu_seconds(processes) - before < 0.01:

@@ -47,7 +47,7 @@ def test_tail_does_not_wait_for_an_unknown_response(run: Run, server: str) -> No
     assert (result.exit_code, result.stderr) == (1, "outlive: There is no resp_none.\n")
 
 
-def test_follow_raises_after_its_patience(server: str, fake: FakeOutlive) -> None:
+def test_follow_raises_after_its_timeout(server: str, fake: FakeOutlive) -> None:
     fake.cuts = [2] * 100
     events = follow(ApiClient(server), "resp_1", None, -1.0, lambda *_: None)
     with pytest.raises(ServerUnreachable):

@@ -240,7 +240,7 @@ def test_a_request_cancelled_as_its_head_arrives_closes_the_connection() -> None
 
         server, pool = await asyncio.start_server(answer, "127.0.0.1", 0), HttpPool()
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-        asking = asyncio.create_task(pool.request("GET", url, b"", patience=60))
+        asking = asyncio.create_task(pool.request("GET", url, b"", read_timeout=60))
         async with asyncio.timeout(5):
             await cancel_at_head(asking)
             with pytest.raises(asyncio.CancelledError):

@@ -36,7 +36,7 @@ def test_a_large_request_is_encoded_in_pieces_beside_the_event_loop(
         threads.append(threading.get_ident())
         return render(*args, **kwargs)
 
-    async def request(pool: HttpPool, method: str, url: str, headers: bytes, body: Any, patience: float) -> None:
+    async def request(pool: HttpPool, method: str, url: str, headers: bytes, body: Any, read_timeout: float) -> None:
         sent.append(body)
         raise ConnectFailed
 

@@ -11,7 +11,7 @@ from typing import Any
 from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.testing import Script
 from tests.engine.bus import Bus
-from tests.engine.harness import PATIENCE, Harness
+from tests.engine.harness import TIMEOUT, Harness
 from tests.support.scripting import CountingIds
 
 ClusterBody = Callable[[list[Harness]], Awaitable[None]]
@@ -36,7 +36,7 @@ async def open_nodes(path: Path, scripts: Sequence[Sequence[Script]], **options:
 
 def run_with_cluster(path: Path, body: ClusterBody, *scripts: Sequence[Script], **options: Any) -> None:
     async def go() -> None:
-        async with asyncio.timeout(PATIENCE), open_nodes(path, scripts, **options) as harnesses:
+        async with asyncio.timeout(TIMEOUT), open_nodes(path, scripts, **options) as harnesses:
             await body(harnesses)
 
     asyncio.run(go())

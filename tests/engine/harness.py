@@ -37,7 +37,7 @@ from tests.engine.bus import Bus, CountingHeartbeat
 from tests.support import grammar
 from tests.support.scripting import CountingIds
 
-PATIENCE = 60.0  # seconds; only a hang should ever meet it, not a busy machine
+TIMEOUT = 60.0  # seconds; only a hang should ever meet it, not a busy machine
 
 
 class FixedClock:
@@ -330,7 +330,7 @@ def run_with_harness(path: Path, body: Body, *scripts: Script, **options: Any) -
     """Run a scene on a fresh engine over the database in that folder."""
 
     async def go() -> None:
-        async with asyncio.timeout(PATIENCE), open_harness(path, *scripts, **options) as harness:
+        async with asyncio.timeout(TIMEOUT), open_harness(path, *scripts, **options) as harness:
             await body(harness)
 
     asyncio.run(go())

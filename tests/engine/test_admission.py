@@ -21,7 +21,7 @@ from outlive.core.errors import (
 )
 from outlive.core.requests.create import CreateResponse
 from outlive.core.requests.tools import purpose_of, unpack_secrets
-from outlive.engine.retries import RETRY_AGE_SECONDS, RETRY_PATIENCE_SECONDS, RETRY_STEP_SECONDS
+from outlive.engine.retries import RETRY_AGE_SECONDS, RETRY_STEP_SECONDS, RETRY_WAIT_SECONDS
 from outlive.engine.slots import Capacity
 from outlive.ports.catalog import NO_FILTERS, Paging
 from outlive.ports.toolbox import Tools
@@ -306,7 +306,7 @@ def test_a_connection_that_lives_keeps_its_response_to_itself(tmp_path: Path) ->
         harness.creates.here.add(first.response_id)
         again = await harness.create("Hi", retry=1)
         assert again.response_id != first.response_id
-        assert sum(harness.clock.slept) == pytest.approx(RETRY_PATIENCE_SECONDS)
+        assert sum(harness.clock.slept) == pytest.approx(RETRY_WAIT_SECONDS)
         assert set(harness.clock.slept) == {RETRY_STEP_SECONDS}
 
     run_with_harness(tmp_path, body, [Gate()])

@@ -11,7 +11,7 @@ from outlive.storage.postgres.bell import PAYLOAD_BYTES, PostgresBell
 from tests.support.postgres import DATABASES
 from tests.support.proxy import Proxy
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 
 
 class Ear:
@@ -25,7 +25,7 @@ class Ear:
         self._news.set()
 
     async def wait_for(self, ring: Ring) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while ring not in self.heard:
                 self._news.clear()
                 await self._news.wait()
@@ -99,7 +99,7 @@ async def test_ringing_without_a_connection_does_not_fail(url: str) -> None:
         async with ringing(proxied) as (one, ear), ringing(url) as (two, _):
             one.ring(Ring("waits"))
             proxy.unblock()
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while not ear.heard:
                     two.ring(Ring("waits"))
                     await asyncio.sleep(0.05)

@@ -14,7 +14,7 @@ from tests.conformance.storages import Storage, open_postgres
 from tests.support.postgres import DATABASES
 from tests.support.proxy import Proxy
 
-PATIENCE = 15.0
+TIMEOUT = 15.0
 
 
 def heartbeat_test(test: Callable[[Storage, str], Awaitable[None]]) -> Callable[[], None]:
@@ -31,7 +31,7 @@ def heartbeat_test(test: Callable[[Storage, str], Awaitable[None]]) -> Callable[
 
 
 async def wait_until_freed(storage: Storage) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not await storage.ledger.free_dead_leases():
             await asyncio.sleep(0.05)
 
@@ -60,7 +60,7 @@ async def test_a_cut_off_worker_counts_as_dead_once_its_last_beat_expires(storag
         assert await storage.ledger.free_dead_leases() == 0
         await wait_until_freed(storage)
         proxy.unblock()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not await storage.catalog.status("ann", lease.response_id):
                 pass
             # It beats again, and gets back the leases that were not claimed meanwhile.
@@ -85,7 +85,7 @@ async def test_a_hung_loop_loses_its_leases_though_its_heartbeat_thread_runs(sto
         await wait_until_freed(storage)
         heartbeat.tick()
         await StorageHarness(storage).storage.ledger.claim("hung", 1, frozenset())
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while await storage.ledger.free_dead_leases():
                 heartbeat.tick()
                 await storage.ledger.claim("hung", 1, frozenset())

@@ -59,10 +59,10 @@ async def close(database: SqliteDatabase, admitted: Admitted) -> None:
     await SqliteLedger(database).close(Closing(entry, "completed", b"{}", [], True))
 
 
-async def erase_all(keeper: Retention) -> int:
+async def erase_all(retention: Retention) -> int:
     """Erase what was deleted. Returns the number of transactions."""
     transactions = 0
-    while await keeper.erase(10):
+    while await retention.erase(10):
         transactions += 1
     return transactions
 
@@ -130,9 +130,9 @@ def test_a_deleted_response_erases_its_staged_pieces(tmp_path: Path) -> None:
         admitted, _ = await admit(database, "resp_1")
         await close(database, admitted)
         await SqliteLedger(database).delete("local", "resp_1")
-        keeper = Retention(database)
-        await erase_all(keeper)
-        await keeper.scrub()
+        retention = Retention(database)
+        await erase_all(retention)
+        await retention.scrub()
         assert await count(database, "stash") == await count(database, "holders") == 0
         assert not found_on_disk(tmp_path)
 
@@ -141,17 +141,17 @@ def test_a_deleted_response_erases_its_staged_pieces(tmp_path: Path) -> None:
 
 def test_a_deleted_conversation_erases_the_pieces_of_erased_responses(tmp_path: Path) -> None:
     async def test(database: SqliteDatabase) -> None:
-        conversations, keeper = Conversations(database), Retention(database)
+        conversations, retention = Conversations(database), Retention(database)
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
         admitted, given = await admit(database, "resp_1", "conv_1")
         await close(database, admitted)
         await SqliteLedger(database).delete("local", "resp_1")
-        await erase_all(keeper)
+        await erase_all(retention)
         page = await Catalog(database).items("local", "conv_1", Paging(order="asc"))
         assert page.data == given  # the conversation still has them
         await conversations.delete("local", "conv_1")
-        await erase_all(keeper)
-        await keeper.scrub()
+        await erase_all(retention)
+        await retention.scrub()
         assert await count(database, "stash") == 0
         assert not found_on_disk(tmp_path)
 
@@ -173,7 +173,7 @@ def test_pieces_are_erased_few_at_a_time(tmp_path: Path) -> None:
 
 def test_large_items_of_a_conversation_are_read_back_whole_and_erased_with_it(tmp_path: Path) -> None:
     async def test(database: SqliteDatabase) -> None:
-        conversations, keeper = Conversations(database), Retention(database)
+        conversations, retention = Conversations(database), Retention(database)
         given = parse_items(large_input(), "items", IDS, Limits())
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, given[:2], 1.0, None, large=True)
         assert await conversations.add_items("local", "conv_1", given[2:], 1.0, None, large=True) == given[2:]
@@ -181,8 +181,8 @@ def test_large_items_of_a_conversation_are_read_back_whole_and_erased_with_it(tm
         page = await Catalog(database).items("local", "conv_1", Paging(order="asc"))
         assert page.data == given
         await conversations.delete("local", "conv_1")
-        await erase_all(keeper)
-        await keeper.scrub()
+        await erase_all(retention)
+        await retention.scrub()
         assert await count(database, "stash") == await count(database, "holders") == 0
         assert not found_on_disk(tmp_path)
 
@@ -203,7 +203,7 @@ def test_repeated_large_items_leave_no_second_copy(tmp_path: Path) -> None:
 
 def test_a_deleted_staged_item_is_zeroed_and_the_others_stay(tmp_path: Path) -> None:
     async def test(database: SqliteDatabase) -> None:
-        conversations, keeper = Conversations(database), Retention(database)
+        conversations, retention = Conversations(database), Retention(database)
         await conversations.create("local", {"id": "conv_1", "metadata": {}}, [], 1.0, None)
         admitted, given = await admit(database, "resp_1", "conv_1")
         await close(database, admitted)
@@ -211,7 +211,7 @@ def test_a_deleted_staged_item_is_zeroed_and_the_others_stay(tmp_path: Path) -> 
             await conversations.delete_item("local", "conv_1", item["id"])
         page = await Catalog(database).items("local", "conv_1", Paging(order="asc"))
         assert page.data == [given[1], given[3]]
-        await keeper.scrub()
+        await retention.scrub()
         assert not found_on_disk(tmp_path)
 
     run(tmp_path, test)

@@ -216,8 +216,8 @@ def test_the_sdk_raises_an_upstreams_rate_limit_as_its_own_error(client: OpenAI,
 
 
 def test_an_idle_upstream_is_a_504(servers: Servers, upstream: FakeUpstream) -> None:
-    impatient = servers("--silence-seconds", "0.2")
-    with HttpClient(impatient.port) as http:
+    strict = servers("--silence-seconds", "0.2")
+    with HttpClient(strict.port) as http:
         model = upstream.model([HANG])
         answer = http.create(model=model, input="Hi")
         assert answer.status == 504

@@ -249,13 +249,13 @@ def tail(
     response_id: ResponseId,
     as_json: bool,
     after: Annotated[int | None, typer.Option(help="Begin after the event with this number.")] = None,
-    patience: Annotated[float, typer.Option(help="Seconds to keep trying while no server answers.")] = 300.0,
+    timeout: Annotated[float, typer.Option(help="Seconds to keep trying while no server answers.")] = 300.0,
 ) -> None:
     """Follow a response: print its text as it is generated. Exits with 1 if it failed or was cancelled."""
     view = _JsonLines() if as_json else _Screen() if sys.stdout.isatty() else _PlainText()
     ended: Json = {}
     with closing(view):
-        for event in follow(server, response_id, after, patience, view.show_break):
+        for event in follow(server, response_id, after, timeout, view.show_break):
             view.show(event)
             ended = event.get("response") or {}
     if ended.get("status") in ("failed", "cancelled"):
@@ -266,7 +266,7 @@ def follow(
     server: ApiClient,
     response_id: str,
     after: int | None,
-    patience: float,
+    timeout: float,
     on_break: Callable[[str, bool], None],  # True: the first since there was an event
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Json]:
@@ -288,7 +288,7 @@ def follow(
             if isinstance(error, RequestRefused) and error.status not in _TEMPORARY:
                 raise
             fault = error
-        if time.monotonic() - alive > patience:
+        if time.monotonic() - alive > timeout:
             raise fault
         place = "from the beginning" if last is None else f"after event {last}"
         on_break(f"{clean(fault.message)} Going on {place} ...", delay == _FIRST_DELAY)

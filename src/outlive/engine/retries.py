@@ -11,7 +11,7 @@ from outlive.ports.ledger import Admission, Admitted
 
 # Age up to which a silent retry attaches to a response; and for how long it waits for the first connection to end.
 RETRY_AGE_SECONDS = 900.0
-RETRY_PATIENCE_SECONDS = 1.0
+RETRY_WAIT_SECONDS = 1.0
 RETRY_STEP_SECONDS = 0.05
 # Seconds that another node may take to answer that it holds the connection. One that was killed never answers.
 ASK_SECONDS = 0.2
@@ -83,7 +83,7 @@ class Retries:
         and asks again: the new one may arrive before the old one's end is noticed."""
         if (admitting := self._admitting.get((owner, digest))) is not None:
             await asyncio.wait([admitting])
-        for _ in range(int(RETRY_PATIENCE_SECONDS / RETRY_STEP_SECONDS)):
+        for _ in range(int(RETRY_WAIT_SECONDS / RETRY_STEP_SECONDS)):
             since = self._clock.now() - RETRY_AGE_SECONDS
             found = await self._catalog.unanswered(owner, digest, since)
             for response_id in found:

@@ -35,7 +35,7 @@ LINGER_SECONDS = 2.0
 LINGER_BYTES = 1024 * 1024
 
 # Seconds after which a client that sends nothing counts as having read its answer. Its retry waits for longer than that
-# (RETRY_PATIENCE_SECONDS in engine/retries), or it would not learn of it.
+# (RETRY_WAIT_SECONDS in engine/retries), or it would not learn of it.
 READING_SECONDS = 0.5
 _PEEK = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)
 

@@ -89,12 +89,12 @@ class HttpPool:
         return self._others[-1]
 
     async def request(
-        self, method: str, url: str, headers: bytes, body: EncodedBody = b"", patience: float | None = None
+        self, method: str, url: str, headers: bytes, body: EncodedBody = b"", read_timeout: float | None = None
     ) -> Connection:
         """Send a request and wait for the head of its answer. `headers` are whole lines, each with its end.
 
         A body in pieces is long: its list is empty once it was sent. TimeoutError is raised where the answer is waited
-        for when nothing came for `patience` seconds.
+        for when nothing came for `read_timeout` seconds.
         """
         origin, host, target = _locate(url)
         size = len(body) if isinstance(body, bytes) else sum(map(len, body))
@@ -107,7 +107,7 @@ class HttpPool:
             # On a new connection, where it is sent only once, so that nothing holds it while the model thinks.
             connection = await self._connect(origin)
             connection.send(message, *body)
-            self._watch(connection, patience)
+            self._watch(connection, read_timeout)
             body.clear()
             await connection.wait_head()
             return connection
@@ -117,7 +117,7 @@ class HttpPool:
             connection = idle.pop() if idle else await self._connect(origin)
             try:
                 connection.send(message)
-                self._watch(connection, patience)
+                self._watch(connection, read_timeout)
                 await connection.wait_head()
                 return connection
             except Unanswered:
@@ -150,9 +150,9 @@ class HttpPool:
         # Those just closed are removed from the pool in a moment, by `connection_lost`.
         self._sweep = loop.call_later(max(min(left), 1.0), self._close_idle, loop) if left else None
 
-    def _watch(self, connection: Connection, patience: float | None) -> None:
-        if patience is not None:
-            connection.patience = patience
+    def _watch(self, connection: Connection, read_timeout: float | None) -> None:
+        if read_timeout is not None:
+            connection.read_timeout = read_timeout
             self.watched.add(connection)
             if not self._is_watching:
                 self._find_silent()
@@ -161,11 +161,11 @@ class HttpPool:
         # One timer for all, like that of idle ones.
         loop = asyncio.get_running_loop()
         for connection in list(self.watched):
-            if loop.time() - connection.heard_at > connection.patience:
+            if loop.time() - connection.heard_at > connection.read_timeout:
                 connection.fail(TimeoutError())
         self._is_watching = bool(self.watched)
         if self.watched:
-            least = min(connection.patience for connection in self.watched)
+            least = min(connection.read_timeout for connection in self.watched)
             loop.call_later(min(least / 8, WATCH_SECONDS), self._find_silent)
 
     def drop(self, connection: Connection) -> None:
@@ -241,7 +241,7 @@ class Connection(asyncio.Protocol):
         self._inflater: zlib._Decompress | None = None  # of an answer that is compressed, though none was asked for
         self._error: BaseException | None = None
         self.heard_at = 0.0  # time of the last bytes, or of the request
-        self.patience = 0.0  # seconds for which it may be silent while it is watched
+        self.read_timeout = 0.0  # seconds for which it may be silent while it is watched
 
     # -- asking and reading
 

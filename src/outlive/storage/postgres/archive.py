@@ -21,8 +21,8 @@ class PostgresArchive:
     @classmethod
     async def open(cls, url: str) -> Self:
         # A copy may take long, and reads whole tables.
-        unlimited = {"idle_in_transaction_session_timeout": "0", "lock_timeout": "0", "enable_seqscan": "on"}
-        connection = await connect(url, unlimited, patient=True)
+        settings = {"idle_in_transaction_session_timeout": "0", "lock_timeout": "0", "enable_seqscan": "on"}
+        connection = await connect(url, settings, unlimited=True)
         await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         return cls(connection)
 

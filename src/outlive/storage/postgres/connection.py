@@ -326,7 +326,7 @@ class PostgresPort:
 async def connect_once(dsn: str) -> Connection:
     """Open a first connection. Raises SettingsError when the database cannot be reached."""
     try:
-        return await connect(dsn, patient=True)
+        return await connect(dsn, unlimited=True)
     except (*ERRORS, ValueError) as error:
         raise SettingsError(f"The database cannot be reached: {describe(error)}.") from error
 
@@ -360,13 +360,13 @@ SELECT pg_terminate_backend(pid) FROM pg_locks
 """
 
 
-async def connect(dsn: str, settings: dict[str, str] | None = None, *, patient: bool = False) -> Connection:
-    """Connect to the primary: of several hosts in the DSN, the one that can be written. If `patient`, its statements
+async def connect(dsn: str, settings: dict[str, str] | None = None, *, unlimited: bool = False) -> Connection:
+    """Connect to the primary: of several hosts in the DSN, the one that can be written. If `unlimited`, its statements
     have no time limit."""
     return await asyncpg.connect(
         dsn,
         timeout=CONNECT_SECONDS,
-        command_timeout=None if patient else STATEMENT_SECONDS,
+        command_timeout=None if unlimited else STATEMENT_SECONDS,
         target_session_attrs="read-write",
         max_cached_statement_lifetime=0,
         server_settings={
