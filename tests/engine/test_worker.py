@@ -226,7 +226,7 @@ def test_a_response_that_is_deleted_after_its_claim_does_not_keep_others_from_st
         await gate.reached.wait()
         deleted, other = [(await harness.create()).response_id for _ in range(2)]
         claimed = harness.ledger.hold("claimed")
-        harness.worker.slots._capacity = Capacity(running=3, queued=2)
+        harness.worker.slots.capacity = Capacity(running=3, queued=2)
         harness.worker.fill_slots()
         await claimed.wait()
         await harness.engine.delete("ann", deleted)

@@ -352,6 +352,51 @@ async def test_an_owners_quota_of_running_responses_holds_on_all_nodes_together(
 
 
 @postgres_test
+async def test_runs_that_are_not_stored_count_with_stored_ones_on_all_nodes(url: str) -> None:
+    quota = Quota(queued=100, running_per_owner=4)
+    async with open_postgres(url, quota) as one, open_postgres(url, quota) as two:
+        nodes = harnesses(one, two)
+        for worker in ("n1", "n2"):
+            await one.inspector.set_alive(worker, True)
+        starts = [asyncio.create_task(harness.start()) for harness in nodes for _ in range(3)]
+        takes = [node.usage.share_running("ann", name, 0, 3, 4) for node, name in ((one, "n1"), (two, "n2"))]
+        added = await asyncio.gather(*takes)
+        results = await asyncio.gather(*starts, return_exceptions=True)
+        leases = [result[1] for result in results if isinstance(result, tuple)]
+        assert len(leases) + sum(number for number, _ in added) == 4
+        for lease in leases:
+            await nodes[0].close(lease)
+        assert await two.usage.share_running("ann", "n2", 0, 0, 4) == (0, False)
+        assert await one.usage.share_running("ann", "n1", 1, 9, 4) == (3, False)
+        assert await one.usage.find_running("n1") == {"ann": 4}
+        with pytest.raises(MustWait):
+            await nodes[1].start()
+        await nodes[1].admit(worker=None)
+        assert await nodes[1].claim() == []
+        assert await two.usage.share_running("ann", "n2", 0, 1, 4) == (0, True)
+        # A node that is dead runs nothing.
+        await one.inspector.set_alive("n1", False)
+        assert await two.usage.share_running("ann", "n2", 0, 1, 4) == (1, True)
+        assert len(await nodes[1].claim()) == 1
+        await one.ledger.free_dead_leases()
+        assert (await one.usage.find_running("n1"), await one.usage.find_running("n2")) == ({}, {"ann": 1})
+
+
+@postgres_test
+async def test_an_owner_at_its_limit_does_not_hold_up_those_queued_behind_it(url: str) -> None:
+    quota = Quota(queued=100, running_per_owner=1)
+    async with open_postgres(url, quota) as storage:
+        harness = StorageHarness(storage)
+        await storage.inspector.set_alive("elsewhere", True)
+        for owner in ("ann", "bob"):
+            assert (await storage.usage.share_running(owner, "elsewhere", 0, 1, 1))[0] == 1
+        for owner in ("ann", "bob", "ann", "carl"):
+            await harness.admit(worker=None, owner=owner)
+        assert [claim.owner for claim in await harness.claim(limit=1)] == ["carl"]
+        assert await harness.claim(limit=1) == []
+
+
+@postgres_test
 async def test_a_policy_sets_an_owners_own_quota(url: str) -> None:
     quota = Quota(queued=100, running_per_owner=5, policies={"ann": Policy(max_running=1, max_waiting=1)})
     async with open_postgres(url, quota) as storage:

@@ -15,7 +15,6 @@ from outlive.core.errors import (
     MustWait,
     NotFound,
     ShuttingDown,
-    TooMany,
 )
 from outlive.core.events import AnyDraft, Draft, EventNames, Json, number
 from outlive.core.fold import Fold
@@ -270,9 +269,7 @@ class Admitter:
                 param="Idempotency-Key",
                 code="unsupported_parameter",
             )
-        if not self._worker.reserve(owner, submission.size, stored=False):
-            self._worker.release_slot(owner, runs=False)
-            raise TooMany("The server is busy, and a response that is not stored cannot be queued.")
+        await self._worker.reserve_unstored(owner, "a response that is not stored", submission.size)
         opened = None
         try:
             position = await self._locate(submission, request)
@@ -281,7 +278,7 @@ class Admitter:
             opened = fold, frames = self._open(request, response_id, examined.model, now, queued=False)
         finally:
             if opened is None:
-                self._worker.release_slot(owner, runs=True)
+                self._worker.release_unstored(owner)
         ledger = self._ephemeral.ledger
         lease = ledger.admit(response_id, frames, fold.last + 1)
         about = (1, NO_CHECKPOINT, False, submission.size)
@@ -291,7 +288,7 @@ class Admitter:
         self._worker.slots.hold_input(owner, submission.size)
         task = self._ephemeral.start(live)
         task.add_done_callback(lambda _: self._worker.slots.release_input(owner, claim.size))
-        task.add_done_callback(lambda _: self._worker.release_slot(owner, runs=True))
+        task.add_done_callback(lambda _: self._worker.release_unstored(owner))
         return Accepted(lease.response_id, request, fold)
 
     async def _locate(self, submission: Submission, request: CreateResponse) -> Position | None:

@@ -56,10 +56,11 @@ class ContextQueries:
         self._policies.check_model(owner, request.model)
         await self._policies.admit(owner)
         (backend, model), compactor = self._services.route(request.model), self._services.compactor
-        with self._worker.hold_slot(owner, "a compaction"), contextlib.ExitStack() as room:
-            items = await self._open(owner, msgspec.structs.replace(request, compacts=True), room)
-            summarised, kept, compacted = await asyncio.to_thread(compaction.split_beside, items)
-            summary = await compactor.summarise(backend, model, without_server_tools(request), summarised)
+        async with self._worker.hold_slot(owner, "a compaction"):
+            with contextlib.ExitStack() as room:
+                items = await self._open(owner, msgspec.structs.replace(request, compacts=True), room)
+                summarised, kept, compacted = await asyncio.to_thread(compaction.split_beside, items)
+                summary = await compactor.summarise(backend, model, without_server_tools(request), summarised)
         item = await compactor.make(owner, msgspec.structs.replace(compacted, summary=summary.text))
         self.count_usage(owner, request.model, summary.usage)
         return [*kept, item], summary.usage

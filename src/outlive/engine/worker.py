@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from outlive.core.errors import NotFound, ShuttingDown, StaleFence, StorageUnava
 from outlive.engine.delivery.live import LiveResponse, LiveResponses, State
 from outlive.engine.delivery.reader import Shutdown, replay
 from outlive.engine.run.run import Run, RunServices
-from outlive.engine.slots import Slots
+from outlive.engine.slots import Slots, UnstoredRuns
 from outlive.engine.waiting import STORAGE_PAUSE, keep_trying
 from outlive.ports.bell import Ring
 from outlive.ports.catalog import RUNNING
@@ -59,6 +59,11 @@ class Worker:
     _cancelling: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _releasing: set[asyncio.Task[None]] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        storage, clock = self._storage, self._services.clock
+        quota, shared = self.slots.capacity, storage.shared
+        self.unstored = UnstoredRuns(storage.usage, self.name, quota, clock, shared, self._announce_free)
+
     # -- slots
 
     def reserve(self, owner: str, size: int = 0, *, stored: bool = True) -> bool:
@@ -77,16 +82,35 @@ class Worker:
         else:
             self.slots.dequeue(owner)
 
-    @contextlib.contextmanager
-    def hold_slot(self, owner: str, what: str) -> Iterator[None]:
-        """Hold a slot for work that cannot be queued. Raises TooMany if there is none."""
-        if not self.reserve(owner, stored=False):
+    async def reserve_unstored(self, owner: str, what: str, size: int = 0) -> None:
+        """Reserve a slot for work that is not stored, and so cannot be queued. Raises TooMany if there is none."""
+        if self.reserve(owner, size, stored=False):
+            counted = False
+            try:
+                counted = await self.unstored.take(owner)
+            finally:
+                if not counted:
+                    self.slots.release(owner, stored=False)
+                    self.fill_slots()
+            if counted:
+                return
+        else:
             self.release_slot(owner, runs=False)
-            raise TooMany(f"The server is busy, and {what} cannot be queued.")
+        raise TooMany(f"The server is busy, and {what} cannot be queued.")
+
+    def release_unstored(self, owner: str) -> None:
+        self.slots.release(owner, stored=False)
+        self.unstored.release(owner)
+        self.fill_slots()
+
+    @contextlib.asynccontextmanager
+    async def hold_slot(self, owner: str, what: str) -> AsyncIterator[None]:
+        """Hold a slot for work that is not stored. Raises TooMany if there is none."""
+        await self.reserve_unstored(owner, what)
         try:
             yield
         finally:
-            self.release_slot(owner, runs=True)
+            self.release_unstored(owner)
 
     # -- running
 
@@ -106,6 +130,10 @@ class Worker:
         """Have a queued response claimed, here or on another node."""
         self.fill_slots()
         self._storage.bell.ring(Ring("waits"))
+
+    def _announce_free(self) -> None:
+        self.slots.hint()
+        self.announce_queued()
 
     def start(self, live: LiveResponse) -> None:
         """Run a response whose slot is reserved already."""
@@ -216,8 +244,7 @@ class Worker:
 
     async def _release_later(self, lease: Lease) -> None:
         await keep_trying(partial(self._storage.ledger.release_leases, [lease]), self._services.clock)
-        self.slots.hint()
-        self.announce_queued()
+        self._announce_free()
 
     # -- ending from outside
 

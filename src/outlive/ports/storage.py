@@ -12,7 +12,7 @@ from outlive.core.usage import DAY, Tokens, UsageSum
 from outlive.ports.bell import Bell
 from outlive.ports.catalog import Catalog
 from outlive.ports.conversations import Conversations
-from outlive.ports.database import Change, LoadedItems, Stored
+from outlive.ports.database import Change, LoadedItems, Stored, lock_key
 from outlive.ports.journal import Journal
 from outlive.ports.ledger import Ledger, Position
 from outlive.ports.retention import Retention
@@ -161,6 +161,18 @@ class StoredUsage(Stored):
         """Add requests and tokens to an owner's minute, and return those of all nodes. Only where nodes share it."""
         ((all_requests, all_tokens),) = await self._database.change("count_minute", owner, minute, requests, tokens)
         return all_requests, all_tokens
+
+    async def share_running(self, owner: str, worker: str, held: int, wanted: int, most: int) -> tuple[int, bool]:
+        """Set how many runs of an owner that are not stored a worker holds, and add as many of those that it wants as
+        all nodes together may run. Returns how many were added, and whether responses of the owner are queued. Only
+        where nodes share it."""
+        lock = lock_key("running", owner)  # the one of admissions and claims
+        ((added, waits),) = await self._database.change("share_running", owner, worker, held, wanted, most, lock)
+        return added, waits
+
+    async def find_running(self, worker: str) -> dict[str, int]:
+        """Return what `share_running` has set for a worker, by owner. Only where nodes share it."""
+        return {row[0]: row[1] for row in await self._database.fetch("find_running_unstored", worker)}
 
 
 class Packed(NamedTuple):

@@ -50,6 +50,7 @@ class Node:
 
     async def stop(self) -> None:
         """Leave the cluster: what this node still holds is free for the others at once."""
+        await self._worker.unstored.stop()
         await self._storage.heartbeat.stop()
         self._storage.bell.ring(Ring("waits"))
 
@@ -102,4 +103,5 @@ class Node:
         if freed := await self._storage.ledger.free_dead_leases():
             log.warning("node died or is unreachable: taking over its responses", extra={"count": freed})
             self._storage.bell.ring(Ring("waits"))
+        await self._worker.unstored.check()
         self._worker.find_work()

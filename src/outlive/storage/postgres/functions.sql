@@ -103,6 +103,33 @@ CREATE TYPE admission AS (
 CREATE TYPE admitted AS (refusal text, detail text, key bigint, thread bigint, first int, format int);
 
 -- The owner of a lease is the name alone, without an end user (see core/owners.py): limits count by it.
+-- Counts what an owner runs on all nodes that are alive, stored or not, besides what one of them runs and does not store.
+CREATE FUNCTION count_running(of_owner text, besides text) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (SELECT count(*) FROM leases l WHERE l.owner = of_owner AND l.worker IS NOT NULL)
+         + (SELECT coalesce(sum(u.running), 0) FROM unstored_runs u JOIN workers w ON w.name = u.worker
+             WHERE u.owner = of_owner AND u.worker <> besides AND w.expires_at > clock_timestamp());
+END $$;
+
+-- Sets how many runs of an owner that are not stored a node holds, and adds those of `wanted` that all nodes together may
+-- run (`most` 0: no limit). `waits`: responses of the owner are queued.
+CREATE FUNCTION share_running(of_owner text, as_worker text, held int, wanted int, most int, lock bigint, OUT added int, OUT waits boolean)
+LANGUAGE plpgsql AS $$
+BEGIN
+    added := wanted;
+    IF wanted > 0 AND most > 0 THEN
+        PERFORM pg_advisory_xact_lock(lock);
+        added := greatest(0, least(wanted, most - held - count_running(of_owner, as_worker)));
+    END IF;
+    IF held + added > 0 THEN
+        INSERT INTO unstored_runs AS u (owner, worker, running) VALUES (of_owner, as_worker, held + added)
+        ON CONFLICT (worker, owner) DO UPDATE SET running = excluded.running;
+    ELSE
+        DELETE FROM unstored_runs u WHERE u.worker = as_worker AND u.owner = of_owner;
+    END IF;
+    waits := EXISTS (SELECT 1 FROM leases l WHERE l.owner = of_owner AND l.worker IS NULL);
+END $$;
+
 -- Checks whether an owner, with its end users, may have one more running, or whether one more may be queued, on all nodes
 -- together. `quota` is how many may be queued (NULL: no limit), `queued` the number of queued responses.
 CREATE FUNCTION check_quota(a admission, quota int, queued int) RETURNS text LANGUAGE plpgsql AS $$
@@ -110,8 +137,7 @@ DECLARE
     of_owner text := split_part(a.owner, chr(31), 1);
 BEGIN
     IF a.worker IS NOT NULL THEN
-        IF a.most_running > 0 AND
-           (SELECT count(*) FROM leases l WHERE l.owner = of_owner AND l.worker IS NOT NULL) >= a.most_running THEN
+        IF a.most_running > 0 AND count_running(of_owner, '') >= a.most_running THEN
             RETURN 'must wait';
         END IF;
     ELSE

@@ -52,17 +52,15 @@ class PostgresHistory(PostgresPort):
         async def work(db: Connection) -> Position | None:
             if conversation is not None:
                 row = await db.fetchrow(SQL["locate_in_conversation"], owner, as_text(conversation))
-            elif parent is not None:
-                row = await db.fetchrow(SQL["locate_after"], owner, as_text(parent))
             else:
-                return None
+                row = await db.fetchrow(SQL["locate_after"], owner, as_text(parent))
             if row["refusal"] is not None:
                 raise refuse(row["refusal"], row["detail"], conversation=conversation, parent=parent)
             if row["thread"] is not None:
                 return Position(row["thread"], row["first"])
             return Position(row["parent"], row["fork"])
 
-        return await self._database.read("locate", work)
+        return None if conversation is parent is None else await self._database.read("locate", work)
 
 
 def _gather(response_id: str, rows: list[Any], after: int, max_bytes: int) -> Batch | None:

@@ -76,15 +76,21 @@ class PostgresLedger:
         await self._database.change("save_checkpoint", notes, lease.key, lease.fence, self._worker)
 
     async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
+        found: set[str] = set()
+
         async def work(db: Connection) -> list[Claim]:
             rows = await db.fetch(SQL["find_queued"], sorted(busy_owners), limit)
+            found.update(row[1] for row in rows)
             sizes = accumulate(row[2] for row in rows)
             rows = rows[: 1 + sum(size <= CLAIM_BYTES for size in sizes)]
             limited = self._quota.running_per_owner or self._quota.policies
             keys = await self._within_quota(db, rows) if limited else [row[0] for row in rows]
             return await _take(db, keys, worker, attempts=1) if keys else []
 
-        return await self._take_once("claim", worker, work)
+        claims = await self._take_once("claim", worker, work)
+        if found and not claims:  # other nodes have all that these owners may run: the next in the queue are not theirs
+            return await self.claim(worker, limit, busy_owners | found)
+        return claims
 
     async def _within_quota(self, db: Connection, rows: Sequence[Any]) -> list[int]:
         """Choose, of queued responses, those that their owners may still run on all nodes together."""

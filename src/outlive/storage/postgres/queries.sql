@@ -59,8 +59,11 @@ SELECT l.response FROM leases l JOIN given g ON l.response = g.response AND l.fe
 UNION ALL SELECT response FROM regained;
 
 -- free_leases --
--- A worker without a row, or with one that has expired, is dead. Locked leases are being changed at this moment. Rows of workers that have been dead for long are removed.
-WITH forgotten AS (DELETE FROM workers WHERE expires_at < clock_timestamp() - interval '1 hour')
+-- A worker without a row, or with one that has expired, is dead. Locked leases are being changed at this moment. Rows of workers that have been dead for long are removed,
+-- and what a dead one ran without storing it is over.
+WITH forgotten AS (DELETE FROM workers WHERE expires_at < clock_timestamp() - interval '1 hour'),
+over AS (DELETE FROM unstored_runs u WHERE NOT EXISTS (
+           SELECT 1 FROM workers w WHERE w.name = u.worker AND w.expires_at > clock_timestamp()))
 UPDATE leases SET worker = NULL WHERE response IN (
     SELECT l.response FROM leases l
      WHERE l.worker IS NOT NULL AND NOT EXISTS (
@@ -87,8 +90,16 @@ SELECT l.response, l.owner, octet_length(l.request) + (
 SELECT pg_advisory_xact_lock($1);
 
 -- count_running --
--- The number of running responses of these owners, on all nodes.
-SELECT owner, count(*) FROM leases WHERE worker IS NOT NULL AND owner = ANY ($1::text[]) GROUP BY owner;
+-- What these owners run on all nodes, stored or not.
+SELECT o.owner, count_running(o.owner, '') FROM unnest($1::text[]) AS o(owner);
+
+-- share_running --
+-- Sets, and adds to, how many runs of an owner that are not stored a node holds.
+SELECT added, waits FROM share_running($1, $2, $3, $4, $5, $6);
+
+-- find_running_unstored --
+-- What a node has set there.
+SELECT owner, running FROM unstored_runs WHERE worker = $1;
 
 -- find_deleted --
 -- Deleted responses that wait, or that a worker runs.

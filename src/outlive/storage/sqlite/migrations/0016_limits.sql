@@ -1,0 +1,1 @@
+-- Nothing: a single server counts what runs, and what waits, in its memory.
