@@ -167,6 +167,13 @@ async def test_deliveries_are_listed_in_pages_of_one_endpoint_or_all(harness: St
     assert len(whole) == 3 and len(await webhooks.list_deliveries("ann", "we_2", "", 10)) == 1
     assert await webhooks.list_deliveries("ann", "", whole[0].id, 1) == whole[1:2]
     assert await webhooks.list_deliveries("ann", "", "wh_unknown", 1) == []
+    assert [
+        await webhooks.has_delivery(*of) for of in (("ann", whole[0].id), ("bob", whole[0].id), ("ann", "wh_1"))
+    ] == [
+        True,
+        False,
+        False,
+    ]
     assert await webhooks.list_deliveries("bob", "", "", 10) == []
 
 

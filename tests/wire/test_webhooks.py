@@ -148,6 +148,26 @@ def test_endpoints_and_deliveries_are_their_owners_alone(
     assert len(receiver.received) == 1
 
 
+def test_a_list_after_something_unknown_is_refused_by_name(
+    anna: OpenAI, bert: OpenAI, http: HttpClient, receiver: Receiver, upstream: FakeUpstream
+) -> None:
+    made, foreign = add(anna, receiver), add(bert, receiver)
+    anna.responses.create(model=upstream.model(), input="Hi")
+    (last, *_) = deliveries(http)
+    for path, unknown in (
+        ("/v1/webhook_endpoints", "we_unknown"),
+        ("/v1/webhook_endpoints", foreign.id),
+        ("/v1/webhook_deliveries", "wh_unknown"),
+        ("/v1/webhook_deliveries", made.id),
+    ):
+        refused = http.get(f"{path}?after={unknown}")
+        assert (refused.status, refused.error["param"]) == (400, "after")
+        assert f"'{unknown}'" in refused.error["message"]
+    assert http.get(f"/v1/webhook_endpoints?after={made.id}").json()["data"] == []
+    assert last["id"] not in [each["id"] for each in deliveries(http, f"?after={last['id']}")]
+    bert.webhooks.delete(foreign.id)
+
+
 @pytest.mark.parametrize(
     ("changed", "param"),
     [

@@ -21,6 +21,7 @@ from outlive.core.webhooks import GIVE_UP_SECONDS, make_payload, make_secret, pa
 from outlive.engine.waiting import keep_trying, wait
 from outlive.ports.catalog import Page, Paging
 from outlive.ports.clock import Clock
+from outlive.ports.refusals import bad_cursor
 from outlive.ports.seal import Seal
 from outlive.ports.webhooks import Answer, Delivery, Sender, StoredWebhooks, WebhookEndpoint
 
@@ -74,7 +75,10 @@ class Webhooks:
         return _show(await self._find(owner, endpoint_id))
 
     async def list_endpoints(self, owner: str, paging: Paging) -> Page:
-        found = await self._stored.list_endpoints(_name_owner(owner), paging.after or "", paging.limit + 1)
+        name = _name_owner(owner)
+        if paging.after is not None and await self._stored.find(name, paging.after) is None:
+            raise bad_cursor(paging.after)
+        found = await self._stored.list_endpoints(name, paging.after or "", paging.limit + 1)
         return Page([_show(endpoint) for endpoint in found[: paging.limit]], len(found) > paging.limit)
 
     async def update(self, owner: str, endpoint_id: str, fields: Json) -> Json:
@@ -146,8 +150,10 @@ class Webhooks:
     # -- deliveries
 
     async def list_deliveries(self, owner: str, endpoint_id: str, paging: Paging) -> Page:
-        after, more = paging.after or "", paging.limit + 1
-        found = await self._stored.list_deliveries(_name_owner(owner), endpoint_id, after, more)
+        name = _name_owner(owner)
+        if paging.after is not None and not await self._stored.has_delivery(name, paging.after):
+            raise bad_cursor(paging.after)
+        found = await self._stored.list_deliveries(name, endpoint_id, paging.after or "", paging.limit + 1)
         now = self._clock.now()
         return Page([_show_delivery(each, now) for each in found[: paging.limit]], len(found) > paging.limit)
 

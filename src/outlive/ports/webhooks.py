@@ -89,6 +89,9 @@ class StoredWebhooks(Stored):
         """List deliveries; with an empty `endpoint_id` those to all of an owner's endpoints."""
         return _to_deliveries(await self._database.fetch("list_deliveries", owner, endpoint_id, after, limit))
 
+    async def has_delivery(self, owner: str, delivery_id: str) -> bool:
+        return bool(await self._database.fetch("find_delivery", delivery_id, owner))
+
     async def redeliver(self, owner: str, delivery_id: str, at: float, give_up_at: float) -> Delivery | None:
         """Make a delivery due again, whatever became of it."""
         found = _to_deliveries(await self._database.change("redeliver", delivery_id, owner, at, give_up_at))

@@ -782,6 +782,9 @@ SELECT id, endpoint, response, event, created_at, give_up_at, attempts, due_at, 
  WHERE owner = ?1 AND (?2 = '' OR endpoint = ?2)
    AND (?3 = '' OR key < (SELECT key FROM webhook_deliveries WHERE id = ?3 AND owner = ?1)) ORDER BY key DESC LIMIT ?4;
 
+-- find_delivery --
+SELECT id FROM webhook_deliveries WHERE id = ?1 AND owner = ?2;
+
 -- redeliver --
 -- From the first attempt on, under the same id.
 UPDATE webhook_deliveries SET attempts = 0, due_at = ?3, give_up_at = ?4, delivered_at = NULL, worker = NULL
