@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import csv
 import io
@@ -16,6 +17,9 @@ import pytest
 from typer.testing import CliRunner
 
 from outlive.cli import app
+from outlive.core.usage import Tokens, UsageSum
+from outlive.ports.storage import StoredUsage
+from outlive.storage.sqlite.connection import SqliteDatabase
 from tests.support.http_client import HttpClient
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, Gate, finish, say, text, usage
@@ -119,6 +123,26 @@ def test_the_command_prints_a_table_json_and_csv(
     assert (row["responses"], row["input_tokens"]) == (5, 4005)
     (anna, bert) = csv.DictReader(io.StringIO(run("--by", "owner", "--csv", *where)))
     assert (anna["owner"], anna["unpriced_models"], bert["cost"]) == ("anna", "free-model", "0.012")
+
+
+def test_csv_shows_a_name_that_looks_like_a_formula_as_text(tmp_path: Path) -> None:
+    names = ["=1+1", "+1", "-1", "@SUM(1)", "\t=1", "\r=1", "\n=1"]
+    path = tmp_path / "outlive.db"
+
+    async def fill() -> None:
+        database = SqliteDatabase(str(path))
+        for name in (*names, "ann-1"):
+            group = {"owner": name, "model": f"{name}-model", "upstream": "up", "day": 1}
+            await StoredUsage(database).add_sum(UsageSum(group, Tokens(1, 0, 2), 1, 0))
+        await database.close()
+
+    asyncio.run(fill())
+    output = run("--by", "owner,model", "--csv", "--database", f"sqlite:///{path}")
+    rows = {row["owner"]: row for row in csv.DictReader(io.StringIO(output, newline=""))}
+    assert rows.keys() == {"ann-1", *(f"'{name}" for name in names)}
+    row = rows["'=1+1"]
+    assert (row["model"], row["unpriced_models"], row["input_tokens"]) == ("'=1+1-model", "'=1+1-model", "1")
+    assert rows["ann-1"]["model"] == "ann-1-model"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -36,6 +36,8 @@ _COLUMNS = (
 )
 _SHOWN = ("responses", "input_tokens", "output_tokens", "cost", "currency")
 _PAGE, _MOST_ROWS = 10_000, 1_000_000
+# The characters with which a formula begins in spreadsheets, as OWASP lists them.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 OwnerName = Annotated[str, typer.Argument(metavar="NAME")]
 DatabaseUrl = Annotated[str, typer.Option("--database", help="sqlite:///FILE or postgresql://...")]
@@ -126,10 +128,10 @@ def usage(
 
     def show() -> None:
         names = [*columns, *(_COLUMNS if as_csv else _SHOWN)]
-        rows = [[_show(row[name]) for name in names] for row in data]
         if as_csv:
-            csv.writer(sys.stdout).writerows([names, *rows])
+            csv.writer(sys.stdout).writerows([names, *([_to_cell(row[name]) for name in names] for row in data)])
         else:
+            rows = [[_show(row[name]) for name in names] for row in data]
             print_rows([name.upper() for name in names], rows, "There is no usage.")
 
     columns = [name for name in by.split(",") if name]
@@ -151,6 +153,12 @@ async def _report(by: list[str], start: str, end: str, prices: PriceTable, datab
 
 def _show(value: object) -> str:
     return "" if value is None else " ".join(value) if isinstance(value, list) else str(value)
+
+
+def _to_cell(value: object) -> str:
+    """Show a value in CSV. Text that a spreadsheet would take for a formula begins with an apostrophe."""
+    text = _show(value)
+    return f"'{text}" if isinstance(value, str | list) and text.startswith(_FORMULA) else text
 
 
 # -- owners
