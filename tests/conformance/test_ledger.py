@@ -247,6 +247,22 @@ async def test_a_stale_lease_cannot_write_to_a_later_response(harness: StorageHa
     assert len(split_frames(await harness.events(later))) == 2
 
 
+@storage_test
+async def test_queued_responses_are_found_when_their_deadline_has_passed(harness: StorageHarness) -> None:
+    for deadline in (None, 300.0):
+        await harness.admit(worker=None, deadline=deadline)
+    late, _ = await harness.admit(worker=None, deadline=200.0, large=True)
+    first, _ = await harness.admit(worker=None, deadline=100.0)
+    running, lease = await harness.start(deadline=50.0)
+    find = harness.ledger.find_overdue
+    assert [await find(at, 9) for at in (99.9, 100.0, 250.0)] == [[], [first], [first, late]]
+    assert await find(250.0, 1) == [first]
+    await harness.ledger.release_leases([lease])  # it is queued again, with the deadline that it had
+    assert await find(100.0, 9) == [running, first]
+    await harness.ledger.take_over(first, "w2")
+    assert await find(100.0, 9) == [running]
+
+
 # -- ending
 
 

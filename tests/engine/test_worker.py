@@ -29,7 +29,7 @@ def gated(*before: str) -> tuple[Gate, Script]:
 async def is_idle(harness: Harness) -> None:
     """Wait until nothing runs, and see that every place was given back."""
     worker = harness.worker
-    while worker._running or worker._cancelling or worker.slots.running or worker.slots.queued:
+    while worker._running or worker._ending or worker.slots.running or worker.slots.queued:
         await asyncio.sleep(0.001)
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from openai import BadRequestError, InternalServerError, OpenAI
 
-from tests.support.http_client import EventStream, HttpClient
+from tests.support.http_client import EventStream, HttpClient, event_of
+from tests.support.postgres import DATABASES
 from tests.support.server import OutliveServer
 from tests.support.upstream import HANG, FakeUpstream, Gate, ending, say, text
-from tests.support.waiting import wait_until
+from tests.support.waiting import Stopwatch, wait_until
 from tests.wire.conftest import Servers
 from tests.wire.websocket import open_websocket
 
@@ -91,6 +93,37 @@ def test_a_deadline_overrides_the_limit_of_a_run(servers: Servers, upstream: Fak
         assert http.wait_ended(other)["outlive"]["reason"] == EXCEEDED
         gate.open()
         assert http.wait_ended(response_id)["status"] == "completed"
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_a_response_that_is_still_queued_fails_at_its_deadline(
+    upstream: FakeUpstream, tmp_path: Path, database: str
+) -> None:
+    gate = Gate()
+    blocking, model = upstream.model([gate, *say("done")]), upstream.model(say("too late"))
+    url = DATABASES.create() if database == "postgres" else None
+    with OutliveServer(tmp_path, upstream.url, "--max-running", "1", database_url=url) as server:
+        first = server.client.submit(blocking)
+        gate.wait_reached()
+        conversation = server.client.create_conversation()
+        queued = server.client.submit(model, conversation=conversation, outlive={"deadline_seconds": 0.5})
+        patient = server.client.submit(model, outlive={"deadline_seconds": 600})
+        watch = Stopwatch()
+        answer = server.client.create(model, outlive={"deadline_seconds": 0.7})
+        assert (answer.status, watch.seconds < 10) == (504, True)
+        ended = server.client.wait_ended(queued)
+        assert (ended["status"], ended["outlive"]["reason"]) == ("failed", EXCEEDED)
+        assert [event_of(frame)["type"] for frame in server.client.replay(queued)] == [
+            "response.created",
+            "response.queued",
+            "response.failed",
+        ]
+        # The conversation is not locked, and holds nothing of it.
+        assert server.client.list_items(conversation) == []
+        assert [server.client.retrieve(each)["status"] for each in (first, patient)] == ["in_progress", "queued"]
+        assert upstream.calls(model) == []
+        gate.open()
+        assert {server.client.wait_ended(each)["status"] for each in (first, patient)} == {"completed"}
 
 
 # -- the end with a connection

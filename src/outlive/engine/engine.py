@@ -64,6 +64,7 @@ REFRESH_SECONDS = 0.5
 MAX_REFRESH_SECONDS = 5.0
 # Seconds between two checks of the tickets of open streams: a revoked one, on whichever node, cuts its streams by then.
 TICKET_SECONDS = 1.0
+OVERDUE_SECONDS = 1.0
 USAGE_SECONDS = 60.0
 LONG_FIELDS = ("output", "tools", "instructions")  # lists leave them out of a response
 
@@ -182,6 +183,7 @@ class Engine:
             partial(repeat, self.keys.refresh, REFRESH_SECONDS, MAX_REFRESH_SECONDS),
             partial(repeat, self.policies.refresh, REFRESH_SECONDS),
             partial(repeat, self.tickets.check_once, TICKET_SECONDS),
+            partial(repeat, self.worker.end_overdue, OVERDUE_SECONDS),
             partial(repeat, self.usage.write_sums, USAGE_SECONDS),
             *(part.run for part in (self.sweeper, self.webhooks, self.packer, self.node) if part is not None),
         ]

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from outlive.core.errors import NotFound, ShuttingDown, StaleFence, StorageUnavailable, TooMany, UpstreamFault
 from outlive.engine.delivery.live import LiveResponse, LiveResponses, State
 from outlive.engine.delivery.reader import Shutdown, replay
-from outlive.engine.run.run import Run, RunServices
+from outlive.engine.run.run import TOO_LATE, Run, RunServices, make_deadline_fault
 from outlive.engine.slots import Slots, UnstoredRuns
 from outlive.engine.waiting import STORAGE_PAUSE, keep_trying
 from outlive.ports.bell import Ring
@@ -56,7 +56,7 @@ class Worker:
     _running: dict[str, Running] = field(default_factory=dict)
     _claiming: asyncio.Task[None] | None = None
     _claim_again: bool = False
-    _cancelling: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _ending: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _releasing: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -251,12 +251,23 @@ class Worker:
     async def cancel(self, response_id: str) -> None:
         """End a response as cancelled, wherever it runs; one that has ended stays as it is (D8).
         Concurrent calls wait for the same end, and a caller that stops waiting does not stop it."""
-        if (task := self._cancelling.get(response_id)) is None:
-            task = self._cancelling[response_id] = asyncio.create_task(self._cancel(response_id))
-            task.add_done_callback(lambda _: self._cancelling.pop(response_id))
+        await self._end_from_outside(response_id, partial(self._services.closer.end, status="cancelled"))
+
+    async def end_overdue(self) -> None:
+        """End queued responses whose deadline has passed: to wait for a slot would be in vain."""
+        if not self._shutdown.draining:
+            for response_id in await self._storage.ledger.find_overdue(self._services.clock.now(), CLAIM_BATCH):
+                fail = partial(self._services.closer.fail, fault=make_deadline_fault(TOO_LATE))
+                with contextlib.suppress(NotFound):  # erased since
+                    await self._end_from_outside(response_id, fail)
+
+    async def _end_from_outside(self, response_id: str, end: Callable[[LiveResponse], Awaitable[None]]) -> None:
+        if (task := self._ending.get(response_id)) is None:
+            task = self._ending[response_id] = asyncio.create_task(self._take_and_end(response_id, end))
+            task.add_done_callback(lambda _: self._ending.pop(response_id))
         await asyncio.shield(task)
 
-    async def _cancel(self, response_id: str) -> None:
+    async def _take_and_end(self, response_id: str, end: Callable[[LiveResponse], Awaitable[None]]) -> None:
         claim = await self._storage.ledger.take_over(response_id, self.name)
         if claim is None:
             return
@@ -272,9 +283,9 @@ class Worker:
         if running is not None and running.live.state is not State.ENDED:
             running.live.lose()  # its run may have ended already, and its readers would wait for it
         try:
-            await self._services.closer.end(live, "cancelled")
+            await end(live)
         except StaleFence:
-            self._release_if_behind(live)  # otherwise another node cancelled it at the same time
+            self._release_if_behind(live)  # otherwise another node ended it at the same time
         finally:
             self._live.remove(live)
 

@@ -14,7 +14,7 @@ TABLES: dict[str, tuple[str, ...]] = {
         *("expired_at", "thread", "first", "input_end", "last", "runs", "events", "format", "about", "expires_at"),
         "snapshot",
     ),
-    "leases": ("response", "owner", "background", "fence", "attempts", "notes", "sealed", "request"),
+    "leases": ("response", "owner", "background", "fence", "attempts", "notes", "sealed", "deadline", "request"),
     "events": ("response", "first", "count", "at", "frames"),  # of each response together, from its first on
     "packs": ("response", "first", "count", "at", "block"),
     "items": ("thread", "position", "id", "response", "body"),

@@ -206,6 +206,9 @@ class Ledger(RunLedger, Protocol):
     async def find_deleted(self, worker: str) -> list[str]:
         """Find deleted responses that have not ended, but wait or are run by this worker."""
 
+    async def find_overdue(self, at: float, limit: int) -> list[str]:
+        """Find some queued responses whose deadline is at that time or before it."""
+
     async def confirm_leases(self, worker: str, leases: list[Lease]) -> list[bool]:
         """Check which of these leases a worker still holds. One that was freed because the worker seemed dead, and was
         not claimed since, is given back to it."""

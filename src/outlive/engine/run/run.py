@@ -136,8 +136,7 @@ class Run:
                 await self._run_unlimited()
         except TimeoutError:
             self._limit = None
-            message = TOO_LONG if self._request.deadline is None else TOO_LATE
-            await self._fail(UpstreamFault(message, timed_out=True, retryable=False, reason="deadline_exceeded"))
+            await self._fail(make_deadline_fault(TOO_LONG if self._request.deadline is None else TOO_LATE))
 
     async def _run_unlimited(self) -> None:
         try:
@@ -428,3 +427,8 @@ class Run:
         """Lift the time limit: an answer that is complete in time is not too late."""
         if self._limit is not None:
             self._limit.reschedule(None)
+
+
+def make_deadline_fault(message: str) -> UpstreamFault:
+    """Make the fault that ends a response whose time is up."""
+    return UpstreamFault(message, timed_out=True, retryable=False, reason="deadline_exceeded")

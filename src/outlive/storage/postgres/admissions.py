@@ -136,6 +136,7 @@ def _as_row(admission: Admission, until: float | None) -> tuple[Any, ...]:
         request.given_ids,
         admission.about,
         admission.expires_at,
+        request.deadline,
         until,
     )
 

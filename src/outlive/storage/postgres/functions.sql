@@ -96,7 +96,7 @@ CREATE TYPE admission AS (
     key text, digest bytea, retry_digest bytea,
     item_ids text[], item_bodies bytea[], -- the bodies are NULL when they are staged
     with_ids boolean,                     -- the caller named the items, and may have sent them before (D24)
-    about bytea, expires_at float8,
+    about bytea, expires_at float8, deadline float8,
     until float8,                         -- by the database's clock: later the caller may have retried elsewhere
     most_running int, most_queued int     -- of its owner; 0: no limit
 );
@@ -230,9 +230,9 @@ BEGIN
             a.about, a.expires_at,
             CASE WHEN a.worker IS NOT NULL THEN json_build_array(a.at, a.worker, 1)::text END) RETURNING responses.key INTO made.key;
     -- With a worker: taken at once, which counts as the first attempt. Without: queued for any worker to claim.
-    INSERT INTO leases (response, owner, background, worker, fence, attempts, request, sealed)
+    INSERT INTO leases (response, owner, background, worker, fence, attempts, request, sealed, deadline)
     VALUES (made.key, split_part(a.owner, chr(31), 1), a.background, a.worker, (a.worker IS NOT NULL)::int, (a.worker IS NOT NULL)::int,
-            a.request, a.sealed);
+            a.request, a.sealed, a.deadline);
     INSERT INTO events (response, first, count, at, frames) VALUES (made.key, 0, a.count, a.at, CASE in_format WHEN 3 THEN a.short_frames ELSE a.frames END);
     IF a.item_bodies IS NOT NULL THEN
         INSERT INTO items (thread, position, id, response, body)

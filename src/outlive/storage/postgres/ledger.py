@@ -139,6 +139,9 @@ class PostgresLedger:
     async def find_deleted(self, worker: str) -> list[str]:
         return [row[0] for row in await self._database.fetch("find_deleted", worker)]
 
+    async def find_overdue(self, at: float, limit: int) -> list[str]:
+        return [row[0] for row in await self._database.fetch("find_overdue", at, limit)]
+
     async def confirm_leases(self, worker: str, leases: list[Lease]) -> list[bool]:
         rows = ([lease.key for lease in leases], [lease.fence for lease in leases])
         held = await self._database.write("confirm", lambda db: db.fetch(SQL["confirm_leases"], worker, *rows))

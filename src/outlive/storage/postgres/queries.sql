@@ -105,6 +105,11 @@ SELECT owner, running FROM unstored_runs WHERE worker = $1;
 -- Deleted responses that wait, or that a worker runs.
 SELECT r.id FROM leases l JOIN responses r ON r.key = l.response WHERE (l.worker = $1 OR l.worker IS NULL) AND r.hidden;
 
+-- find_overdue --
+-- Queued responses that should have ended by a time, in the order of their deadlines.
+SELECT r.id FROM leases l JOIN responses r ON r.key = l.response WHERE l.worker IS NULL AND l.deadline <= $1
+ ORDER BY l.deadline LIMIT $2;
+
 -- find_running --
 -- The lease of a response that has not ended.
 SELECT l.response, l.worker IS NULL AS waits FROM leases l

@@ -85,6 +85,9 @@ class SqliteLedger(SqlitePort):
     async def find_deleted(self, worker: str) -> list[str]:
         return [row[0] for row in await self._database.fetch("find_deleted", worker)]
 
+    async def find_overdue(self, at: float, limit: int) -> list[str]:
+        return [row[0] for row in await self._database.fetch("find_overdue", at, limit)]
+
     async def confirm_leases(self, worker: str, leases: list[Lease]) -> list[bool]:
         rows = [(worker, lease.key, lease.fence) for lease in leases]
         return await self._database.write(
@@ -173,8 +176,8 @@ def _add_response(db: sqlite3.Connection, admission: Admission, position: Positi
     )
     key = int(db.execute(SQL["add_response"], row).lastrowid or 0)
     taken = int(admission.worker is not None)
-    lease = (key, name_of(owner), request.background, admission.worker, taken, taken, admission.sealed)
-    db.execute(SQL["add_lease"], lease)
+    lease = (key, name_of(owner), request.background, admission.worker, taken, taken)
+    db.execute(SQL["add_lease"], (*lease, admission.sealed, request.deadline))
     db.execute(SQL["add_events"], (key, 0, admission.count, at, admission.frames))
     if admission.idempotency is not None:
         saved = admission.idempotency

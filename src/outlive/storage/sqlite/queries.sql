@@ -106,8 +106,8 @@ UPDATE conversations SET running = NULL, used_at = ? WHERE id = ? AND running = 
 -- add_lease --
 -- With a worker: taken at once, which counts as the first attempt. Without: queued for any worker to claim. The owner is
 -- the name alone, without an end user: limits count by it.
-INSERT INTO leases (response, owner, background, worker, fence, attempts, notes, sealed)
-VALUES (?, ?, ?, ?, ?, ?, '{}', ?);
+INSERT INTO leases (response, owner, background, worker, fence, attempts, notes, sealed, deadline)
+VALUES (?, ?, ?, ?, ?, ?, '{}', ?, ?);
 
 -- add_events --
 -- Events of a response whose lease is known to be held.
@@ -177,6 +177,11 @@ SELECT l.response, l.worker IS NULL FROM responses r JOIN leases l ON l.response
 -- Deleted responses that wait, or that a worker runs. (CROSS JOIN keeps the order: the few leases first.)
 SELECT r.id FROM leases l CROSS JOIN responses r ON r.key = l.response
  WHERE (l.worker = ?1 OR l.worker IS NULL) AND r.hidden = 1;
+
+-- find_overdue --
+-- Queued responses that should have ended by a time, in the order of their deadlines.
+SELECT r.id FROM leases l CROSS JOIN responses r ON r.key = l.response WHERE l.worker IS NULL AND l.deadline <= ?1
+ ORDER BY l.deadline LIMIT ?2;
 
 -- save_checkpoint --
 -- The state that the next worker starts from.

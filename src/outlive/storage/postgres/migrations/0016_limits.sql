@@ -7,3 +7,7 @@ CREATE UNLOGGED TABLE unstored_runs (
     PRIMARY KEY (worker, owner)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX unstored_runs_of_owner ON unstored_runs (owner);
+
+-- The time at which a response is to end at the latest, if its request set one, for those that are still queued then.
+ALTER TABLE leases ADD COLUMN deadline float8;
+CREATE INDEX leases_overdue ON leases (deadline) WHERE worker IS NULL AND deadline IS NOT NULL;
