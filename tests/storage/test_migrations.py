@@ -36,6 +36,17 @@ def test_resumption_points_of_running_responses_move_into_the_checkpoint(
     db.close()
 
 
+def test_a_response_that_was_queued_in_an_older_file_has_no_deadline(tmp_path: Path) -> None:
+    db = old_file(tmp_path / "old.db", 15)
+    columns = "response, owner, background, worker, fence, attempts, notes"
+    db.execute(f"INSERT INTO leases ({columns}) VALUES (1, 'ann', 0, NULL, 0, 0, '{{}}')")
+    connection._migrate(db, "old.db")
+    assert db.execute(SQL["find_overdue"], (1e12, 9)).fetchall() == []
+    plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {SQL['find_overdue']}", (1e12, 9))]
+    assert plan[0] == "SEARCH l USING INDEX leases_overdue (deadline<?)"
+    db.close()
+
+
 def test_the_schema_version_is_the_number_of_the_last_migration() -> None:
     assert max(int(file.name[:4]) for file in FOLDER.iterdir()) == SCHEMA_VERSION
 

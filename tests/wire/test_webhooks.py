@@ -17,6 +17,7 @@ from tests.support.upstream import CUT, FakeUpstream, Json, Refuse, call, ending
 from tests.support.upstream import HANG as SILENT
 from tests.support.waiting import Stopwatch, wait_until
 from tests.wire.conftest import Servers
+from tests.wire.test_keys import make as make_key
 
 ENDS: Any = ["response.completed", "response.failed", "response.cancelled", "response.incomplete"]
 MODULE = """
@@ -258,6 +259,22 @@ def test_every_ending_of_a_stored_response_is_sent_and_verified(
     forged = receiver.received[0]._replace(body=receiver.received[0].body + b" ")
     with pytest.raises(InvalidWebhookSignatureError):
         unwrap(anna, forged, made.signing_secret)
+
+
+def test_an_event_of_an_end_users_response_holds_its_id_alone(
+    hooked: OutliveServer, receiver: Receiver, upstream: FakeUpstream
+) -> None:
+    key = make_key(hooked, "--owner", "app", "--acts-for")["key"]
+    with OpenAI(base_url=hooked.base_url, api_key=key, max_retries=0) as app:
+        made = add(app, receiver)
+        user = {"Outlive-End-User": "user-1"}
+        done = app.responses.create(model=upstream.model(), input="Hi", extra_headers=user)
+        receiver.wait_for(("response.completed", done.id))
+        event = unwrap(app, receiver.received[0], made.signing_secret)
+        assert json.loads(receiver.received[0].body)["data"] == {"id": done.id}
+        assert app.responses.retrieve(event.data.id, extra_headers=user).status == "completed"
+        with pytest.raises(NotFoundError):
+            app.responses.retrieve(event.data.id)
 
 
 def test_only_the_events_that_an_endpoint_names_are_sent(
