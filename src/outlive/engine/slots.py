@@ -24,7 +24,8 @@ SMALL_INPUT = SMALL_ANSWER
 
 # Seconds after which a count that got no answer is not waited for: the run begins by the count of this node alone.
 ANSWER_SECONDS = 5.0
-# A client that has had an end from another node may ask here before that node has written that a run less is there.
+# Seconds until an owner at its limit is counted once more: a client that has just read the end of a run on another node
+# may ask here before that node has written it.
 RELEASE_SECONDS = 0.1
 
 
@@ -188,7 +189,7 @@ class UnstoredRuns:
             runs.held -= 1
             if runs.written or self._quota.running_of(name):
                 self._write_soon(name, runs)
-            elif not runs.held:
+            elif not runs.held and runs.task is None:
                 del self._runs[name]
 
     async def check(self) -> None:
