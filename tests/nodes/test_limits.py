@@ -105,13 +105,17 @@ def test_runs_that_are_not_stored_count_on_all_nodes_until_their_client_is_gone(
         assert watch.seconds < 10
         assert all_refuse()
 
-        # The same by a closed chat completion, and by a closed WebSocket.
+        def count_running() -> int:
+            return [clients[0].retrieve(each)["status"] for each in waiting].count("in_progress")
+
+        # The same by a closed chat completion, and by a closed WebSocket. Two nodes that claim at once may take them in
+        # another order.
         waiting += [clients[n].submit(held) for n in (1, 2)]
-        assert [clients[0].retrieve(each)["status"] for each in waiting] == ["in_progress", "queued", "queued"]
+        assert count_running() == 1
         completion.close()
-        wait_until(lambda: clients[0].retrieve(waiting[1])["status"] == "in_progress", "the second runs")
+        wait_until(lambda: count_running() == 2, "another one runs")
         socket.connection.close()
-        wait_until(lambda: clients[0].retrieve(waiting[2])["status"] == "in_progress", "the third runs")
+        wait_until(lambda: count_running() == 3, "the last one runs")
         assert cluster.sql(RUNS) == "0"
         assert all_refuse()
 

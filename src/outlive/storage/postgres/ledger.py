@@ -76,10 +76,10 @@ class PostgresLedger:
         await self._database.change("save_checkpoint", notes, lease.key, lease.fence, self._worker)
 
     async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
-        found: set[str] = set()
+        busy, found = set(busy_owners), set[str]()
 
         async def work(db: Connection) -> list[Claim]:
-            rows = await db.fetch(SQL["find_queued"], sorted(busy_owners), limit)
+            rows = await db.fetch(SQL["find_queued"], sorted(busy), limit)
             found.update(row[1] for row in rows)
             sizes = accumulate(row[2] for row in rows)
             rows = rows[: 1 + sum(size <= CLAIM_BYTES for size in sizes)]
@@ -87,9 +87,8 @@ class PostgresLedger:
             keys = await self._within_quota(db, rows) if limited else [row[0] for row in rows]
             return await _take(db, keys, worker, attempts=1) if keys else []
 
-        claims = await self._take_once("claim", worker, work)
-        if found and not claims:  # other nodes have all that these owners may run: the next in the queue are not theirs
-            return await self.claim(worker, limit, busy_owners | found)
+        while not (claims := await self._take_once("claim", worker, work)) and not found <= busy:
+            busy |= found  # other nodes run all that these owners may: the next in the queue are not theirs
         return claims
 
     async def _within_quota(self, db: Connection, rows: Sequence[Any]) -> list[int]:
