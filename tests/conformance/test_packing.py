@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from outlive.core.errors import NotFound
 from outlive.core.events import Draft, number, split_frames
+from outlive.ports import catalog
 from outlive.ports.ledger import Entry
 from outlive.storage.packing import BLOCK_BYTES, open_row, pack
 from tests.conformance.harness import StorageHarness, entry, storage_test
@@ -114,6 +115,32 @@ async def test_responses_that_ended_just_now_are_not_packed(harness: StorageHarn
     before = harness.tick()
     await write(harness, 2)
     assert (await harness.storage.packing.pack(before)).responses == 0
+
+
+@storage_test
+async def test_ended_responses_are_counted_until_they_are_packed_or_deleted(harness: StorageHarness) -> None:
+    async def measure() -> tuple[int, float | None]:
+        state = await harness.storage.catalog.measure()
+        return state.unpacked, state.oldest_unpacked_at
+
+    await harness.start()  # still runs
+    assert await measure() == (0, None)
+    (first, _), (second, _) = [await write(harness, 2) for _ in range(2)]
+    ended_at = (await harness.storage.catalog.runs([first]))[first].ended_at
+    assert await measure() == (2, ended_at)
+    await harness.ledger.delete("ann", second)
+    assert await measure() == (1, ended_at)
+    await pack_all(harness)
+    assert await measure() == (0, None)
+
+
+@storage_test
+async def test_no_more_unpacked_responses_are_counted_than_the_limit(harness: StorageHarness) -> None:
+    for _ in range(3):
+        await write(harness, 1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(catalog, "MOST_UNPACKED", 2)
+        assert (await harness.storage.catalog.measure()).unpacked == 2
 
 
 @storage_test

@@ -51,6 +51,17 @@ def test_the_schema_version_is_the_number_of_the_last_migration() -> None:
     assert max(int(file.name[:4]) for file in FOLDER.iterdir()) == SCHEMA_VERSION
 
 
+def test_unpacked_responses_are_measured_by_their_index(tmp_path: Path) -> None:
+    db = old_file(tmp_path / "old.db", 5)
+    connection._migrate(db, "old.db")
+    plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {SQL['measure_unpacked']}", (10,))]
+    assert [step for step in plan if "responses" in step] == [
+        "SEARCH responses USING INDEX responses_unpacked (ended_at>?)"
+    ]
+    assert not any("SORT" in step or "B-TREE" in step for step in plan), plan
+    db.close()
+
+
 @pytest.mark.parametrize("version", [2, 4])
 def test_items_of_an_older_file_are_found_by_their_ids_alone(tmp_path: Path, version: int) -> None:
     db = old_file(tmp_path / "old.db", version)

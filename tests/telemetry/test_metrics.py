@@ -125,6 +125,22 @@ def test_tool_calls_continuations_and_packed_journals_are_counted(upstream: Fake
     assert found.get("packed_bytes_total", form="before") > found.get("packed_bytes_total", form="after") > 0
 
 
+def test_an_ended_response_shows_with_its_age_while_its_journal_is_not_packed(
+    upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    with OutliveServer(tmp_path, upstream.url, "--pack-after", "never") as server:
+        before = scrape(server)
+        assert (before["unpacked_responses"], before["unpacked_oldest_seconds"]) == (0, 0)
+        server.client.create(upstream.model(say("a")))
+        after = scrape(server)
+        assert after["unpacked_responses"] == 1
+        age = after["unpacked_oldest_seconds"]
+        wait_until(lambda: scrape(server)["unpacked_oldest_seconds"] > age, "it gets older")
+    with OutliveServer(tmp_path, upstream.url, "--pack-after", "0.1") as server:
+        wait_until(lambda: scrape(server)["unpacked_responses"] == 0, "its journal is packed")
+        assert scrape(server)["unpacked_oldest_seconds"] == 0
+
+
 def test_labels_never_hold_what_a_client_sends(serve: Serve, upstream: FakeUpstream) -> None:
     server = serve("--api-key", "alice=secret-of-alice")
     client = HttpClient(server.port, "secret-of-alice")

@@ -24,6 +24,8 @@ MAX_KEY = (1 << 63) - 1
 BEYOND = {"desc": "t.key < {}", "asc": "t.key > {}"}
 # Seconds by which the clock may have been wrong: keys grow with time, but for that.
 CLOCK_TOLERANCE = 86_400
+# Unpacked responses that are counted: reading more of their index would take long.
+MOST_UNPACKED = 10_000
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -90,7 +92,8 @@ class NodeState(msgspec.Struct, frozen=True):
 
 
 class DatabaseState(msgspec.Struct, frozen=True):
-    """The size of a database, its queue and its webhooks that wait, its nodes, and this node's connections to it."""
+    """The size of a database, its queue, its webhooks that wait, its nodes, this node's connections to it, and its
+    ended responses that are not packed."""
 
     size: int  # bytes
     queued: int
@@ -99,6 +102,8 @@ class DatabaseState(msgspec.Struct, frozen=True):
     connections: dict[str, tuple[int, int]]  # by pool: in use, and at most
     webhooks: int  # deliveries of which another attempt will be made
     oldest_webhook_at: float | None
+    unpacked: int  # at most MOST_UNPACKED
+    oldest_unpacked_at: float | None
 
 
 class ConversationRow(NamedTuple):
@@ -234,8 +239,9 @@ class Catalog:
         ((size,),) = await self._database.fetch("measure_bytes")
         nodes = [NodeState(*row) for row in await self._database.fetch("measure_nodes")]
         ((webhooks, webhook_at),) = await self._database.fetch("measure_webhooks")
+        ((unpacked, unpacked_at),) = await self._database.fetch("measure_unpacked", MOST_UNPACKED)
         connections = self._database.count_connections()
-        return DatabaseState(size, queued, oldest_at, nodes, connections, webhooks, webhook_at)
+        return DatabaseState(size, queued, oldest_at, nodes, connections, webhooks, webhook_at, unpacked, unpacked_at)
 
     async def input_items(self, owner: str, response_id: str, paging: Paging) -> Page:
         rows = await self._database.fetch("find_input", response_id, owner)

@@ -62,6 +62,10 @@ METRICS: dict[str, Metric] = {
     "commits_failed_total": Metric("counter", "Group commits that failed and were tried again."),
     "packed_responses_total": Metric("counter", "Responses whose events were compressed by this node."),
     "packed_bytes_total": Metric("counter", "Bytes of their events before and after that.", ("form",)),
+    "unpacked_responses": Metric(
+        "gauge", "Ended responses whose events are not compressed yet, over all nodes; at most 10,000 are counted."
+    ),
+    "unpacked_oldest_seconds": Metric("gauge", "Time since the first of them ended; 0 if there is none."),
     # Upstreams and tools
     "upstream_requests_total": Metric("counter", "Requests to upstreams by how they ended.", ("upstream", "outcome")),
     "tool_calls_total": Metric("counter", "Calls of the server's own tools.", ("outcome",)),
@@ -166,6 +170,8 @@ class Metrics:
         yield "queue_oldest_seconds", max(0.0, now - (state.oldest_queued_at or now))
         yield "webhooks_pending", state.webhooks
         yield "webhook_oldest_seconds", max(0.0, now - (state.oldest_webhook_at or now))
+        yield "unpacked_responses", state.unpacked
+        yield "unpacked_oldest_seconds", max(0.0, now - (state.oldest_unpacked_at or now))
         yield "database_bytes", state.size
         yield "database_connections", {pool: used for pool, (used, _) in state.connections.items()}
         yield "database_connections_max", {pool: most for pool, (_, most) in state.connections.items()}

@@ -612,6 +612,12 @@ SELECT count(*), min(r.created_at) FROM leases l JOIN responses r ON r.key = l.r
 SELECT count(*), min(d.created_at) FROM webhook_deliveries d JOIN webhook_endpoints e ON e.id = d.endpoint
  WHERE d.due_at IS NOT NULL AND d.give_up_at > strftime('%s', 'now') + 0 AND e.disabled_at IS NULL;
 
+-- measure_unpacked --
+-- The number of ended responses that are not packed, up to a limit, and the time at which the first of them ended.
+SELECT count(*), min(ended_at) FROM
+       (SELECT ended_at FROM responses WHERE format <> 2 AND ended_at IS NOT NULL AND hidden = 0
+         ORDER BY ended_at LIMIT ?);
+
 -- measure_bytes --
 -- The size of the database.
 SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size();
