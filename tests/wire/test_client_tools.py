@@ -28,6 +28,7 @@ from tests.support.anthropic_upstream import AnthropicUpstream
 from tests.support.http_client import HttpClient, Json
 from tests.support.server import OutliveServer
 from tests.support.upstream import FakeUpstream, Script
+from tests.support.waiting import wait_until
 from tests.wire import events
 
 LOOK: Json = {
@@ -241,6 +242,7 @@ def test_a_turn_of_a_coding_agent_is_answered_without_its_web_search(
     assert made.model_extra["outlive"] == {"left_out_tools": ["web_search"]}
     assert [names for names, _ in model.sent(own)] == [["look", "crm__look"]] * 2
     assert client.responses.retrieve(made.id).model_extra == made.model_extra
+    wait_until(lambda: f"response_id={made.id}" in server.log, "its lines are in the log")
     logged = [line for line in server.log.splitlines() if "web_search" in line and f"upstream={model.prefix}" in line]
     assert len(logged) == 1
 

@@ -339,6 +339,7 @@ def test_an_unread_answer_does_not_count_as_delivered(
     again = retry(http, body, 1)
     assert again.status == 200
     assert [again.json()["id"]] == http.find_named(model)
+    upstream.wait_call(model)  # in the background it comes after the answer
     assert len(upstream.calls(model)) == 1
 
 
