@@ -8,6 +8,7 @@ import shlex
 import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,8 @@ def test_a_policy_that_cannot_be_is_refused(run: Run, tmp_path: Path, change: st
     result = run("owners", "set", "anna", change, "--database", url)
     assert result.exit_code == 2
     assert change.partition("=")[0] in result.output
-    assert sqlite3.connect(tmp_path / "outlive.db").execute("SELECT * FROM owner_policies").fetchall() == []
+    with closing(sqlite3.connect(tmp_path / "outlive.db")) as db:
+        assert db.execute("SELECT * FROM owner_policies").fetchall() == []
 
 
 def test_what_runs_or_waits_is_cancelled_and_erased(owned: tuple[OutliveServer, FakeUpstream], run: Run) -> None:

@@ -9,6 +9,8 @@ import json
 import logging
 import os
 import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -320,6 +322,26 @@ def test_an_output_that_takes_nothing_does_not_block_and_dropped_lines_are_count
     assert "the next" in lines[-2] and "log lines were dropped" in lines[-1]
     dropped = int(lines[-1].rpartition("count=")[2])
     assert dropped + len(lines) - 2 == 1000 and dropped > 800
+
+
+UNWRITABLE = """
+import resource, signal, sys
+from outlive.telemetry import logs
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+logs.start_log("info", "text")
+logs.log.info("written")
+logs.logging.getLogger().handlers[0].flush()
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+logs.log.info("not written")
+logs.logging.getLogger().handlers[0].flush()
+"""
+
+
+def test_an_output_that_cannot_be_written_changes_no_exit_status(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        done = subprocess.run([sys.executable, "-c", UNWRITABLE], stderr=log, timeout=60)
+    text = (tmp_path / "log").read_text()
+    assert (done.returncode, text.count("\n"), text.endswith("written\n")) == (0, 1, True)
 
 
 def test_a_closed_output_is_no_error() -> None:

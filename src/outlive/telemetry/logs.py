@@ -135,9 +135,11 @@ class LogWriter(QueueHandler):
             self._writing = self.queue.qsize()
             taken += [self.queue.get() for _ in range(self._writing)]
             lines = [each for each in taken if type(each) is str]
+            text = "\n".join([*lines, ""]).encode(errors="backslashreplace")
             with contextlib.suppress(OSError, ValueError):  # no one reads it any more, or it is closed
-                output.write("\n".join([*lines, ""]))
-                output.flush()
+                # Not by `output.write`, which keeps what cannot be written: the process would end with an error for it.
+                while text:
+                    text = text[os.write(output.fileno(), text) :]
             self._writing = 0
             for each in taken if len(lines) < len(taken) else ():
                 if isinstance(each, threading.Event):
