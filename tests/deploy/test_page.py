@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,9 @@ def test_every_command_of_the_page_runs(tmp_path: Path, upstream: FakeUpstream) 
     if subprocess.run([sys.executable, "-m", *words], capture_output=True).returncode != 0:
         pytest.skip("pip cannot reach a package index")
     upstream.otherwise = say("Hello ", "from the model")
-    blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    page = PAGE.read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.M | re.S)
+    assert page.count("```") == 2 * len(blocks)  # so none is left out
     (tmp_path / "machine").mkdir()
     with Machine(tmp_path / "machine", upstream.port) as machine:
         done = machine.run("\n".join(blocks) + "\necho all of it\n", SECONDS)
@@ -48,4 +51,6 @@ def test_every_command_of_the_page_runs(tmp_path: Path, upstream: FakeUpstream) 
     queried, _ = json.JSONDecoder().raw_decode(output[output.rindex('{"status":"success"') :])
     (admitted,) = queried["data"]["result"]
     assert admitted["value"][1] == "1"
+    with tarfile.open(machine.root / "var/backups/outlive-etc.tar.gz") as archive:
+        assert {"etc/outlive/outlive.toml", "etc/outlive/outlive.env"} <= set(archive.getnames())
     assert output.endswith("all of it\n")
