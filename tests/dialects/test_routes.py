@@ -100,11 +100,12 @@ def test_a_proxy_that_refuses_the_password_is_named_without_it(
             return fault
 
     fault = asyncio.run(main())
+    named = "The proxy of the model's server (test) refused this server's user name or password."
     if given and not secure:
-        # The proxy's 401 looks like one of the upstream.
-        assert fault.message == "The model's server refused this server's key (it answered 401)."
+        # The 401 of tinyproxy before 1.11.3 looks like one of the upstream.
+        assert fault.message in {"The model's server refused this server's key (it answered 401).", named}
     else:
-        assert fault.message == "The proxy of the model's server (test) refused this server's user name or password."
+        assert fault.message == named
     assert not fault.retryable
 
 
