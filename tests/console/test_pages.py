@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -266,7 +267,7 @@ def test_a_list_of_10000_responses_scrolls(
     server = servers()
     server.client.create(upstream.model(say("Hi")))
     server.kill()
-    with sqlite3.connect(server.database) as db:
+    with closing(sqlite3.connect(server.database)) as db, db:
         (first,) = db.execute("SELECT id FROM responses").fetchone()
         columns = [
             row[1] for row in db.execute("PRAGMA table_info(responses)") if row[1] not in ("key", "id", "snapshot")

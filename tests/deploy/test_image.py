@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -67,11 +68,11 @@ def can_reach(url: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def engine() -> Iterator[Engine]:
     """Runs podman with a store of its own, which has the image."""
     if not can_reach(f"{MIRROR}/dists/{RELEASE}/InRelease"):
         pytest.skip(f"{MIRROR} cannot be reached")
-    folder = tmp_path_factory.mktemp("image")
+    folder = Path(tempfile.mkdtemp(prefix="outlive-image-"))  # podman takes no long path
     base = folder / "base"
     run("debootstrap", "--variant=minbase", "--include=python3,python3-venv,ca-certificates", RELEASE, base, MIRROR)
     with subprocess.Popen(MOUNTS, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
