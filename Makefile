@@ -23,7 +23,7 @@ AUDIT          := build/audit/.installed
 DOCS           := build/docs/env/.installed
 PEERS          := build/peers/ogx/.installed build/peers/litellm/.installed
 
-.PHONY: help install run demo test pictures pythons fuzz siege soak cluster check audit format bench clients peers engines docs package clean
+.PHONY: help install run demo test pictures pythons image fuzz siege soak cluster check audit format bench clients peers engines docs package clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -48,6 +48,10 @@ pythons: ## all tests on every Python from 3.11 to 3.14 that is installed, each 
 
 pictures: $(DEV) ## make the pictures of the console under docs/images
 	$(PY) -m tests.console.pictures
+
+image: $(DEV) ## build the image of deploy/Dockerfile on a base of Debian, and run it; as root on Debian
+	@tools/install-programs buildah=buildah debootstrap=debootstrap podman=podman
+	OUTLIVE_TEST_IMAGE=yes $(PY) -m pytest tests/deploy/test_image.py
 
 fuzz: $(DEV) ## try 100,000 random requests, items and frames on both databases; ARGS="--cases 1000000" for more
 	$(PY) -m tests.fuzz $(ARGS)
