@@ -98,7 +98,7 @@ def test_a_policy_in_the_database_holds_within_a_second(owned: tuple[OutliveServ
     assert json.loads(run("owners", "list", "--json", *where).output) == {"anna": {"requests_per_minute": 50}}
 
 
-@pytest.mark.parametrize("change", ["colour=red", "storage=maybe", "max_running=many", "budget_per_month=-1"])
+@pytest.mark.parametrize("change", ["colour=red", "colour=", "storage=no", "max_running=many", "budget_per_month=-1"])
 def test_a_policy_that_cannot_be_is_refused(run: Run, tmp_path: Path, change: str) -> None:
     url = f"sqlite:///{tmp_path}/outlive.db"
     result = run("owners", "set", "anna", change, "--database", url)
@@ -106,6 +106,27 @@ def test_a_policy_that_cannot_be_is_refused(run: Run, tmp_path: Path, change: st
     assert change.partition("=")[0] in result.output
     with closing(sqlite3.connect(tmp_path / "outlive.db")) as db:
         assert db.execute("SELECT * FROM owner_policies").fetchall() == []
+
+
+def test_a_change_of_a_policy_without_an_equals_sign_is_refused_and_removes_nothing(run: Run, tmp_path: Path) -> None:
+    where = ("--database", f"sqlite:///{tmp_path}/outlive.db")
+    assert run("owners", "set", "anna", "budget_per_month=100", *where).exit_code == 0
+    result = run("owners", "set", "anna", "budget_per_month", "200", *where)
+    assert (result.exit_code, "'budget_per_month' must be written KEY=VALUE" in result.stderr) == (2, True)
+    assert "100" in run("owners", "list", *where).output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("owners list", "owners erase anna", "owners export anna a.jsonl", "keys list", "keys revoke key_1"),
+        *("audit", "usage", "webhooks deliveries"),
+    ],
+)
+def test_a_database_that_does_not_exist_is_named_and_not_made(run: Run, tmp_path: Path, words: str) -> None:
+    result = run(*words.split(), "--database", "sqlite:///typo.db")
+    assert (result.exit_code, result.stderr) == (2, f"outlive: There is no database {tmp_path}/typo.db.\n")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_runs_or_waits_is_cancelled_and_erased(owned: tuple[OutliveServer, FakeUpstream], run: Run) -> None:

@@ -21,6 +21,7 @@ def test_every_setting_is_a_flag(run: Run) -> None:
     assert {"--config", "--upstream", "--upstream-key-file", "--api-key", "--cors-origin", "--port"} <= flags
     for flag in flags:
         assert flag in shown
+    assert "Default: ." not in shown
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from outlive.cli.terminal import print_json
 from outlive.config import database_url
 from outlive.config.options import LIMITS, NEVER, Option
 from outlive.config.settings import OPTIONS
+from outlive.core.errors import require
 from outlive.ports.database import Statements
 
 T = TypeVar("T")
@@ -69,8 +70,8 @@ def command(
     return make
 
 
-def use_database(url: str, work: Callable[[Statements], Awaitable[T]]) -> T:
-    """Work on a database, which a server may be using."""
+def use_database(url: str, work: Callable[[Statements], Awaitable[T]], *, create: bool = False) -> T:
+    """Work on a database, which a server may be using. `create`: make the file if there is none."""
     # The other commands start faster without this import.
     from outlive.storage.storage import open_beside
 
@@ -79,6 +80,8 @@ def use_database(url: str, work: Callable[[Statements], Awaitable[T]]) -> T:
             return await work(database)
 
     database_url.check(url)
+    exists = create or database_url.is_shared(url) or database_url.path_of(url).exists()
+    require(exists, f"There is no database {database_url.show(url)}.")
     return asyncio.run(run())
 
 
@@ -102,7 +105,7 @@ def _make_flag(option: Option, flag: str) -> inspect.Parameter:
     if option.default is UNSET:
         return parameter(option.name, list[str], flag, option.help, option.metavar)
     text, value = option.help, option.default
-    if option.never or value is not None:
+    if option.never or value not in (None, ""):
         shown = NEVER if value is None else f"{value:g}" if isinstance(value, float) else str(value)
         text += f" Default: {shown}."
     return parameter(option.name, str, flag, text, option.metavar, option.table == LIMITS)

@@ -109,7 +109,11 @@ def _ask(
     """Send a request to a server, or do the same work on the keys in a database."""
     if isinstance(place, ApiClient):
         return place.call(method, "/".join([path, *map(segment, ids)]), **request)
-    done = use_database(place, lambda opened: work(Keys(StoredKeys(opened), SystemClock(), RandomIds())))
+
+    def use(opened: Statements) -> Awaitable[Any]:
+        return work(Keys(StoredKeys(opened), SystemClock(), RandomIds()))
+
+    done = use_database(place, use, create=method == "POST")
     return {"object": "list", "data": done} if isinstance(done, list) else done
 
 
@@ -185,14 +189,16 @@ def set_policy(
     async def change(opened: Statements) -> str:
         stored = StoredUsage(opened)
         policy = msgspec.json.decode((await stored.policies()).get(name, "{}"))
-        policy |= {key: value for key, _, value in (text.partition("=") for text in changes)}
-        kept = {key: value for key, value in policy.items() if value != ""}
-        made = msgspec.json.encode(make_policy(name, kept, lax=True)).decode()
+        policy |= {key: value for key, _, value in pairs}
+        made = msgspec.json.encode(make_policy(name, policy, lax=True)).decode()
         await stored.set_policy(name, made)
         await _note(opened, "owner.changed", name, made)
         return made
 
-    typer.echo(f"{clean(name)}: {use_database(database, change)}")
+    pairs = [text.partition("=") for text in changes]
+    for key, equals, _ in pairs:
+        require(equals, f"{key!r} must be written KEY=VALUE; KEY= alone removes a key.")
+    typer.echo(f"{clean(name)}: {use_database(database, change, create=True)}")
 
 
 @owners.command()

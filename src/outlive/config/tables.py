@@ -286,9 +286,10 @@ def read_policies(sources: Sources) -> dict[str, Policy]:
 
 
 def make_policy(name: str, given: dict[str, Any], *, lax: bool = False) -> Policy:
-    """Check the keys of an owner's policy. Raise SettingsError."""
+    """Check an owner's policy. `lax`: its values are texts, and an empty one is no value. Raise SettingsError."""
     try:
-        return Policy(**_Table("owners", name, given, {}).read(_OPTIONS["owners"], lax))
+        kept = [key for key in _OPTIONS["owners"] if not (lax and given.get(key) == "")]
+        return Policy(**_Table("owners", name, given, {}).read(kept, lax))
     except ValueError as error:
         raise SettingsError(f"In [owners.{name}], {error}.") from None
 
