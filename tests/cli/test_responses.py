@@ -98,4 +98,7 @@ def test_a_key_from_flag_or_variable_is_sent(run: Run) -> None:
         assert run("responses", "list", "--server", url, OUTLIVE_KEY="s3cret").exit_code == 0
         assert run("responses", "list", "--server", url, "--key", "env:MINE", MINE="s3cret").exit_code == 0
         refused = run("responses", "list", "--server", url, "--key", "other")
-    assert (refused.exit_code, refused.stderr) == (1, "outlive: No valid API key was given.\n")
+    assert (refused.exit_code, refused.stderr) == (
+        1,
+        "outlive: The server needs a valid key: give --key KEY, or set OUTLIVE_KEY.\n",
+    )

@@ -167,6 +167,20 @@ def test_an_unknown_path_is_a_404(http: HttpClient, path: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/responses", "/v1/responses"),
+        ("/conversations/conv_1/items", "/v1/conversations/conv_1/items"),
+        ("/v1/v1/responses", "/v1/responses"),
+        ("/v1/healthz", "/healthz"),
+        ("/v1/responses/", "/v1/responses"),
+    ],
+)
+def test_an_unknown_path_that_is_nearly_right_names_the_right_one(http: HttpClient, path: str, meant: str) -> None:
+    assert http.get(path).error["message"] == f"There is no GET {path} here. Did you mean {meant}?"
+
+
+@pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
         ("PUT", "/v1/responses", {"GET", "POST"}),

@@ -117,6 +117,8 @@ def _decode(body: bytes) -> object:
 
 def _refusal(status: int, value: object) -> RequestRefused:
     """Return the error with the envelope's message, or at least the status."""
+    if status == 401:  # the server's words are for programs
+        return RequestRefused("The server needs a valid key: give --key KEY, or set OUTLIVE_KEY.", status)
     error = value.get("error") if isinstance(value, dict) else None
     message = error.get("message") if isinstance(error, dict) else None
     return RequestRefused(str(message) if message else f"The server answered with status {status}.", status)

@@ -265,7 +265,7 @@ class Admitter:
         owner, request = submission.owner, examined.request
         if submission.idempotency_key is not None:
             raise InvalidRequest(
-                "An Idempotency-Key needs a stored response to come back to: leave out it or `store: false`.",
+                "An Idempotency-Key needs a stored response to come back to: leave out the key, or `store: false`.",
                 param="Idempotency-Key",
                 code="unsupported_parameter",
             )

@@ -217,7 +217,7 @@ class Request:
         if self.key.role != "admin":
             raise Forbidden(
                 f"{subject} for keys with the role admin, not {self.key.role}: those of `outlive keys new --role "
-                "admin`, and of owners that --admin names.",
+                "admin --database URL`, and of owners that --admin names.",
                 code="admin_required",
             )
 

@@ -215,7 +215,11 @@ def _find(request: Request) -> Route | Reply:
             request.params = match.groupdict()
             return route
     if not found:
-        raise NotFound(f"There is no {asked} {path} here.", code="unknown_url")
+        # Most often the base URL lacks its /v1, or has it twice.
+        likely = (f"/v1{path}", path.removeprefix("/v1"), path.rstrip("/"))
+        near = [each for each in likely if any(pattern.fullmatch(each) for pattern, _ in _PATTERNS)]
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise NotFound(f"There is no {asked} {path} here.{hint}", code="unknown_url")
     # A path that is a route by its own words is not the id of something.
     methods = {route.method for route, _ in found if route.path == path} or {route.method for route, _ in found}
     allowed = sorted(methods | ({"HEAD"} if "GET" in methods else set()))
