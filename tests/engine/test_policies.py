@@ -121,7 +121,8 @@ def test_a_budget_is_kept_across_restarts_and_begins_anew_each_month(tmp_path: P
             await answer(harness)
         with pytest.raises(OverBudget, match=r"1\.5 EUR per month") as refused:
             await harness.create()
-        assert (refused.value.code, refused.value.should_retry) == ("insufficient_quota", False)
+        error = refused.value
+        assert (error.code, error.should_retry, error.retry_after) == ("insufficient_quota", False, None)
         policies._spent.clear()  # as after a restart
         await policies.refresh()
         with pytest.raises(OverBudget, match=r"2\.00 EUR"):

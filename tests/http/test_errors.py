@@ -29,6 +29,8 @@ def test_a_rate_limited_upstream_is_a_rate_limit_error_with_its_pause() -> None:
         (UpstreamFault("Odd.", status=600), 502, "server_error"),
         (UpstreamFault("Odd.", status=999), 502, "server_error"),
         (UpstreamFault("Broke."), 502, "server_error"),
+        (UpstreamFault("Bad.", code="invalid_prompt"), 400, "invalid_request_error"),
+        (UpstreamFault("Slowly.", code="rate_limit_exceeded"), 429, "rate_limit_error"),
         (UpstreamFault("Silent.", timed_out=True), 504, "server_error"),
     ],
 )

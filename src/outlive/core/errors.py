@@ -102,6 +102,8 @@ class RateLimited(TooMany):
 class OverBudget(TooMany, code="insufficient_quota", should_retry=False):
     """An owner has spent its budget of this month."""
 
+    retry_after = None  # clients that obey it would sleep until the next month
+
 
 class MustWait(ClientFault, code="rate_limit_exceeded"):
     """Enough of this owner's responses are running already; a new one has to be queued."""

@@ -24,7 +24,7 @@ TABLE: dict[type[OutliveError], tuple[int, str]] = {
     errors.OutliveError: (500, "server_error"),
 }
 
-# HTTP status by a failed response's code, for causes that are not in memory any more.
+# HTTP status by a failed response's code, for causes without a status and for those that are not in memory any more.
 STATUS_OF_CODE = {"rate_limit_exceeded": 429, "invalid_prompt": 400}
 
 
@@ -62,7 +62,7 @@ def describe_fault(fault: UpstreamFault) -> tuple[int, str, str | None, str | No
         return 400, "invalid_request_error", "input", code
     status = fault.status or 0
     if not 400 <= status < 600:  # the upstream gave no answer, one that broke off, or a status that HTTP does not have
-        status = 504 if fault.timed_out else 502
+        status = 504 if fault.timed_out else STATUS_OF_CODE.get(fault.code or "", 502)
     return status, type_of_status(status), None, fault.code
 
 
