@@ -29,12 +29,13 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 FORGET_SECONDS = 600.0
 MAX_ADDRESSES = 10_000
 
-EXPOSED_HEADERS = "x-request-id, retry-after, openai-poll-after-ms, x-outlive-version"
+EXPOSED_HEADERS = "x-request-id, retry-after, x-should-retry, openai-poll-after-ms, x-outlive-version"
 METHODS = "GET, POST, DELETE, OPTIONS"
 # Requested by browsers on the SDK's behalf; x-stainless-* is a family, so requested headers are checked one by one.
+# Firefox and Safari request user-agent too, which OpenAI's SDK and Vercel's set.
 ALLOWED_HEADER = re.compile(
     r"authorization|content-type|accept|idempotency-key|openai-(organization|project|beta)|last-event-id"
-    r"|x-client-request-id|x-stainless-.*"
+    r"|user-agent|x-client-request-id|x-stainless-.*"
 )
 
 

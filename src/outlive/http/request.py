@@ -230,6 +230,8 @@ class Request:
         if kind != "application/json":
             # Web pages can send other types without a preflight, so this also keeps pages out.
             raise UnsupportedMedia
+        if (self.header(b"content-encoding") or "identity").strip().lower() != "identity":
+            raise UnsupportedMedia("Compressed bodies are not read: send this one without Content-Encoding.")
         self.size = len(raw) if len(raw) > LARGE_BYTES else 0
         if self.size and (size := await self.work(weigh_raw, raw)) > self.size:
             self.size, self.held_texts = size, await self._hold(self.texts, size)
