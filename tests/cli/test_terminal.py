@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outlive.cli.terminal import clean, item_line, show_time
-from tests.cli.servers import FakeOutlive
+from tests.cli.servers import MESSAGE, FakeOutlive, response
 
 
 def run_on_terminal(*words: str) -> str:
@@ -35,6 +37,27 @@ def run_on_terminal(*words: str) -> str:
     os.close(master)
     assert process.returncode == 0
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode()).replace("\r\n", "\n")
+
+
+def test_a_locale_that_lacks_characters_shows_the_others_and_whole_json(fake: FakeOutlive, server: str) -> None:
+    fake.waiting = [
+        response("resp_3", output=[{**MESSAGE, "content": [{"type": "output_text", "text": "gr\u00fcn \u2713"}]}])
+    ]
+    environ = {**os.environ, "PYTHONIOENCODING": "latin-1", "OUTLIVE_SERVER": server}
+    command = [sys.executable, "-m", "outlive", "responses", "show", "resp_3"]
+    shown, given = (
+        subprocess.run([*command, *more], env=environ, capture_output=True, check=True).stdout
+        for more in ([], ["--json"])
+    )
+    assert "gr\u00fcn ?" in shown.decode("latin-1")
+    assert json.loads(given)["output"][0]["content"][0]["text"] == "gr\u00fcn \u2713"
+
+
+def test_a_locale_without_the_doctors_signs_gets_words(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "outlive", "doctor", "--no-probe", "--upstream", "http://127.0.0.1:9/v1"]
+    environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, check=False)
+    assert "  ok settings: 1 upstreams" in done.stdout.decode()
 
 
 def test_a_terminal_gets_a_table(server: str) -> None:

@@ -1,5 +1,7 @@
 """The command `outlive`: run a server, inspect its responses and conversations, diagnose problems."""
 
+import io
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -59,4 +61,6 @@ def _root(
 
 def main() -> None:
     """Run the command of the command line."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # for locales that lack characters of a text
     app(prog_name="outlive")

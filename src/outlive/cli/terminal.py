@@ -42,8 +42,8 @@ def styled(text: str, status: str | None = None) -> Text:
 
 
 def print_json(value: object) -> None:
-    """Print one JSON value on one line."""
-    typer.echo(msgspec.json.encode(value).decode())
+    """Print one JSON value on one line, in UTF-8 whatever the locale."""
+    typer.echo(msgspec.json.encode(value))
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> None:
@@ -144,6 +144,8 @@ def print_section(section: Section) -> None:
     out.print(Text(section.title, style="bold"))
     for finding in section.findings:
         sign, style = _SIGNS[finding.state]
+        if not sign.isascii() and not out.encoding.startswith("utf"):
+            sign = finding.state
         out.print(Text(f"  {sign} ", style=style) + Text(f"{finding.name}: ") + Text(clean(finding.detail)))
     if section.set:
         out.print(Text("  Set in the TOML file:", style="yellow"))
