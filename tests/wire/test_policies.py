@@ -94,3 +94,24 @@ def test_an_owner_that_may_not_store_is_refused_what_needs_it(limited: OutliveSe
         assert (refused.status, refused.error["param"]) == (400, "background")
         refused = cleo.post("/v1/conversations", {})
         assert (refused.status, refused.error["code"]) == (403, "storage_not_allowed")
+
+
+def test_models_of_several_upstreams_are_found_by_every_name_that_requests_may_use(
+    upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    config = tmp_path / "outlive.toml"
+    tables = [
+        f'[upstreams.{name}]\nurl = "{upstream.url}"\nmodels = {{ {name}-fast = "x", shared = "y" }}' for name in "ab"
+    ]
+    config.write_text("\n".join([*tables, '[owners.fred]\nmodels = ["b-fast"]']))
+    keys = ("--api-key", "anna=anna-key-1", "--api-key", "fred=fred-key-1")
+    server = OutliveServer(tmp_path, None, *keys, "--config", str(config))
+    with server, sdk(server, "anna") as anna, sdk(server, "fred") as fred:
+        assert {"a/a-fast", "a/shared", "b/b-fast", "b/shared"} <= {model.id for model in anna.models.list()}
+        for name in ("a/a-fast", "a-fast", "b-fast", "b/shared"):
+            assert anna.models.retrieve(name).id == name
+        assert [model.id for model in fred.models.list()] == ["b-fast"]
+        assert fred.models.retrieve("b-fast").id == "b-fast"
+        for client, name in ((anna, "shared"), (anna, "b/a-fast"), (fred, "b/b-fast"), (fred, "a-fast")):
+            with pytest.raises(NotFoundError):
+                client.models.retrieve(name)

@@ -10,7 +10,7 @@ import msgspec
 from outlive.core.context import compaction
 from outlive.core.context.assemble import assemble, finish_calls
 from outlive.core.context.window import estimate_request
-from outlive.core.errors import UpstreamFault
+from outlive.core.errors import InvalidRequest, NotFound, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.origin import Origin
 from outlive.core.requests.create import CreateResponse
@@ -79,16 +79,33 @@ class ContextQueries:
         self._meter.count(record, False)
 
     async def list_models(self, owner: str) -> list[Json]:
-        """List the models that an owner may use: as `NAME/model` where there are several upstreams, but for agents."""
+        """List the models that an owner may use, each under the first of its names that the owner may use."""
+        listed = []
+        for model, names in await self._name_models():
+            listed += [{**model, "id": name} for name in names if self._policies.may_use(owner, name)][:1]
+        return listed
+
+    async def find_model(self, owner: str, name: str) -> Json:
+        """Return a model by any of its names. Raises NotFound."""
+        for model, names in await self._name_models():
+            if name in names and self._policies.may_use(owner, name):
+                return {**model, "id": name}
+        raise NotFound(f"The model '{name}' does not exist.", param="model", code="model_not_found")
+
+    async def _name_models(self) -> list[tuple[Json, list[str]]]:
+        """Return all models, each with the names that lead to it: `NAME/model` first if there are several upstreams."""
         backends = list(self._backends.by_name.values())
         lists = await asyncio.gather(*(backend.models() for backend in backends))
         several = sum(not backend.stepwise for backend in backends) > 1
-        named = [
-            {**model, "id": f"{backend.name}/{model['id']}"} if several and not backend.stepwise else model
-            for backend, models in zip(backends, lists, strict=True)
-            for model in models
-        ]
-        return [model for model in named if self._policies.may_use(owner, model["id"])]
+        found = []
+        for backend, models in zip(backends, lists, strict=True):
+            for model in models:
+                name = model["id"]
+                names = [f"{backend.name}/{name}"] if several and not backend.stepwise else [name]
+                with contextlib.suppress(InvalidRequest):  # several upstreams have such an alias
+                    names += [name] if name not in names and self._services.route(name)[0] is backend else []
+                found.append((model, names))
+        return found
 
     async def pass_through(self, owner: str, body: Json, origin: Origin) -> PassedAnswer:
         """Send a Chat Completions request to its upstream as it is."""

@@ -159,8 +159,12 @@ class Engine:
         self.now, self.new_id, self.find_owner = clock.now, ids.new, catalog.find_owner
         self.get_conversation, self.list_conversations = catalog.conversation, catalog.conversations
         self.get_item, self.list_items, self.list_input_items = catalog.item, catalog.items, catalog.input_items
-        self.count_tokens, self.compact, self.list_models = contexts.count, contexts.compact, contexts.list_models
-        self.pass_through, self.count_chat = contexts.pass_through, contexts.count_usage
+        self.count_tokens, self.compact, self.pass_through = contexts.count, contexts.compact, contexts.pass_through
+        self.list_models, self.find_model, self.count_chat = (
+            contexts.list_models,
+            contexts.find_model,
+            contexts.count_usage,
+        )
         self.hold_chat_slot = partial(self.worker.hold_slot, what="a chat completion")
 
     # -- the server's life

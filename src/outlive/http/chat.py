@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 from outlive.core.context.window import BYTES_PER_TOKEN, estimate_item
-from outlive.core.errors import InvalidRequest, NotFound, UpstreamFault
+from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.requests.body import encode_raw
 from outlive.core.usage import read_count
@@ -124,8 +124,4 @@ async def list_models(request: Request) -> Reply:
 
 
 async def retrieve_model(request: Request) -> Reply:
-    wanted = request.params["model"]
-    for model in await request.engine.list_models(request.owner):
-        if model["id"] == wanted:
-            return json_reply(model)
-    raise NotFound(f"The model '{wanted}' does not exist.", param="model", code="model_not_found")
+    return json_reply(await request.engine.find_model(request.owner, request.params["model"]))
