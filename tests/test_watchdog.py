@@ -17,7 +17,7 @@ from tests.support.long_steps import no_long_steps
 
 SECONDS = 0.02
 BLOCK = threading.Event()
-LIST = "[" + "[]," * 400_000 + "0]"
+LIST = "[" + "[]," * 2_000_000 + "0]"  # over 100 ms, for a step below twice the threshold is found by chance
 
 
 def wait_in_python() -> None:
@@ -66,7 +66,7 @@ def test_a_long_step_fails_a_test_that_allows_none() -> None:
         with no_long_steps(SECONDS):
             await asyncio.sleep(SECONDS * 3)
             decode_in_c()
-            await asyncio.sleep(SECONDS * 5)
+            await asyncio.sleep(SECONDS * 20)
 
     with (
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
