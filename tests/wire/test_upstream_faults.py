@@ -131,6 +131,7 @@ def test_an_interrupted_plain_create_is_a_200_with_status_incomplete(http: HttpC
     answer = http.create(model=upstream.model([text("Once "), CUT]), input="Hi")
     assert answer.status == 200
     assert answer.json()["incomplete_details"]["reason"] == "interrupted"
+    assert answer.json()["outlive"]["reason"] == {"code": "upstream_lost", "retryable": True}
 
 
 def test_an_interrupted_turn_stays_in_its_conversation(http: HttpClient, upstream: FakeUpstream) -> None:

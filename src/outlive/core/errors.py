@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 # What ended a run, if neither its model nor a caller did.
-EndCode = Literal["worker_lost", "upstream_timeout", "deadline_exceeded", "shutdown"]
+EndCode = Literal["worker_lost", "upstream_lost", "upstream_timeout", "deadline_exceeded", "shutdown"]
 
 
 class OutliveError(Exception):

@@ -325,7 +325,7 @@ def decode_answer(body: bytes, kind: str) -> Json:
 def read_stop(stop: str | None, incomplete: dict[str, str]) -> tuple[ItemStatus, str | None]:
     """Return the status of an answer by its reason to stop, and why it is incomplete. Raises UpstreamFault for none."""
     if stop is None:
-        raise UpstreamFault("The model's server ended its answer without a finish.")
+        raise UpstreamFault("The model's server ended its answer without a finish.", reason="upstream_lost")
     reason = incomplete.get(stop)
     return "incomplete" if reason else "completed", reason
 

@@ -19,7 +19,7 @@ from outlive.core.grammar import TERMINAL_EVENTS
 from outlive.core.ids import IdSource
 from outlive.dialects.backend import HttpBackend
 from outlive.dialects.responses.request import is_encrypted, render
-from outlive.dialects.responses.translator import ResponsesTranslator, to_event
+from outlive.dialects.responses.translator import UNFINISHED, ResponsesTranslator, to_event
 from outlive.dialects.transport.http1 import Connection, HttpPool
 from outlive.dialects.transport.stream import read_stream
 from outlive.ports.backend import ModelCall, OnChunks, Upstream
@@ -161,7 +161,7 @@ class ResponsesBackend(HttpBackend):
         newest: _Event | None = None
         failures = 0
         while True:
-            fault = UpstreamFault("The model's server ended its answer without saying that it was over.")
+            fault = UpstreamFault(UNFINISHED, reason="upstream_lost")
             try:
                 async with aclosing(self._read(connect)) as stream:
                     async for chunks in stream:

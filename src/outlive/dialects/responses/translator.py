@@ -28,6 +28,8 @@ _KEEP_ALIVES = frozenset({"keepalive", "ping", "heartbeat"})
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
 # Types of items that the upstream may leave out the beginning of: the commonest slip of small servers.
 _TEXT_ITEMS = ("message", "reasoning")
+
+UNFINISHED = "The model's server ended its answer without saying that it was over."
 _PASSING_ITEMS: dict[str, type[PassingItem]] = {
     **dict.fromkeys(_TEXT_ITEMS, PassingParts),
     **dict.fromkeys(("function_call", "custom_tool_call"), items.PassingCall),
@@ -106,7 +108,7 @@ class ResponsesTranslator:
 
     def end(self) -> tuple[list[AnyDraft], Ending]:
         if self._final is None:
-            raise UpstreamFault("The model's server ended its answer without saying that it was over.")
+            raise UpstreamFault(UNFINISHED, reason="upstream_lost")
         ending = self._read_ending(*self._final)
         final = self._final[1].get("output")
         output = [item for each in final if (item := tidy(each))] if isinstance(final, list) else []

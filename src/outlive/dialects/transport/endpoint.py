@@ -225,7 +225,7 @@ class Endpoint:
             return UpstreamFault(f"The model's server ({self.name}) sent more than is taken of it.", retryable=False)
         if isinstance(error, BadUrl):
             return UpstreamFault(f"The URL of the model's server ({self.name}) is wrong.", retryable=False)
-        return UpstreamFault(f"The connection to the model's server ({self.name}) broke.")
+        return UpstreamFault(f"The connection to the model's server ({self.name}) broke.", reason="upstream_lost")
 
     def _refused_by_proxy(self, status: int) -> UpstreamFault:
         subject = f"proxy of the model's server ({self.name})"
@@ -254,7 +254,7 @@ def _explain(cause: BaseException | None, subject: str) -> UpstreamFault:
     elif isinstance(cause, OSError):
         number = cause.errno or 0
         reason = os.strerror(number) if number > 0 else cause.strerror or type(cause).__name__
-    return UpstreamFault(f"The {subject} could not be reached: {reason}.")
+    return UpstreamFault(f"The {subject} could not be reached: {reason}.", reason="upstream_lost")
 
 
 def _make_headers(upstream: Upstream, dialect: dict[str, str]) -> bytes:
