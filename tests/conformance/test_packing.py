@@ -118,7 +118,7 @@ async def test_responses_that_ended_just_now_are_not_packed(harness: StorageHarn
 
 
 @storage_test
-async def test_ended_responses_are_counted_until_they_are_packed_or_deleted(harness: StorageHarness) -> None:
+async def test_ended_responses_are_counted_until_they_are_packed_or_erased(harness: StorageHarness) -> None:
     async def measure() -> tuple[int, float | None]:
         state = await harness.storage.catalog.measure()
         return state.unpacked, state.oldest_unpacked_at
@@ -129,6 +129,7 @@ async def test_ended_responses_are_counted_until_they_are_packed_or_deleted(harn
     ended_at = (await harness.storage.catalog.runs([first]))[first].ended_at
     assert await measure() == (2, ended_at)
     await harness.ledger.delete("ann", second)
+    await harness.storage.retention.erase(10)
     assert await measure() == (1, ended_at)
     await pack_all(harness)
     assert await measure() == (0, None)
