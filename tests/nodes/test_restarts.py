@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
@@ -62,6 +64,26 @@ def test_a_rolling_restart_fails_no_response_and_loses_no_event(
     for conversation, body in zip(conversations, bodies, strict=False):
         check_conversation(cluster[1].client, conversation, [body])
     cluster.check()
+
+
+def test_a_request_that_waits_for_the_database_is_a_503_when_its_node_shuts_down(
+    make_cluster: MakeCluster, upstream: FakeUpstream
+) -> None:
+    cluster = make_cluster("--grace-seconds", "0.1")
+    leaving = cluster.add(proxied=True)
+    cluster.start(1)
+    assert leaving.proxy is not None
+    response_id = cluster[1].client.submit(upstream.model(say("Hi")))
+    cluster[1].client.wait_ended(response_id)
+    with ThreadPoolExecutor(1) as pool:
+        leaving.proxy.freeze()
+        cancelling = pool.submit(leaving.client.cancel, response_id)
+        time.sleep(0.2)
+        leaving.send_signal(signal.SIGTERM)
+        answer = cancelling.result()
+    assert answer.status == 503, answer
+    assert answer.headers["retry-after"] == "2"
+    assert "shutting down" in answer.error["message"]
 
 
 @pytest.fixture

@@ -1,11 +1,19 @@
 """The ASGI application: what every request goes through on its way to its route."""
 
+import asyncio
 import contextlib
 import logging
 import time
 from functools import partial
 
-from outlive.core.errors import ClientDisconnected, Misdirected, NotFound, OutliveError, StorageUnavailable
+from outlive.core.errors import (
+    ClientDisconnected,
+    Misdirected,
+    NotFound,
+    OutliveError,
+    ShuttingDown,
+    StorageUnavailable,
+)
 from outlive.core.requests.body import MAX_TEXTS
 from outlive.engine.budget import ByteBudget
 from outlive.engine.engine import Engine
@@ -71,6 +79,10 @@ class Application:
         except ClientDisconnected:
             request.disconnected = True
             return
+        except asyncio.CancelledError:
+            if request.started:
+                raise
+            reply = error_reply(ShuttingDown())  # the process ends before the request has
         except OutliveError as error:
             if isinstance(error, StorageUnavailable):
                 log.warning("%s failed: %s", error.operation, error.cause, extra=request.describe())
