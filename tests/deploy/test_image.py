@@ -41,7 +41,9 @@ Engine = Callable[..., str]
 
 
 pytestmark = [
-    pytest.mark.skipif("OUTLIVE_TEST_IMAGE" not in os.environ, reason="run by `make image`, as root"),
+    pytest.mark.skipif(
+        "OUTLIVE_TEST_IMAGE" not in os.environ, reason="takes two minutes and needs root: `make image` runs it"
+    ),
     pytest.mark.timeout(SECONDS),
 ]
 

@@ -22,14 +22,13 @@ from outlive.dialects.responses.items import PART_NAMES, PassingItem, PassingPar
 from outlive.dialects.translator import decode_answer, decode_damaged, not_an_answer
 from outlive.ports.backend import Ending, ModelCall
 
+UNFINISHED = "The model's server ended its answer without saying that it was over."
 # Keep-alives, which are not passed on.
 _KEEP_ALIVES = frozenset({"keepalive", "ping", "heartbeat"})
 # The shape of an event's name, which stands on a line of its own.
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}\Z")
 # Types of items that the upstream may leave out the beginning of: the commonest slip of small servers.
 _TEXT_ITEMS = ("message", "reasoning")
-
-UNFINISHED = "The model's server ended its answer without saying that it was over."
 _PASSING_ITEMS: dict[str, type[PassingItem]] = {
     **dict.fromkeys(_TEXT_ITEMS, PassingParts),
     **dict.fromkeys(("function_call", "custom_tool_call"), items.PassingCall),
