@@ -116,7 +116,7 @@ def test_a_client_is_not_blamed_for_what_the_server_does_not_read() -> None:
             reader, writer = await asyncio.open_connection(*served.address)
             connection = await first_connection(served)
             writer.write(b"POST / HTTP/1.1\r\nContent-Length: 100000\r\n\r\n" + b"x" * 99_999)
-            while not connection.transport.intake.is_paused:
+            while not connection.transport.is_paused:
                 await asyncio.sleep(0.001)
             connection.check(asyncio.get_running_loop().time() + 1000, LIMITS)
             may_read.set()
@@ -146,8 +146,8 @@ def test_a_client_that_reads_nothing_is_disconnected_and_one_that_reads_slowly_i
                 await asyncio.sleep(0.001)
             now = asyncio.get_running_loop().time()
             connection.check(now, LIMITS)
-            left = connection._backlog._unconfirmed
-            while connection._backlog._unconfirmed >= left:  # until its system has confirmed some of it
+            left = connection.transport._unconfirmed
+            while connection.transport._unconfirmed >= left:  # until its system has confirmed some of it
                 await reader.read(500_000)
                 connection.check(now + LIMITS.send_seconds, LIMITS)
             connection.check(now + LIMITS.send_seconds + 1, LIMITS)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 from websockets.streams import StreamReader
 
-from outlive.http.intake import MAX_FRAGMENT_BYTES, FrameSplitter
+from outlive.http.transport import MAX_FRAGMENT_BYTES, FrameSplitter
 
 SIZES = st.sampled_from([0, 1, 125, 126, 127, 65535, 65536, 65537, 65539, 131072, 200_001])
 

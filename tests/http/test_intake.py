@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from outlive.http import intake
-from outlive.http.intake import Intake, Turns
+from outlive.http import transport
 from outlive.http.protocol import MAX_HEAD_BYTES, MAX_PIPELINED
+from outlive.http.transport import ClientTransport, Turns
 from tests.http.serving import ASKING, serve, serving
 from tests.support.long_steps import no_long_steps
 
@@ -205,7 +205,7 @@ class Line(asyncio.Transport):
 
 
 def test_connections_with_much_to_parse_take_turns_and_are_not_read_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "STEP_SECONDS", 0)
+    monkeypatch.setattr(transport, "STEP_SECONDS", 0)
     parsed: list[bytes] = []
 
     def feed(data: bytes, start: int) -> int:
@@ -216,7 +216,7 @@ def test_connections_with_much_to_parse_take_turns_and_are_not_read_meanwhile(mo
         turns = Turns()
         lines = [Line(), Line()]
         for line, data in zip(lines, (b"aaa", b"bbb"), strict=True):
-            Intake(line, turns, feed).take(data)
+            ClientTransport(line, turns, feed).take(data)
         assert parsed == [b"a", b"b"]
         assert [line.reads for line in lines] == [False, False]
         for count in range(3, 7):  # one piece in each iteration of the loop
@@ -229,7 +229,7 @@ def test_connections_with_much_to_parse_take_turns_and_are_not_read_meanwhile(mo
 
 
 def test_a_body_in_tiny_chunks_is_parsed_in_many_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "STEP_SECONDS", 0)
+    monkeypatch.setattr(transport, "STEP_SECONDS", 0)
     steps = 0
 
     async def check() -> None:

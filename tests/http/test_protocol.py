@@ -16,7 +16,7 @@ import pytest
 from outlive.http import protocol
 from outlive.http.access import Access
 from outlive.http.app import Application
-from outlive.http.transport import HeaderCoalescingTransport
+from outlive.http.transport import ClientTransport, Turns
 from tests.engine.harness import open_harness
 from tests.http.serving import ASKING, serving
 
@@ -41,10 +41,14 @@ class Recorder(asyncio.Transport):
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
+def wrap(below: Recorder) -> ClientTransport:
+    return ClientTransport(below, Turns(), lambda data, start: len(data) - start)
+
+
 def test_a_head_and_its_body_are_one_write() -> None:
     async def check() -> None:
         below = Recorder()
-        joined = HeaderCoalescingTransport(below, asyncio.get_running_loop())
+        joined = wrap(below)
         joined.write(HEAD)
         joined.write(b"one")
         joined.write(b"two")
@@ -57,7 +61,7 @@ def test_a_head_and_its_body_are_one_write() -> None:
 def test_a_head_without_a_body_goes_out_at_the_end_of_the_round() -> None:
     async def check() -> None:
         below = Recorder()
-        joined = HeaderCoalescingTransport(below, asyncio.get_running_loop())
+        joined = wrap(below)
         joined.write(HEAD)
         assert below.written == []
         await asyncio.sleep(0)
@@ -69,7 +73,7 @@ def test_a_head_without_a_body_goes_out_at_the_end_of_the_round() -> None:
 def test_closing_sends_what_was_kept_back() -> None:
     async def check() -> None:
         below = Recorder()
-        joined = HeaderCoalescingTransport(below, asyncio.get_running_loop())
+        joined = wrap(below)
         joined.write(HEAD)
         joined.close()
         assert below.written == [HEAD, "close"]
@@ -81,7 +85,7 @@ def test_closing_sends_what_was_kept_back() -> None:
 def test_the_next_answer_on_the_connection_is_joined_too() -> None:
     async def check() -> None:
         below = Recorder()
-        joined = HeaderCoalescingTransport(below, asyncio.get_running_loop())
+        joined = wrap(below)
         for body in (b"first", b"second"):
             joined.write(HEAD)
             joined.write(body)

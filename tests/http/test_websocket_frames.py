@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from websockets.frames import Frame
 
-from outlive.http import intake, protocol
-from outlive.http.intake import MAX_FRAGMENT_BYTES
+from outlive.http import protocol, transport
 from outlive.http.protocol import WebSocketProtocol
+from outlive.http.transport import MAX_FRAGMENT_BYTES
 from tests.http.serving import Served, connect, serve
 from tests.http.test_intake import read_answer
 
@@ -58,7 +58,7 @@ def find_socket(served: Served) -> WebSocketProtocol:
 
 
 def test_frames_are_parsed_in_many_steps_and_empty_fragments_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "STEP_SECONDS", 0)
+    monkeypatch.setattr(transport, "STEP_SECONDS", 0)
     steps = 0
 
     async def check() -> None:
@@ -97,7 +97,7 @@ def test_messages_that_are_not_received_stay_on_the_connection_and_are_delivered
             _, writer, opened = await open_socket(served)
             for number in range(10_000):
                 writer.write(frame(TEXT, b"%d" % number))
-            while not opened.transport.intake.is_paused:
+            while not opened.transport.is_paused:
                 await asyncio.sleep(0.001)
             assert opened.queue.qsize() < 100
             app.may_receive.set()

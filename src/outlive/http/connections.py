@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import msgspec
 
 from outlive.http.addresses import TrustedProxies, group
-from outlive.http.intake import Turns
 from outlive.http.security import SecurityLog
+from outlive.http.transport import Turns
 
 log = logging.getLogger(__name__)
 

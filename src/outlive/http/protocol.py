@@ -15,8 +15,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 
 from outlive.http.connections import ClientConnection, ConnectionLimits, Connections
-from outlive.http.intake import FrameSplitter, Intake
-from outlive.http.transport import Backlog, HeaderCoalescingTransport, count_unconfirmed, reset
+from outlive.http.transport import ClientTransport, FrameSplitter
 
 # Bytes of a request line with its headers, and of what stands between two pieces of a body or behind it.
 MAX_HEAD_BYTES = 64 * 1024
@@ -93,32 +92,25 @@ class RequestConnection(ClientConnection):
         its system has confirmed every byte."""
         if self.is_cut:
             return False
-        left = self._count_unconfirmed()
-        while not await self._wait_reaction():
+        loop, left = asyncio.get_running_loop(), self._count_unconfirmed()
+        while True:
+            # (asyncio.wait would take several times as much CPU time, and this is once per response.)
+            self._reaction = loop.create_future()
+            timer = loop.call_later(READING_SECONDS, self.react, False)
+            try:
+                if await self._reaction:
+                    return not self._refused
+            finally:
+                timer.cancel()
             before, left = left, self._count_unconfirmed()
             if left == 0 or left >= before:
                 return left == 0
-        return not self._refused
 
-    async def _wait_reaction(self) -> bool:
-        """Return False if the client does nothing for READING_SECONDS. (asyncio.wait would take several times as much
-        CPU time, and this is once per response.)"""
-        loop = asyncio.get_running_loop()
-        self._reaction = loop.create_future()
-        timer = loop.call_later(READING_SECONDS, self._resolve, False)
-        try:
-            return await self._reaction
-        finally:
-            timer.cancel()
-
-    def _resolve(self, reacted: bool) -> None:
+    def react(self, reacted: bool = True, *, refused: bool = False) -> None:
+        """Note that the client has sent another request or is gone, or that it has done neither in time."""
+        self._refused = self._refused or refused
         if self._reaction is not None and not self._reaction.done():
             self._reaction.set_result(reacted)
-
-    def react(self, *, refused: bool = False) -> None:
-        """Note that the client has sent another request, or is gone."""
-        self._refused = self._refused or refused
-        self._resolve(True)
 
     def on_eof(self) -> None:
         """Note that the client has closed its side. If not everything had reached it by then, it has not read that."""
@@ -127,7 +119,7 @@ class RequestConnection(ClientConnection):
 
     def _count_unconfirmed(self) -> int:
         transport = self._cycle.transport
-        return 0 if transport.is_closing() else count_unconfirmed(transport)
+        return 0 if transport.is_closing() else transport.count_unconfirmed()  # type: ignore[attr-defined]
 
     def watch(self, on_cut: Callable[[], None] | None) -> None:
         super().watch(on_cut)
@@ -145,12 +137,11 @@ class RequestConnection(ClientConnection):
 class Protocol(HttpToolsProtocol):
     """uvicorn's protocol, with a RequestConnection for each request."""
 
-    transport: HeaderCoalescingTransport  # type: ignore[assignment]
+    transport: ClientTransport  # type: ignore[assignment]
 
     def __init__(self, *args: Any, connections: Connections, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._open = connections
-        self._backlog = Backlog()
         self._waiting_since: float | None = None  # for the rest of a head or body
         self._idle_since = math.inf  # while no request is being answered
         self._body_size = 0  # bytes received so far
@@ -161,9 +152,7 @@ class Protocol(HttpToolsProtocol):
         self._is_websocket = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        wrapped = HeaderCoalescingTransport(transport, self.loop)
-        wrapped.intake = Intake(transport, self._open.turns, self._feed)
-        super().connection_made(wrapped)  # type: ignore[arg-type]
+        super().connection_made(ClientTransport(transport, self._open.turns, self._feed))  # type: ignore[arg-type]
         address = self.client[0] if self.client else ""
         if (excess := self._open.find_excess(address)) is not None:
             self._answer(503, excess, code="too_many_connections")
@@ -182,7 +171,7 @@ class Protocol(HttpToolsProtocol):
             self._connection.cut()
             self._connection.react(refused=exc is not None)
             self._connection = None
-        self.transport.intake.end()
+        self.transport.drop()
         self._open.remove(self)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
@@ -200,16 +189,16 @@ class Protocol(HttpToolsProtocol):
             self.flow.resume_reading()
             if self.pipeline:
                 self._start_asgi_task(*self.pipeline.pop())
-            self.transport.intake.resume()  # requests behind this one may not be parsed yet
+            self.transport.resume_reading()  # requests behind this one may not be parsed yet
 
     def check(self, now: float, limits: ConnectionLimits) -> None:
         """End the connection of a client that sends or reads too slowly. A stream can be resumed on another one."""
-        if self._backlog.count_stalled_seconds(self.transport, now) > limits.send_seconds:
-            reset(self.transport)
-        elif self._waiting_since is None:
+        if self.transport.reset_if_stalled(now, limits.send_seconds):
+            return
+        if self._waiting_since is None:
             if now - self._idle_since > self.timeout_keep_alive:
                 self.transport.close()
-        elif self.transport.intake.is_paused:
+        elif self.transport.is_paused:
             self._waiting_since = now  # it is not the client who makes it wait
         elif now - self._waiting_since > limits.receive_seconds + self._body_size / MIN_BYTES_PER_SECOND:
             self._waiting_since = None
@@ -221,7 +210,7 @@ class Protocol(HttpToolsProtocol):
     # -- what the client sends
 
     def data_received(self, data: bytes) -> None:
-        self.transport.intake.take(data)
+        self.transport.take(data)
 
     def _feed(self, data: bytes, start: int) -> int:
         """Parse one piece, which ends at most one head, so that pipelined requests can be held. Return its length."""
@@ -229,21 +218,18 @@ class Protocol(HttpToolsProtocol):
             return 0
         if self._waiting_since is None:
             self._waiting_since = self.loop.time()
-        end = self._find_end(data, start)
+        if self._body_left:
+            end = min(len(data), start + self._body_left)
+        else:  # heads, and bodies in chunks, end with an empty line
+            end = min(len(data), start + PIECE_BYTES, start + MAX_HEAD_BYTES - self._overhead)
+            if (found := data.find(b"\r\n\r\n", start, end)) >= 0:
+                end = found + 4
         self._overhead += end - start  # the parser's callbacks set it back
         super().data_received(data if end - start == len(data) else data[start:end])
         if self._overhead >= MAX_HEAD_BYTES:
             message = f"The request's line and headers, or its trailers, are over {MAX_HEAD_BYTES} bytes."
             self._refuse(431, message, code="headers_too_large")
         return end - start
-
-    def _find_end(self, data: bytes, start: int) -> int:
-        if self._body_left:
-            return min(len(data), start + self._body_left)
-        # Heads, and bodies in chunks, end with an empty line.
-        end = min(len(data), start + PIECE_BYTES, start + MAX_HEAD_BYTES - self._overhead)
-        found = data.find(b"\r\n\r\n", start, end)
-        return end if found < 0 else found + 4
 
     def on_headers_complete(self) -> None:
         self._overhead = 0
@@ -253,7 +239,7 @@ class Protocol(HttpToolsProtocol):
             return  # the body would not be parsed: `_unsupported_upgrade_warning` begins anew
         self._in_body = True
         self._waiting_since = self.loop.time()
-        self._body_left = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
+        self._body_left = int(dict(self.headers).get(b"content-length", 0))
         super().on_headers_complete()
         self.headers = []  # of the trailers, which are not used; those of the head are in the scope
 
@@ -275,7 +261,7 @@ class Protocol(HttpToolsProtocol):
         return self._is_websocket
 
     def handle_websocket_upgrade(self) -> None:
-        self.transport.intake.end()
+        self.transport.drop()
         super().handle_websocket_upgrade()
         self._open.remove(self)
 
@@ -296,7 +282,7 @@ class Protocol(HttpToolsProtocol):
 
     def _refuse(self, status: int, message: str, *, code: str) -> None:
         """Answer what is no request, if an answer can be sent now, and take nothing more."""
-        self.transport.intake.end()
+        self.transport.drop()
         if self._in_body:
             answerable = not self.pipeline and not self.cycle.response_started
         else:
@@ -308,7 +294,7 @@ class Protocol(HttpToolsProtocol):
             self._connection.cut()
         self._answer(status, message, code=code)
         self.transport.write_eof()
-        self.transport.intake.feed = self._linger
+        self.transport.feed = self._linger
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
     def _linger(self, data: bytes, start: int) -> int:
@@ -329,12 +315,11 @@ class Protocol(HttpToolsProtocol):
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     """uvicorn's protocol of WebSockets, which keeps little of what a client sends and does not read."""
 
-    transport: HeaderCoalescingTransport  # type: ignore[assignment]
+    transport: ClientTransport  # type: ignore[assignment]
 
     def __init__(self, *args: Any, connections: Connections, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._open = connections
-        self._backlog = Backlog()
         self._splitter = FrameSplitter(self.config.ws_max_size)
         self._utf8 = codecs.getincrementaldecoder("utf-8")()  # checks a message in fragments
         self._unfinished = 0  # bytes of a message that has not come whole
@@ -343,22 +328,21 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._open.add(self, self.client[0] if self.client else "")
-        self.transport.intake.feed = self._feed
+        self.transport.feed = self._feed
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._open.remove(self)
         self._count_unfinished(0)
-        self.transport.intake.end()
+        self.transport.drop()
 
     def check(self, now: float, limits: ConnectionLimits) -> None:
         """End the connection of a client that does not read."""
-        if self._backlog.count_stalled_seconds(self.transport, now) > limits.send_seconds:
-            reset(self.transport)
+        self.transport.reset_if_stalled(now, limits.send_seconds)
 
     def data_received(self, data: bytes) -> None:
         if self.handshake_initiated:
-            self.transport.intake.take(data)
+            self.transport.take(data)
             return
         super().data_received(data)  # the head, as the HTTP protocol hands it over
         if not self.handshake_initiated:
