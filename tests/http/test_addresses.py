@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.http.addresses import TrustedProxies, group
+from outlive.http.security import SecurityLog, group
 
-PROXIES = TrustedProxies(["10.0.0.0/8", "::1"])
+BEHIND_PROXIES = SecurityLog(["10.0.0.0/8", "::1"])
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,8 @@ PROXIES = TrustedProxies(["10.0.0.0/8", "::1"])
     ],
 )
 def test_the_client_is_the_last_address_that_is_no_proxy(peer: str, headers: dict[str, str], client: str) -> None:
-    assert PROXIES.find_client(peer, [(name.encode(), value.encode()) for name, value in headers.items()]) == client
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    assert BEHIND_PROXIES.find_address({"client": (peer, 1), "headers": pairs}) == client
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 
 from outlive.core.errors import InvalidRequest, NotFound, OutliveError, TooLarge, TooMany
 from outlive.http import security
-from outlive.http.addresses import TrustedProxies
 from outlive.http.security import SecurityLog
 
 
@@ -29,7 +28,7 @@ def test_refusals_of_one_client_are_one_line_with_their_count(
     monkeypatch.setattr(security, "INTERVAL_SECONDS", 0.01)
 
     async def main() -> None:
-        log = SecurityLog(TrustedProxies(["10.0.0.1"]))
+        log = SecurityLog(["10.0.0.1"])
         for address in ("192.0.2.1", "192.0.2.1", "2001:db8::1", "2001:db8::2"):
             log.count("key refused", log.find_address(scope("10.0.0.1", x_forwarded_for=address)), code="no")
         assert not caplog.records
@@ -48,7 +47,7 @@ def test_refusals_of_one_client_are_one_line_with_their_count(
 
 def test_very_many_clients_are_counted_together(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        log = SecurityLog(TrustedProxies([]))
+        log = SecurityLog()
         for number in range(security.MAX_COUNTS + 100):
             log.count("key refused", f"10.0.{number // 250}.{number % 250}")
         log.count("key refused", "10.0.0.0")
@@ -77,7 +76,7 @@ def test_only_limits_and_unknown_ids_are_counted(
     caplog: pytest.LogCaptureFixture, error: OutliveError, message: str | None
 ) -> None:
     async def main() -> None:
-        log = SecurityLog(TrustedProxies([]))
+        log = SecurityLog()
         log.count_error(scope("192.0.2.1"), "alice", error)
         log.flush()
 

@@ -11,10 +11,9 @@ import msgspec
 from outlive.core.errors import Forbidden, InvalidRequest, NotFound, Unauthenticated
 from outlive.core.owners import Oidc, join, split
 from outlive.engine.keys import Keys, digest_of
-from outlive.http.addresses import group, is_loopback
 from outlive.http.oidc import TokenVerifier
 from outlive.http.request import NO_KEY, USER_NAME, Reply, Request, while_connected
-from outlive.http.security import SecurityLog
+from outlive.http.security import SecurityLog, group, is_loopback
 from outlive.ports.storage import Key, Ticket
 
 END_USER = b"outlive-end-user"

@@ -18,7 +18,6 @@ from outlive.core.requests.body import MAX_TEXTS
 from outlive.engine.budget import ByteBudget
 from outlive.engine.engine import Engine
 from outlive.http.access import Access, Auth, answer_preflight
-from outlive.http.addresses import TrustedProxies
 from outlive.http.assets import is_console
 from outlive.http.errors import error_reply
 from outlive.http.metrics import PATH as METRICS_PATH
@@ -41,7 +40,7 @@ class Application:
         self._scrape = scrape
         self._access = access
         self._only_health = access.role == "worker"
-        self.security = SecurityLog(TrustedProxies(access.trusted_proxies))
+        self.security = SecurityLog(access.trusted_proxies)
         self._auth = Auth(access, self.security, engine.keys)
         self._root = access.root_path.rstrip("/")
         self._sockets: set[Socket] = set()

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from outlive.http.addresses import TrustedProxies, group
-from outlive.http.security import SecurityLog
+from outlive.http.security import SecurityLog, group
 from outlive.http.transport import Turns
 
 log = logging.getLogger(__name__)
@@ -93,8 +92,7 @@ class Connections:
     def __init__(self, limits: ConnectionLimits, security: SecurityLog | None = None) -> None:
         self.turns = Turns()
         self._limits = limits
-        self._proxies = TrustedProxies(limits.trusted_proxies)
-        self.security = security or SecurityLog(self._proxies)
+        self.security = security or SecurityLog(limits.trusted_proxies)
         self._groups: dict[OpenConnection, str] = {}  # of each connection
         self._counts: Counter[str] = Counter()
         self.unfinished = 0  # bytes of messages of WebSockets that have not come whole
@@ -108,7 +106,7 @@ class Connections:
             self._warn("max_connections (%d) are open: new ones are refused", self._limits.max_connections)
             return "The server has too many connections."
         most = self._limits.max_connections_per_address
-        if self._counts[group(address)] >= most and not self._proxies.include(address):
+        if self._counts[group(address)] >= most and not self.security.is_proxy(address):
             self._warn("max_connections_per_address (%d) are open from %s: new ones are refused", most, group(address))
             return "There are too many connections from your address."
         return None

@@ -28,7 +28,6 @@ from outlive.core.requests.body import MAX_TEXTS, decode_body, weigh_raw
 from outlive.core.requests.checks import check_value, make_checks, refuse_missing
 from outlive.engine.budget import ByteBudget, Reservation
 from outlive.engine.engine import Engine
-from outlive.http.addresses import TrustedProxies
 from outlive.http.connections import ClientConnection
 from outlive.http.security import SecurityLog
 from outlive.ports.catalog import Filters, Page, Paging
@@ -98,7 +97,7 @@ class Request:
     turns: ByteBudget = field(default_factory=lambda: ByteBudget(MAX_TURNS))
     lenient_chat: bool = False
     scrape: Callable[[], Awaitable[bytes]] | None = None  # renders the metrics
-    security: SecurityLog = field(default_factory=lambda: SecurityLog(TrustedProxies([])))
+    security: SecurityLog = field(default_factory=SecurityLog)
     started: bool = False
     status: int | None = None  # of the answer, once it is begun
     disconnected: bool = False  # the client left before it had the whole answer
