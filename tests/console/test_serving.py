@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlive.http.assets import FOLDER
+from outlive.http.routes import FOLDER
 from tests.console.conftest import MakeServer
 from tests.support.server import OutliveServer
 

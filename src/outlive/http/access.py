@@ -105,13 +105,9 @@ class Auth:
 
     async def admit(self, request: Request) -> None:
         """Find the owner and the key of a request; one with a wrong key or ticket has to wait for its refusal."""
-        ticket = dict(request.query()).get("ticket") if b"ticket=" in request.scope["query_string"] else None
+        ticket = dict(request.query).get("ticket")
         try:
-            request.key = (
-                self._find_key(request) or await self._verify_token(request)
-                if ticket is None
-                else await self._find_key_of(ticket, request)
-            )
+            request.key = await (self._find_key(request) if ticket is None else self._find_key_of(ticket, request))
         except Unauthenticated as error:
             if ticket is not None or b"authorization" in request.headers:
                 address = self._security.find_address(request.scope)
@@ -133,8 +129,9 @@ class Auth:
     def _needs_key(self) -> bool:
         return self._always or self._keys.exist
 
-    def _find_key(self, request: Request) -> Key | None:
-        """Return the key of a request; None for one that is not known. Raises Forbidden or InvalidRequest."""
+    async def _find_key(self, request: Request) -> Key:
+        """Return the key of a request, or the rights of the token that it has in place of one. Raises Unauthenticated,
+        Forbidden or InvalidRequest."""
         if len(request.headers) != len(request.scope["headers"]):
             names = [name for name, _ in request.scope["headers"]]
             for name in _ONCE:
@@ -145,16 +142,12 @@ class Auth:
             return NO_KEY
         scheme, _, secret = (request.header(b"authorization") or "").partition(" ")
         digest = digest_of(secret.strip())
-        key = self._given.get(digest) or self._keys.find(digest)
-        return key if scheme.lower() == "bearer" else None
-
-    async def _verify_token(self, request: Request) -> Key:
-        """Return the rights of the token that a request may have in place of a key. Raises Unauthenticated."""
-        scheme, _, token = (request.header(b"authorization") or "").partition(" ")
-        if self._tokens is None or scheme.lower() != "bearer" or token.count(".") != 2:
-            raise Unauthenticated
-        digest = digest_of(token.strip())
-        return self._tokens.find(digest) or await self._tokens.verify(token.strip(), digest)
+        if scheme.lower() == "bearer":
+            if (key := self._given.get(digest) or self._keys.find(digest)) is not None:
+                return key
+            if self._tokens is not None and secret.count(".") == 2:
+                return await self._tokens.verify(secret.strip(), digest)
+        raise Unauthenticated
 
     async def _find_key_of(self, ticket: str, request: Request) -> Key:
         """Return the rights that a request's ticket gives: to read, and no more. Raises as `_find_key` does."""
@@ -199,7 +192,7 @@ async def check_ticket(request: Request, ticket: Ticket, path: str | None) -> No
     if path == "/v1/responses/{id}":
         opened = await request.engine.tickets.opens_response(ticket, request.params["id"])
     else:
-        named = [value for name, value in request.query() if name == "conversation"]
+        named = [value for name, value in request.query if name == "conversation"]
         opened = path is not None and [ticket.target] == (named if path == "/v1/responses" else [request.params["id"]])
     if not opened:
         raise NotFound("There is no such thing, or your ticket is for another one.")
@@ -217,10 +210,7 @@ def _read_end_user(request: Request) -> str:
     return end_user
 
 
-def answer_preflight(request: Request) -> Reply | None:
-    """Return the answer to a preflight request; None for any other request."""
-    if request.scope["method"] != "OPTIONS" or request.header(b"access-control-request-method") is None:
-        return None
+def answer_preflight(request: Request) -> Reply:
     asked = [name.strip().lower() for name in (request.header(b"access-control-request-headers") or "").split(",")]
     allowed = [name for name in asked if ALLOWED_HEADER.fullmatch(name)]
     headers = {"access-control-allow-methods": METHODS, "access-control-allow-headers": ", ".join(allowed)}

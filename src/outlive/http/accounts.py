@@ -38,7 +38,7 @@ async def revoke_key(request: Request) -> Reply:
 
 
 async def list_audit(request: Request) -> Reply:
-    limit = read_paging(request.query()).limit
+    limit = read_paging(request).limit
     return json_reply({"object": "list", "data": await _keys(request).list_audit(limit)})
 
 
@@ -54,9 +54,8 @@ async def create_ticket(request: Request) -> Reply:
 
 async def show_usage(request: Request) -> Reply:
     """Sum up the usage of the caller, or of all owners for an admin."""
-    query = request.query()
-    given = dict(query)
-    by = [name for key, value in query if key == "group_by" for name in value.split(",") if name]
+    given = dict(request.query)
+    by = [name for key, value in request.query if key == "group_by" for name in value.split(",") if name]
     for name in by:
         if name not in GROUPS:
             raise InvalidRequest(f"group_by must be some of {', '.join(GROUPS)}, not {name!r}.", param="group_by")

@@ -17,13 +17,12 @@ from outlive.core.errors import (
 from outlive.core.requests.body import MAX_TEXTS
 from outlive.engine.budget import ByteBudget
 from outlive.engine.engine import Engine
-from outlive.http.access import Access, Auth, answer_preflight
-from outlive.http.assets import is_console
+from outlive.http.access import Access, Auth, answer_preflight, check_ticket
 from outlive.http.errors import error_reply
 from outlive.http.metrics import PATH as METRICS_PATH
 from outlive.http.metrics import Scrape
 from outlive.http.request import MAX_BODIES, MAX_TURNS, Receive, Reply, Request, Scope, Send
-from outlive.http.routes import OPEN_PATHS, PATHS, answer
+from outlive.http.routes import OPEN_PATHS, PATHS, find_route
 from outlive.http.security import SecurityLog
 from outlive.http.websocket import RESTART, VOID_KEY, Socket, check_handshake, deny
 
@@ -57,8 +56,10 @@ class Application:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._root:
-            self._strip_root(scope)
+        if self._root:  # some proxies pass it on, others do not, and probes come without it
+            scope["root_path"] = self._root
+            if scope["path"].startswith(f"{self._root}/"):
+                scope["path"] = scope["path"].removeprefix(self._root)
         request = self._make_request(scope, receive, send)
         began = time.monotonic()
         try:
@@ -96,29 +97,38 @@ class Application:
         if reply is not None and not request.started:
             await request.reply(reply)
 
-    def _strip_root(self, scope: Scope) -> None:
-        """Remove the root path: some proxies pass it on, others do not, and probes come without it."""
-        scope["root_path"] = self._root
-        if scope["path"].startswith(f"{self._root}/"):
-            scope["path"] = scope["path"].removeprefix(self._root)
-
     async def _serve(self, request: Request) -> Reply | None:
-        if (preflight := answer_preflight(request)) is not None:
-            return preflight
-        if request.scope["path"] == METRICS_PATH:
+        method = request.scope["method"]
+        if method == "OPTIONS" and b"access-control-request-method" in request.headers:
+            return answer_preflight(request)
+        await self._admit(request, request.scope["path"])
+        route = find_route(request)
+        if isinstance(route, Reply):
+            return route
+        if request.ticket is not None:
+            await check_ticket(request, request.ticket, route.path if route.ticket else None)
+        if route.admin:
+            request.check_admin(f"{route.path} is")
+        if request.reads_all and route.method == "GET" and "id" in request.params:
+            request.owner = await request.engine.find_owner(request.params["id"]) or request.owner
+        if request.query:
+            route.check_query(request.query)
+        reply = await route.handler(request)
+        if method == "DELETE":
+            self.security.write_deletion(request.scope, request.describe())
+        return reply
+
+    async def _admit(self, request: Request, path: str) -> None:
+        if path == METRICS_PATH:
             await self._auth.admit_admin(request)
             request.scrape = self._scrape
-        elif is_console(request.scope["path"]):
+        elif path == "/" or path.startswith("/console/"):
             if self._only_health or not self._access.console:
                 raise NotFound("This server has no console.", code="unknown_url")
-        elif request.scope["path"] not in OPEN_PATHS:
+        elif path not in OPEN_PATHS:
             if self._only_health:
                 raise Misdirected
             await self._auth.admit(request)
-        reply = await answer(request)
-        if request.scope["method"] == "DELETE":
-            self.security.write_deletion(request.scope, request.describe())
-        return reply
 
     async def _serve_socket(self, request: Request) -> None:
         if self._only_health:

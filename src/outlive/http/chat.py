@@ -116,12 +116,8 @@ async def _relay(request: Request, passed: PassedAnswer, answer: PassedBytes) ->
 
 async def list_models(request: Request) -> Reply:
     body: Json = {"object": "list", "data": await request.engine.list_models(request.owner)}
-    if any(name == "client_version" for name, _ in request.query()):
+    if any(name == "client_version" for name, _ in request.query):
         # Codex asks for a list in a form of its own, with the prompts of its models. An empty one makes it use what it
         # has; without one it logs an error and asks again.
         body["models"] = []
     return json_reply(body)
-
-
-async def retrieve_model(request: Request) -> Reply:
-    return json_reply(await request.engine.find_model(request.owner, request.params["model"]))

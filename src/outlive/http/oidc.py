@@ -43,13 +43,11 @@ class TokenVerifier:
         self._fetched_at = -FRESH_SECONDS
         self._fetching = asyncio.Lock()
 
-    def find(self, digest: bytes) -> Key | None:
-        """Find a token that was verified before and has not expired."""
-        key = self._verified.get(digest)
-        return key if key is not None and (key.expires_at or 0) > self._clock.now() else None
-
     async def verify(self, token: str, digest: bytes) -> Key:
         """Return the rights of a token. Raises Unauthenticated or IdentityUnavailable."""
+        known = self._verified.get(digest)
+        if known is not None and (known.expires_at or 0) > self._clock.now():
+            return known
         try:
             public = await self._find_public(self._jwt.get_unverified_header(token).get("kid"))
             claims = self._jwt.decode(

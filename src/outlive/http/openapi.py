@@ -309,16 +309,13 @@ class Route(Struct, frozen=True):
     ticket: bool = False  # can be opened with a ticket
     leads_to: tuple[str, ...] = ()  # operations that take the id of what this one answers with
 
-    @property
-    def checks_query(self) -> bool:
-        """True for the GETs of the API; a probe may carry anything."""
-        return self.method == "GET" and not self.open
-
-    def check_query(self, names: Iterable[str]) -> None:
+    def check_query(self, query: list[tuple[str, str]]) -> None:
         """Refuse a parameter that a GET does not know: it may be a filter, whose caller would take all for some (D13).
-        A name that begins with `_` only keeps caches from answering."""
+        A name that begins with `_` only keeps caches from answering, and a probe may carry anything."""
+        if self.method != "GET" or self.open:
+            return
         known = () if self.query is None else self.query.__struct_fields__
-        for name in names:
+        for name, _ in query:
             declared = "metadata" if name.startswith("metadata[") and name.endswith("]") else name
             if declared not in known and name not in IGNORED_QUERY and not name.startswith("_"):
                 param = shorten(name)
@@ -330,7 +327,7 @@ class Route(Struct, frozen=True):
         """The statuses of its errors."""
         found = {*self.refuses, *(() if self.open else (401, 403))}
         found |= {400, 413, 415} if self.body is not None else set()
-        found |= {400} if self.checks_query else set()
+        found |= {400} if self.method == "GET" and not self.open else set()
         found |= {404} if "{" in self.path else set()
         return sorted(found | ({409} if self.repeatable else set()))
 
@@ -394,17 +391,14 @@ def _describe_answers(route: Route) -> Json:
 
 def _streamed(shape: type[Struct]) -> Json:
     """Describe one event of a stream: its data is JSON, but for the last."""
-    payload = {"contentMediaType": "application/json", "contentSchema": _refer(shape)}
+    payload = {"contentMediaType": "application/json", "contentSchema": refer(shape)}
     data = {"type": "string", "anyOf": [{"const": "[DONE]"}, payload]}
     return {"type": "object", "required": ["data"], "properties": {"event": {"type": "string"}, "data": data}}
 
 
 def _json(shape: type[Struct] | str) -> Json:
-    return {"application/json": {"schema": _refer(shape)}}
-
-
-def _refer(shape: type[Struct] | str) -> Json:
-    return {"$ref": REF.format(name=shape if isinstance(shape, str) else shape.__name__)}
+    name = shape if isinstance(shape, str) else shape.__name__
+    return {"application/json": {"schema": {"$ref": REF.format(name=name)}}}
 
 
 def _describe_query(shape: type[Struct] | None) -> Iterable[Json]:
@@ -426,15 +420,11 @@ def _make_schemas(routes: Sequence[Route]) -> Json:
     given = [shape for route in routes for shape in (route.answer, route.streams) if isinstance(shape, type)]
     (_, requests) = msgspec.json.schema_components(sent, ref_template=REF)
     (_, replies) = msgspec.json.schema_components([*given, ErrorAnswer], ref_template=REF)
+    null = {"type": "null"}
     for schema in requests.values():
-        _allow_null(schema)
+        for name, described in schema["properties"].items():
+            # A field of a request that may be left out may be null, which is the same.
+            if name not in schema.get("required", ()) and null not in described.get("anyOf", ()):
+                schema["properties"][name] = {"anyOf": [described, null]}
     schemas = replies | requests
     return {name: schemas[name] for name in sorted(schemas)} | {"Item": ITEM}
-
-
-def _allow_null(schema: Json) -> None:
-    """Let each field of a request that may be left out be null, which is the same."""
-    null = {"type": "null"}
-    for name, described in schema["properties"].items():
-        if name not in schema.get("required", ()) and null not in described.get("anyOf", ()):
-            schema["properties"][name] = {"anyOf": [described, null]}

@@ -89,6 +89,7 @@ class Request:
     ticket: Ticket | None = None  # with which it came, instead of a key
     reads_all: bool = False  # an admin's, who may read the content of all owners
     params: dict[str, str] = field(default_factory=dict)
+    query: list[tuple[str, str]] = field(default_factory=list)  # without the `[]` that SDKs put after names of arrays
     paths: Container[str] = ()  # of routes without parameters
     extra_headers: dict[str, str] = field(default_factory=dict)
     size: int = 0  # bytes of the body, if it is large
@@ -115,6 +116,8 @@ class Request:
         self.may_be_repeated = b"x-stainless-retry-count" in self.headers
         # Removed from the scope, which it refers to: a cycle would be left to the garbage collector.
         self.connection = self.scope.get("state", {}).pop("outlive.connection", None) or ClientConnection(self.receive)
+        if raw := self.scope.get("query_string"):
+            self.query = [(name.removesuffix("[]"), value) for name, value in parse_qsl(raw.decode("latin-1"), True)]
         given = self.header(b"x-request-id")
         self.request_id = given if given and is_request_id(given) else self.engine.new_id("req")
 
@@ -161,17 +164,16 @@ class Request:
             )
         return key
 
-    def query(self) -> list[tuple[str, str]]:
-        """Return the query as pairs, without the `[]` that SDKs put after the names of arrays."""
-        raw = self.scope.get("query_string", b"")
-        if not raw:
-            return []
-        return [(name.removesuffix("[]"), value) for name, value in parse_qsl(raw.decode("latin-1"), True)]
-
     def read_whose(self) -> tuple[str, Paging]:
         """Return whose things a list is of: the caller's or, as an admin asks by `owner`, another's or all (`*`)."""
-        paging = read_paging(self.query())
-        name, end_user = dict(self.query()).get("owner"), self._read_end_user()
+        given, paging = dict(self.query), read_paging(self)
+        name, end_user = given.get("owner"), given.get("end_user")
+        if end_user is not None:
+            if not self.key.acts_for and self.key.role != "admin":
+                message = "end_user is for keys that act for end users (`outlive keys new --acts-for`), and for admins."
+                raise Forbidden(message, param="end_user", code="end_user_not_allowed")
+            if not USER_NAME.fullmatch(end_user) or split(self.owner)[1] not in (None, end_user):
+                raise InvalidRequest("end_user must be an end user's name, as in Outlive-End-User.", param="end_user")
         if name is None:
             return self.owner if end_user is None else join(split(self.owner)[0], end_user), paging
         self.check_admin("Lists of other owners are")
@@ -181,28 +183,15 @@ class Request:
             raise InvalidRequest("end_user needs the name of an owner, not *.", param="end_user")
         return "" if name == "*" else join(name, end_user), msgspec.structs.replace(paging, wide=True)
 
-    def _read_end_user(self) -> str | None:
-        """Return the end user whose things are to be listed. Raises Forbidden or InvalidRequest."""
-        end_user, acting_for = dict(self.query()).get("end_user"), split(self.owner)[1]
-        if end_user is None:
-            return None
-        if not self.key.acts_for and self.key.role != "admin":
-            message = "end_user is for keys that act for end users (`outlive keys new --acts-for`), and for admins."
-            raise Forbidden(message, param="end_user", code="end_user_not_allowed")
-        if not USER_NAME.fullmatch(end_user) or acting_for not in (None, end_user):
-            raise InvalidRequest("end_user must be an end user's name, as in Outlive-End-User.", param="end_user")
-        return end_user
-
     def read_filters(self, paging: Paging, special: Json) -> Filters:
         """Read the filters that all lists have, besides the special ones of this list."""
-        query = self.query()
-        given, pairs = dict(query), [(name, value) for name, value in query if name.startswith("metadata")]
+        given, pairs = dict(self.query), [(name, value) for name, value in self.query if name.startswith("metadata")]
         if "metadata" in given or len(dict(pairs)) < len(pairs) or len(pairs) > MAX_PAIRS:
             message = f"Filter by metadata[KEY]=VALUE, once for each key, with {MAX_PAIRS} keys at most."
             raise InvalidRequest(message, param=pairs[0][0])
         if pairs and paging.wide and not self.reads_all:
             raise InvalidRequest("The metadata of other owners is not shown, so no list is by it.", param=pairs[0][0])
-        names = [name for name, _ in query]
+        names = [name for name, _ in self.query]
         for name in ("model", "created_after", "created_before", "end_user", "owner"):
             if names.count(name) > 1:  # one of them would be ignored
                 raise InvalidRequest(f"{name} must not be given twice.", param=name)
@@ -257,23 +246,22 @@ class Request:
         return {name: check_value(checks[name], body[name], name) for name in checks if body.get(name) is not None}
 
     async def _read(self) -> bytearray:
-        declared = self.header(b"content-length")
-        if declared is not None and declared.isdigit() and int(declared) > self.max_body:
-            raise self._too_large()
+        header = self.header(b"content-length")
+        declared = int(header) if header is not None and header.isdigit() else 0  # it need not be
         body, more = bytearray(), True
-        if declared is not None and declared.isdigit() and int(declared) > LARGE_BYTES:
-            self.held = await self._hold(self.bodies, int(declared))
-        while more:
+        while True:
+            size = max(declared, len(body))
+            if size > self.max_body:
+                raise TooLarge(f"The request body is larger than the {self.max_body} bytes that this server takes.")
+            if size > LARGE_BYTES and not self.held:
+                self.held = await self._hold(self.bodies, declared or self.max_body)
+            if not more:
+                return body
             message = await self.receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnected
             body += message.get("body", b"")
-            if len(body) > self.max_body:  # its length need not have been declared
-                raise self._too_large()
-            if len(body) > LARGE_BYTES and not self.held:
-                self.held = await self._hold(self.bodies, self.max_body)
             more = message.get("more_body", False)
-        return body
 
     async def decode_message(self, raw: bytes) -> Any:
         """Decode a large message of a WebSocket, which counts like a body meanwhile. Raises TooMany."""
@@ -313,16 +301,12 @@ class Request:
             self.texts.release(self.owner, self.held_texts)
         self.held = self.held_texts = 0
 
-    def _too_large(self) -> TooLarge:
-        return TooLarge(f"The request body is larger than the {self.max_body} bytes that this server takes.")
-
     def is_abandoned(self) -> bool:
         """Return True if the client is gone, so that nothing may be begun for it: it may have asked another node by
         now, and been answered."""
-        if not self.has_left():
-            return False
-        self.connection.cut()  # uvicorn may not know yet, and would log that the request was not answered
-        return True
+        if left := self.has_left():
+            self.connection.cut()  # uvicorn may not know yet, and would log that the request was not answered
+        return left
 
     def has_left(self) -> bool:
         """Return True if the client is known to be gone, without waiting. Not for use after the last send."""
@@ -397,9 +381,9 @@ def json_reply(body: object, headers: dict[str, str] | None = None, status: int 
     return Reply(msgspec.json.encode(body), status, headers or {})
 
 
-def read_paging(query: list[tuple[str, str]]) -> Paging:
+def read_paging(request: Request) -> Paging:
     """Read `after`, `limit` and `order` of a list."""
-    given = dict(query)
+    given = dict(request.query)
     order = given.get("order", "desc")
     if order not in ("asc", "desc"):
         raise InvalidRequest(f"order must be 'asc' or 'desc', not {order!r}.", param="order")
@@ -436,12 +420,6 @@ async def list_owned(request: Request, verb: Callable[..., Awaitable[Page]], **s
 
 
 def list_reply(page: Page) -> Reply:
-    return json_reply(
-        {
-            "object": "list",
-            "data": page.data,
-            "first_id": page.data[0]["id"] if page.data else None,
-            "last_id": page.data[-1]["id"] if page.data else None,
-            "has_more": page.has_more,
-        }
-    )
+    first, last = (page.data[0]["id"], page.data[-1]["id"]) if page.data else (None, None)
+    ends = {"first_id": first, "last_id": last, "has_more": page.has_more}
+    return json_reply({"object": "list", "data": page.data, **ends})

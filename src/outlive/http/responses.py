@@ -88,7 +88,7 @@ async def _read_submission(request: Request) -> Submission:
 
 async def retrieve(request: Request) -> Reply | None:
     """Return a response as it stands, or stream it."""
-    response_id, query = request.params["id"], dict(request.query())
+    response_id, query = request.params["id"], dict(request.query)
     follow = read_bool(query.get("stream"), "stream")
     after, ids = _read_start(request, query, follow)
     wait = _read_wait(query)
@@ -114,14 +114,14 @@ async def cancel(request: Request) -> Reply:
 
 
 async def list_all(request: Request) -> Reply:
-    query = request.query()
-    statuses = [status for name, value in query if name == "status" for status in value.split(",")]
+    query = dict(request.query)
+    statuses = [status for name, value in request.query if name == "status" for status in value.split(",")]
     for status in statuses:
         if status not in STATUSES:
             raise InvalidRequest(f"status must be one of {', '.join(STATUSES)}, not {status!r}.", param="status")
-    if (conversation := dict(query).get("conversation")) is not None:
+    if (conversation := query.get("conversation")) is not None:
         check_conversation_id(conversation, "conversation")
-    details = read_bool(dict(query).get("details"), "details")
+    details = read_bool(query.get("details"), "details")
     verb = partial(request.engine.list_responses, details=details)
     return await list_owned(request, verb, statuses=statuses, conversation=conversation)
 

@@ -1,22 +1,42 @@
-"""The route table: each route's handler, its description in /openapi.json, and the search for it."""
+"""The route table: each route's handler, its description in /openapi.json, and the search for it; and the handlers of
+what is no part of the API: probes, metrics, the document, and the files that browsers load."""
 
 import asyncio
 import re
 from functools import cache
+from hashlib import sha256
 from operator import attrgetter
+from pathlib import Path
 
 import msgspec
 
 from outlive.core.errors import NotFound
 from outlive.core.requests.create import CompactBody, CountBody, CreateBody
 from outlive.http import accounts, chat, conversations, openapi, responses, webhooks
-from outlive.http.access import check_ticket
-from outlive.http.assets import PAGE_HEADERS, serve_console_file, serve_file
 from outlive.http.errors import envelope
 from outlive.http.metrics import CONTENT_TYPE
 from outlive.http.metrics import PATH as METRICS_PATH
 from outlive.http.openapi import Handler, Route, make_document
 from outlive.http.request import Reply, Request, json_reply, list_reply, read_paging
+
+FOLDER = Path(__file__).parents[1] / "console"
+TYPES = {
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+# The console may load what this server serves, and nothing else; what a model writes can never run as a script.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
+    "trusted-types 'none'"
+)
+PAGE_HEADERS = {
+    "content-security-policy": _POLICY,
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+}
 
 
 def call(verb: str, *, paged: bool = False, reserves: bool = False, deleted: str = "") -> Handler:
@@ -26,7 +46,7 @@ def call(verb: str, *, paged: bool = False, reserves: bool = False, deleted: str
     find = attrgetter(verb)
 
     async def handle(request: Request) -> Reply:
-        ids, paging = list(request.params.values()), [read_paging(request.query())] if paged else []
+        ids, paging = list(request.params.values()), [read_paging(request)] if paged else []
         if reserves:
             await request.reserve_answer()
         found = await find(request.engine)(request.owner, *ids, *paging)
@@ -64,6 +84,26 @@ async def describe(request: Request) -> Reply:
 @cache
 def render(root_path: str = "") -> bytes:
     return msgspec.json.format(msgspec.json.encode(make_document(ROUTES, root_path)))
+
+
+async def serve_file(request: Request) -> Reply:
+    """Answer with a file for browsers, or with 304 to one that has it. Files need no key: what they ask for does."""
+    path = request.scope["path"]
+    name = request.params.get("file") or path[1:] or "index.html"
+    body, etag = _read_file(name)
+    headers = PAGE_HEADERS if path == "/" else {}
+    headers = {**headers, "cache-control": "no-cache", "etag": etag, "x-content-type-options": "nosniff"}
+    if request.header(b"if-none-match") == etag:
+        return Reply(b"", 304, headers)
+    return Reply(body, 200, headers, TYPES[Path(name).suffix])
+
+
+@cache
+def _read_file(name: str) -> tuple[bytes, str]:
+    if name not in {path.name for path in FOLDER.iterdir()}:
+        raise NotFound(f"The console has no file {name!r}.", code="unknown_url")
+    body = (FOLDER / name).read_bytes()
+    return body, f'"{sha256(body).hexdigest()[:16]}"'
 
 
 # fmt: off
@@ -154,7 +194,7 @@ ROUTES = [
     Route("POST", "/v1/webhook_deliveries/{id}/redeliver", call("webhooks.redeliver"), "redeliverWebhook",
           openapi.DeliveryView, "Send it once more, whatever became of it."),
     Route("GET", "/v1/models", chat.list_models, "listModels", openapi.ModelList, "List the upstreams' models."),
-    Route("GET", "/v1/models/{model:path}", chat.retrieve_model, "getModel", openapi.Model,
+    Route("GET", "/v1/models/{model:path}", call("find_model"), "getModel", openapi.Model,
           "One of them; its name may hold slashes."),
     Route("POST", "/v1/chat/completions", chat.create, "createChatCompletion", openapi.Anything,
           "Passed through to the upstream, and nothing of it is kept.",
@@ -164,11 +204,11 @@ ROUTES = [
           "200 when it should be sent requests, else 503.", open=True),
     Route("GET", METRICS_PATH, metrics, "getMetrics", "text/plain",
           "The metrics of this process in the Prometheus text format, for this machine or with an admin's key."),
-    Route("GET", "/outlive.js", serve_file("outlive.js"), "getClient", "text/javascript",
+    Route("GET", "/outlive.js", serve_file, "getClient", "text/javascript",
           "The client for browsers and JavaScript runtimes, as an ES module.", open=True),
-    Route("GET", "/", serve_file("index.html", PAGE_HEADERS), "getConsole", "text/html",
+    Route("GET", "/", serve_file, "getConsole", "text/html",
           "The console: a page to chat, to look at responses, and to watch the server.", open=True),
-    Route("GET", "/console/{file}", serve_console_file, "getConsoleFile", "text/javascript",
+    Route("GET", "/console/{file}", serve_file, "getConsoleFile", "text/javascript",
           "A file of the console.", open=True),
     Route("GET", "/openapi.json", describe, "describe", openapi.Anything, "This document.", open=True),
 ]
@@ -189,25 +229,11 @@ PATHS = frozenset(path for _, path in _EXACT)
 _PATTERNS = [(_compile(route.path), route) for route in ROUTES]
 
 
-async def answer(request: Request) -> Reply | None:
-    """Let the handler of a request's route answer it. Raises NotFound if there is none."""
-    route = _EXACT.get((request.scope["method"], request.scope["path"])) or _find(request)
-    if isinstance(route, Reply):
-        return route
-    if request.ticket is not None:
-        await check_ticket(request, request.ticket, route.path if route.ticket else None)
-    if route.admin:
-        request.check_admin(f"{route.path} is")
-    if request.reads_all and route.method == "GET" and "id" in request.params:
-        request.owner = await request.engine.find_owner(request.params["id"]) or request.owner
-    if route.checks_query:
-        route.check_query(name for name, _ in request.query())
-    return await route.handler(request)
-
-
-def _find(request: Request) -> Route | Reply:
-    """Return the route of a request, or the refusal of its method."""
+def find_route(request: Request) -> Route | Reply:
+    """Return the route of a request, or the refusal of its method. Raises NotFound if there is none."""
     asked, path = request.scope["method"], request.scope["path"]
+    if (route := _EXACT.get((asked, path))) is not None:
+        return route
     method = "GET" if asked == "HEAD" else asked
     found = [(route, match) for pattern, route in _PATTERNS if (match := pattern.fullmatch(path)) is not None]
     for route, match in found:

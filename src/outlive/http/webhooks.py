@@ -50,6 +50,5 @@ async def list_event_types(request: Request) -> Reply:
 
 
 async def list_deliveries(request: Request) -> Reply:
-    query = request.query()
-    endpoint_id = dict(query).get("webhook_endpoint_id", "")
-    return list_reply(await _find(request).list_deliveries(request.owner, endpoint_id, read_paging(query)))
+    endpoint_id = dict(request.query).get("webhook_endpoint_id", "")
+    return list_reply(await _find(request).list_deliveries(request.owner, endpoint_id, read_paging(request)))
