@@ -15,7 +15,7 @@ from outlive.ports.ledger import Idempotency
 async def create(request: Request) -> Reply:
     body = await request.object()
     items, idempotency = await _read(request, body)
-    metadata = _read_metadata(body.get("metadata"))
+    metadata = parse_metadata(body.get("metadata"))
     made = await request.engine.create_conversation(request.owner, metadata, items, idempotency, request.size > 0)
     return json_reply(made)
 
@@ -24,7 +24,7 @@ async def update(request: Request) -> Reply:
     body = await request.object()
     if "metadata" not in body:
         raise InvalidRequest("metadata is required.", param="metadata", code="missing_required_parameter")
-    metadata = _read_metadata(body["metadata"])
+    metadata = parse_metadata(body["metadata"])
     return json_reply(await request.engine.update_conversation(request.owner, request.params["id"], metadata))
 
 
@@ -51,7 +51,3 @@ async def _read(request: Request, body: dict[str, Any]) -> tuple[list[dict[str, 
         return items, Idempotency(key, sha256(canonical(body)).digest()) if key is not None else None
 
     return await request.work(read)
-
-
-def _read_metadata(value: object) -> dict[str, str]:
-    return parse_metadata(value) if value is not None else {}

@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -54,7 +54,17 @@ _check_personality = make_check(Personality)
 
 async def create(request: Request) -> Reply | None:
     """Create a response; answer with a stream, the admitted object, or the final object."""
-    with await request.engine.create(await _read_submission(request)) as created:
+    key, retries = request.idempotency_key(), request.header(b"x-stainless-retry-count")
+    submission = Submission(
+        owner=request.owner,
+        body=await request.json(),
+        size=request.size,
+        idempotency_key=key,
+        retry_count=int(retries) if retries is not None and retries.isdecimal() and len(retries) < 10 else None,
+        is_abandoned=request.is_abandoned,
+        origin=request.origin(),
+    )
+    with await request.engine.create(submission) as created:
         request.release_body()
         request.response_id = created.id
         if (rate := created.accepted.rate) is not None:
@@ -71,19 +81,6 @@ async def create(request: Request) -> Reply | None:
         elif not delivered:
             await created.abandon()
     return None
-
-
-async def _read_submission(request: Request) -> Submission:
-    key, retries = request.idempotency_key(), request.header(b"x-stainless-retry-count")
-    return Submission(
-        owner=request.owner,
-        body=await request.json(),
-        size=request.size,
-        idempotency_key=key,
-        retry_count=int(retries) if retries is not None and retries.isdecimal() and len(retries) < 10 else None,
-        is_abandoned=request.is_abandoned,
-        origin=request.origin(),
-    )
 
 
 async def retrieve(request: Request) -> Reply | None:
@@ -200,7 +197,10 @@ async def _wait(request: Request, created: Created) -> Reply | None:
             while not cursor.ended and not cursor.stopped:
                 await cursor.read()
         except StreamInterrupted:
-            raise _unfinished(created) from None
+            kept = "is kept: retrieve it" if created.request.store else "was not stored: ask again"
+            error = ShuttingDown(f"The server is shutting down; response {created.id} {kept} in a moment.")
+            error.should_retry = False
+            raise error from None
         if cursor.stopped:
             request.disconnected = True
             return None
@@ -229,13 +229,6 @@ def _conclude(response_id: str, final: bytes, cause: UpstreamFault | None) -> Re
         headers |= retry_after(cause.retry_after)
     message = f"{error.get('message') or 'The response failed.'} (response {response_id})"
     return json_reply(envelope(message, type_, param, code), headers, status)
-
-
-def _unfinished(created: Created) -> ShuttingDown:
-    kept = "is kept: retrieve it in a moment" if created.request.store else "was not stored: ask again in a moment"
-    error = ShuttingDown(f"The server is shutting down; response {created.id} {kept}.")
-    error.should_retry = False
-    return error
 
 
 def _show(view: View) -> Reply:
@@ -297,18 +290,16 @@ async def compact(request: Request) -> Reply:
         refuse_unsupported(
             "conversation", "it compacts a chain or an input; use 'context_management' in a conversation."
         )
-    engine = request.engine
-    parsed = await _parse(request, {**body, "model": await _find_model(request, body)})
+    engine, model = request.engine, body.get("model")
+    if model is None and isinstance(parent := body.get("previous_response_id"), str):
+        check_response_id(parent, "previous_response_id")
+        model = await engine.find_model_of(request.owner, parent)  # which gave the answer that is continued
+    if model is None:
+        refuse_missing("model")
+    parsed = await _parse(request, {**body, "model": model})
     output, usage = await while_connected(request, engine.compact(request.owner, parsed))
-    return json_reply(
-        {
-            "id": engine.new_id("resp"),
-            "object": "response.compaction",
-            "created_at": int(engine.now()),
-            "output": output,
-            "usage": usage or NOTHING_USED,
-        }
-    )
+    made = {"id": engine.new_id("resp"), "object": "response.compaction", "created_at": int(engine.now())}
+    return json_reply({**made, "output": output, "usage": usage or NOTHING_USED})
 
 
 async def _parse(request: Request, body: Json) -> CreateResponse:
@@ -316,14 +307,3 @@ async def _parse(request: Request, body: Json) -> CreateResponse:
     made = {**body, "store": False, "background": None, "stream": None, "outlive": None}
     parsed = await request.work(parse_create, made, request.engine.ids, request.engine.limits)
     return msgspec.structs.replace(parsed, origin=request.origin())
-
-
-async def _find_model(request: Request, body: Json) -> Any:
-    """Return the given model or, if that is null, the one that gave the answer which is continued."""
-    model = body.get("model")
-    if model is None and isinstance(parent := body.get("previous_response_id"), str):
-        check_response_id(parent, "previous_response_id")
-        model = await request.engine.find_model_of(request.owner, parent)
-    if model is None:
-        refuse_missing("model")
-    return model

@@ -12,7 +12,7 @@ import msgspec
 
 from outlive.core.errors import NotFound
 from outlive.core.requests.create import CompactBody, CountBody, CreateBody
-from outlive.http import accounts, chat, conversations, openapi, responses, webhooks
+from outlive.http import accounts, chat, conversations, openapi, responses
 from outlive.http.errors import envelope
 from outlive.http.metrics import CONTENT_TYPE
 from outlive.http.metrics import PATH as METRICS_PATH
@@ -172,24 +172,25 @@ ROUTES = [
     Route("GET", "/v1/usage", accounts.show_usage, "getUsage", openapi.UsageList,
           "What your responses used, summed up, and its cost; of all owners with an admin's key.",
           query=openapi.UsageQuery, refuses=(400,)),
-    Route("POST", "/v1/webhook_endpoints", webhooks.create, "createWebhookEndpoint", openapi.EndpointWithSecret,
-          "Add an address that gets events. Its secret is shown only here.", body=openapi.CreateEndpointBody),
+    Route("POST", "/v1/webhook_endpoints", accounts.create_endpoint, "createWebhookEndpoint",
+          openapi.EndpointWithSecret, "Add an address that gets events. Its secret is shown only here.",
+          body=openapi.CreateEndpointBody),
     Route("GET", "/v1/webhook_endpoints", call("webhooks.list_endpoints", paged=True), "listWebhookEndpoints",
           openapi.EndpointList, "List your webhook endpoints, newest first.", query=openapi.NewestQuery),
     Route("GET", "/v1/webhook_endpoints/{id}", call("webhooks.get"), "getWebhookEndpoint",
           openapi.EndpointView, "One webhook endpoint."),
-    Route("POST", "/v1/webhook_endpoints/{id}", webhooks.update, "updateWebhookEndpoint", openapi.EndpointView,
+    Route("POST", "/v1/webhook_endpoints/{id}", accounts.update_endpoint, "updateWebhookEndpoint", openapi.EndpointView,
           "Change it; one that was disabled gets events again.", body=openapi.UpdateEndpointBody),
     Route("DELETE", "/v1/webhook_endpoints/{id}", call("webhooks.delete", deleted="webhook_endpoint.deleted"),
           "deleteWebhookEndpoint", openapi.DeletedEndpoint, "Delete it and its deliveries."),
-    Route("POST", "/v1/webhook_endpoints/{id}/rotate_secret", webhooks.rotate_secret, "rotateWebhookSecret",
+    Route("POST", "/v1/webhook_endpoints/{id}/rotate_secret", accounts.rotate_secret, "rotateWebhookSecret",
           openapi.EndpointWithSecret, "Give it a new secret, shown only here.", body=openapi.RotateSecretBody),
-    Route("POST", "/v1/webhook_endpoints/{id}/test", webhooks.test, "testWebhookEndpoint", openapi.EndpointTest,
-          "Send it an example of an event, and answer with the status of its answer.",
+    Route("POST", "/v1/webhook_endpoints/{id}/test", accounts.test_endpoint, "testWebhookEndpoint",
+          openapi.EndpointTest, "Send it an example of an event, and answer with the status of its answer.",
           body=openapi.TestEndpointBody, refuses=(429,)),
-    Route("GET", "/v1/webhook_event_types", webhooks.list_event_types, "listWebhookEventTypes", openapi.EventTypeList,
+    Route("GET", "/v1/webhook_event_types", accounts.list_event_types, "listWebhookEventTypes", openapi.EventTypeList,
           "List the types of events."),
-    Route("GET", "/v1/webhook_deliveries", webhooks.list_deliveries, "listWebhookDeliveries", openapi.DeliveryList,
+    Route("GET", "/v1/webhook_deliveries", accounts.list_deliveries, "listWebhookDeliveries", openapi.DeliveryList,
           "List what was sent, and what is to be sent, newest first.", query=openapi.DeliveriesQuery),
     Route("POST", "/v1/webhook_deliveries/{id}/redeliver", call("webhooks.redeliver"), "redeliverWebhook",
           openapi.DeliveryView, "Send it once more, whatever became of it."),

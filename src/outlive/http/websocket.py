@@ -138,64 +138,6 @@ class Turn:
             cursor.close()
 
 
-class Lanes:
-    """Runs the turns of one connection, and calls back when none is left."""
-
-    def __init__(self, run: Callable[[Turn], Awaitable[None]], on_idle: Callable[[], None], request: Request) -> None:
-        self._run = run
-        self._on_idle = on_idle
-        self._budget, self._owner = request.turns, request.owner
-        self._slots = asyncio.Semaphore(MAX_RUNNING)
-        self._waiting: dict[str | None, deque[Turn]] = {}  # by lane, also by those that are idle again
-        self._running: dict[str | None, Turn] = {}
-        self._tasks: dict[str | None, asyncio.Task[None]] = {}
-
-    @property
-    def busy(self) -> bool:
-        """True while a turn is under way."""
-        return bool(self._tasks)
-
-    def lane_of(self, response_id: str) -> str | None:
-        """Return the lane on which a response is being answered."""
-        return next((turn.lane for turn in self._running.values() if turn.response_id == response_id), None)
-
-    def put(self, turn: Turn) -> None:
-        """Put a turn behind the others of its lane. Raises InvalidRequest or TooMany."""
-        if turn.lane is not None and len(self._waiting.keys() - {None, turn.lane}) >= MAX_NAMED:
-            message = f"This connection has {MAX_NAMED} named lanes already. Use one of them, or another connection."
-            refuse(message, "stream_id", "websocket_stream_limit_reached")
-        waiting = self._waiting.setdefault(turn.lane, deque())
-        total = sum(map(len, self._waiting.values()))
-        if total >= MAX_WAITING or not self._budget.take(self._owner, turn.size):
-            raise TooMany(f"{total} turns are waiting on this connection already. Wait for one to end.")
-        waiting.append(turn)
-        if turn.lane not in self._tasks:
-            self._tasks[turn.lane] = asyncio.create_task(self._follow(turn.lane))
-
-    async def stop(self) -> None:
-        """Stop all turns: their reader is gone."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        for turn in (turn for waiting in self._waiting.values() for turn in waiting):
-            self._budget.release(self._owner, turn.size)
-
-    async def _follow(self, lane: str | None) -> None:
-        """Run the turns of one lane, until none is left or the client has gone."""
-        waiting = self._waiting[lane]
-        with contextlib.suppress(OSError):
-            while waiting:
-                async with self._slots:
-                    turn = self._running[lane] = waiting.popleft()
-                    self._budget.release(self._owner, turn.size)
-                    await self._run(turn)
-                    del self._running[lane]
-        del self._tasks[lane]
-        if not self._tasks:
-            self._on_idle()
-
-
 class CloseReason(NamedTuple):
     """Code and reason of a close. Both codes make clients that can reconnect do so."""
 
@@ -216,7 +158,10 @@ class Socket:
         self._seconds = seconds
         self._last_seconds = last_seconds
         self._cache = Cache(request.max_body, request.turns, request.owner)
-        self._lanes = Lanes(self._run, self._close_if_idle, request)
+        self._slots = asyncio.Semaphore(MAX_RUNNING)
+        self._waiting: dict[str | None, deque[Turn]] = {}  # by lane, also by those that are idle again
+        self._running: dict[str | None, Turn] = {}
+        self._tasks: dict[str | None, asyncio.Task[None]] = {}  # of the lanes that have a turn under way
         self._close_reason: CloseReason | None = None
         self._closing = asyncio.Event()
         self._steers, self._turns = count(), count(1)
@@ -238,9 +183,11 @@ class Socket:
         finally:
             for timer in timers:
                 timer.cancel()
-            for task in (taking, closing):
+            for task in (taking, closing, *self._tasks.values()):  # the reader of all turns is gone
                 task.cancel()
-            await self._lanes.stop()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            for turn in (turn for waiting in self._waiting.values() for turn in waiting):
+                self._request.turns.release(self._request.owner, turn.size)
             self._cache.clear()
         if self._closing.is_set() and (reason := self._close_reason) is not None:
             with contextlib.suppress(TimeoutError):
@@ -260,7 +207,7 @@ class Socket:
         self._closing.set()
 
     def _close_if_idle(self) -> None:
-        if self._close_reason is not None and not self._lanes.busy:
+        if self._close_reason is not None and not self._tasks:
             self._closing.set()
 
     def _expire(self) -> None:
@@ -304,23 +251,59 @@ class Socket:
             lane = _read_lane(body)
             await self._answer_errors(self._create(Turn(lane, body, len(raw))), lane)
         elif kind == "response.steer":
-            steer = _read_steer(body)
-            lane = self._lanes.lane_of(steer["previous_response_id"])
-            await self._send(_steer_failed_text(steer, next(self._steers), lane))
+            await self._refuse_steer(body)
         else:
             refuse("'type' must be 'response.create' or 'response.steer'.", "type")
 
     async def _create(self, turn: Turn) -> None:
+        """Put a turn behind the others of its lane. Raises InvalidRequest or TooMany."""
         if self._close_reason is not None and self._close_reason.error is not None:
             raise self._close_reason.error
         if turn.body.get("background") is True:
             message = "'background' is not supported over WebSocket. A stored response outlives its connection anyway; "
             refuse(f"{message}to start one and follow it later, POST it.", "background", "unsupported_parameter")
         turn.number = next(self._turns)
-        self._lanes.put(turn)
+        if turn.lane is not None and len(self._waiting.keys() - {None, turn.lane}) >= MAX_NAMED:
+            message = f"This connection has {MAX_NAMED} named lanes already. Use one of them, or another connection."
+            refuse(message, "stream_id", "websocket_stream_limit_reached")
+        waiting = self._waiting.setdefault(turn.lane, deque())
+        total = sum(map(len, self._waiting.values()))
+        if total >= MAX_WAITING or not self._request.turns.take(self._request.owner, turn.size):
+            raise TooMany(f"{total} turns are waiting on this connection already. Wait for one to end.")
+        waiting.append(turn)
+        if turn.lane not in self._tasks:
+            self._tasks[turn.lane] = asyncio.create_task(self._run_lane(turn.lane))
 
-    async def _run(self, turn: Turn) -> None:
-        await self._answer_errors(turn.run(self._request, self._cache, self._send), turn.lane)
+    async def _refuse_steer(self, steer: Json) -> None:
+        """Answer a steer: not supported here, with the input to send in a turn of its own. Refuses other fields."""
+        for name in ("previous_response_id", "input"):
+            if steer.get(name) is None:
+                refuse_missing(name)
+        for name in steer:
+            if name not in ("previous_response_id", "input"):
+                refuse(f"'{name}' is not a field of 'response.steer'.", name, "unknown_parameter")
+        response_id = check_response_id(steer["previous_response_id"], "previous_response_id")
+        if type(steer["input"]) not in (str, list):
+            refuse_type(steer["input"], "input", "a string or an array of messages")
+        lane = next((turn.lane for turn in self._running.values() if turn.response_id == response_id), None)
+        message = "A running response cannot be steered here. Cancel it, or send this input when it has ended."
+        error = {"type": "invalid_request_error", "code": "steering_not_supported", "message": message}
+        number = next(self._steers)
+        failed = {"type": "response.steer.failed", "sequence_number": number, "steer": steer, "error": error}
+        await self._send(_text(msgspec.json.encode(failed), lane))
+
+    async def _run_lane(self, lane: str | None) -> None:
+        """Run the turns of one lane one after the other, until none is left or the client has gone."""
+        waiting, request = self._waiting[lane], self._request
+        with contextlib.suppress(OSError):
+            while waiting:
+                async with self._slots:
+                    turn = self._running[lane] = waiting.popleft()
+                    request.turns.release(request.owner, turn.size)
+                    await self._answer_errors(turn.run(request, self._cache, self._send), lane)
+                    del self._running[lane]
+        del self._tasks[lane]
+        self._close_if_idle()
 
 
 def check_handshake(request: Request) -> None:
@@ -362,14 +345,6 @@ def _error_text(error: OutliveError, lane: str | None) -> str:
     return _text(msgspec.json.encode({"type": "error", "status": status, **envelope}), lane)
 
 
-def _steer_failed_text(steer: Json, number: int, lane: str | None) -> str:
-    """Render the answer to a steer: not supported here, with the input to send in a turn of its own."""
-    message = "A running response cannot be steered here. Cancel it, or send this input when it has ended."
-    error = {"type": "invalid_request_error", "code": "steering_not_supported", "message": message}
-    failed = {"type": "response.steer.failed", "sequence_number": number, "steer": steer, "error": error}
-    return _text(msgspec.json.encode(failed), lane)
-
-
 def _read_lane(body: Json) -> str | None:
     """Remove the lane's name from a create and return it; None is the lane without a name."""
     lane = body.pop("stream_id", None)
@@ -379,17 +354,3 @@ def _read_lane(body: Json) -> str | None:
         message = "'stream_id' must be 1 to 256 letters, digits, '_', '-' or '.'."
         refuse(f"{message} Leave it out for the lane without a name.", "stream_id", "invalid_stream_id")
     return lane
-
-
-def _read_steer(body: Json) -> Json:
-    """Read a steer, refusing every other field."""
-    for name in ("previous_response_id", "input"):
-        if body.get(name) is None:
-            refuse_missing(name)
-    for name in body:
-        if name not in ("previous_response_id", "input"):
-            refuse(f"'{name}' is not a field of 'response.steer'.", name, "unknown_parameter")
-    check_response_id(body["previous_response_id"], "previous_response_id")
-    if type(body["input"]) not in (str, list):
-        refuse_type(body["input"], "input", "a string or an array of messages")
-    return body
