@@ -216,9 +216,9 @@ def make_record(message: str = "it happened", **fields: object) -> logging.LogRe
 
 def test_a_value_that_a_client_chose_cannot_forge_a_line_or_a_field() -> None:
     record = make_record(path="/a b\nINFO forged", owner="x=1", model="é", status=200, tool="")
-    line = logs.make_formatter("text").format(record)
+    line = logs.Formatter().format(record)
     assert line.partition("INFO ")[2] == 'it happened owner="x=1" model="é" path="/a b\\nINFO forged" status=200'
-    assert json.loads(logs.make_formatter("json").format(record))["path"] == "/a b\nINFO forged"
+    assert json.loads(logs.JsonFormatter().format(record))["path"] == "/a b\nINFO forged"
 
 
 @pytest.mark.parametrize(("args", "line"), [(("a", 1), "a is 1"), (({"what": "a", "n": 1},), "a is 1"), ((), "whole")])
@@ -230,7 +230,7 @@ def test_a_record_takes_its_arguments_like_those_of_logging(args: tuple[object, 
 
 
 def test_fields_without_a_name_in_the_table_are_left_out_and_long_values_are_cut() -> None:
-    line = json.loads(logs.make_formatter("json").format(make_record(content="secret", model="m" * 1000)))
+    line = json.loads(logs.JsonFormatter().format(make_record(content="secret", model="m" * 1000)))
     assert "content" not in line and len(line["model"]) == logs.MAX_VALUE
 
 
@@ -305,8 +305,7 @@ def test_an_output_that_takes_nothing_does_not_block_and_dropped_lines_are_count
     monkeypatch.setattr(logs, "MAX_LINES", 50)
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as output, os.fdopen(reading) as pipe:
-        writer = logs.LogWriter(output)
-        writer.setFormatter(logs.Formatter())
+        writer = logs.LogWriter(output, logs.Formatter())
         monkeypatch.setattr(logs.log, "handlers", [writer])
         for number in range(1000):
             writer.handle(make_record("x" * 4096, count=number))  # returns, though the pipe holds 64 KB
@@ -347,8 +346,7 @@ def test_an_output_that_cannot_be_written_changes_no_exit_status(tmp_path: Path)
 def test_a_closed_output_is_no_error() -> None:
     output = io.StringIO()
     output.close()
-    writer = logs.LogWriter(output)
-    writer.setFormatter(logs.Formatter())
+    writer = logs.LogWriter(output, logs.Formatter())
     writer.handle(make_record())
     writer.flush()
     assert writer.queue.empty()

@@ -24,7 +24,8 @@ from outlive.http.metrics import Scrape
 from outlive.http.request import MAX_BODIES, MAX_TURNS, Receive, Reply, Request, Scope, Send
 from outlive.http.routes import OPEN_PATHS, PATHS, find_route
 from outlive.http.security import SecurityLog
-from outlive.http.websocket import RESTART, VOID_KEY, Socket, check_handshake, deny
+from outlive.http.websocket import PATH as SOCKET_PATH
+from outlive.http.websocket import RESTART, VOID_KEY, Socket
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,6 @@ class Application:
     """Plain ASGI, so that a stream costs nothing but its own sends."""
 
     def __init__(self, engine: Engine, access: Access, scrape: Scrape | None = None) -> None:
-        self._scrape = scrape
         self._access = access
         self._only_health = access.role == "worker"
         self.security = SecurityLog(access.trusted_proxies)
@@ -53,6 +53,7 @@ class Application:
             security=self.security,
             paths=PATHS,
             lenient_chat=access.lenient_chat,
+            scrape=scrape,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -121,7 +122,6 @@ class Application:
     async def _admit(self, request: Request, path: str) -> None:
         if path == METRICS_PATH:
             await self._auth.admit_admin(request)
-            request.scrape = self._scrape
         elif path == "/" or path.startswith("/console/"):
             if self._only_health or not self._access.console:
                 raise NotFound("This server has no console.", code="unknown_url")
@@ -136,11 +136,17 @@ class Application:
             return
         try:
             await self._auth.admit(request)
-            check_handshake(request)
+            if request.scope["path"] != SOCKET_PATH:
+                raise NotFound(f"There is no WebSocket at {request.scope['path']}.", code="unknown_url")
+            if request.engine.is_draining:
+                raise ShuttingDown
         except ClientDisconnected:
             return
         except OutliveError as error:
-            await deny(request, error)
+            reply = error_reply(error)
+            with contextlib.suppress(OSError):  # the handshake is answered with an error of HTTP
+                await request.start(reply.status, reply.content_type, reply.headers)
+                await request.send({"type": "websocket.http.response.body", "body": reply.body})
             return
         socket = Socket(request, self._access.websocket_seconds)
         self._sockets.add(socket)

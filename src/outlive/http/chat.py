@@ -11,7 +11,6 @@ from outlive.core.events import Json
 from outlive.core.requests.body import encode_raw
 from outlive.core.usage import read_count
 from outlive.http.request import Reply, Request, json_reply, while_connected
-from outlive.ports.backend import PassedAnswer
 
 END_BYTES = 4096  # of an answer, in which its usage is looked for
 CHUNK_BYTES = 400  # of a chunk, around the text in it
@@ -56,10 +55,18 @@ async def create(request: Request) -> None:
         model: str = body["model"]
         del body  # it may be large, and the answer may take long
         request.release_body()
-        answer = PassedBytes()
+        answer, leaving = PassedBytes(), asyncio.create_task(request.wait_disconnected())
+        leaving.add_done_callback(lambda _: passed.close())
         try:
-            await _relay(request, passed, answer)
+            await request.start(passed.status, passed.headers.pop("content-type", "application/json"), passed.headers)
+            with request.while_valid(passed.close), contextlib.suppress(OSError, UpstreamFault):
+                async for piece in passed.body():
+                    answer.add(piece)
+                    await request.send({"type": "http.response.body", "body": piece, "more_body": True})
+                await request.send({"type": "http.response.body", "body": b""})
+            # A broken upstream ends the stream without a last chunk, so that the client sees that it is not whole.
         finally:
+            leaving.cancel()
             if passed.status < 400:
                 usage, estimated = _find_usage(answer.end), (given, answer.estimate())
                 reported = usage["input_tokens"] or usage["output_tokens"]
@@ -96,22 +103,6 @@ def _find_usage(end: bytes) -> Json:
     given, written = read_count(usage, "prompt_tokens"), read_count(usage, "completion_tokens")
     details = {"cached_tokens": read_count(usage.get("prompt_tokens_details"), "cached_tokens")}
     return {"input_tokens": given, "input_tokens_details": details, "output_tokens": written}
-
-
-async def _relay(request: Request, passed: PassedAnswer, answer: PassedBytes) -> None:
-    """Send the answer on."""
-    leaving = asyncio.create_task(request.wait_disconnected())
-    leaving.add_done_callback(lambda _: passed.close())
-    try:
-        await request.start(passed.status, passed.headers.pop("content-type", "application/json"), passed.headers)
-        with request.while_valid(passed.close), contextlib.suppress(OSError, UpstreamFault):
-            async for piece in passed.body():
-                answer.add(piece)
-                await request.send({"type": "http.response.body", "body": piece, "more_body": True})
-            await request.send({"type": "http.response.body", "body": b""})
-        # A broken upstream ends the stream without a last chunk, so that the client sees that it is not whole.
-    finally:
-        leaving.cancel()
 
 
 async def list_models(request: Request) -> Reply:

@@ -322,15 +322,6 @@ class Route(Struct, frozen=True):
                 message = f"Unknown query parameter: '{param}'. This route knows {', '.join(known) or 'none'}."
                 raise InvalidRequest(message, param=param, code="unknown_parameter")
 
-    @property
-    def statuses(self) -> list[int]:
-        """The statuses of its errors."""
-        found = {*self.refuses, *(() if self.open else (401, 403))}
-        found |= {400, 413, 415} if self.body is not None else set()
-        found |= {400} if self.method == "GET" and not self.open else set()
-        found |= {404} if "{" in self.path else set()
-        return sorted(found | ({409} if self.repeatable else set()))
-
 
 def make_document(routes: Sequence[Route], root_path: str = "") -> Json:
     """Make the document; the table's order is the document's."""
@@ -380,7 +371,11 @@ def _describe_answers(route: Route) -> Json:
         found["200"]["links"] = {
             name: {"operationId": name, "parameters": {"id": "$response.body#/id"}} for name in route.leads_to
         }
-    for status in route.statuses:
+    statuses = {*route.refuses, *(() if route.open else (401, 403))}
+    statuses |= {400, 413, 415} if route.body is not None else set()
+    statuses |= {400} if route.method == "GET" and not route.open else set()
+    statuses |= {404} if "{" in route.path else set()
+    for status in sorted(statuses | ({409} if route.repeatable else set())):
         found[str(status)] = {"description": f"{HTTPStatus(status).phrase}.", "content": _json(ErrorAnswer)}
     if route.answer is Health:
         found["503"] = {"description": "Not ready.", "content": content}

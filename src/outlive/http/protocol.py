@@ -15,6 +15,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 
 from outlive.http.connections import ClientConnection, ConnectionLimits, Connections
+from outlive.http.errors import envelope, type_of_status
 from outlive.http.transport import ClientTransport, FrameSplitter
 
 # Bytes of a request line with its headers, and of what stands between two pieces of a body or behind it.
@@ -306,8 +307,7 @@ class Protocol(HttpToolsProtocol):
     def _answer(self, status: int, message: str, *, code: str) -> None:
         if status != 400:
             self._open.security.count("limit hit", self.client[0] if self.client else "", code=code)
-        type_ = "server_error" if status >= 500 else "invalid_request_error"
-        body = msgspec.json.encode({"error": {"message": message, "type": type_, "param": None, "code": code}})
+        body = msgspec.json.encode(envelope(message, type_of_status(status), None, code))
         head = b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close" % len(body)
         self.transport.write(b"%b%b\r\n\r\n%b" % (STATUS_LINE[status], head, body))
 

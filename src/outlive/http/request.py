@@ -329,7 +329,8 @@ class Request:
             raw.append((b"content-length", b"%d" % length))
         for extra in (headers, self.extra_headers):
             raw += [(name.encode(), value.encode("latin-1", "replace")) for name, value in extra.items()]
-        await self.send({"type": "http.response.start", "status": status, "headers": raw})
+        kind = "websocket.http" if self.scope["type"] == "websocket" else "http"
+        await self.send({"type": f"{kind}.response.start", "status": status, "headers": raw})
 
     async def reply(self, reply: Reply) -> None:
         body = reply.body

@@ -22,7 +22,7 @@ from outlive.core.usage import NOTHING_USED
 from outlive.engine.admission import Submission
 from outlive.engine.delivery.reader import Cursor, StreamInterrupted, WriteNow
 from outlive.engine.engine import Created, View
-from outlive.http.errors import STATUS_OF_CODE, describe_fault, envelope, retry_after, type_of_status
+from outlive.http.errors import describe_fault, envelope, retry_after
 from outlive.http.openapi import MAX_NUMBER, MAX_WAIT_SECONDS, STATUSES
 from outlive.http.request import (
     PIECE_BYTES,
@@ -220,13 +220,9 @@ def _conclude(response_id: str, final: bytes, cause: UpstreamFault | None) -> Re
         body = envelope(f"Response {response_id} was cancelled.", "invalid_request_error", None, "response_cancelled")
         return json_reply(body, headers, 400)
     error = end.error or {}
-    if cause is None:
-        param, code = None, error.get("code")
-        status = STATUS_OF_CODE.get(code or "", 502)
-        type_ = type_of_status(status)
-    else:
-        status, type_, param, code = describe_fault(cause)
-        headers |= retry_after(cause.retry_after)
+    cause = cause or UpstreamFault(code=error.get("code"))  # it is not in memory any more
+    status, type_, param, code = describe_fault(cause)
+    headers |= retry_after(cause.retry_after)
     message = f"{error.get('message') or 'The response failed.'} (response {response_id})"
     return json_reply(envelope(message, type_, param, code), headers, status)
 

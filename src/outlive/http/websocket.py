@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from outlive.core.errors import InvalidRequest, NotFound, OutliveError, ShuttingDown, TooMany
+from outlive.core.errors import InvalidRequest, NotFound, OutliveError, TooMany
 from outlive.core.events import Json, payloads
 from outlive.core.requests.body import decode_body
 from outlive.core.requests.checks import check_response_id, refuse, refuse_missing, refuse_type
@@ -304,25 +304,6 @@ class Socket:
                     del self._running[lane]
         del self._tasks[lane]
         self._close_if_idle()
-
-
-def check_handshake(request: Request) -> None:
-    """Raise NotFound or ShuttingDown for a connection that cannot be opened."""
-    if request.scope["path"] != PATH:
-        raise NotFound(f"There is no WebSocket at {request.scope['path']}.", code="unknown_url")
-    if request.engine.is_draining:
-        raise ShuttingDown
-
-
-async def deny(request: Request, error: OutliveError) -> None:
-    """Answer the handshake with an error of HTTP."""
-    status, body, headers = describe(error)
-    request.status = status
-    raw = [(b"content-type", b"application/json"), (b"x-request-id", request.request_id.encode()), VERSION]
-    raw += [(name.encode(), value.encode()) for name, value in headers.items()]
-    with contextlib.suppress(OSError):
-        await request.send({"type": "websocket.http.response.start", "status": status, "headers": raw})
-        await request.send({"type": "websocket.http.response.body", "body": msgspec.json.encode(body)})
 
 
 # -- frames: one JSON object each

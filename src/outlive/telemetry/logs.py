@@ -61,7 +61,7 @@ class Formatter(logging.Formatter):
         return f"{line}{shown}\n{self.formatException(record.exc_info)}" if record.exc_info else line + shown
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 (logging's own name)
-        return "\n".join(_describe(each) for each in _chain(ei[1]))
+        return "\n".join(_describe(ei[1]))
 
 
 class JsonFormatter(Formatter):
@@ -99,15 +99,13 @@ class LogWriter(QueueHandler):
 
     queue: SimpleQueue[str | threading.Event]
 
-    def __init__(self, output: TextIO) -> None:
+    def __init__(self, output: TextIO, formatter: Formatter) -> None:
         super().__init__(SimpleQueue())
+        self.formatter = formatter
+        self.prepare = formatter.format  # type: ignore[method-assign]
         self._writing = 0  # lines taken from the queue and not written yet
         self._dropped = 0
         threading.Thread(target=self._write, args=(output,), daemon=True).start()
-
-    def setFormatter(self, fmt: logging.Formatter | None) -> None:  # noqa: N802 (logging's own name)
-        super().setFormatter(fmt)
-        self.prepare = self.format if fmt is None else fmt.format  # type: ignore[method-assign]
 
     def handle(self, record: logging.LogRecord) -> bool:
         self.emit(record)  # without the lock of handlers: the queue has its own
@@ -159,15 +157,9 @@ class Record(logging.LogRecord):
         self.args = args[0] if len(args) == 1 and isinstance(args[0], dict) else args
 
 
-def make_formatter(form: LogFormat) -> Formatter:
-    """Return the formatter of a log."""
-    return JsonFormatter() if form == "json" else Formatter()
-
-
 def start_log(level: str, form: LogFormat) -> None:
     """Log to standard error from this level on."""
-    output = LogWriter(sys.stderr)
-    output.setFormatter(make_formatter(form))
+    output = LogWriter(sys.stderr, JsonFormatter() if form == "json" else Formatter())
     logging._srcfile = None
     logging.setLogRecordFactory(Record)
     logging.basicConfig(level=level.upper(), handlers=[output])
@@ -181,8 +173,7 @@ def start_security_log(path: str) -> None:
         file = os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "w")
     except OSError as error:
         raise SettingsError(f"Cannot write the security log {path}: {error.strerror}.") from error
-    output = LogWriter(file)
-    output.setFormatter(JsonFormatter())
+    output = LogWriter(file, JsonFormatter())
     security = logging.getLogger("outlive.security")
     security.setLevel(logging.INFO)
     security.propagate = False
@@ -212,12 +203,8 @@ def _quote(value: object) -> object:
     return value
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the causes of an error, the first one first, and the error itself."""
+def _describe(error: BaseException | None) -> Iterator[str]:
+    """Describe the causes of an error, the first one first, and the error itself."""
     if error is not None:
-        yield from _chain(error.__cause__ or (None if error.__suppress_context__ else error.__context__))
-        yield error
-
-
-def _describe(error: BaseException) -> str:
-    return "".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__
+        yield from _describe(error.__cause__ or (None if error.__suppress_context__ else error.__context__))
+        yield "".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__

@@ -131,11 +131,12 @@ class Metrics:
 
     def collect(self) -> Iterator[Any]:
         """Yield the families, for prometheus-client."""
-        for samples in (self._load(), self._counted(), self._database()):
+        for samples in (self._counted(), self._database()):
             yield from (_make_family(name, values) for name, values in samples)
 
-    def _load(self) -> Iterator[tuple[str, Values]]:
-        engine = self._engine
+    def _counted(self) -> Iterator[tuple[str, Values]]:
+        """Yield what this process counts: a field of `Counts` has the name of its metric, but for `_total`."""
+        engine, counts = self._engine, self._engine.services.counts
         yield "info", {(engine.worker.name, __version__): 1}
         yield "responses_running", engine.worker.slots.running
         yield "readers", engine.reader.count_readers()
@@ -144,10 +145,6 @@ class Metrics:
         yield "webhook_attempts_total", engine.webhooks.attempts
         if self._owners:
             yield "owner_responses_running", engine.worker.slots.taken
-
-    def _counted(self) -> Iterator[tuple[str, Values]]:
-        """Yield what the engine counts: a field of `Counts` has the name of its metric, but for `_total`."""
-        counts = self._engine.services.counts
         by_code: Counter[tuple[str, str]] = Counter()
         by_owner: Counter[tuple[str, str]] = Counter()
         for (status, code, owner), count in counts.ended.items():
