@@ -105,7 +105,7 @@ class Auth:
 
     async def admit(self, request: Request) -> None:
         """Find the owner and the key of a request; one with a wrong key or ticket has to wait for its refusal."""
-        ticket = dict(request.query).get("ticket")
+        ticket = dict(request.query).get("ticket") if b"ticket=" in request.scope["query_string"] else None
         try:
             request.key = await (self._find_key(request) if ticket is None else self._find_key_of(ticket, request))
         except Unauthenticated as error:
@@ -120,7 +120,15 @@ class Auth:
             raise
         request.owner = request.key.owner
         if END_USER in request.headers:
-            request.owner = join(request.owner, _read_end_user(request))
+            if not request.key.acts_for:
+                message = (
+                    "Outlive-End-User needs a key that acts for end users, made with `outlive keys new --acts-for`."
+                )
+                raise Forbidden(message, param="Outlive-End-User", code="end_user_not_allowed")
+            if not USER_NAME.fullmatch(end_user := request.header(END_USER) or ""):
+                message = "Outlive-End-User must be 1 to 256 visible ASCII characters, without a space."
+                raise InvalidRequest(message, param="Outlive-End-User")
+            request.owner = join(request.owner, end_user)
         request.reads_all = self._reads_all and request.key.role == "admin"
         if request.key.role == "read" and request.scope.get("method", "POST") not in ("GET", "HEAD"):
             raise Forbidden("This key has the role read: it may only GET, not over a WebSocket.", code="read_only_key")
@@ -196,18 +204,6 @@ async def check_ticket(request: Request, ticket: Ticket, path: str | None) -> No
         opened = path is not None and [ticket.target] == (named if path == "/v1/responses" else [request.params["id"]])
     if not opened:
         raise NotFound("There is no such thing, or your ticket is for another one.")
-
-
-def _read_end_user(request: Request) -> str:
-    """Return the end user that a request names. Raises Forbidden if its key may not name one, or InvalidRequest."""
-    if not request.key.acts_for:
-        message = "Outlive-End-User needs a key that acts for end users, made with `outlive keys new --acts-for`."
-        raise Forbidden(message, param="Outlive-End-User", code="end_user_not_allowed")
-    end_user = request.header(END_USER) or ""
-    if not USER_NAME.fullmatch(end_user):
-        message = "Outlive-End-User must be 1 to 256 visible ASCII characters, without a space."
-        raise InvalidRequest(message, param="Outlive-End-User")
-    return end_user
 
 
 def answer_preflight(request: Request) -> Reply:

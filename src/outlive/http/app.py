@@ -19,13 +19,11 @@ from outlive.engine.budget import ByteBudget
 from outlive.engine.engine import Engine
 from outlive.http.access import Access, Auth, answer_preflight, check_ticket
 from outlive.http.errors import error_reply
-from outlive.http.metrics import PATH as METRICS_PATH
-from outlive.http.metrics import Scrape
+from outlive.http.metrics import METRICS_PATH, Scrape
 from outlive.http.request import MAX_BODIES, MAX_TURNS, Receive, Reply, Request, Scope, Send
 from outlive.http.routes import OPEN_PATHS, PATHS, find_route
 from outlive.http.security import SecurityLog
-from outlive.http.websocket import PATH as SOCKET_PATH
-from outlive.http.websocket import RESTART, VOID_KEY, Socket
+from outlive.http.websocket import RESTART, SOCKET_PATH, VOID_KEY, Socket
 
 log = logging.getLogger(__name__)
 

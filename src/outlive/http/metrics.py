@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from outlive.http.request import Receive, Scope, Send
 
 Scrape = Callable[[], Awaitable[bytes]]
-PATH = "/metrics"
+METRICS_PATH = "/metrics"
 FETCH_SECONDS = 5.0  # more than a process waits for its database
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -18,7 +18,7 @@ class MetricsApplication:
         self._scrape = scrape
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = scope["path"] == PATH and scope["method"] in ("GET", "HEAD")
+        found = scope["path"] == METRICS_PATH and scope["method"] in ("GET", "HEAD")
         body = await self._scrape() if found else b"Only GET /metrics is served here.\n"
         headers = [(b"content-type", CONTENT_TYPE.encode()), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200 if found else 404, "headers": headers})
@@ -31,7 +31,7 @@ async def fetch_metrics(port: int) -> bytes:
         async with asyncio.timeout(FETCH_SECONDS):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             try:
-                writer.write(f"GET {PATH} HTTP/1.0\r\n\r\n".encode())
+                writer.write(f"GET {METRICS_PATH} HTTP/1.0\r\n\r\n".encode())
                 return (await reader.read()).partition(b"\r\n\r\n")[2]
             finally:
                 writer.close()

@@ -363,7 +363,10 @@ def _describe_answers(route: Route) -> Json:
     if isinstance(route.answer, str) and route.answer != "Item":
         content = {route.answer: {"schema": {"type": "string"}}}
     if route.streams is not None:
-        content["text/event-stream"] = {"schema": _streamed(route.streams)}
+        # One event of a stream: its data is JSON, but for the last.
+        payload = {"contentMediaType": "application/json", "contentSchema": refer(route.streams)}
+        fields = {"event": {"type": "string"}, "data": {"type": "string", "anyOf": [{"const": "[DONE]"}, payload]}}
+        content["text/event-stream"] = {"schema": {"type": "object", "required": ["data"], "properties": fields}}
     found: Json = {"200": {"description": "Done.", "content": content}}
     if route.query is RetrieveQuery:
         found["204"] = {"description": "With `sse_ids`: no event follows the one that was named."}
@@ -382,13 +385,6 @@ def _describe_answers(route: Route) -> Json:
     else:
         found["default"] = {"description": "Another error.", "content": _json(ErrorAnswer)}
     return found
-
-
-def _streamed(shape: type[Struct]) -> Json:
-    """Describe one event of a stream: its data is JSON, but for the last."""
-    payload = {"contentMediaType": "application/json", "contentSchema": refer(shape)}
-    data = {"type": "string", "anyOf": [{"const": "[DONE]"}, payload]}
-    return {"type": "object", "required": ["data"], "properties": {"event": {"type": "string"}, "data": data}}
 
 
 def _json(shape: type[Struct] | str) -> Json:

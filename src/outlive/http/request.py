@@ -159,9 +159,8 @@ class Request:
         """Return the Idempotency-Key, which is at most MAX_KEY characters long (D17)."""
         key = self.header(b"idempotency-key")
         if key is not None and len(key) > MAX_KEY:
-            raise InvalidRequest(
-                f"An Idempotency-Key has at most {MAX_KEY} characters, not {len(key)}.", param="Idempotency-Key"
-            )
+            message = f"An Idempotency-Key has at most {MAX_KEY} characters, not {len(key)}."
+            raise InvalidRequest(message, param="Idempotency-Key")
         return key
 
     def read_whose(self) -> tuple[str, Paging]:
@@ -355,9 +354,8 @@ class Request:
 
     def mistake(self) -> ServerFault:
         """Return the error with which a bug is answered."""
-        return ServerFault(
-            f"The server made a mistake. If it happens again, report it with this id: {self.request_id}."
-        )
+        message = "The server made a mistake. If it happens again, report it with this id"
+        return ServerFault(f"{message}: {self.request_id}.")
 
     async def wait_disconnected(self) -> None:
         """Wait until the client is gone."""
@@ -398,9 +396,8 @@ def read_int(text: str, param: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise InvalidRequest(
-            f"{param} must be a whole number, not {text!r}.", param=param, code="invalid_type"
-        ) from None
+        message = f"{param} must be a whole number, not {text!r}."
+        raise InvalidRequest(message, param=param, code="invalid_type") from None
 
 
 def read_bool(text: str | None, param: str) -> bool:

@@ -88,7 +88,12 @@ async def retrieve(request: Request) -> Reply | None:
     response_id, query = request.params["id"], dict(request.query)
     follow = read_bool(query.get("stream"), "stream")
     after, ids = _read_start(request, query, follow)
-    wait = _read_wait(query)
+    try:
+        wait = float(query.get("wait", 0.0))
+    except ValueError:
+        wait = -1.0
+    if not 0 <= wait <= MAX_WAIT_SECONDS:
+        raise InvalidRequest(f"wait must be a number of seconds, {MAX_WAIT_SECONDS:g} at most.", param="wait")
     if follow:
         if ids and await request.engine.has_ended_by(request.owner, response_id, after):
             return Reply(b"", 204)  # ends the reconnecting of an EventSource (D11)
@@ -251,18 +256,6 @@ def _read_start(request: Request, query: dict[str, str], follow: bool) -> tuple[
     return min(after, MAX_NUMBER), ids
 
 
-def _read_wait(query: dict[str, str]) -> float:
-    if "wait" not in query:
-        return 0.0
-    try:
-        wait = float(query["wait"])
-    except ValueError:
-        wait = -1.0
-    if not 0 <= wait <= MAX_WAIT_SECONDS:
-        raise InvalidRequest(f"wait must be a number of seconds, {MAX_WAIT_SECONDS:g} at most.", param="wait")
-    return wait
-
-
 # -- questions about a context, which store nothing
 
 
@@ -283,9 +276,8 @@ async def compact(request: Request) -> Reply:
     """Compact a context."""
     body = await request.object()
     if body.get("conversation") is not None:
-        refuse_unsupported(
-            "conversation", "it compacts a chain or an input; use 'context_management' in a conversation."
-        )
+        why = "it compacts a chain or an input; use 'context_management' in a conversation."
+        refuse_unsupported("conversation", why)
     engine, model = request.engine, body.get("model")
     if model is None and isinstance(parent := body.get("previous_response_id"), str):
         check_response_id(parent, "previous_response_id")

@@ -14,8 +14,7 @@ from outlive.core.errors import NotFound
 from outlive.core.requests.create import CompactBody, CountBody, CreateBody
 from outlive.http import accounts, chat, conversations, openapi, responses
 from outlive.http.errors import envelope
-from outlive.http.metrics import CONTENT_TYPE
-from outlive.http.metrics import PATH as METRICS_PATH
+from outlive.http.metrics import CONTENT_TYPE, METRICS_PATH
 from outlive.http.openapi import Handler, Route, make_document
 from outlive.http.request import Reply, Request, json_reply, list_reply, read_paging
 

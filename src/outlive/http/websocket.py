@@ -5,7 +5,7 @@ import contextlib
 import logging
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from itertools import count
 from typing import NamedTuple
@@ -19,7 +19,6 @@ from outlive.core.requests.checks import check_response_id, refuse, refuse_missi
 from outlive.engine.admission import Submission
 from outlive.engine.budget import ByteBudget
 from outlive.engine.delivery.reader import Cursor, StreamInterrupted
-from outlive.engine.engine import Engine
 from outlive.http.errors import describe
 from outlive.http.request import LARGE_BYTES, VERSION, Request
 from outlive.ports.ledger import Memory
@@ -32,15 +31,13 @@ MAX_NAMED = 32
 # Our own limit for the turns that wait behind them.
 MAX_WAITING = 256
 
-PATH = "/v1/responses"
+SOCKET_PATH = "/v1/responses"
 # Seconds beyond its time limit for which a connection stays open for turns that are under way.
 LAST_SECONDS = 300.0
 # Seconds for which a client that does not read can keep its connection from being closed.
 CLOSE_SECONDS = 5.0
 # The latest responses that are not stored and can be continued on one connection.
 MAX_REMEMBERED = 64
-
-SendText = Callable[[str], Awaitable[None]]
 
 
 class CachedTurn(NamedTuple):
@@ -100,42 +97,6 @@ class Turn:
     size: int  # bytes of its frame
     number: int = 0  # of the turns on its connection
     response_id: str | None = None
-
-    async def run(self, request: Request, cache: Cache, send: SendText) -> None:
-        """Answer with events. Raises the error to answer with instead, or OSError when the client has gone."""
-        parent_id = self.body.get("previous_response_id")
-        parent = cache.find(parent_id)
-        memory = parent.memory if parent is not None else None
-        size, origin = self.size if self.size > LARGE_BYTES else 0, request.origin(f".{self.number}")
-        submission = Submission(owner=request.owner, body=self.body, size=size, memory=memory, origin=origin)
-        with contextlib.ExitStack() as failed:
-            failed.callback(cache.evict, parent_id, self.lane)
-            with await request.engine.create(submission) as created:
-                self.response_id = created.id
-                try:
-                    final = await self._stream(request.engine, created.follow(), send)
-                finally:
-                    await created.abandon()
-                memory = created.remember()
-            if memory is not None:
-                size = self.size + len(final) + (parent.size if parent is not None else 0)
-                cache.keep(created.id, CachedTurn(memory, self.lane, size))
-            if memory is not None or created.request.store:
-                failed.pop_all()
-
-    async def _stream(self, engine: Engine, cursor: Cursor, send: SendText) -> bytes:
-        """Send what the cursor reads, and return the final object. A shutdown ends this early, with the connection."""
-        try:
-            while frames := await cursor.read():
-                for payload in payloads(frames):
-                    await send(_text(payload, self.lane))
-            return cursor.final or b""
-        except StreamInterrupted:
-            if not engine.is_draining:
-                raise NotFound(f"Response with id '{cursor.id}' was deleted.") from None
-            return b""
-        finally:
-            cursor.close()
 
 
 class CloseReason(NamedTuple):
@@ -300,10 +261,46 @@ class Socket:
                 async with self._slots:
                     turn = self._running[lane] = waiting.popleft()
                     request.turns.release(request.owner, turn.size)
-                    await self._answer_errors(turn.run(request, self._cache, self._send), lane)
+                    await self._answer_errors(self._run(turn), lane)
                     del self._running[lane]
         del self._tasks[lane]
         self._close_if_idle()
+
+    async def _run(self, turn: Turn) -> None:
+        """Answer a turn with events. Raises the error to answer with instead, or OSError when the client has gone."""
+        request, parent_id = self._request, turn.body.get("previous_response_id")
+        parent = self._cache.find(parent_id)
+        memory = parent.memory if parent is not None else None
+        size, origin = turn.size if turn.size > LARGE_BYTES else 0, request.origin(f".{turn.number}")
+        submission = Submission(owner=request.owner, body=turn.body, size=size, memory=memory, origin=origin)
+        with contextlib.ExitStack() as failed:
+            failed.callback(self._cache.evict, parent_id, turn.lane)
+            with await request.engine.create(submission) as created:
+                turn.response_id = created.id
+                try:
+                    final = await self._stream(created.follow(), turn.lane)
+                finally:
+                    await created.abandon()
+                memory = created.remember()
+            if memory is not None:
+                size = turn.size + len(final) + (parent.size if parent is not None else 0)
+                self._cache.keep(created.id, CachedTurn(memory, turn.lane, size))
+            if memory is not None or created.request.store:
+                failed.pop_all()
+
+    async def _stream(self, cursor: Cursor, lane: str | None) -> bytes:
+        """Send what the cursor reads, and return the final object. A shutdown ends this early, with the connection."""
+        try:
+            while frames := await cursor.read():
+                for payload in payloads(frames):
+                    await self._send(_text(payload, lane))
+            return cursor.final or b""
+        except StreamInterrupted:
+            if not self._request.engine.is_draining:
+                raise NotFound(f"Response with id '{cursor.id}' was deleted.") from None
+            return b""
+        finally:
+            cursor.close()
 
 
 # -- frames: one JSON object each
