@@ -13,6 +13,7 @@ import uvicorn
 
 from outlive.http.connections import ConnectionLimits, Connections
 from outlive.http.protocol import Protocol, WebSocketProtocol
+from outlive.http.security import SecurityLog
 from outlive.server import Server
 
 ASKING = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -40,7 +41,8 @@ async def serving(app: Any, **limits: Any) -> AsyncGenerator[tuple[str, int], No
 @contextlib.asynccontextmanager
 async def serve(app: Any, **limits: Any) -> AsyncGenerator[Served, None]:
     """Serve an application within limits."""
-    connections = Connections(ConnectionLimits(**limits))
+    security = SecurityLog(limits.pop("trusted_proxies", ()))
+    connections = Connections(ConnectionLimits(**limits), security)
     http: Any = partial(Protocol, connections=connections)
     ws: Any = partial(WebSocketProtocol, connections=connections)
     with socket.create_server(("127.0.0.1", 0)) as listening:

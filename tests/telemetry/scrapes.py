@@ -6,6 +6,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.server import OutliveServer
 
+# Name, without the prefix, of the metrics that prometheus-client adds about the process.
+PROCESS = "process_"
+
 Labels = frozenset[tuple[str, str]]
 
 

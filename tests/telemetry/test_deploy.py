@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from outlive.telemetry.metrics import METRICS, PREFIX, PROCESS
+from outlive.telemetry.metrics import METRICS, PREFIX
 from tests.support.server import free_port
 from tests.support.upstream import FakeUpstream, say
 from tests.support.waiting import wait_until
 from tests.telemetry.conftest import Serve
-from tests.telemetry.scrapes import scrape
+from tests.telemetry.scrapes import PROCESS, scrape
 
 DEPLOY = Path(__file__).parent.parent.parent / "deploy"
 DASHBOARD = DEPLOY / "grafana" / "outlive.json"

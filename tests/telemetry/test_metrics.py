@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outlive.telemetry.metrics import METRICS, PREFIX, PROCESS
+from outlive.telemetry.metrics import METRICS, PREFIX
 from tests.support.http_client import HttpClient
 from tests.support.receiver import Receiver
 from tests.support.server import OutliveServer, free_port
@@ -15,7 +15,7 @@ from tests.support.tool_calls import request_call
 from tests.support.upstream import CUT, HANG, FakeUpstream, Gate, Refuse, ending, say, text
 from tests.support.waiting import wait_until
 from tests.telemetry.conftest import Serve
-from tests.telemetry.scrapes import Scrape, scrape
+from tests.telemetry.scrapes import PROCESS, Scrape, scrape
 
 
 def test_responses_are_counted_by_status_and_upstreams_by_outcome(serve: Serve, upstream: FakeUpstream) -> None:

@@ -1,6 +1,5 @@
 """/v1/chat/completions, a stateless pass-through that refuses state (D12), and /v1/models."""
 
-import asyncio
 import contextlib
 import json
 from dataclasses import dataclass
@@ -55,8 +54,8 @@ async def create(request: Request) -> None:
         model: str = body["model"]
         del body  # it may be large, and the answer may take long
         request.release_body()
-        answer, leaving = PassedBytes(), asyncio.create_task(request.wait_disconnected())
-        leaving.add_done_callback(lambda _: passed.close())
+        answer = PassedBytes()
+        request.connection.watch(passed.close)
         try:
             await request.start(passed.status, passed.headers.pop("content-type", "application/json"), passed.headers)
             with request.while_valid(passed.close), contextlib.suppress(OSError, UpstreamFault):
@@ -66,7 +65,8 @@ async def create(request: Request) -> None:
                 await request.send({"type": "http.response.body", "body": b""})
             # A broken upstream ends the stream without a last chunk, so that the client sees that it is not whole.
         finally:
-            leaving.cancel()
+            request.connection.watch(None)
+            passed.close()
             if passed.status < 400:
                 usage, estimated = _find_usage(answer.end), (given, answer.estimate())
                 reported = usage["input_tokens"] or usage["output_tokens"]

@@ -6,7 +6,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -76,24 +76,20 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_connections_per_address: int = 1_000
     receive_seconds: float = 30.0
     send_seconds: float = 120.0
-    trusted_proxies: list[str] = []
 
 
-class OpenConnection(Protocol):
-    """A connection that is checked every second."""
-
-    def check(self, now: float, limits: ConnectionLimits) -> None:
-        """End the connection if it has exceeded a limit."""
+# Ends a connection if it has exceeded a limit by now.
+Check = Callable[[float, ConnectionLimits], None]
 
 
 class Connections:
-    """All connections of a server."""
+    """All connections of a server, each by the function that checks it every second."""
 
     def __init__(self, limits: ConnectionLimits, security: SecurityLog | None = None) -> None:
         self.turns = Turns()
         self._limits = limits
-        self.security = security or SecurityLog(limits.trusted_proxies)
-        self._groups: dict[OpenConnection, str] = {}  # of each connection
+        self.security = security or SecurityLog()
+        self._groups: dict[Check, str] = {}  # of each connection
         self._counts: Counter[str] = Counter()
         self.unfinished = 0  # bytes of messages of WebSockets that have not come whole
         self._is_checking = False
@@ -111,23 +107,23 @@ class Connections:
             return "There are too many connections from your address."
         return None
 
-    def add(self, connection: OpenConnection, address: str) -> None:
-        self._groups[connection] = group(address)
+    def add(self, check: Check, address: str) -> None:
+        self._groups[check] = group(address)
         self._counts[group(address)] += 1
         if not self._is_checking:
             self._is_checking = True
             asyncio.get_running_loop().call_later(self._interval, self._check)
 
-    def remove(self, connection: OpenConnection) -> None:
-        if (counted := self._groups.pop(connection, None)) is not None:
+    def remove(self, check: Check) -> None:
+        if (counted := self._groups.pop(check, None)) is not None:
             self._counts[counted] -= 1
             if not self._counts[counted]:
                 del self._counts[counted]
 
     def _check(self) -> None:
         loop = asyncio.get_running_loop()
-        for connection in list(self._groups):
-            connection.check(loop.time(), self._limits)
+        for check in list(self._groups):
+            check(loop.time(), self._limits)
         try:
             os.close(os.dup(2))
         except OSError as error:

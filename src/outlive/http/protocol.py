@@ -159,7 +159,7 @@ class Protocol(HttpToolsProtocol):
             self._answer(503, excess, code="too_many_connections")
             self.transport.close()
             return
-        self._open.add(self, address)
+        self._open.add(self.check, address)
         self._waiting_since = self.loop.time()
 
     def eof_received(self) -> None:
@@ -173,7 +173,7 @@ class Protocol(HttpToolsProtocol):
             self._connection.react(refused=exc is not None)
             self._connection = None
         self.transport.drop()
-        self._open.remove(self)
+        self._open.remove(self.check)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if self._connection is not None:
@@ -264,7 +264,7 @@ class Protocol(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         self.transport.drop()
         super().handle_websocket_upgrade()
-        self._open.remove(self)
+        self._open.remove(self.check)
 
     def _unsupported_upgrade_warning(self) -> None:
         """Parse the request again without the upgrade that it asks for, and that this server does not offer."""
@@ -327,12 +327,12 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._open.add(self, self.client[0] if self.client else "")
+        self._open.add(self.check, self.client[0] if self.client else "")
         self.transport.feed = self._feed
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._open.remove(self)
+        self._open.remove(self.check)
         self._count_unfinished(0)
         self.transport.drop()
 

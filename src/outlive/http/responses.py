@@ -212,14 +212,12 @@ async def _wait(request: Request, created: Created) -> Reply | None:
         cause, final = cursor.cause, cursor.final
     if final is None:
         final = (await request.engine.show(request.owner, created.id)).body
-    return _conclude(created.id, final, cause)
-
-
-def _conclude(response_id: str, final: bytes, cause: UpstreamFault | None) -> Reply:
-    """Return the final object, or an error that names the response if it did not complete (D21)."""
     end = _final.decode(final)
-    if end.status in ("completed", "incomplete"):
-        return Reply(final)
+    return Reply(final) if end.status in ("completed", "incomplete") else _describe_failure(created.id, end, cause)
+
+
+def _describe_failure(response_id: str, end: Final, cause: UpstreamFault | None) -> Reply:
+    """Return an error that names the response, which did not complete (D21)."""
     headers = {"x-should-retry": "false"}
     if end.status == "cancelled":
         body = envelope(f"Response {response_id} was cancelled.", "invalid_request_error", None, "response_cancelled")

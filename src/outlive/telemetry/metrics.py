@@ -19,8 +19,6 @@ LAG_EVERY = 0.25
 
 PREFIX = "outlive_"
 
-# Name, without the prefix, of the metrics that prometheus-client adds about the process.
-PROCESS = "process_"
 # A metric's value, its values by label or labels, or its histogram. (Any: the keys of a Mapping are invariant.)
 Values: TypeAlias = Mapping[Any, float] | float | Histogram
 
