@@ -44,8 +44,7 @@ async def revoke_key(request: Request) -> Reply:
 
 
 async def list_audit(request: Request) -> Reply:
-    limit = read_paging(request).limit
-    return json_reply({"object": "list", "data": await _keys(request).list_audit(limit)})
+    return json_reply({"object": "list", "data": await _keys(request).list_audit(read_paging(request).limit)})
 
 
 async def create_ticket(request: Request) -> Reply:

@@ -79,7 +79,7 @@ class Application:
             request.disconnected = True
             return
         except asyncio.CancelledError:
-            if request.started:
+            if request.status is not None:
                 raise
             reply = error_reply(ShuttingDown())  # the process ends before the request has
         except OutliveError as error:
@@ -93,7 +93,7 @@ class Application:
             reply = error_reply(request.mistake())
         finally:
             request.release_body()
-        if reply is not None and not request.started:
+        if reply is not None and request.status is None:
             await request.reply(reply)
 
     async def _serve(self, request: Request) -> Reply | None:

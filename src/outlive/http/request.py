@@ -99,7 +99,6 @@ class Request:
     lenient_chat: bool = False
     scrape: Callable[[], Awaitable[bytes]] | None = None  # renders the metrics
     security: SecurityLog = field(default_factory=SecurityLog)
-    started: bool = False
     status: int | None = None  # of the answer, once it is begun
     disconnected: bool = False  # the client left before it had the whole answer
     response_id: str | None = None  # of the response that was created
@@ -322,7 +321,7 @@ class Request:
         return False
 
     async def start(self, status: int, content_type: str, headers: dict[str, str], length: int | None = None) -> None:
-        self.started, self.status = True, status
+        self.status = status
         raw = [(b"content-type", content_type.encode()), (b"x-request-id", self.request_id.encode()), VERSION]
         if length is not None:
             raw.append((b"content-length", b"%d" % length))
@@ -338,7 +337,7 @@ class Request:
         if not (reply.headers or self.extra_headers or len(body) > PIECE_BYTES):
             head = f"content-type: {reply.content_type}\r\nx-request-id: {self.request_id}\r\n{VERSION_LINE}"
             if self.connection.answer_now(reply.status, head.encode(), body):
-                self.started, self.status = True, reply.status
+                self.status = reply.status
                 return
         await self.start(reply.status, reply.content_type, reply.headers, len(body))
         if len(body) > PIECE_BYTES and self.reservation is not None:  # a create: see `was_read`

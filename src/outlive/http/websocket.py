@@ -38,6 +38,7 @@ LAST_SECONDS = 300.0
 CLOSE_SECONDS = 5.0
 # The latest responses that are not stored and can be continued on one connection.
 MAX_REMEMBERED = 64
+_LANE = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 
 class CachedTurn(NamedTuple):
@@ -209,7 +210,10 @@ class Socket:
             refuse("A frame must hold a JSON object.", None, "invalid_type")
         kind = body.pop("type", None)
         if kind == "response.create":
-            lane = _read_lane(body)
+            lane = body.pop("stream_id", None)  # None is the lane without a name
+            if lane is not None and (type(lane) is not str or _LANE.fullmatch(lane) is None):
+                message = "'stream_id' must be 1 to 256 letters, digits, '_', '-' or '.'."
+                refuse(f"{message} Leave it out for the lane without a name.", "stream_id", "invalid_stream_id")
             await self._answer_errors(self._create(Turn(lane, body, len(raw))), lane)
         elif kind == "response.steer":
             await self._refuse_steer(body)
@@ -305,8 +309,6 @@ class Socket:
 
 # -- frames: one JSON object each
 
-_LANE = re.compile(r"[A-Za-z0-9_.-]{1,256}")
-
 
 def _text(payload: bytes, lane: str | None) -> str:
     """Render an event as its journal has it; on a named lane with that name added."""
@@ -321,14 +323,3 @@ def _error_text(error: OutliveError, lane: str | None) -> str:
     if headers:
         envelope["error"]["headers"] = headers
     return _text(msgspec.json.encode({"type": "error", "status": status, **envelope}), lane)
-
-
-def _read_lane(body: Json) -> str | None:
-    """Remove the lane's name from a create and return it; None is the lane without a name."""
-    lane = body.pop("stream_id", None)
-    if lane is None:
-        return None
-    if type(lane) is not str or _LANE.fullmatch(lane) is None:
-        message = "'stream_id' must be 1 to 256 letters, digits, '_', '-' or '.'."
-        refuse(f"{message} Leave it out for the lane without a name.", "stream_id", "invalid_stream_id")
-    return lane
