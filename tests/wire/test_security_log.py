@@ -40,6 +40,7 @@ def do_what_is_logged(server: OutliveServer, upstream: FakeUpstream) -> dict[str
             pass
     assert alice.delete(f"/v1/responses/{made}").status == 200
     assert alice.delete(f"/v1/conversations/{conversation}").status == 200
+    assert alice.delete("/v1/models").status == 405  # deletes nothing
     return {"response": made, "conversation": conversation}
 
 
