@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from outlive.engine.ephemeral import Journals
+from outlive.engine.ephemeral import MemoryJournal
 from tests.engine.bus import Bus
 from tests.engine.harness import Harness, run_with_harness
 from tests.support.scripting import Gate
@@ -16,7 +16,7 @@ def test_a_single_server_has_no_cluster_parts(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         engine = harness.engine
         assert (engine.node, engine.reader.mirrors, engine.reader.remote_folds) == (None,) * 3
-        assert isinstance(engine.reader.journal, Journals)
+        assert isinstance(engine.reader.journal, MemoryJournal)
 
     run_with_harness(tmp_path, body, ANSWER)
 

@@ -9,13 +9,7 @@ from hashlib import sha256
 import msgspec
 
 from outlive.core.context.assemble import find_stray_output
-from outlive.core.errors import (
-    ClientDisconnected,
-    InvalidRequest,
-    MustWait,
-    NotFound,
-    ShuttingDown,
-)
+from outlive.core.errors import ClientDisconnected, InvalidRequest, MustWait, NotFound, ShuttingDown
 from outlive.core.events import AnyDraft, Draft, EventNames, Json, number
 from outlive.core.fold import Fold
 from outlive.core.ids import IdSource
@@ -36,8 +30,6 @@ from outlive.engine.worker import Worker
 from outlive.ports.backend import Backend
 from outlive.ports.ledger import NO_CHECKPOINT, Admission, Admitted, Claim, Idempotency, Memory, Position
 from outlive.ports.storage import Storage
-
-NO_POSITION = Position(0, 0)
 
 NO_SEAL = (
     "This server cannot keep the 'headers' or the 'authorization' of tools: it has no key to seal them with. Its "
@@ -83,12 +75,12 @@ class Admitter:
     _storage: Storage
     _services: RunServices
     _worker: Worker
+    _policies: Policies
     _ephemeral: EphemeralRuns
     _retries: Retries
     _ids: IdSource
     _limits: Limits
     _event_names: EventNames
-    _policies: Policies
 
     async def admit(self, submission: Submission) -> Accepted:
         """Accept a request, or attach it to the response that an earlier try of it made."""
@@ -100,7 +92,12 @@ class Admitter:
                 why = " in storage: it has `store: false`, so that only one like it can continue it"
                 raise _not_found(request, why)
             # Before lock and limits (D17).
-            if (earlier := await self._find_earlier(submission, examined.digest)) is not None:
+            earlier, key, digest = None, submission.idempotency_key, examined.digest
+            if digest is not None and key is not None:
+                earlier = await self._retries.find_by_key(submission.owner, key, digest)
+            elif digest is not None and submission.retry_count:
+                earlier = await self._retries.find_unanswered(submission.owner, digest)
+            if earlier is not None:
                 self._services.counts.retries_attached += 1
                 return Accepted(earlier, request)
         rate = await self._policies.admit(submission.owner) if self._policies.active else None
@@ -109,13 +106,6 @@ class Admitter:
         admit = self._admit_stored if request.store else self._admit_ephemeral
         accepted = await admit(submission, examined)
         return accepted if rate is None else msgspec.structs.replace(accepted, rate=rate)
-
-    async def _find_earlier(self, submission: Submission, digest: bytes | None) -> str | None:
-        if digest is None:
-            return None
-        if submission.idempotency_key is not None:
-            return await self._retries.find_by_key(submission.owner, submission.idempotency_key, digest)
-        return await self._retries.find_unanswered(submission.owner, digest) if submission.retry_count else None
 
     # -- checking
 
@@ -184,16 +174,20 @@ class Admitter:
         finally:
             if made is None:
                 self._worker.release_slot(submission.owner, runs)  # otherwise `_on_admitted` owns the slot
-        attached = await self._write(admission, fold, examined.received_at)
-        if attached is not None:
+        admitting = self._storage.ledger.admit(admission)
+        self._retries.register(admission, admitting)
+        # A future of its own: a transaction that was sent counts, also if the connection is gone by then.
+        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        admitting.add_done_callback(partial(self._on_admitted, admission, fold, examined.received_at, answer))
+        if (attached := await answer) is not None:
             return Accepted(attached, examined.request)
         return Accepted(admission.response_id, examined.request, fold)
 
     def _make_admission(self, submission: Submission, examined: Examined, *, runs: bool) -> tuple[Admission, Fold]:
-        request, key, digest = examined.request, submission.idempotency_key, examined.digest
+        key, digest = submission.idempotency_key, examined.digest
         now, response_id = self._services.clock.now(), self._ids.new("resp")
-        request = self._begin(request, response_id, now)
-        fold, frames = self._open(request, response_id, examined.model, now, queued=not runs)
+        request, fold, frames = self._open(examined, response_id, now, queued=not runs)
+        seal = self._services.tools.seal if self._services.tools is not None and request.secrets else None
         admission = Admission(
             response_id=response_id,
             owner=submission.owner,
@@ -206,22 +200,9 @@ class Admitter:
             size=submission.size,
             idempotency=Idempotency(key, digest) if key is not None and digest is not None else None,
             retry_digest=digest if submission.retry_count is not None else None,
-            sealed=self._seal_secrets(request, response_id) if request.secrets else None,
+            sealed=None if seal is None else seal.close(pack_secrets(request.secrets), purpose_of(response_id)),
         )
         return admission, fold
-
-    def _seal_secrets(self, request: CreateResponse, response_id: str) -> bytes | None:
-        seal = self._services.tools.seal if self._services.tools is not None else None
-        return None if seal is None else seal.close(pack_secrets(request.secrets), purpose_of(response_id))
-
-    async def _write(self, admission: Admission, fold: Fold, received_at: float) -> str | None:
-        """Write the admission, and start the run. Returns the id of the earlier response if there was one already."""
-        admitting = self._storage.ledger.admit(admission)
-        self._retries.register(admission, admitting)
-        # A future of its own: a transaction that was sent counts, also if the connection is gone by then.
-        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        admitting.add_done_callback(partial(self._on_admitted, admission, fold, received_at, answer))
-        return await answer
 
     def _on_admitted(
         self,
@@ -250,12 +231,10 @@ class Admitter:
             return
         counts.responses_admitted[counts.name_model(admission.request.model)] += 1
         if admitted.lease is not None and admitted.position is not None:
-            request, position = admission.request, admitted.position
-            about = (1, NO_CHECKPOINT, request.background, admission.size)
-            claim = Claim(admitted.lease, admission.owner, request, position, *about)
-            ledger, read_at = self._storage.ledger, self._services.clock.monotonic()
-            live = LiveResponse(claim, fold, ledger, read_at, admission.frames, received_at)
-            self._worker.start(live)
+            about = (1, NO_CHECKPOINT, admission.request.background, admission.size)
+            claim = Claim(admitted.lease, admission.owner, admission.request, admitted.position, *about)
+            read_at = self._services.clock.monotonic()
+            self._worker.start(LiveResponse(claim, fold, self._storage.ledger, read_at, admission.frames, received_at))
         else:
             self._worker.announce_queued()  # a slot may have come free while the transaction was under way
 
@@ -273,16 +252,15 @@ class Admitter:
         opened = None
         try:
             position = await self._locate(submission, request)
-            response_id, now = self._ids.new("resp"), self._services.clock.now()
-            request = self._begin(request, response_id, now)
-            opened = fold, frames = self._open(request, response_id, examined.model, now, queued=False)
+            response_id = self._ids.new("resp")
+            opened = request, fold, frames = self._open(examined, response_id, self._services.clock.now(), queued=False)
         finally:
             if opened is None:
                 self._worker.release_unstored(owner)
         ledger = self._ephemeral.ledger
         lease = ledger.admit(response_id, frames, fold.last + 1)
         about = (1, NO_CHECKPOINT, False, submission.size)
-        claim = Claim(lease, owner, request, position or NO_POSITION, *about, memory=submission.memory)
+        claim = Claim(lease, owner, request, position or Position(0, 0), *about, memory=submission.memory)
         self._services.counts.responses_admitted[self._services.counts.name_model(request.model)] += 1
         live = LiveResponse(claim, fold, ledger, frames=frames, received_at=examined.received_at)
         self._worker.slots.hold_input(owner, submission.size)
@@ -308,19 +286,19 @@ class Admitter:
             raise _not_found(request, " any more: what came before it was deleted or has expired") from None
         return memory.position
 
-    def _begin(self, request: CreateResponse, response_id: str, now: float) -> CreateResponse:
-        """Begin its trace, and set its deadline."""
+    def _open(
+        self, examined: Examined, response_id: str, now: float, *, queued: bool
+    ) -> tuple[CreateResponse, Fold, bytes]:
+        """Set the deadline, begin the trace, and render the first events: created, then queued or in_progress. A queued
+        foreground response has one."""
+        request = examined.request
         if (seconds := request.outlive.get("deadline_seconds")) is not None:
             request = msgspec.structs.replace(request, deadline=now + seconds)
         origin = self._services.tracer.begin(request.origin, response_id)
-        return request if origin is request.origin else msgspec.structs.replace(request, origin=origin)
-
-    def _open(
-        self, request: CreateResponse, response_id: str, model: str, now: float, *, queued: bool
-    ) -> tuple[Fold, bytes]:
-        """Render the first events: created, then queued or in_progress. A queued foreground response has one."""
+        if origin is not request.origin:
+            request = msgspec.structs.replace(request, origin=origin)
         status = "queued" if request.background or queued else "in_progress"
-        response = header(request, response_id, int(now), model, status)
+        response = header(request, response_id, int(now), examined.model, status)
         details: Json = {}
         if left_out := self._services.route(request.model)[0].find_left_out(request):
             details["left_out_tools"] = left_out
@@ -334,7 +312,7 @@ class Admitter:
             drafts.append(Draft("response.queued", fields))
         elif not queued:
             drafts.append(Draft("response.in_progress", fields))
-        return Fold(response, len(drafts) - 1), b"".join(number(drafts, -1))
+        return request, Fold(response, len(drafts) - 1), b"".join(number(drafts, -1))
 
 
 def _refuse_stray_output(history: list[Json], request: CreateResponse) -> None:

@@ -32,10 +32,10 @@ class ContextQueries:
     """Answers requests that make no response."""
 
     _storage: Storage
-    _backends: Backends
     _services: RunServices
     _worker: Worker
     _policies: Policies
+    _backends: Backends
     _meter: UsageMeter
 
     async def count(self, owner: str, request: CreateResponse, model_given: bool) -> Count:

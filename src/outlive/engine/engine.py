@@ -31,14 +31,14 @@ from outlive.engine.context_queries import ContextQueries
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponses
 from outlive.engine.delivery.reader import FOLD_BYTES, Cursor, Reader, Shutdown, StreamInterrupted
-from outlive.engine.ephemeral import EphemeralRuns, Journals, MemoryJournal, MemoryLedger
+from outlive.engine.ephemeral import EphemeralRuns, MemoryJournal, MemoryLedger
 from outlive.engine.keys import Keys
 from outlive.engine.policies import Policies
 from outlive.engine.retries import PendingCreates, Retries
 from outlive.engine.run.closer import Closer
 from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.run import RunServices
-from outlive.engine.slots import Capacity, Slots
+from outlive.engine.slots import Capacity
 from outlive.engine.sweeper import Packer, RetentionPolicy, Sweeper
 from outlive.engine.tickets import Tickets
 from outlive.engine.usage import UsageMeter
@@ -46,7 +46,7 @@ from outlive.engine.waiting import repeat
 from outlive.engine.webhooks import Webhooks
 from outlive.engine.worker import Worker
 from outlive.ports.backend import Backends
-from outlive.ports.catalog import RUNNING, Filters, Page, Paging, Record, RunRecord
+from outlive.ports.catalog import RUNNING, Filters, Page, Paging, Record
 from outlive.ports.clock import Clock
 from outlive.ports.ledger import Idempotency, Memory
 from outlive.ports.seal import Seal
@@ -112,14 +112,12 @@ class Engine:
     ) -> None:
         """Build an engine on a database. `seal` closes compaction items."""
         self.storage, self.backends, self.ids, self.limits = storage, backends, ids, options.limits
-        self._options, self._shutdown, live, shared = options, Shutdown(), LiveResponses(), storage.shared
-        mirrors = Mirrors(storage.journal, live, storage.bell) if shared else None
-        counts, tracer, memory = Counts(backends.models), options.tracer, MemoryJournal()
-        self.reader = Reader(
-            live, Journals(memory, storage.journal), clock, self._shutdown, options.keep_alive_seconds, mirrors
-        )
+        self._options, self._shutdown, live, capacity = options, Shutdown(), LiveResponses(), options.capacity
+        mirrors = Mirrors(storage.journal, live, storage.bell) if storage.shared else None
+        counts, tracer, journal = Counts(backends.models), options.tracer, MemoryJournal(storage.journal)
+        self.reader = Reader(live, journal, clock, self._shutdown, options.keep_alive_seconds, mirrors)
         self.usage = UsageMeter(storage.usage, options.prices)
-        self.policies = Policies(options.capacity.policies, storage.usage, self.usage, clock, shared)
+        self.policies = Policies(capacity.policies, storage.usage, self.usage, clock, storage.shared)
         committer = Committer(storage.ledger, clock, options.commit_seconds, counts, tracer, self.usage.count)
         self.services = RunServices(
             route=backends.route,
@@ -133,20 +131,16 @@ class Engine:
             tracer=tracer,
             compactor=Compactor(seal, ids, clock, counts, tracer),
         )
-        slots = Slots(options.capacity, shared=shared)
-        self.worker = Worker(options.name, storage, self.services, live, slots, self._shutdown, options.claims)
-        self.ephemeral = EphemeralRuns(MemoryLedger(memory), self.services, live, self.usage)
-        self.creates = PendingCreates(storage.bell, alone=not shared)
-        catalog, names, retries = storage.catalog, options.event_names, Retries(storage.catalog, clock, self.creates)
-        self.admitter = Admitter(
-            storage, self.services, self.worker, self.ephemeral, retries, ids, options.limits, names, self.policies
-        )
-        self.contexts = contexts = ContextQueries(
-            storage, backends, self.services, self.worker, self.policies, self.usage
-        )
+        self.worker = Worker(options.name, storage, self.services, live, capacity, self._shutdown, options.claims)
+        self.ephemeral = EphemeralRuns(MemoryLedger(journal), self.services, live, self.usage)
+        self.creates = PendingCreates(storage.bell, alone=not storage.shared)
+        catalog, retries = storage.catalog, Retries(storage.catalog, clock, self.creates)
+        parts = (storage, self.services, self.worker, self.policies)
+        self.admitter = Admitter(*parts, self.ephemeral, retries, ids, options.limits, options.event_names)
+        self.contexts = contexts = ContextQueries(*parts, backends, self.usage)
         self.sweeper = Sweeper(storage.retention, clock, options.retention, self.policies.active)
         after, secret_seal = options.pack_after, tools.seal if tools is not None else None
-        self.packer = Packer(storage.packing, clock, counts, after, slots) if after is not None else None
+        self.packer = Packer(storage.packing, clock, counts, after, self.worker.slots) if after is not None else None
         self.webhooks = Webhooks(storage.webhooks, options.sender, secret_seal, clock, ids, options.name)
         committer.on_end = self.webhooks.wake
         self.tickets = Tickets(storage.tickets, clock, ids, options.ticket_seconds)
@@ -160,12 +154,8 @@ class Engine:
         self.get_conversation, self.list_conversations = catalog.conversation, catalog.conversations
         self.get_item, self.list_items, self.list_input_items = catalog.item, catalog.items, catalog.input_items
         self.count_tokens, self.compact, self.pass_through = contexts.count, contexts.compact, contexts.pass_through
-        self.list_models, self.find_model, self.count_chat = (
-            contexts.list_models,
-            contexts.find_model,
-            contexts.count_usage,
-        )
-        self.hold_chat_slot = partial(self.worker.hold_slot, what="a chat completion")
+        self.list_models, self.find_model = contexts.list_models, contexts.find_model
+        self.count_chat, self.hold_slot = contexts.count_usage, self.worker.hold_slot
 
     # -- the server's life
 
@@ -227,7 +217,8 @@ class Engine:
         """Let idle readers send their keep-alive, and cancel runs that were deleted or have had no reader for long."""
         self.reader.live.wake_all()
         with contextlib.suppress(StorageUnavailable, NotFound):  # the next tick tries again, or it was erased
-            await self.worker.cancel_deleted()
+            for response_id in await self.storage.ledger.find_deleted(self.worker.name):  # by a command
+                await self.worker.cancel(response_id)
             if self._options.abandon_after is not None:
                 await self.worker.cancel_abandoned(self._options.abandon_after)
 
@@ -324,14 +315,16 @@ class Engine:
 
     async def _add_runs(self, summaries: list[Json]) -> list[Json]:
         runs = await self.storage.catalog.runs([each["id"] for each in summaries])
-        return [add_details(one, self._describe_run(one, runs[one["id"]])) for one in summaries if one["id"] in runs]
-
-    def _describe_run(self, summary: Json, run: RunRecord) -> Json:
-        live = self.reader.live.get(summary["id"])
-        attempts = (summary.get("outlive") or {}).get("attempts", run.attempts or 1)
-        node = run.node if run.ended_at is None else run.taken[-1][1] if run.taken else None
-        events = live.fold.last + 1 if live is not None and run.events is None else run.events
-        return {"attempts": attempts, "node": node, "events": events, "ended_at": run.ended_at}
+        detailed = []
+        for summary in summaries:
+            if (run := runs.get(summary["id"])) is not None:
+                live = self.reader.live.get(summary["id"])
+                attempts = (summary.get("outlive") or {}).get("attempts", run.attempts or 1)
+                node = run.node if run.ended_at is None else run.taken[-1][1] if run.taken else None
+                events = live.fold.last + 1 if live is not None and run.events is None else run.events
+                about = {"attempts": attempts, "node": node, "events": events, "ended_at": run.ended_at}
+                detailed.append(add_details(summary, about))
+        return detailed
 
     async def show_timeline(self, owner: str, response_id: str) -> Json:
         """Return the milestones of a response with their times and nodes, read from its journal."""

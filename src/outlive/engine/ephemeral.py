@@ -19,14 +19,18 @@ from outlive.ports.refusals import response_not_found
 
 
 class MemoryJournal:
-    """The journal of responses with `store: false`: events in memory, for as long as each is read."""
+    """The journal of responses with `store: false`: events in memory, for as long as each is read. All others are read
+    from the database's, if there is one: `read_many` is asked only for those."""
 
-    def __init__(self) -> None:
+    def __init__(self, stored: Journal | None = None) -> None:
         self.batches: dict[str, list[Batch]] = {}
+        self._stored = stored
 
     async def read(self, response_id: str, after: int, max_bytes: int) -> Batch | None:
         if (batches := self.batches.get(response_id)) is None:
-            raise response_not_found(response_id)
+            if self._stored is None:
+                raise response_not_found(response_id)
+            return await self._stored.read(response_id, after, max_bytes)
         parts: list[bytes] = []
         last, size = after, 0
         for batch in batches[bisect_right(batches, after, key=lambda batch: batch.last) :]:
@@ -39,6 +43,8 @@ class MemoryJournal:
         return Batch(after + 1, last, b"".join(parts)) if parts or is_last(batches[-1].frames) else None
 
     async def read_many(self, after: dict[str, int], max_bytes: int) -> dict[str, Batch | None]:
+        if self._stored is not None:
+            return await self._stored.read_many(after, max_bytes)
         known = {each: number for each, number in after.items() if each in self.batches}
         found = {each: await self.read(each, number, max_bytes) for each, number in known.items()}
         new = {each: batch for each, batch in found.items() if batch is not None}
@@ -93,19 +99,6 @@ class MemoryLedger:
         last = entry.first + entry.count - 1
         self._journal.batches[entry.lease.response_id].append(Batch(entry.first, last, entry.frames))
         return AppendResult.WRITTEN
-
-
-class Journals:
-    """The journal that readers see: the one in memory for responses that it holds, the database's for all others."""
-
-    def __init__(self, memory: MemoryJournal, stored: Journal) -> None:
-        self._memory = memory
-        self._stored = stored
-        self.read_many = stored.read_many  # asked only for stored responses
-
-    async def read(self, response_id: str, after: int, max_bytes: int) -> Batch | None:
-        journal = self._memory if response_id in self._memory.batches else self._stored
-        return await journal.read(response_id, after, max_bytes)
 
 
 @dataclass(eq=False)

@@ -12,11 +12,11 @@ from outlive.core.errors import NotFound, ShuttingDown, StaleFence, StorageUnava
 from outlive.engine.delivery.live import LiveResponse, LiveResponses, State
 from outlive.engine.delivery.reader import Shutdown, replay
 from outlive.engine.run.run import TOO_LATE, Run, RunServices, make_deadline_fault
-from outlive.engine.slots import Slots, UnstoredRuns
+from outlive.engine.slots import Capacity, Slots, UnstoredRuns
 from outlive.engine.waiting import STORAGE_PAUSE, keep_trying
 from outlive.ports.bell import Ring
 from outlive.ports.catalog import RUNNING
-from outlive.ports.ledger import Claim, Lease
+from outlive.ports.ledger import Claim
 from outlive.ports.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Worker:
     _storage: Storage
     _services: RunServices
     _live: LiveResponses
-    slots: Slots
+    _capacity: Capacity
     _shutdown: Shutdown
     _claims: bool = True  # False: stored responses are left to other nodes
     _confirmed: bool = True  # the leases of everything that runs here are known to be held
@@ -60,9 +60,9 @@ class Worker:
     _releasing: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        storage, clock = self._storage, self._services.clock
-        quota, shared = self.slots.capacity, storage.shared
-        self.unstored = UnstoredRuns(storage.usage, self.name, quota, clock, shared, self._announce_free)
+        clock, usage, shared = self._services.clock, self._storage.usage, self._storage.shared
+        self.slots = Slots(self._capacity, shared=shared)
+        self.unstored = UnstoredRuns(usage, self.name, self._capacity, clock, shared, self.announce_queued)
 
     # -- slots
 
@@ -128,12 +128,8 @@ class Worker:
 
     def announce_queued(self) -> None:
         """Have a queued response claimed, here or on another node."""
-        self.fill_slots()
+        self.find_work()
         self._storage.bell.ring(Ring("waits"))
-
-    def _announce_free(self) -> None:
-        self.slots.hint()
-        self.announce_queued()
 
     def start(self, live: LiveResponse) -> None:
         """Run a response whose slot is reserved already."""
@@ -172,11 +168,6 @@ class Worker:
                 slots.hinted = False
                 return
 
-    def _announce_taken(self, lease: Lease) -> None:
-        """Have the worker that ran it before stop, and the nodes that read it subscribe here. For use after the live
-        response is registered: a subscription that arrives before would be lost."""
-        self._storage.bell.ring(Ring("taken", lease.response_id, lease.fence))
-
     async def _start_all(self, claims: list[Claim]) -> None:
         """Start the claimed responses. A journal that cannot be folded is a bug, and must not hold up the others."""
         revived = await asyncio.gather(*map(self._revive, claims), return_exceptions=True)
@@ -186,7 +177,7 @@ class Worker:
                     self._services.counts.takeovers += 1
                     log.info("taking over response", extra=live.describe() | {"attempts": claim.attempts})
                 self.start(live)
-                self._announce_taken(claim.lease)
+                self._storage.bell.ring(Ring("taken", claim.lease.response_id, claim.lease.fence))
                 continue
             if isinstance(live, BaseException) and not isinstance(live, NotFound):
                 log.error("reviving response failed", exc_info=live, extra={"response_id": claim.lease.response_id})
@@ -238,13 +229,14 @@ class Worker:
         """Release a response whose journal has lost committed events: the next worker begins with the journal."""
         if live.is_behind:
             log.error("journal lost committed events", extra={"response_id": live.lease.response_id})
-            task = asyncio.create_task(self._release_later(live.lease))
+
+            async def release() -> None:
+                await keep_trying(partial(self._storage.ledger.release_leases, [live.lease]), self._services.clock)
+                self.announce_queued()
+
+            task = asyncio.create_task(release())
             self._releasing.add(task)
             task.add_done_callback(self._releasing.discard)
-
-    async def _release_later(self, lease: Lease) -> None:
-        await keep_trying(partial(self._storage.ledger.release_leases, [lease]), self._services.clock)
-        self._announce_free()
 
     # -- ending from outside
 
@@ -279,7 +271,9 @@ class Worker:
         if running is not None and running.live.lease.fence + 1 == claim.lease.fence:
             live.continue_counting(running.live)
         self._live.add(live)
-        self._announce_taken(claim.lease)
+        # Has the worker that ran it before stop, and the nodes that read it subscribe here. Only now that the live
+        # response is registered, as above: a subscription that arrives before would be lost.
+        self._storage.bell.ring(Ring("taken", response_id, claim.lease.fence))
         if running is not None and running.live.state is not State.ENDED:
             running.live.lose()  # its run may have ended already, and its readers would wait for it
         try:
@@ -298,11 +292,6 @@ class Worker:
                     await self.cancel(response_id)
                 return
             await self._services.clock.sleep(STORAGE_PAUSE)
-
-    async def cancel_deleted(self) -> None:
-        """Cancel what runs here or waits, and was deleted in the database by a command."""
-        for response_id in await self._storage.ledger.find_deleted(self.name):
-            await self.cancel(response_id)
 
     async def cancel_abandoned(self, seconds: float) -> None:
         """Cancel foreground runs that had no reader for so long (D1)."""
@@ -336,8 +325,10 @@ class Worker:
         """Stop and release the runs that another worker can continue without dropping anything that was shown."""
         try:
             async with asyncio.timeout(LAST_SECONDS):
-                for running in list(self._running.values()):
-                    await _wait_for_first_output(running.live)
+                for _, _, live in list(self._running.values()):
+                    # A first output may be on its way to the journal: the response is visible in a moment.
+                    while not live.fold.visible and not live.is_durable:
+                        await live.tail.wait()
                 released = [running for running in self._running.values() if _can_release(running)]
                 await _stop_all(released)
                 for running in released:
@@ -387,9 +378,3 @@ def _can_release(running: Running) -> bool:
     if live.state is not State.OPEN:
         return False
     return running.run.can_release() if live.fold.visible else live.is_durable
-
-
-async def _wait_for_first_output(live: LiveResponse) -> None:
-    """Wait for a first output that is on its way to the journal: the response is visible in a moment."""
-    while not live.fold.visible and not live.is_durable:
-        await live.tail.wait()

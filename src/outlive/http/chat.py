@@ -49,7 +49,7 @@ async def create(request: Request) -> None:
     if request.size and "messages" in body:
         # Encoded already, and not on the event loop.
         body["messages"] = await request.work(encode_raw, body["messages"])
-    async with request.engine.hold_chat_slot(request.owner):
+    async with request.engine.hold_slot(request.owner, "a chat completion"):
         passed = await while_connected(request, request.engine.pass_through(request.owner, body, request.origin()))
         model: str = body["model"]
         del body  # it may be large, and the answer may take long
