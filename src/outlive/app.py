@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from functools import lru_cache
 
+import msgspec
 import uvloop
 
 from outlive import server
@@ -139,44 +140,33 @@ def build_tools(settings: Settings, ids: IdSource, seal: Seal | None) -> Tools:
 
 
 def _read_options(settings: Settings, name: str, capacity: Capacity, sender: HttpSender) -> EngineOptions:
+    # A setting of the same name is the same, but for the prices.
+    same = set(EngineOptions.__struct_fields__) & set(Settings.__struct_fields__) - {"prices"}
     return EngineOptions(
         name=name,
         sender=sender,
         capacity=capacity,
-        retention=RetentionPolicy(
-            response_days=settings.response_days,
-            conversation_days=settings.conversation_days,
-            every_seconds=settings.sweep_seconds,
-        ),
-        pack_after=settings.pack_after,
-        limits=settings.limits,
-        event_names=settings.event_names,
+        retention=msgspec.convert(settings, RetentionPolicy, from_attributes=True),
         claims=settings.role != "api",
         commit_seconds=settings.commit_ms / 1000,
-        keep_alive_seconds=settings.keep_alive_seconds,
-        run_seconds=settings.run_seconds,
-        abandon_after=settings.abandon_after,
         tracer=_make_tracer(name),
-        ticket_seconds=settings.ticket_seconds,
         prices=make_prices(settings),
+        **{each: getattr(settings, each) for each in same},
     )
 
 
 def _read_capacity(settings: Settings) -> Capacity:
+    running, queued = settings.max_running_per_owner, settings.max_waiting_per_owner
+    several = len(settings.keys) > 1 or settings.require_keys or settings.oidc
+    # Where there are several owners, none may take all of a limit.
+    half = [(most + 1) // 2 if several else 0 for most in (settings.max_running, settings.max_waiting)]
     return Capacity(
         running=settings.max_running,
         queued=settings.max_waiting,
-        running_per_owner=_share(settings, settings.max_running_per_owner, settings.max_running),
-        queued_per_owner=_share(settings, settings.max_waiting_per_owner, settings.max_waiting),
+        running_per_owner=half[0] if running is None else running,
+        queued_per_owner=half[1] if queued is None else queued,
         policies=dict(settings.owners),
     )
-
-
-def _share(settings: Settings, given: int | None, all_owners: int) -> int:
-    """Return an owner's part of a limit. Where there are several owners, none may take all of it."""
-    if given is not None:
-        return given
-    return (all_owners + 1) // 2 if len(settings.keys) > 1 or settings.require_keys or settings.oidc else 0
 
 
 def _make_route(upstreams: list[Upstream], backends: dict[str, Backend], agents: Mapping[str, Backend]) -> Route:

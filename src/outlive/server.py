@@ -89,7 +89,13 @@ class EngineServer(Server):
         self._engine = engine
         self.servers = []  # uvicorn sets it at its start
         self._application = Application(engine, msgspec.convert(settings, Access, from_attributes=True), scrape)
-        limits = _fit_limits(msgspec.convert(settings, ConnectionLimits, from_attributes=True))
+        limits = msgspec.convert(settings, ConnectionLimits, from_attributes=True)
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        most = max(1, (files - _OTHER_FILES) // _FILES_PER_CONNECTION)
+        if files != resource.RLIM_INFINITY and most < limits.max_connections:
+            if most < limits.max_connections // 2:
+                log.warning("max_connections is %d, because the process may open %d files only", most, files)
+            limits = msgspec.structs.replace(limits, max_connections=most)
         config = uvicorn.Config(
             self._application,
             **choose_protocols(limits, self._application.security, own=own),
@@ -227,17 +233,6 @@ def return_large_blocks() -> None:
         mallopt(_TRIM_THRESHOLD, 2 * _LARGE_BLOCK)
 
 
-def _fit_limits(limits: ConnectionLimits) -> ConnectionLimits:
-    """Lower the number of connections to what the limit of open files allows."""
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    most = max(1, (files - _OTHER_FILES) // _FILES_PER_CONNECTION)
-    if files == resource.RLIM_INFINITY or limits.max_connections <= most:
-        return limits
-    if most < limits.max_connections // 2:
-        log.warning("max_connections is %d, because the process may open %d files only", most, files)
-    return msgspec.structs.replace(limits, max_connections=most)
-
-
 def listen(host: str, port: int, shared: bool = False) -> socket.socket:
     """Bind the socket. Called before anything else is opened, so that a port in use is the first error."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -309,7 +304,13 @@ class Supervisor:
         keepers = [asyncio.create_task(self._keep(slot)) for slot in range(self._settings.processes)]
         await self._stopping.wait()
         background[0].cancel()
-        await self._drain()
+        log.info("stopping: draining %d processes one after the other", len(self._alive()))
+        for child in self._alive():
+            with contextlib.suppress(OSError):
+                child.control.send(b"-")  # not ready from now on, all together
+        for child in self._alive():  # one after the other, so that the others take over what each leaves
+            child.listening.close()
+            await child.drain()
         for task in background:
             task.cancel()
         await asyncio.gather(*keepers, *background, return_exceptions=True)
@@ -320,16 +321,6 @@ class Supervisor:
         for child in self._alive() if self._stopping.is_set() else ():
             child.process.kill()
         self._stopping.set()
-
-    async def _drain(self) -> None:
-        """Drain one process after the other, so that the others take over what each leaves."""
-        log.info("stopping: draining %d processes one after the other", len(self._alive()))
-        for child in self._alive():
-            with contextlib.suppress(OSError):
-                child.control.send(b"-")  # not ready from now on, all together
-        for child in self._alive():
-            child.listening.close()
-            await child.drain()
 
     async def _keep(self, slot: int) -> None:
         """Restart the process of a slot whenever it dies."""

@@ -110,7 +110,12 @@ class Policies:
     async def admit(self, owner: str) -> RateState | None:
         """Count a request against the owner's limits. Raises RateLimited or OverBudget."""
         name, policy = name_of(owner), self.find(owner)
-        self._check_budget(name, policy)
+        budget, spent, currency = policy.budget_per_month, self._spent.get(name, 0.0), self._meter.prices.currency
+        if budget is not None and spent >= budget:
+            raise OverBudget(
+                f"The budget of {budget:g} {currency} per month is used up: {spent:.2f} {currency} were spent since "
+                "the first of this month (UTC)."
+            )
         given = {"requests": policy.requests_per_minute, "tokens": policy.tokens_per_minute}
         limits = {kind: limit for kind, limit in given.items() if limit is not None}
         if not limits:
@@ -135,15 +140,6 @@ class Policies:
             minute.unsent += tokens * self._shared
         if name in self._spent and (price := self._meter.prices.find(record.model, record.upstream)) is not None:
             self._spent[name] += price.of(record.tokens)
-
-    def _check_budget(self, name: str, policy: Policy) -> None:
-        budget, spent = policy.budget_per_month, self._spent.get(name, 0.0)
-        if budget is not None and spent >= budget:
-            currency = self._meter.prices.currency
-            raise OverBudget(
-                f"The budget of {budget:g} {currency} per month is used up: {spent:.2f} {currency} were spent since "
-                "the first of this month (UTC)."
-            )
 
     def _find_minute(self, name: str) -> Minute:
         number = int(self._clock.now() // MINUTE)

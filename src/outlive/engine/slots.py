@@ -3,7 +3,7 @@ share its limits."""
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -165,14 +165,14 @@ class UnstoredRuns:
     _clock: Clock
     _shared: bool
     _on_free: Callable[[], None]  # responses of an owner wait, and may run now
-    _runs: dict[str, OwnerRuns] = field(default_factory=dict)
+    _runs: defaultdict[str, OwnerRuns] = field(default_factory=lambda: defaultdict(OwnerRuns))
 
     async def take(self, owner: str) -> bool:
         """Count one more run of an owner, unless all nodes together have as many as it may run."""
         if not self._shared:
             return True
         name = name_of(owner)
-        runs = self._find(name)
+        runs = self._runs[name]
         if runs.failing or not self._quota.running_of(name):
             runs.held += 1
             return True
@@ -185,7 +185,7 @@ class UnstoredRuns:
         """Count one run of an owner less; the database learns of it in the background."""
         if self._shared:
             name = name_of(owner)
-            runs = self._find(name)
+            runs = self._runs[name]
             runs.held -= 1
             if runs.written or self._quota.running_of(name):
                 self._write_soon(name, runs)
@@ -198,7 +198,7 @@ class UnstoredRuns:
             return
         found = await self._stored.find_running(self._worker)
         for name in found.keys() | self._runs.keys():
-            runs = self._find(name)
+            runs = self._runs[name]
             if runs.task is None and (name in found or self._quota.running_of(name)):
                 runs.written = found.get(name, 0)
                 self._write_soon(name, runs)
@@ -211,11 +211,8 @@ class UnstoredRuns:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _find(self, name: str) -> OwnerRuns:
-        return self._runs.setdefault(name, OwnerRuns())
-
     async def _ask(self, name: str) -> bool:
-        runs, answer = self._find(name), asyncio.get_running_loop().create_future()
+        runs, answer = self._runs[name], asyncio.get_running_loop().create_future()
         runs.asking.append(answer)
         self._write_soon(name, runs)
         try:

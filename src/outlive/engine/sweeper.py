@@ -40,7 +40,7 @@ class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     response_days: float | None = 30.0
     conversation_days: float | None = None
-    every_seconds: float = 60.0
+    sweep_seconds: float = 60.0  # between two rounds
 
 
 @dataclass(eq=False)
@@ -64,7 +64,7 @@ class Sweeper:
 
     async def run(self) -> None:
         while True:
-            pause = self._policy.every_seconds
+            pause = self._policy.sweep_seconds
             try:
                 await self.sweep()
             except StorageUnavailable as error:
@@ -80,7 +80,11 @@ class Sweeper:
             restored += count
         if restored:
             log.warning("the clock was wrong: restored %d things that expired at a time yet to come", restored)
-        if self._has_steady_clock(now):
+        apart = now - self._clock.monotonic()
+        jump, self._clocks_apart = apart - self._clocks_apart, apart
+        if abs(jump) > CLOCK_TOLERANCE:
+            log.warning("the clock was changed by %.0f s: nothing expires in this round", jump)
+        else:
             await self._expire(now)
         while await self._retention.erase(BATCH):
             self._unscrubbed = True
@@ -92,14 +96,6 @@ class Sweeper:
         if self._unscrubbed:
             await self._retention.scrub()
             self._unscrubbed = False
-
-    def _has_steady_clock(self, now: float) -> bool:
-        """Return False if the wall clock was changed since the last round."""
-        apart = now - self._clock.monotonic()
-        jump, self._clocks_apart = apart - self._clocks_apart, apart
-        if abs(jump) > CLOCK_TOLERANCE:
-            log.warning("the clock was changed by %.0f s: nothing expires in this round", jump)
-        return abs(jump) <= CLOCK_TOLERANCE
 
     async def _expire(self, now: float) -> None:
         days_of = {name: own.retention_days for name, own in self._owners.items() if own.retention_days is not None}

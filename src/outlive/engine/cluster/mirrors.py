@@ -11,7 +11,7 @@ from outlive.engine.delivery.live import LiveResponses
 from outlive.engine.delivery.tail import Tail
 from outlive.ports.bell import Bell, Ring
 from outlive.ports.clock import Clock
-from outlive.ports.journal import Batch, Journal
+from outlive.ports.journal import Journal
 
 log = logging.getLogger(__name__)
 
@@ -106,17 +106,15 @@ class Mirrors:
             except (StorageUnavailable, TimeoutError):
                 return  # the next round polls all of them again
             for response_id, batch in batches.items():
-                self._feed(tails[response_id], batch)
-
-    def _feed(self, tail: Tail, batch: Batch | None) -> None:
-        if batch is None:
-            self._lose(tail)  # deleted: the readers find that out when they read the journal
-            return
-        tail.mirror(batch)
-        if tail.ended:
-            self._drop(tail)
-        elif len(batch.frames) >= PAGE_BYTES:
-            self._due.add(tail.response_id)  # there is more
+                tail = tails[response_id]
+                if batch is None:
+                    self._lose(tail)  # deleted: the readers find that out when they read the journal
+                    continue
+                tail.mirror(batch)
+                if tail.ended:
+                    self._drop(tail)
+                elif len(batch.frames) >= PAGE_BYTES:
+                    self._due.add(response_id)  # there is more
 
     # -- when the response begins to run here
 
@@ -178,10 +176,7 @@ class ProgressNotifier:
         elif not tail.ended:
             tail.readers += 1  # a reader elsewhere keeps the run from being abandoned here (D1)
             subscription = self._subscriptions[response_id] = Subscription(tail, tail.committed, until)
-            self._follow(subscription)
-
-    def _follow(self, subscription: Subscription) -> None:
-        subscription.tail.wait().add_done_callback(partial(self._on_wake, subscription))
+            tail.wait().add_done_callback(partial(self._on_wake, subscription))
 
     def _on_wake(self, subscription: Subscription, _: asyncio.Future[None]) -> None:
         tail = subscription.tail
@@ -195,4 +190,4 @@ class ProgressNotifier:
             if self._subscriptions.get(tail.response_id) is subscription:
                 del self._subscriptions[tail.response_id]
         else:
-            self._follow(subscription)
+            tail.wait().add_done_callback(partial(self._on_wake, subscription))
