@@ -16,11 +16,11 @@ from outlive.core.requests.create import CreateResponse
 from outlive.engine.ephemeral import MemoryJournal, MemoryLedger
 from outlive.ports.catalog import Catalog
 from outlive.ports.conversations import Conversations
+from outlive.ports.database import Statements
 from outlive.ports.journal import Journal
 from outlive.ports.ledger import Admission, Lease, Ledger, Position, Quota, RunLedger
 from outlive.ports.retention import Retention
-from outlive.ports.storage import History, Packing, StoredKeys, StoredTickets, StoredUsage
-from outlive.ports.webhooks import StoredWebhooks
+from outlive.ports.storage import History, Packing, StoredKeys, StoredUsage
 from outlive.storage.packing import lengthen
 from outlive.storage.postgres import connection as postgres
 from outlive.storage.postgres.journal import PostgresHistory, PostgresJournal, PostgresPacking
@@ -69,10 +69,9 @@ class Storage(msgspec.Struct, frozen=True):
     catalog: Catalog
     conversations: Conversations
     retention: Retention
-    tickets: StoredTickets
     keys: StoredKeys
     usage: StoredUsage
-    webhooks: StoredWebhooks
+    database: Statements
     packing: Packing
     inspector: Inspector
 
@@ -103,10 +102,9 @@ async def open_sqlite(path: Path) -> AsyncIterator[Storage]:
             Catalog(database),
             Conversations(database),
             Retention(database),
-            StoredTickets(database),
             StoredKeys(database),
             StoredUsage(database),
-            StoredWebhooks(database),
+            database,
             SqlitePacking(database),
             SqliteInspector(database),
         )
@@ -189,10 +187,9 @@ async def open_postgres(url: str, quota: Quota | None = None) -> AsyncIterator[S
             Catalog(database),
             Conversations(database),
             Retention(database),
-            StoredTickets(database),
             StoredKeys(database),
             StoredUsage(database),
-            StoredWebhooks(database),
+            database,
             PostgresPacking(database),
             PostgresInspector(database),
         )

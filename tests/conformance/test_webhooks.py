@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
-from outlive.core.errors import StaleFence
+from outlive.core.errors import NotFound, StaleFence
+from outlive.core.events import Json
 from outlive.core.owners import join
+from outlive.engine.webhooks import Webhooks, to_deliveries, to_endpoints, to_row
 from outlive.ports.webhooks import Delivery, WebhookEndpoint
 from tests.conformance.harness import StorageHarness, message, storage_test
 
@@ -24,40 +28,66 @@ async def add(
     endpoint = WebhookEndpoint(
         endpoint_id, owner, "n\u00e4me", "https://example.com/", types, 1.5, 2.5, "abcd", b"\0sealed"
     )
-    assert await harness.storage.webhooks.add(endpoint, 3)
+    assert await harness.storage.database.change("add_webhook", *to_row(endpoint), 3)
     return endpoint
 
 
+async def find(harness: StorageHarness, owner: str = "ann", endpoint_id: str = "we_1") -> WebhookEndpoint | None:
+    return next(iter(to_endpoints(await harness.storage.database.fetch("find_webhook", endpoint_id, owner))), None)
+
+
+async def list_deliveries(
+    harness: StorageHarness, owner: str = "ann", endpoint_id: str = "", after: str = "", limit: int = 100
+) -> list[Delivery]:
+    return to_deliveries(await harness.storage.database.fetch("list_deliveries", owner, endpoint_id, after, limit))
+
+
+async def record(
+    harness: StorageHarness, delivery_id: str, attempt: Json, due_at: float | None, delivered_at: float | None
+) -> None:
+    entry = msgspec.json.encode(attempt).decode()
+    await harness.storage.database.change("record_attempt", delivery_id, due_at, delivered_at, entry)
+
+
+async def remove(harness: StorageHarness, owner: str, endpoint_id: str) -> bool:
+    unused: Any = None
+    try:
+        await Webhooks(harness.storage.database, unused, None, unused, unused, "n1").delete(owner, endpoint_id)
+    except NotFound:
+        return False
+    return True
+
+
 async def written(harness: StorageHarness, owner: str = "ann") -> list[tuple[str, str, str]]:
-    found = await harness.storage.webhooks.list_deliveries(owner, "", "", 100)
+    found = await list_deliveries(harness, owner)
     return [(each.endpoint, each.response_id, each.event_type) for each in reversed(found)]
 
 
 async def claim(harness: StorageHarness, worker: str = "n1", at: float = LATER, limit: int = 10) -> list[Delivery]:
-    return await harness.storage.webhooks.claim("we_1", worker, at, limit)
+    return to_deliveries(await harness.storage.database.change("claim_deliveries", "we_1", worker, at, limit))
 
 
 @storage_test
 async def test_an_endpoint_is_found_changed_listed_and_removed_by_its_owner_alone(harness: StorageHarness) -> None:
-    webhooks = harness.storage.webhooks
-    assert not await webhooks.has_any()
+    database = harness.storage.database
+    assert not await database.fetch("has_webhooks")
     endpoint = await add(harness)
-    assert await webhooks.has_any()
-    assert await webhooks.find("ann", "we_1") == endpoint
-    assert await webhooks.find("bob", "we_1") is None and await webhooks.find("ann", "a\0b") is None
+    assert await database.fetch("has_webhooks")
+    assert await find(harness) == endpoint
+    assert await find(harness, "bob") is None and await find(harness, "ann", "a\0b") is None
     changed = msgspec.structs.replace(endpoint, url="https://other.example", event_types=[APPROVAL], sealed=b"x")
-    assert await webhooks.save(changed) and await webhooks.find("ann", "we_1") == changed
-    assert not await webhooks.save(msgspec.structs.replace(endpoint, owner="bob"))
-    await webhooks.disable("we_1", 7.0)
-    assert (await webhooks.find("ann", "we_1")) == msgspec.structs.replace(changed, disabled_at=7.0)
+    assert await database.change("save_webhook", *to_row(changed)) and await find(harness) == changed
+    assert not await database.change("save_webhook", *to_row(msgspec.structs.replace(endpoint, owner="bob")))
+    await database.change("disable_webhook", "we_1", 7.0)
+    assert await find(harness) == msgspec.structs.replace(changed, disabled_at=7.0)
     await add(harness, "we_2")
     await add(harness, "we_3")
-    assert not await webhooks.add(msgspec.structs.replace(endpoint, id="we_4"), 3)
-    listed = await webhooks.list_endpoints("ann", "", 2)
+    assert not await database.change("add_webhook", *to_row(msgspec.structs.replace(endpoint, id="we_4")), 3)
+    listed = to_endpoints(await database.fetch("list_webhooks", "ann", "", 2))
     assert [each.id for each in listed] == ["we_3", "we_2"]
-    assert [each.id for each in await webhooks.list_endpoints("ann", "we_2", 2)] == ["we_1"]
-    assert not await webhooks.remove("bob", "we_1") and await webhooks.remove("ann", "we_1")
-    assert await webhooks.find("ann", "we_1") is None and not await webhooks.remove("ann", "we_1")
+    assert [each.id for each in to_endpoints(await database.fetch("list_webhooks", "ann", "we_2", 2))] == ["we_1"]
+    assert not await remove(harness, "bob", "we_1") and await remove(harness, "ann", "we_1")
+    assert await find(harness) is None and not await remove(harness, "ann", "we_1")
 
 
 @storage_test
@@ -75,7 +105,7 @@ async def test_an_end_is_written_for_every_endpoint_that_wants_it(harness: Stora
         ]
     )
     assert await written(harness, "bob") == []
-    await harness.storage.webhooks.disable("we_1", 7.0)
+    await harness.storage.database.change("disable_webhook", "we_1", 7.0)
     await harness.answer()
     assert len(await written(harness)) == 3
 
@@ -108,13 +138,12 @@ async def test_the_approval_goes_before_the_end(harness: StorageHarness) -> None
         ("we_1", response_id, APPROVAL),
         ("we_1", response_id, "response.completed"),
     ]
-    webhooks = harness.storage.webhooks
     (approval,) = await claim(harness)
     assert approval.event_type == APPROVAL and await claim(harness) == []
-    await webhooks.record(approval.id, {"at": 1.0}, LATER - 1, None)  # not yet: it is tried again
+    await record(harness, approval.id, {"at": 1.0}, LATER - 1, None)  # not yet: it is tried again
     (again,) = await claim(harness)
     assert (again.id, again.attempts, again.log) == (approval.id, 2, [{"at": 1.0}])
-    await webhooks.record(approval.id, {"at": 2.0}, None, 2.0)
+    await record(harness, approval.id, {"at": 2.0}, None, 2.0)
     (end,) = await claim(harness)
     assert end.event_type == "response.completed"
 
@@ -124,9 +153,9 @@ async def test_a_delivery_is_claimed_by_one_worker_and_again_once_that_is_gone(h
     await add(harness)
     for _ in range(3):
         await harness.answer()
-    webhooks = harness.storage.webhooks
-    assert await claim(harness, at=1.0) == [] and await webhooks.find_due(1.0) == []
-    assert [each.id for each in await webhooks.find_due(LATER)] == ["we_1"]
+    database = harness.storage.database
+    assert await claim(harness, at=1.0) == [] and await database.fetch("find_due_webhooks", 1.0) == []
+    assert [each.id for each in to_endpoints(await database.fetch("find_due_webhooks", LATER))] == ["we_1"]
     assert len(await claim(harness, limit=2)) == 2 and len(await claim(harness)) == 1
     assert await claim(harness) == []
     if await harness.storage.inspector.set_alive("n1", True):
@@ -134,7 +163,7 @@ async def test_a_delivery_is_claimed_by_one_worker_and_again_once_that_is_gone(h
         await harness.storage.inspector.set_alive("n1", False)
     taken = await claim(harness, "n2")
     assert [each.attempts for each in taken] == [2, 2, 2]
-    await webhooks.release("n2")
+    await database.change("release_deliveries", "n2")
     assert len(await claim(harness, "n2")) == 3
     assert await claim(harness, "n2", at=1e9) == []  # given up
 
@@ -143,16 +172,16 @@ async def test_a_delivery_is_claimed_by_one_worker_and_again_once_that_is_gone(h
 async def test_a_delivery_that_ended_is_due_again_only_by_redelivery(harness: StorageHarness) -> None:
     await add(harness)
     response_id = await harness.answer()
-    webhooks = harness.storage.webhooks
+    database = harness.storage.database
     (taken,) = await claim(harness)
-    await webhooks.record(taken.id, {"at": 1.0, "status_code": 204}, None, 6.0)
-    await webhooks.record(taken.id, {"at": 2.0, "status_code": 500}, 7.0, None)  # of a worker that was thought dead
+    await record(harness, taken.id, {"at": 1.0, "status_code": 204}, None, 6.0)
+    await record(harness, taken.id, {"at": 2.0, "status_code": 500}, 7.0, None)  # of a worker that was thought dead
     assert await claim(harness) == []
-    (listed,) = await webhooks.list_deliveries("ann", "we_1", "", 10)
+    (listed,) = await list_deliveries(harness, endpoint_id="we_1")
     assert (listed.due_at, listed.delivered_at, listed.log) == (None, 6.0, [{"at": 1.0, "status_code": 204}])
-    assert await webhooks.redeliver("bob", taken.id, 9.0, LATER * 2) is None
-    again = await webhooks.redeliver("ann", taken.id, 9.0, LATER * 2)
-    assert again is not None and (again.id, again.response_id, again.delivered_at) == (taken.id, response_id, None)
+    assert await database.change("redeliver", taken.id, "bob", 9.0, LATER * 2) == []
+    (again,) = to_deliveries(await database.change("redeliver", taken.id, "ann", 9.0, LATER * 2))
+    assert (again.id, again.response_id, again.delivered_at) == (taken.id, response_id, None)
     assert [each.id for each in await claim(harness)] == [taken.id]
 
 
@@ -162,19 +191,13 @@ async def test_deliveries_are_listed_in_pages_of_one_endpoint_or_all(harness: St
     await add(harness, "we_2", types=["response.completed"])
     await harness.answer()
     await harness.answer(status="failed")
-    webhooks = harness.storage.webhooks
-    whole = await webhooks.list_deliveries("ann", "", "", 10)
-    assert len(whole) == 3 and len(await webhooks.list_deliveries("ann", "we_2", "", 10)) == 1
-    assert await webhooks.list_deliveries("ann", "", whole[0].id, 1) == whole[1:2]
-    assert await webhooks.list_deliveries("ann", "", "wh_unknown", 1) == []
-    assert [
-        await webhooks.has_delivery(*of) for of in (("ann", whole[0].id), ("bob", whole[0].id), ("ann", "wh_1"))
-    ] == [
-        True,
-        False,
-        False,
-    ]
-    assert await webhooks.list_deliveries("bob", "", "", 10) == []
+    whole = await list_deliveries(harness)
+    assert len(whole) == 3 and len(await list_deliveries(harness, endpoint_id="we_2")) == 1
+    assert await list_deliveries(harness, after=whole[0].id, limit=1) == whole[1:2]
+    assert await list_deliveries(harness, after="wh_unknown", limit=1) == []
+    for delivery_id, owner, found in ((whole[0].id, "ann", 1), (whole[0].id, "bob", 0), ("wh_1", "ann", 0)):
+        assert len(await harness.storage.database.fetch("find_delivery", delivery_id, owner)) == found
+    assert await list_deliveries(harness, "bob") == []
 
 
 @storage_test
@@ -185,7 +208,7 @@ async def test_deliveries_go_with_their_response_their_endpoint_and_time(harness
     await harness.answer()
     await harness.ledger.delete("ann", deleted)
     assert len(await written(harness)) == 2
-    await harness.storage.webhooks.remove("ann", "we_2")
+    assert await remove(harness, "ann", "we_2")
     assert len(await written(harness)) == 1
     day = 86_400.0
     await harness.storage.retention.forget_keys(harness.now + 8 * day)
@@ -204,9 +227,9 @@ async def test_deliveries_that_wait_are_counted_unless_given_up_or_for_a_disable
 
     await add(harness)
     await harness.answer()
-    (delivery,) = await harness.storage.webhooks.list_deliveries("ann", "", "", 100)
+    (delivery,) = await list_deliveries(harness)
     assert await measure() == (0, None)  # given up long before today
-    await harness.storage.webhooks.redeliver("ann", delivery.id, 5.0, 1e11)
+    await harness.storage.database.change("redeliver", delivery.id, "ann", 5.0, 1e11)
     assert await measure() == (1, delivery.created_at)
-    await harness.storage.webhooks.disable("we_1", 7.0)
+    await harness.storage.database.change("disable_webhook", "we_1", 7.0)
     assert await measure() == (0, None)

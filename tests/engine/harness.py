@@ -23,9 +23,8 @@ from outlive.ports.conversations import Conversations
 from outlive.ports.database import LoadedItems
 from outlive.ports.ledger import Admission, Admitted, AppendResults, Checkpoint, Claim, Closing, Entry, Lease
 from outlive.ports.retention import Retention
-from outlive.ports.storage import UNBOUNDED, Storage, StoredKeys, StoredTickets, StoredUsage
+from outlive.ports.storage import UNBOUNDED, Storage, StoredKeys, StoredUsage
 from outlive.ports.toolbox import Tools
-from outlive.ports.webhooks import StoredWebhooks
 from outlive.storage.seal import SecretSeal
 from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.journal import SqliteHistory, SqliteJournal, SqlitePacking
@@ -206,10 +205,9 @@ class Harness:
             catalog=self.catalog,
             conversations=self.conversations,
             retention=self.retention,
-            tickets=StoredTickets(database),
             keys=StoredKeys(database),
             usage=StoredUsage(database),
-            webhooks=StoredWebhooks(database),
+            database=database,
             packing=SqlitePacking(database),
             bell=bus.bell() if bus is not None else NoBell(),
             heartbeat=self.heartbeat,

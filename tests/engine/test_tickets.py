@@ -27,7 +27,7 @@ def test_a_ticket_is_found_until_it_expires(tmp_path: Path) -> None:
         assert (await engine.tickets.find(default["ticket"])).owner == "ann"
         harness.clock.time += 3600 + DAY
         await harness.sweeper.sweep()
-        assert await engine.storage.tickets.find(default["id"]) is None
+        assert await harness.database.fetch("find_ticket", default["id"]) == []
 
     run_with_harness(tmp_path, body, DONE)
 

@@ -18,7 +18,7 @@ from outlive.core.owners import join
 from outlive.engine import webhooks
 from outlive.engine.webhooks import OVERALL, TO_ONE, Webhooks
 from outlive.ports.catalog import Paging
-from outlive.ports.webhooks import Answer, StoredWebhooks
+from outlive.ports.webhooks import Answer
 from outlive.storage.seal import SecretSeal
 from outlive.testing import Script, answer
 from tests.engine.harness import Harness, run_with_harness
@@ -56,7 +56,7 @@ class FakeSender:
 
 
 def make(harness: Harness, sender: FakeSender, seal: SecretSeal | None = SEAL) -> Webhooks:
-    return Webhooks(StoredWebhooks(harness.database), sender, seal, harness.clock, harness.ids, "worker")
+    return Webhooks(harness.database, sender, seal, harness.clock, harness.ids, "worker")
 
 
 @asynccontextmanager
@@ -161,16 +161,18 @@ def test_an_attempt_is_recorded_once_the_storage_is_back(tmp_path: Path, monkeyp
     async def body(harness: Harness) -> None:
         failures = 3
 
-        class Faulty(StoredWebhooks):
-            async def record(self, *values: Any) -> None:
-                nonlocal failures
-                failures -= 1
-                if failures >= 0:
-                    raise StorageUnavailable("record", "a test says so")
-                await super().record(*values)
+        change = harness.database.change
 
-        sender, stored = FakeSender(), Faulty(harness.database)
-        hooks = Webhooks(stored, sender, SEAL, harness.clock, harness.ids, "worker")
+        async def fail_to_record(statement: str, *values: Any, **parts: str) -> list[Any]:
+            nonlocal failures
+            failures -= statement == "record_attempt"
+            if statement == "record_attempt" and failures >= 0:
+                raise StorageUnavailable("record", "a test says so")
+            return await change(statement, *values, **parts)
+
+        harness.database.change = fail_to_record  # type: ignore[method-assign]
+        sender = FakeSender()
+        hooks = make(harness, sender)
         await hooks.create("ann", FIELDS)
         await harness.answer()
         async with delivering(hooks):
@@ -208,8 +210,8 @@ def test_the_secret_of_an_endpoint_is_stored_sealed(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         hooks = make(harness, FakeSender())
         made = await hooks.create("ann", FIELDS)
-        stored = await StoredWebhooks(harness.database).find("ann", made["id"])
-        assert stored is not None and made["signing_secret"].encode()[6:] not in stored.sealed
+        ((sealed,),) = await harness.database.fetch("SELECT sealed FROM webhook_endpoints")
+        assert sealed and made["signing_secret"].encode()[6:] not in sealed
         assert "signing_secret" not in await hooks.get("ann", made["id"])
         other = make(harness, FakeSender(), SecretSeal([b"o" * 32]))
         with pytest.raises(InvalidRequest, match="sealed with another key"):

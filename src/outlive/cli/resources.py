@@ -190,11 +190,10 @@ def redeliver(place: Place, owner: str, delivery_id: Annotated[str, typer.Argume
 def _ask(url: str, ask: Callable[["Webhooks"], Awaitable[Page | Json]]) -> Json:
     # The other commands start faster without these imports.
     from outlive.engine.webhooks import Webhooks
-    from outlive.ports.webhooks import StoredWebhooks
     from outlive.tooling.sender import HttpSender
 
     def work(database: Statements) -> Awaitable[Page | Json]:
-        return ask(Webhooks(StoredWebhooks(database), HttpSender(), None, SystemClock(), RandomIds(), ""))
+        return ask(Webhooks(database, HttpSender(), None, SystemClock(), RandomIds(), ""))
 
     done = use_database(url, work)
     return {"object": "list", "data": done.data, "has_more": done.has_more} if isinstance(done, Page) else done

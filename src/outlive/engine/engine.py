@@ -141,9 +141,9 @@ class Engine:
         self.sweeper = Sweeper(storage.retention, clock, options.retention, self.policies.active)
         after, secret_seal = options.pack_after, tools.seal if tools is not None else None
         self.packer = Packer(storage.packing, clock, counts, after, self.worker.slots) if after is not None else None
-        self.webhooks = Webhooks(storage.webhooks, options.sender, secret_seal, clock, ids, options.name)
+        self.webhooks = Webhooks(storage.database, options.sender, secret_seal, clock, ids, options.name)
         committer.on_end = self.webhooks.wake
-        self.tickets = Tickets(storage.tickets, clock, ids, options.ticket_seconds)
+        self.tickets = Tickets(storage.database, clock, ids, options.ticket_seconds)
         self.keys = Keys(storage.keys, clock, ids)
         self.node: Node | None = None  # None on a single server
         if mirrors is not None and self.reader.remote_folds is not None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from secrets import token_bytes
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -21,9 +21,10 @@ from outlive.core.webhooks import GIVE_UP_SECONDS, make_payload, make_secret, pa
 from outlive.engine.waiting import keep_trying, wait
 from outlive.ports.catalog import Page, Paging
 from outlive.ports.clock import Clock
+from outlive.ports.database import Statements
 from outlive.ports.refusals import bad_cursor
 from outlive.ports.seal import Seal
-from outlive.ports.webhooks import Answer, Delivery, Sender, StoredWebhooks, WebhookEndpoint
+from outlive.ports.webhooks import Answer, Delivery, Sender, WebhookEndpoint
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ NO_SEAL = (
 class Webhooks:
     """Manages endpoints, and sends what is due to them."""
 
-    _stored: StoredWebhooks
+    _database: Statements
     _sender: Sender
     _seal: Seal | None
     _clock: Clock
@@ -66,7 +67,7 @@ class Webhooks:
         own: Json = {"id": endpoint_id, "owner": _name_owner(owner), "created_at": now, "updated_at": now}
         secret, kept = await self._make_secret(endpoint_id)
         endpoint = WebhookEndpoint(**own, **fields, **kept)
-        if not await self._stored.add(endpoint, MAX_ENDPOINTS):
+        if not await self._database.change("add_webhook", *to_row(endpoint), MAX_ENDPOINTS):
             raise InvalidRequest(f"You have {MAX_ENDPOINTS} webhook endpoints already; delete one first.")
         self._has_any = True
         return _show(endpoint) | {"signing_secret": secret}
@@ -76,10 +77,10 @@ class Webhooks:
 
     async def list_endpoints(self, owner: str, paging: Paging) -> Page:
         name = _name_owner(owner)
-        if paging.after is not None and await self._stored.find(name, paging.after) is None:
+        if paging.after is not None and not await self._database.fetch("find_webhook", paging.after, name):
             raise bad_cursor(paging.after)
-        found = await self._stored.list_endpoints(name, paging.after or "", paging.limit + 1)
-        return Page([_show(endpoint) for endpoint in found[: paging.limit]], len(found) > paging.limit)
+        rows = await self._database.fetch("list_webhooks", name, paging.after or "", paging.limit + 1)
+        return Page([_show(endpoint) for endpoint in to_endpoints(rows[: paging.limit])], len(rows) > paging.limit)
 
     async def update(self, owner: str, endpoint_id: str, fields: Json) -> Json:
         """Change fields of an endpoint. One that was disabled is sent events again."""
@@ -95,8 +96,11 @@ class Webhooks:
         return _show(await self._change(endpoint, kept)) | {"signing_secret": secret}
 
     async def delete(self, owner: str, endpoint_id: str) -> None:
-        if not await self._stored.remove(_name_owner(owner), endpoint_id):
+        name = _name_owner(owner)
+        if not await self._database.change("remove_webhook", endpoint_id, name):
             raise _not_found(endpoint_id)
+        while await self._database.change("drop_deliveries_to", name, endpoint_id):
+            pass
 
     async def test(self, owner: str, endpoint_id: str, event_type: str) -> int:
         """Send an example of an event. Returns the status of the answer. Raises InvalidRequest if there is none."""
@@ -114,16 +118,16 @@ class Webhooks:
         return answer.status
 
     async def _find(self, owner: str, endpoint_id: str) -> WebhookEndpoint:
-        endpoint = await self._stored.find(_name_owner(owner), endpoint_id)
-        if endpoint is None:
+        rows = await self._database.fetch("find_webhook", endpoint_id, _name_owner(owner))
+        if not rows:
             raise _not_found(endpoint_id)
-        return endpoint
+        return to_endpoints(rows)[0]
 
     async def _change(self, endpoint: WebhookEndpoint, fields: Json) -> WebhookEndpoint:
         changed = msgspec.structs.replace(endpoint, **fields)
         if changed != endpoint:
             changed = msgspec.structs.replace(changed, updated_at=self._clock.now())
-            if not await self._stored.save(changed):
+            if not await self._database.change("save_webhook", *to_row(changed)):
                 raise _not_found(endpoint.id)  # deleted since
             self._wanted.set()
         return changed
@@ -150,21 +154,22 @@ class Webhooks:
     # -- deliveries
 
     async def list_deliveries(self, owner: str, endpoint_id: str, paging: Paging) -> Page:
+        """List deliveries, newest first; with an empty `endpoint_id` those to all of an owner's endpoints."""
         name = _name_owner(owner)
-        if paging.after is not None and not await self._stored.has_delivery(name, paging.after):
+        if paging.after is not None and not await self._database.fetch("find_delivery", paging.after, name):
             raise bad_cursor(paging.after)
-        found = await self._stored.list_deliveries(name, endpoint_id, paging.after or "", paging.limit + 1)
-        now = self._clock.now()
-        return Page([_show_delivery(each, now) for each in found[: paging.limit]], len(found) > paging.limit)
+        rows = await self._database.fetch("list_deliveries", name, endpoint_id, paging.after or "", paging.limit + 1)
+        now, found = self._clock.now(), to_deliveries(rows[: paging.limit])
+        return Page([_show_delivery(each, now) for each in found], len(rows) > paging.limit)
 
     async def redeliver(self, owner: str, delivery_id: str) -> Json:
         """Send a delivery once more, whatever became of it."""
         now = self._clock.now()
-        found = await self._stored.redeliver(_name_owner(owner), delivery_id, now, now + GIVE_UP_SECONDS)
-        if found is None:
+        rows = await self._database.change("redeliver", delivery_id, _name_owner(owner), now, now + GIVE_UP_SECONDS)
+        if not rows:
             raise NotFound(f"Webhook delivery with id '{delivery_id}' not found.")
         self._wanted.set()
-        return _show_delivery(found, now)
+        return _show_delivery(to_deliveries(rows)[0], now)
 
     def wake(self) -> None:
         """Look for deliveries now: a response has ended here."""
@@ -174,23 +179,26 @@ class Webhooks:
     async def run(self) -> None:
         """Send what is due until cancelled."""
         self._running.clear()
-        await self._stored.release(self._worker)  # what a bug made it forget
+        await self._database.change("release_deliveries", self._worker)  # what a bug made it forget
         async with asyncio.TaskGroup() as group:
             while True:
                 with contextlib.suppress(StorageUnavailable):  # the next poll comes soon
-                    self._has_any = await self._stored.has_any()
+                    self._has_any = bool(await self._database.fetch("has_webhooks"))
                     if self._has_any:
                         await self._start_due(group)
                 await wait(self._wanted, POLL_SECONDS)
 
     async def _start_due(self, group: asyncio.TaskGroup) -> None:
         now = self._clock.now()
-        random.shuffle(endpoints := await self._stored.find_due(now))  # none is always the last
+        endpoints = to_endpoints(await self._database.fetch("find_due_webhooks", now))
+        random.shuffle(endpoints)  # none is always the last
         for endpoint in endpoints:
             most = TO_FAILING if endpoint.id in self._failing else TO_ONE
             free = min(most - self._running[endpoint.id], OVERALL - self._running.total())
             if free > 0:
-                for delivery in await self._stored.claim(endpoint.id, self._worker, now, free):
+                # Those that no living worker is sending. Of one response the earlier event goes first.
+                rows = await self._database.change("claim_deliveries", endpoint.id, self._worker, now, free)
+                for delivery in to_deliveries(rows):
                     self._running[endpoint.id] += 1
                     group.create_task(self._deliver(endpoint, delivery))
 
@@ -238,11 +246,25 @@ class Webhooks:
         self.attempts[outcome] += 1
 
         async def write() -> None:
-            if answer.status == 410:
-                await self._stored.disable(endpoint.id, now)
-            await self._stored.record(delivery.id, entry, due_at, now if answer.is_ok else None)
+            if answer.status == 410:  # its deliveries stay until it is saved again, or they are erased
+                await self._database.change("disable_webhook", endpoint.id, now)
+            delivered_at, attempt = now if answer.is_ok else None, msgspec.json.encode(entry).decode()
+            await self._database.change("record_attempt", delivery.id, due_at, delivered_at, attempt)
 
         await keep_trying(write, self._clock)
+
+
+def to_row(endpoint: WebhookEndpoint) -> tuple[Any, ...]:
+    types = msgspec.json.encode(endpoint.event_types).decode()
+    return msgspec.structs.astuple(msgspec.structs.replace(endpoint, event_types=types))
+
+
+def to_endpoints(rows: list[Any]) -> list[WebhookEndpoint]:
+    return [WebhookEndpoint(*[*row[:4], msgspec.json.decode(row[4]), *row[5:]]) for row in rows]
+
+
+def to_deliveries(rows: list[Any]) -> list[Delivery]:
+    return [Delivery(*[*row[:9], msgspec.json.decode(row[9])]) for row in rows]
 
 
 def _name_owner(owner: str) -> str:

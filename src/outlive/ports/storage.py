@@ -12,11 +12,10 @@ from outlive.core.usage import DAY, Tokens, UsageSum
 from outlive.ports.bell import Bell
 from outlive.ports.catalog import Catalog
 from outlive.ports.conversations import Conversations
-from outlive.ports.database import Change, LoadedItems, Stored, lock_key
+from outlive.ports.database import Change, LoadedItems, Statements, Stored, lock_key
 from outlive.ports.journal import Journal
 from outlive.ports.ledger import Ledger, Position
 from outlive.ports.retention import Retention
-from outlive.ports.webhooks import StoredWebhooks
 
 # A loop that has not ticked for so long hangs: another worker should take over what it runs.
 HUNG_SECONDS = 30.0
@@ -47,30 +46,6 @@ class Ticket(msgspec.Struct, frozen=True):
     target: str  # the id of what it opens
     expires_at: float
     digest: bytes  # of its secret
-
-
-class StoredTickets(Stored):
-    """Stores tickets; each method is one statement. Expired ones are erased by `Retention.forget_keys`."""
-
-    async def add(self, ticket: Ticket) -> None:
-        await self._database.change("add_ticket", *astuple(ticket))
-
-    async def remove(self, owner: str, target: str, ticket_id: str) -> bool:
-        """Remove a ticket. Returns False if the owner has none of that id for this target."""
-        return bool(await self._database.change("remove_ticket", ticket_id, owner, target))
-
-    async def find(self, ticket_id: str) -> Ticket | None:
-        """Find a ticket, whether or not it has expired."""
-        rows = await self._database.fetch("find_ticket", ticket_id)
-        return Ticket(*rows[0]) if rows else None
-
-    async def find_valid(self, ticket_ids: list[str], at: float) -> set[str]:
-        """Return those of these tickets that exist and expire after that time."""
-        return {row[0] for row in await self._database.fetch("find_valid_tickets", ticket_ids, at)}
-
-    async def holds(self, ticket: Ticket, response_id: str) -> bool:
-        """Return True if the ticket is for a conversation that this response belongs to."""
-        return bool(await self._database.fetch("find_in_conversation", response_id, ticket.owner, ticket.target))
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -231,10 +206,9 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
     catalog: Catalog
     conversations: Conversations
     retention: Retention
-    tickets: StoredTickets
     keys: StoredKeys
     usage: StoredUsage
-    webhooks: StoredWebhooks
+    database: Statements
     packing: Packing
     bell: Bell
     heartbeat: Heartbeat

@@ -13,8 +13,7 @@ from outlive.ports.conversations import Conversations
 from outlive.ports.database import Statements
 from outlive.ports.ledger import Quota
 from outlive.ports.retention import Retention
-from outlive.ports.storage import NoHeartbeat, Storage, StoredKeys, StoredTickets, StoredUsage
-from outlive.ports.webhooks import StoredWebhooks
+from outlive.ports.storage import NoHeartbeat, Storage, StoredKeys, StoredUsage
 from outlive.storage.sqlite.connection import SharedFile, SqliteDatabase
 from outlive.storage.sqlite.journal import SqliteHistory, SqliteJournal, SqlitePacking
 from outlive.storage.sqlite.ledger import SqliteLedger
@@ -90,10 +89,9 @@ async def _assemble(database: "SqliteDatabase | PostgresDatabase", **own: Any) -
         catalog=Catalog(database),
         conversations=Conversations(database),
         retention=Retention(database),
-        tickets=StoredTickets(database),
         keys=StoredKeys(database),
         usage=StoredUsage(database),
-        webhooks=StoredWebhooks(database),
+        database=database,
         probe=database.probe,
         secret=await database.find_secret(SECRET),
         **own,
