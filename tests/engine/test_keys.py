@@ -12,7 +12,7 @@ from tests.engine.harness import Harness, run_with_harness
 
 
 def other_node(harness: Harness) -> Keys:
-    return Keys(harness.engine.storage.keys, harness.clock, harness.ids)
+    return Keys(harness.database, harness.clock, harness.ids)
 
 
 def test_a_key_is_valid_on_another_node_once_that_has_looked(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from outlive.core.usage import PriceTable
 from outlive.engine.keys import Keys
 from outlive.engine.usage import GROUPS, UsageMeter, read_time
 from outlive.ports.database import Statements
-from outlive.ports.storage import StoredKeys, StoredUsage
+from outlive.ports.storage import StoredUsage
 from outlive.storage.owners import SqlOwner
 
 keys = typer.Typer(help="The keys that are kept in the database.", no_args_is_help=True)
@@ -111,7 +111,7 @@ def _ask(
         return place.call(method, "/".join([path, *map(segment, ids)]), **request)
 
     def use(opened: Statements) -> Awaitable[Any]:
-        return work(Keys(StoredKeys(opened), SystemClock(), RandomIds()))
+        return work(Keys(opened, SystemClock(), RandomIds()))
 
     done = use_database(place, use, create=method == "POST")
     return {"object": "list", "data": done} if isinstance(done, list) else done

@@ -144,7 +144,7 @@ class Engine:
         self.webhooks = Webhooks(storage.database, options.sender, secret_seal, clock, ids, options.name)
         committer.on_end = self.webhooks.wake
         self.tickets = Tickets(storage.database, clock, ids, options.ticket_seconds)
-        self.keys = Keys(storage.keys, clock, ids)
+        self.keys = Keys(storage.database, clock, ids)
         self.node: Node | None = None  # None on a single server
         if mirrors is not None and self.reader.remote_folds is not None:
             folds, notifier = self.reader.remote_folds, ProgressNotifier(live, storage.bell, clock)

@@ -7,12 +7,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+from msgspec.structs import astuple
+
 from outlive.core.errors import InvalidRequest, NotFound
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.usage import DAY
 from outlive.ports.clock import Clock
-from outlive.ports.storage import AuditEntry, Key, Role, StoredKeys
+from outlive.ports.database import Change, Statements
+from outlive.ports.storage import AuditEntry, Key, Role
 
 # Seconds between two writes of when keys were last used.
 NOTE_SECONDS = 60.0
@@ -30,13 +33,14 @@ def digest_of(secret: str) -> bytes:
 
 @dataclass(eq=False)
 class Keys:
-    """The keys of a database as this process knows them. Each change is written into the audit log."""
+    """The keys of a database as this process knows them. Each change is written into the audit log, in the same
+    transaction."""
 
-    _stored: StoredKeys
+    _database: Statements
     clock: Clock
     _ids: IdSource
     exist: bool = False  # there are keys, or were: from then on a request needs one
-    _seen: tuple[int, int, int] = (0, 0, 0)
+    _seen: tuple[int, ...] = (0, 0, 0)
     _by_digest: dict[bytes, Key] = field(default_factory=dict)
     _valid: dict[str, Key] = field(default_factory=dict)  # by id
     _uses: dict[str, float] = field(default_factory=dict)  # since they were last written
@@ -58,27 +62,34 @@ class Keys:
         key = Key(self._ids.new("key"), owner, role, acts_for, digest_of(secret), now, expires_at)
         detail = f"owner {owner}, role {role}" + ", acts for end users" * acts_for
         detail += "" if days is None else f", for {days:g} days"
-        await self._stored.add(key, AuditEntry(now, actor, "key.created", key.id, detail))
+        entry = AuditEntry(now, actor, "key.created", key.id, detail)
+        await self._database.change_all("add key", [("add_key", astuple(key)), ("add_audit", entry)])
         await self.refresh()
         return describe(key) | {"key": secret}
 
     async def revoke(self, actor: str, key_id: str) -> Json:
         """Revoke a key. Raises NotFound for one that does not exist; to revoke it again changes nothing."""
-        key = next((key for key in await self._stored.find_all() if key.id == key_id), None)
+        key = next((key for key in await self._load() if key.id == key_id), None)
         if key is None:
             raise NotFound(f"Key with id '{key_id}' not found.")
         if key.revoked_at is None:
             entry = AuditEntry(self.clock.now(), actor, "key.revoked", key_id, f"owner {key.owner}, role {key.role}")
-            await self._stored.revoke(key_id, entry)
+            await self._database.change_all("revoke key", [("revoke_key", (entry.at, key_id)), ("add_audit", entry)])
             await self.refresh()
         return {"id": key_id, "object": "key.deleted", "deleted": True}
 
     async def find_all(self) -> list[Json]:
-        return [describe(key) for key in await self._stored.find_all()]
+        return [describe(key) for key in await self._load()]
+
+    async def _load(self) -> list[Key]:
+        """Return all keys, oldest first; those that were revoked or have expired too."""
+        rows = await self._database.fetch("list_keys")
+        return [Key(row[0], row[1], row[2], bool(row[3]), *row[4:]) for row in rows]
 
     async def list_audit(self, limit: int) -> list[Json]:
         """Return the newest entries of the audit log, newest first."""
-        return [entry._asdict() | {"at": int(entry.at)} for entry in await self._stored.list_audit(limit)]
+        rows = await self._database.fetch("list_audit", limit)
+        return [AuditEntry(*row)._asdict() | {"at": int(row[0])} for row in rows]
 
     # -- as requests need them
 
@@ -118,8 +129,10 @@ class Keys:
 
     async def refresh(self) -> None:
         """Read the keys if they changed, stop what void ones have open, and write when keys were used."""
-        if (seen := await self._stored.count()) != self._seen:
-            keys = await self._stored.find_all()
+        # The number of keys, of revoked ones, and of all that were ever made: every change changes one.
+        (row,) = await self._database.fetch("count_keys")
+        if (seen := tuple(row)) != self._seen:
+            keys = await self._load()
             self._valid = {key.id: key for key in keys if key.revoked_at is None}
             self._by_digest = {key.digest: key for key in keys}
             self._seen, self.exist = seen, any(seen)
@@ -128,7 +141,8 @@ class Keys:
                 stop()
         if self._uses and self.clock.monotonic() - self._noted_at >= NOTE_SECONDS:
             uses, self._uses, self._noted_at = self._uses, {}, self.clock.monotonic()
-            await self._stored.note_uses(uses)
+            changes: list[Change] = [("note_key_use", (at, key_id)) for key_id, at in sorted(uses.items())]
+            await self._database.change_all("note key use", changes)
 
 
 def describe(key: Key) -> Json:

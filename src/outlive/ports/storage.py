@@ -12,7 +12,7 @@ from outlive.core.usage import DAY, Tokens, UsageSum
 from outlive.ports.bell import Bell
 from outlive.ports.catalog import Catalog
 from outlive.ports.conversations import Conversations
-from outlive.ports.database import Change, LoadedItems, Statements, Stored, lock_key
+from outlive.ports.database import LoadedItems, Statements, Stored, lock_key
 from outlive.ports.journal import Journal
 from outlive.ports.ledger import Ledger, Position
 from outlive.ports.retention import Retention
@@ -70,39 +70,6 @@ class AuditEntry(NamedTuple):
     action: str  # such as `key.created`
     subject: str  # the id of a key, or the name of an owner
     detail: str = ""
-
-
-class StoredKeys(Stored):
-    """Stores keys that are made while servers run, and the audit log. A change and its entry are one transaction."""
-
-    async def add(self, key: Key, entry: AuditEntry) -> None:
-        await self._database.change_all("add key", [("add_key", astuple(key)), ("add_audit", entry)])
-
-    async def revoke(self, key_id: str, entry: AuditEntry) -> None:
-        """Revoke a key as of the entry's time."""
-        await self._database.change_all("revoke key", [("revoke_key", (entry.at, key_id)), ("add_audit", entry)])
-
-    async def note_uses(self, times: dict[str, float]) -> None:
-        """Note when keys, by id, were last used."""
-        changes: list[Change] = [("note_key_use", (at, key_id)) for key_id, at in sorted(times.items())]
-        await self._database.change_all("note key use", changes)
-
-    async def find_all(self) -> list[Key]:
-        """Return all keys, oldest first; those that were revoked or have expired too."""
-        rows = await self._database.fetch("list_keys")
-        return [Key(row[0], row[1], row[2], bool(row[3]), *row[4:]) for row in rows]
-
-    async def count(self) -> tuple[int, int, int]:
-        """Return the number of keys, of revoked ones, and of all that were ever made: every change changes one."""
-        ((keys, revoked, made),) = await self._database.fetch("count_keys")
-        return keys, revoked, made
-
-    async def note(self, entry: AuditEntry) -> None:
-        await self._database.change_all("note", [("add_audit", entry)])
-
-    async def list_audit(self, limit: int) -> list[AuditEntry]:
-        """Return the newest entries, newest first."""
-        return [AuditEntry(*row) for row in await self._database.fetch("list_audit", limit)]
 
 
 class StoredUsage(Stored):
@@ -206,7 +173,6 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
     catalog: Catalog
     conversations: Conversations
     retention: Retention
-    keys: StoredKeys
     usage: StoredUsage
     database: Statements
     packing: Packing
