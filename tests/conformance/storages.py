@@ -20,7 +20,7 @@ from outlive.ports.database import Statements
 from outlive.ports.journal import Journal
 from outlive.ports.ledger import Admission, Lease, Ledger, Position, Quota, RunLedger
 from outlive.ports.retention import Retention
-from outlive.ports.storage import History, Packing, StoredUsage
+from outlive.ports.storage import History, Packing
 from outlive.storage.packing import lengthen
 from outlive.storage.postgres import connection as postgres
 from outlive.storage.postgres.journal import PostgresHistory, PostgresJournal, PostgresPacking
@@ -69,7 +69,6 @@ class Storage(msgspec.Struct, frozen=True):
     catalog: Catalog
     conversations: Conversations
     retention: Retention
-    usage: StoredUsage
     database: Statements
     packing: Packing
     inspector: Inspector
@@ -101,7 +100,6 @@ async def open_sqlite(path: Path) -> AsyncIterator[Storage]:
             Catalog(database),
             Conversations(database),
             Retention(database),
-            StoredUsage(database),
             database,
             SqlitePacking(database),
             SqliteInspector(database),
@@ -185,7 +183,6 @@ async def open_postgres(url: str, quota: Quota | None = None) -> AsyncIterator[S
             Catalog(database),
             Conversations(database),
             Retention(database),
-            StoredUsage(database),
             database,
             PostgresPacking(database),
             PostgresInspector(database),

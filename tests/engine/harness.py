@@ -23,7 +23,7 @@ from outlive.ports.conversations import Conversations
 from outlive.ports.database import LoadedItems
 from outlive.ports.ledger import Admission, Admitted, AppendResults, Checkpoint, Claim, Closing, Entry, Lease
 from outlive.ports.retention import Retention
-from outlive.ports.storage import UNBOUNDED, Storage, StoredUsage
+from outlive.ports.storage import UNBOUNDED, Storage
 from outlive.ports.toolbox import Tools
 from outlive.storage.seal import SecretSeal
 from outlive.storage.sqlite.connection import SqliteDatabase
@@ -205,7 +205,6 @@ class Harness:
             catalog=self.catalog,
             conversations=self.conversations,
             retention=self.retention,
-            usage=StoredUsage(database),
             database=database,
             packing=SqlitePacking(database),
             bell=bus.bell() if bus is not None else NoBell(),

@@ -17,7 +17,6 @@ from outlive.core.usage import DAY, Price, PriceTable, Tokens, UsageRecord
 from outlive.engine.policies import Policies
 from outlive.engine.slots import Capacity, Slots
 from outlive.engine.usage import UsageMeter
-from outlive.ports.storage import StoredUsage
 from outlive.storage.postgres.connection import PostgresDatabase
 from outlive.testing import Script, finish_chunk, usage_chunk
 from tests.engine.harness import FixedClock, Harness, run_with_harness
@@ -136,13 +135,13 @@ def test_a_budget_is_kept_across_restarts_and_begins_anew_each_month(tmp_path: P
 
 def test_policies_of_the_database_win_key_by_key_within_a_look(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
-        policies, stored = harness.engine.policies, harness.engine.storage.usage
-        await stored.set_policy("ann", json.dumps({"max_running": 7}))
-        await stored.set_policy("bob", json.dumps({"storage": "never"}))
+        policies, change = harness.engine.policies, harness.database.change
+        await change("set_policy", "ann", json.dumps({"max_running": 7}))
+        await change("set_policy", "bob", json.dumps({"storage": "never"}))
         await policies.refresh()
         assert policies.find("ann\x1fzoe") == Policy(models=["m"], max_running=7)
         assert not (await harness.create(owner="bob")).request.store
-        await stored.set_policy("bob", json.dumps({"colour": 1, "max_running": "many"}))
+        await change("set_policy", "bob", json.dumps({"colour": 1, "max_running": "many"}))
         await policies.refresh()
         with pytest.raises(NotFound):  # what cannot be read forbids all
             await harness.create(owner="bob")
@@ -219,9 +218,8 @@ def test_limits_per_minute_hold_across_nodes() -> None:
     async def body() -> None:
         database = await PostgresDatabase.open(DATABASES.create())
         clock, given = FixedClock(), Policy(requests_per_minute=5, tokens_per_minute=100)
-        stored = StoredUsage(database)
-        meters = [UsageMeter(stored, PriceTable()) for _ in range(2)]
-        nodes = [Policies({"ann": given}, stored, meter, clock, True) for meter in meters]
+        meters = [UsageMeter(database, PriceTable()) for _ in range(2)]
+        nodes = [Policies({"ann": given}, database, meter, clock, True) for meter in meters]
         admitted = 0
         for n in range(10):
             with contextlib.suppress(RateLimited):
@@ -238,8 +236,11 @@ def test_limits_per_minute_hold_across_nodes() -> None:
         clock.time += 60
         await nodes[1].admit("ann")
         await nodes[0].refresh()
-        assert await stored.count_minute("ann", int(clock.time // 60) - 2, 0, 0) == (0, 0)  # the first was deleted
-        assert (await stored.count_minute("ann", int(clock.time // 60) - 1, 0, 0))[1] == 100
+        minute = int(clock.time // 60)
+        ((requests, tokens),) = await database.change("count_minute", "ann", minute - 2, 0, 0)
+        assert (requests, tokens) == (0, 0)  # the first was deleted
+        ((_, tokens),) = await database.change("count_minute", "ann", minute - 1, 0, 0)
+        assert tokens == 100
         await database.close()
 
     asyncio.run(body())

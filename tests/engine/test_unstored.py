@@ -24,17 +24,20 @@ class Node:
     def __init__(self, storage: Storage, **quota: Any) -> None:
         self.storage, self.called = storage, 0
         self.quota = Quota(queued=9, **quota)
-        self.runs = UnstoredRuns(storage.usage, "node", self.quota, SystemClock(), True, self._call)
+        self.runs = UnstoredRuns(storage.database, "node", self.quota, SystemClock(), True, self._call)
 
     def _call(self) -> None:
         self.called += 1
 
     async def sql(self, statement: str, *values: Any) -> list[Any]:
-        return await self.storage.usage._database.change(statement, *values)
+        return await self.storage.database.change(statement, *values)
+
+    async def find_written(self, worker: str) -> dict[str, int]:
+        return dict(await self.storage.database.fetch("find_running_unstored", worker))
 
     async def wait_written(self, **expected: int) -> None:
         async with asyncio.timeout(20):
-            while await self.storage.usage.find_running("node") != expected:
+            while await self.find_written("node") != expected:
                 await asyncio.sleep(0.01)
 
 
@@ -52,7 +55,7 @@ def test_requests_at_once_share_a_write_and_each_gets_its_own_answer() -> None:
         async with open_node("unstored-many", running_per_owner=20) as node:
             taken = await asyncio.gather(*(node.runs.take(join("ann", f"user-{n}")) for n in range(50)))
             assert sum(taken) == 20
-            assert await node.storage.usage.find_running("node") == {"ann": 20}
+            assert await node.find_written("node") == {"ann": 20}
             for _ in range(20):
                 node.runs.release("ann")
             assert await node.runs.take("ann")  # before the database knows that nothing runs
@@ -104,7 +107,7 @@ def test_a_node_writes_again_what_the_database_has_lost_and_removes_what_it_shou
             await node.sql("INSERT INTO unstored_runs VALUES ('node', 'bob', 3), ('other', 'bob', 1)")
             await node.runs.check()
             await node.wait_written(ann=2)
-            assert await node.storage.usage.find_running("other") == {"bob": 1}
+            assert await node.find_written("other") == {"bob": 1}
 
     asyncio.run(body())
 
@@ -116,7 +119,7 @@ def test_runs_that_began_before_their_owner_had_a_limit_count_once_it_has_one() 
             for _ in range(2):
                 await node.runs.take("ann")
             await node.runs.check()
-            assert await node.storage.usage.find_running("node") == {}
+            assert await node.find_written("node") == {}
             policies["ann"] = Policy(max_running=2)
             await node.runs.check()
             await node.wait_written(ann=2)
@@ -156,7 +159,7 @@ async def _hold_lock(node: Node) -> asyncio.Event:
         await release.wait()
         await db.execute("SELECT pg_advisory_unlock($1)", lock_key("running", "ann"))
 
-    database: Any = node.storage.usage._database
+    database: Any = node.storage.database
     node.locking = asyncio.create_task(database.read("hold", work))
     await held.wait()
     return release

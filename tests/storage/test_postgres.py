@@ -14,6 +14,7 @@ from outlive.core.errors import Behind, ConversationLocked, MustWait, StaleFence
 from outlive.core.events import split_frames
 from outlive.core.owners import Policy, join
 from outlive.ports.catalog import Paging
+from outlive.ports.database import lock_key
 from outlive.ports.ledger import Entry, Lease, Quota
 from outlive.storage.postgres import connection as postgres
 from outlive.storage.postgres.admissions import LATE_SECONDS
@@ -351,6 +352,15 @@ async def test_an_owners_quota_of_running_responses_holds_on_all_nodes_together(
         assert sum(map(len, claims)) == 1
 
 
+async def share_running(storage: Storage, owner: str, *values: Any) -> tuple[int, bool]:
+    ((added, waits),) = await storage.database.change("share_running", owner, *values, lock_key("running", owner))
+    return added, waits
+
+
+async def find_running(storage: Storage, worker: str) -> dict[str, int]:
+    return dict(await storage.database.fetch("find_running_unstored", worker))
+
+
 @postgres_test
 async def test_runs_that_are_not_stored_count_with_stored_ones_on_all_nodes(url: str) -> None:
     quota = Quota(queued=100, running_per_owner=4)
@@ -359,27 +369,27 @@ async def test_runs_that_are_not_stored_count_with_stored_ones_on_all_nodes(url:
         for worker in ("n1", "n2"):
             await one.inspector.set_alive(worker, True)
         starts = [asyncio.create_task(harness.start()) for harness in nodes for _ in range(3)]
-        takes = [node.usage.share_running("ann", name, 0, 3, 4) for node, name in ((one, "n1"), (two, "n2"))]
+        takes = [share_running(node, "ann", name, 0, 3, 4) for node, name in ((one, "n1"), (two, "n2"))]
         added = await asyncio.gather(*takes)
         results = await asyncio.gather(*starts, return_exceptions=True)
         leases = [result[1] for result in results if isinstance(result, tuple)]
         assert len(leases) + sum(number for number, _ in added) == 4
         for lease in leases:
             await nodes[0].close(lease)
-        assert await two.usage.share_running("ann", "n2", 0, 0, 4) == (0, False)
-        assert await one.usage.share_running("ann", "n1", 1, 9, 4) == (3, False)
-        assert await one.usage.find_running("n1") == {"ann": 4}
+        assert await share_running(two, "ann", "n2", 0, 0, 4) == (0, False)
+        assert await share_running(one, "ann", "n1", 1, 9, 4) == (3, False)
+        assert await find_running(one, "n1") == {"ann": 4}
         with pytest.raises(MustWait):
             await nodes[1].start()
         await nodes[1].admit(worker=None)
         assert await nodes[1].claim() == []
-        assert await two.usage.share_running("ann", "n2", 0, 1, 4) == (0, True)
+        assert await share_running(two, "ann", "n2", 0, 1, 4) == (0, True)
         # A node that is dead runs nothing.
         await one.inspector.set_alive("n1", False)
-        assert await two.usage.share_running("ann", "n2", 0, 1, 4) == (1, True)
+        assert await share_running(two, "ann", "n2", 0, 1, 4) == (1, True)
         assert len(await nodes[1].claim()) == 1
         await one.ledger.free_dead_leases()
-        assert (await one.usage.find_running("n1"), await one.usage.find_running("n2")) == ({}, {"ann": 1})
+        assert (await find_running(one, "n1"), await find_running(one, "n2")) == ({}, {"ann": 1})
 
 
 @postgres_test
@@ -389,7 +399,7 @@ async def test_an_owner_at_its_limit_does_not_hold_up_those_queued_behind_it(url
         harness = StorageHarness(storage)
         await storage.inspector.set_alive("elsewhere", True)
         for owner in ("ann", "bob"):
-            assert (await storage.usage.share_running(owner, "elsewhere", 0, 1, 1))[0] == 1
+            assert (await share_running(storage, owner, "elsewhere", 0, 1, 1))[0] == 1
         for owner in ("ann", "bob", "ann", "carl"):
             await harness.admit(worker=None, owner=owner)
         assert [claim.owner for claim in await harness.claim(limit=1)] == ["carl"]
@@ -757,8 +767,8 @@ async def test_a_response_lost_in_a_failover_is_not_confused_with_the_new_holder
 async def test_the_minutes_of_an_owner_before_the_last_are_forgotten(url: str) -> None:
     async with open_postgres(url) as storage:
         for minute in (10, 11, 12, 13):
-            assert await storage.usage.count_minute("ann", minute, 1, 5) == (1, 5)
-        assert await storage.usage.count_minute("ann", 13, 1, 5) == (2, 10)
+            assert list(map(tuple, await storage.database.change("count_minute", "ann", minute, 1, 5))) == [(1, 5)]
+        assert list(map(tuple, await storage.database.change("count_minute", "ann", 13, 1, 5))) == [(2, 10)]
         other = await postgres.connect(url)
         kept = await other.fetch("SELECT minute FROM owner_minutes ORDER BY minute")
         await other.close()

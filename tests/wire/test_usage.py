@@ -17,8 +17,6 @@ import pytest
 from typer.testing import CliRunner
 
 from outlive.cli import app
-from outlive.core.usage import Tokens, UsageSum
-from outlive.ports.storage import StoredUsage
 from outlive.storage.sqlite.connection import SqliteDatabase
 from tests.support.http_client import HttpClient
 from tests.support.server import OutliveServer
@@ -132,8 +130,8 @@ def test_csv_shows_a_name_that_looks_like_a_formula_as_text(tmp_path: Path) -> N
     async def fill() -> None:
         database = SqliteDatabase(str(path))
         for name in (*names, "ann-1"):
-            group = {"owner": name, "model": f"{name}-model", "upstream": "up", "day": 1}
-            await StoredUsage(database).add_sum(UsageSum(group, Tokens(1, 0, 2), 1, 0))
+            tokens, counts = (1, 0, 2, 0, 0, 0), (1, 0, 1)
+            await database.change("add_usage_sum", name, f"{name}-model", "up", 86_400.0, *tokens, *counts)
         await database.close()
 
     asyncio.run(fill())

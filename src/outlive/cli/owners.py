@@ -23,7 +23,6 @@ from outlive.core.usage import PriceTable
 from outlive.engine.keys import Keys
 from outlive.engine.usage import GROUPS, UsageMeter, read_time
 from outlive.ports.database import Statements
-from outlive.ports.storage import StoredUsage
 from outlive.storage.owners import SqlOwner
 
 keys = typer.Typer(help="The keys that are kept in the database.", no_args_is_help=True)
@@ -149,7 +148,7 @@ def usage(
 
 
 async def _report(by: list[str], start: str, end: str, prices: PriceTable, database: Statements) -> list[Json]:
-    meter = UsageMeter(StoredUsage(database), prices)
+    meter = UsageMeter(database, prices)
     if unknown := [name for name in by if name not in GROUPS]:
         raise SettingsError(f"--by must be some of {', '.join(GROUPS)}, not {unknown[0]!r}.")
     return await meter.report(by, read_time(start, "--start", 0.0), read_time(end, "--end", 1e12))
@@ -171,7 +170,7 @@ def _to_cell(value: object) -> str:
 @owners.command("list")
 def list_policies(database: DatabaseUrl, as_json: JsonFlag = False) -> None:
     """List what owners may do, as far as the database has it."""
-    found = use_database(database, lambda opened: StoredUsage(opened).policies())
+    found = dict(use_database(database, lambda opened: opened.fetch("list_policies")))
     if as_json:
         print_json({name: msgspec.Raw(policy.encode()) for name, policy in found.items()})
     else:
@@ -187,11 +186,10 @@ def set_policy(
     """Set what an owner may do, on every node within a second. The keys are those of [owners.NAME] in the settings."""
 
     async def change(opened: Statements) -> str:
-        stored = StoredUsage(opened)
-        policy = msgspec.json.decode((await stored.policies()).get(name, "{}"))
+        policy = msgspec.json.decode(dict(await opened.fetch("list_policies")).get(name, "{}"))
         policy |= {key: value for key, _, value in pairs}
         made = msgspec.json.encode(make_policy(name, policy, lax=True)).decode()
-        await stored.set_policy(name, made)
+        await opened.change("set_policy", name, made)
         await _note(opened, "owner.changed", name, made)
         return made
 

@@ -116,8 +116,8 @@ class Engine:
         mirrors = Mirrors(storage.journal, live, storage.bell) if storage.shared else None
         counts, tracer, journal = Counts(backends.models), options.tracer, MemoryJournal(storage.journal)
         self.reader = Reader(live, journal, clock, self._shutdown, options.keep_alive_seconds, mirrors)
-        self.usage = UsageMeter(storage.usage, options.prices)
-        self.policies = Policies(capacity.policies, storage.usage, self.usage, clock, storage.shared)
+        self.usage = UsageMeter(storage.database, options.prices)
+        self.policies = Policies(capacity.policies, storage.database, self.usage, clock, storage.shared)
         committer = Committer(storage.ledger, clock, options.commit_seconds, counts, tracer, self.usage.count)
         self.services = RunServices(
             route=backends.route,

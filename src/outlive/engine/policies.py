@@ -13,7 +13,7 @@ from outlive.core.requests.create import CreateResponse, check_options
 from outlive.core.usage import UsageRecord
 from outlive.engine.usage import UsageMeter
 from outlive.ports.clock import Clock
-from outlive.ports.storage import StoredUsage
+from outlive.ports.database import Statements
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Policies:
     """Holds the policies of all owners, and checks requests by them. An owner without one costs a lookup."""
 
     active: dict[str, Policy]  # begins with those of the settings; kept up to date for the limits of slots, too
-    _stored: StoredUsage
+    _database: Statements
     _meter: UsageMeter
     _clock: Clock
     _shared: bool  # other nodes count as well
@@ -55,7 +55,7 @@ class Policies:
 
     async def refresh(self) -> None:
         """Read the policies of the database, whose keys win over those of the settings; share what was counted."""
-        stored = await self._stored.policies()
+        stored: dict[str, str] = dict(await self._database.fetch("list_policies"))
         if stored != self._seen:
             self._seen = stored
             merged = {name: _merge(self._given.get(name), stored.get(name)) for name in {**self._given, **stored}}
@@ -156,10 +156,11 @@ class Policies:
         """Add what was counted here to what all nodes have counted, and take their numbers."""
         unsent, minute.unsent = minute.unsent, 0
         try:
-            counted, tokens = await self._stored.count_minute(name, minute.number, requests, unsent)
+            rows = await self._database.change("count_minute", name, minute.number, requests, unsent)
         except StorageUnavailable:
             minute.unsent += unsent
             raise
+        ((counted, tokens),) = rows
         minute.requests = max(minute.requests, counted)
         minute.tokens = tokens + minute.unsent
 

@@ -12,8 +12,8 @@ from outlive.core.owners import name_of
 from outlive.engine.budget import SMALL_ANSWER
 from outlive.engine.waiting import STORAGE_PAUSE
 from outlive.ports.clock import Clock
+from outlive.ports.database import Statements, lock_key
 from outlive.ports.ledger import Quota
-from outlive.ports.storage import StoredUsage
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class UnstoredRuns:
     together with stored ones; what is written is how many run here, so that a write which was lost or doubled is
     repaired by the next. Where no other node is, `Slots` alone count."""
 
-    _stored: StoredUsage
+    _database: Statements
     _worker: str
     _quota: Quota
     _clock: Clock
@@ -196,7 +196,7 @@ class UnstoredRuns:
         """Write again what the database has lost: by its crash, or while this node counted as dead."""
         if not self._quota.running_per_owner and not self._quota.policies and not self._runs:
             return
-        found = await self._stored.find_running(self._worker)
+        found = dict(await self._database.fetch("find_running_unstored", self._worker))
         for name in found.keys() | self._runs.keys():
             runs = self._runs[name]
             if runs.task is None and (name in found or self._quota.running_of(name)):
@@ -240,13 +240,14 @@ class UnstoredRuns:
                 self._runs.pop(name, None)
 
     async def _write_once(self, name: str, runs: OwnerRuns) -> None:
+        """Write how many run here, and add as many of those that ask as all nodes together may run."""
         sent, held, before, waits = len(runs.asking), runs.held, runs.written, False
         wanted = sum(not answer.done() for answer in runs.asking)
+        # The lock is the one of admissions and claims.
+        values = (name, self._worker, held, wanted, self._quota.running_of(name), lock_key("running", name))
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                added, waits = await self._stored.share_running(
-                    name, self._worker, held, wanted, self._quota.running_of(name)
-                )
+                ((added, waits),) = await self._database.change("share_running", *values)
             runs.written, runs.failing = held + added, False
         except (StorageUnavailable, TimeoutError) as error:
             if not runs.failing:

@@ -13,8 +13,8 @@ import msgspec
 from outlive.core.errors import InvalidRequest, StorageUnavailable
 from outlive.core.events import Json
 from outlive.core.owners import name_of
-from outlive.core.usage import DAY, PriceTable, UsageRecord, UsageSum
-from outlive.ports.storage import StoredUsage
+from outlive.core.usage import DAY, PriceTable, Tokens, UsageRecord, UsageSum
+from outlive.ports.database import Statements
 
 GROUPS = ("owner", "end_user", "model", "day")  # by which usage is reported
 MOST_SUMS = 10_000  # held at once: names of models come from clients
@@ -25,7 +25,7 @@ class UsageMeter:
     """Counts the usage of responses when they end. Stored ones have a record; of the others only sums by owner, model
     and day are kept (D4), which are written about once a minute and at the end."""
 
-    _stored: StoredUsage
+    _database: Statements
     prices: PriceTable
     watch: Callable[[UsageRecord], object] = lambda record: None  # counts it against the owner's limits
     _sums: dict[tuple[str, str, str, int], UsageSum] = field(default_factory=dict)
@@ -36,8 +36,7 @@ class UsageMeter:
         if stored or not (record.tokens.input or record.tokens.output):
             return
         key = (name_of(record.owner), record.model, record.upstream, int(record.ended_at // DAY))
-        group = dict(zip(("owner", "model", "upstream", "day"), key, strict=True))
-        one = UsageSum(group, record.tokens, record.attempts, record.tool_calls)
+        one = UsageSum({}, record.tokens, record.attempts, record.tool_calls)
         if (before := self._sums.get(key)) is not None:
             self._sums[key] = before + one
         elif len(self._sums) < MOST_SUMS:
@@ -48,8 +47,11 @@ class UsageMeter:
         taken, self._sums = self._sums, {}
         with contextlib.suppress(StorageUnavailable):
             while taken:
-                key = next(iter(taken))
-                await self._stored.add_sum(taken[key])
+                key, each = next(iter(taken.items()))
+                owner, model, upstream, day = key
+                values = (*msgspec.structs.astuple(each.tokens), each.attempts, each.tool_calls, each.responses)
+                group = (owner, model.replace("\0", ""), upstream, day * DAY)
+                await self._database.change("add_usage_sum", *group, *values)
                 del taken[key]
         for key, each in taken.items():
             self._sums[key] = each + self._sums[key] if key in self._sums else each
@@ -61,8 +63,13 @@ class UsageMeter:
         if self._sums:
             await self.write_sums()
         columns = [*by, *(name for name in ("model", "upstream") if name not in by)]
-        rows = await self._stored.sum_up(columns, start, end, owner, end_user)
-        return await asyncio.to_thread(make_report, by, rows, self.prices)
+        rows = await self._database.fetch("sum_usage", start, end, owner, end_user, columns=", ".join(columns))
+        size = len(columns)
+        sums = [
+            UsageSum(dict(zip(columns, row[:size], strict=True)), Tokens(*row[size : size + 6]), *row[size + 6 :])
+            for row in rows
+        ]
+        return await asyncio.to_thread(make_report, by, sums, self.prices)
 
 
 def make_report(by: Sequence[str], rows: list[UsageSum], prices: PriceTable) -> list[Json]:

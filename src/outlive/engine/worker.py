@@ -60,9 +60,9 @@ class Worker:
     _releasing: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        clock, usage, shared = self._services.clock, self._storage.usage, self._storage.shared
+        clock, database, shared = self._services.clock, self._storage.database, self._storage.shared
         self.slots = Slots(self._capacity, shared=shared)
-        self.unstored = UnstoredRuns(usage, self.name, self._capacity, clock, shared, self.announce_queued)
+        self.unstored = UnstoredRuns(database, self.name, self._capacity, clock, shared, self.announce_queued)
 
     # -- slots
 

@@ -1,18 +1,15 @@
-"""The ports of one database, and all of them together. Those that are single statements are the same for any database:
-they are classes, over the port `Statements`."""
+"""The ports of one database, and all of them together; and what the engine stores by single statements of its own."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
-from msgspec.structs import astuple
 
 from outlive.core.events import Json
-from outlive.core.usage import DAY, Tokens, UsageSum
 from outlive.ports.bell import Bell
 from outlive.ports.catalog import Catalog
 from outlive.ports.conversations import Conversations
-from outlive.ports.database import LoadedItems, Statements, Stored, lock_key
+from outlive.ports.database import LoadedItems, Statements
 from outlive.ports.journal import Journal
 from outlive.ports.ledger import Ledger, Position
 from outlive.ports.retention import Retention
@@ -72,51 +69,6 @@ class AuditEntry(NamedTuple):
     detail: str = ""
 
 
-class StoredUsage(Stored):
-    """Stores the usage of what is not stored itself, and what owners may do; reads all usage. Each is one statement."""
-
-    async def add_sum(self, each: UsageSum) -> None:
-        """Add usage of an owner, model, upstream and day to what is there."""
-        group, counts = each.group, (each.attempts, each.tool_calls, each.responses)
-        values = (group["owner"], group["model"].replace("\0", ""), group["upstream"], group["day"] * DAY)
-        await self._database.change("add_usage_sum", *values, *astuple(each.tokens), *counts)
-
-    async def sum_up(
-        self, by: Sequence[str], start: float, end: float, owner: str | None = None, end_user: str | None = None
-    ) -> list[UsageSum]:
-        """Sum up the usage of a time by some of owner, end_user, model, upstream and day: of all, or of one owner."""
-        rows = await self._database.fetch("sum_usage", start, end, owner, end_user, columns=", ".join(by))
-        size = len(by)
-        return [
-            UsageSum(dict(zip(by, row[:size], strict=True)), Tokens(*row[size : size + 6]), *row[size + 6 :])
-            for row in rows
-        ]
-
-    async def policies(self) -> dict[str, str]:
-        """Return the policies of owners, as JSON."""
-        return {row[0]: row[1] for row in await self._database.fetch("list_policies")}
-
-    async def set_policy(self, owner: str, policy: str) -> None:
-        await self._database.change("set_policy", owner, policy)
-
-    async def count_minute(self, owner: str, minute: int, requests: int, tokens: int) -> tuple[int, int]:
-        """Add requests and tokens to an owner's minute, and return those of all nodes. Only where nodes share it."""
-        ((all_requests, all_tokens),) = await self._database.change("count_minute", owner, minute, requests, tokens)
-        return all_requests, all_tokens
-
-    async def share_running(self, owner: str, worker: str, held: int, wanted: int, most: int) -> tuple[int, bool]:
-        """Set how many runs of an owner that are not stored a worker holds, and add as many of those that it wants as
-        all nodes together may run. Returns how many were added, and whether responses of the owner are queued. Only
-        where nodes share it."""
-        lock = lock_key("running", owner)  # the one of admissions and claims
-        ((added, waits),) = await self._database.change("share_running", owner, worker, held, wanted, most, lock)
-        return added, waits
-
-    async def find_running(self, worker: str) -> dict[str, int]:
-        """Return what `share_running` has set for a worker, by owner. Only where nodes share it."""
-        return {row[0]: row[1] for row in await self._database.fetch("find_running_unstored", worker)}
-
-
 class Packed(NamedTuple):
     """Journals that were packed in one step, and the bytes of their frames and of the blocks."""
 
@@ -173,7 +125,6 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
     catalog: Catalog
     conversations: Conversations
     retention: Retention
-    usage: StoredUsage
     database: Statements
     packing: Packing
     bell: Bell

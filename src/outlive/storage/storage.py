@@ -13,7 +13,7 @@ from outlive.ports.conversations import Conversations
 from outlive.ports.database import Statements
 from outlive.ports.ledger import Quota
 from outlive.ports.retention import Retention
-from outlive.ports.storage import NoHeartbeat, Storage, StoredUsage
+from outlive.ports.storage import NoHeartbeat, Storage
 from outlive.storage.sqlite.connection import SharedFile, SqliteDatabase
 from outlive.storage.sqlite.journal import SqliteHistory, SqliteJournal, SqlitePacking
 from outlive.storage.sqlite.ledger import SqliteLedger
@@ -89,7 +89,6 @@ async def _assemble(database: "SqliteDatabase | PostgresDatabase", **own: Any) -
         catalog=Catalog(database),
         conversations=Conversations(database),
         retention=Retention(database),
-        usage=StoredUsage(database),
         database=database,
         probe=database.probe,
         secret=await database.find_secret(SECRET),
