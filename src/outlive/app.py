@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from functools import lru_cache
 
 import msgspec
@@ -27,7 +27,7 @@ from outlive.dialects.transport.http1 import HttpPool
 from outlive.engine.engine import Engine, EngineOptions
 from outlive.engine.slots import Capacity
 from outlive.engine.sweeper import RetentionPolicy
-from outlive.ports.backend import Backend, Backends, Route, Upstream
+from outlive.ports.backend import Backend, Backends
 from outlive.ports.seal import Seal
 from outlive.ports.toolbox import Tools
 from outlive.ports.tracing import Tracer
@@ -105,8 +105,20 @@ async def _open_backends(settings: Settings, stack: contextlib.AsyncExitStack) -
     backends: dict[str, Backend] = {upstream.name: make_backend(upstream, pool, ids) for upstream in upstreams}
     agents = load_agents(settings, ids)
     backends |= agents
-    models = frozenset(agents).union(*(upstream.models for upstream in upstreams))
-    return Backends(backends, _make_route(upstreams, backends, agents), models)
+    answer_all = {upstream.name for upstream in upstreams if upstream.any_model}
+    aliases = {upstream.name: upstream.models for upstream in upstreams}
+
+    @lru_cache(256)
+    def route(model: str) -> tuple[Backend, str]:
+        if model in agents:
+            return agents[model], model
+        if not upstreams:
+            known = f"There is no model {model!r} here, only {', '.join(agents)}."
+            raise InvalidRequest(known, param="model", code="model_not_found")
+        name, upstream_model = routing.route(model, aliases)
+        return backends[name], MODEL if name in answer_all else upstream_model
+
+    return Backends(backends, route, frozenset(agents).union(*aliases.values()))
 
 
 def _make_tracer(node: str) -> Tracer:
@@ -167,20 +179,3 @@ def _read_capacity(settings: Settings) -> Capacity:
         queued_per_owner=half[1] if queued is None else queued,
         policies=dict(settings.owners),
     )
-
-
-def _make_route(upstreams: list[Upstream], backends: dict[str, Backend], agents: Mapping[str, Backend]) -> Route:
-    answer_all = {upstream.name for upstream in upstreams if upstream.any_model}
-    aliases = {upstream.name: upstream.models for upstream in upstreams}
-
-    @lru_cache(256)
-    def route(model: str) -> tuple[Backend, str]:
-        if model in agents:
-            return agents[model], model
-        if not upstreams:
-            known = f"There is no model {model!r} here, only {', '.join(agents)}."
-            raise InvalidRequest(known, param="model", code="model_not_found")
-        name, upstream_model = routing.route(model, aliases)
-        return backends[name], MODEL if name in answer_all else upstream_model
-
-    return route

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 
 from outlive.core.errors import NotFound, Unauthenticated
-from outlive.engine.keys import digest_of
-from outlive.engine.tickets import Tickets
+from outlive.engine.keys import Tickets, digest_of
 from outlive.ports.storage import Ticket
 from tests.conformance.harness import StorageHarness, storage_test
 from tests.engine.harness import FixedClock
@@ -57,10 +55,10 @@ async def test_valid_tickets_are_those_that_expire_later(harness: StorageHarness
     made = [await tickets.create("ann", "resp_1", 1000.0 + number) for number in range(4)]
     found = [await tickets.find(each["ticket"]) for each in made]
     unknown = Ticket("ticket_9", "ann", "resp_1", began + 5000.0, b"")
-    streams: list[Any] = [Stream() for _ in range(4)]
+    streams = [Stream() for _ in range(4)]
     with ExitStack() as watched:
         for ticket, stream in zip([*found[:3], unknown], streams, strict=True):
-            watched.enter_context(tickets.watch(ticket, stream))
+            watched.enter_context(tickets.watch(ticket, stream.stop))
         clock.time += 1001.0
         await tickets.check_once()
     assert [stream.cut for stream in streams] == [True, True, False, True]

@@ -54,9 +54,9 @@ def test_a_check_stops_only_the_streams_of_invalid_tickets(tmp_path: Path) -> No
         cursors = [await engine.follow("ann", response["id"]) for _ in range(3)]
         tickets = [await engine.tickets.find(each["ticket"]) for each in made]
         with (
-            engine.tickets.watch(tickets[0], cursors[0]),
-            engine.tickets.watch(tickets[1], cursors[1]),
-            engine.tickets.watch(None, cursors[2]),
+            engine.tickets.watch(tickets[0], cursors[0].stop),
+            engine.tickets.watch(tickets[1], cursors[1].stop),
+            engine.tickets.watch(None, cursors[2].stop),
         ):
             await engine.tickets.check_once()
             assert [cursor.stopped for cursor in cursors] == [False, False, False]

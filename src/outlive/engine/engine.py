@@ -32,7 +32,7 @@ from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponses
 from outlive.engine.delivery.reader import FOLD_BYTES, Cursor, Reader, Shutdown, StreamInterrupted
 from outlive.engine.ephemeral import EphemeralRuns, MemoryJournal, MemoryLedger
-from outlive.engine.keys import Keys
+from outlive.engine.keys import Keys, Tickets
 from outlive.engine.policies import Policies
 from outlive.engine.retries import PendingCreates, Retries
 from outlive.engine.run.closer import Closer
@@ -40,7 +40,6 @@ from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.run import RunServices
 from outlive.engine.slots import Capacity
 from outlive.engine.sweeper import Packer, RetentionPolicy, Sweeper
-from outlive.engine.tickets import Tickets
 from outlive.engine.usage import UsageMeter
 from outlive.engine.waiting import repeat
 from outlive.engine.webhooks import Webhooks

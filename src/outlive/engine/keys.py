@@ -1,6 +1,8 @@
-"""Keys that are made and revoked while the server runs: found in memory, and kept up to date with the database."""
+"""Access: keys that are made and revoked while the server runs, found in memory and kept up to date with the database;
+and stream tickets, short-lived and read-only, for pages that must not hold a key."""
 
 import contextlib
+import hmac
 import re
 import secrets
 from collections.abc import Callable, Iterator
@@ -9,17 +11,17 @@ from hashlib import sha256
 
 from msgspec.structs import astuple
 
-from outlive.core.errors import InvalidRequest, NotFound
+from outlive.core.errors import InvalidRequest, NotFound, Unauthenticated
 from outlive.core.events import Json
 from outlive.core.ids import IdSource
 from outlive.core.usage import DAY
 from outlive.ports.clock import Clock
 from outlive.ports.database import Change, Statements
-from outlive.ports.storage import AuditEntry, Key, Role
+from outlive.ports.storage import AuditEntry, Key, Role, Ticket
 
 # Seconds between two writes of when keys were last used.
 NOTE_SECONDS = 60.0
-SECRET_BYTES = 32
+SECRET_BYTES, TICKET_BYTES = 32, 24
 PREFIX = "olk_"  # by which programs that look for leaked secrets recognise a key
 MAX_DAYS = 36_500
 
@@ -150,3 +152,61 @@ def describe(key: Key) -> Json:
     times = {name: getattr(key, name) for name in ("created_at", "expires_at", "last_used_at", "revoked_at")}
     shown: Json = {"id": key.id, "object": "key", "owner": key.owner, "role": key.role, "acts_for": key.acts_for}
     return shown | {name: None if value is None else int(value) for name, value in times.items()}
+
+
+@dataclass(eq=False)
+class Tickets:
+    """Gives out tickets, finds them, and cuts the streams of those that were revoked or have expired. A ticket is its
+    id and a secret, of which only the digest is stored. Expired ones are erased by `Retention.forget_keys`."""
+
+    _database: Statements
+    _clock: Clock
+    _ids: IdSource
+    _seconds: float  # after which one expires that names no other time
+    _streams: dict[Callable[[], None], str] = field(default_factory=dict)  # what stops open ones, and their tickets
+
+    async def create(self, owner: str, target: str, seconds: float | None) -> Json:
+        """Store a ticket for a response or conversation that exists, and return it."""
+        now, secret = self._clock.now(), secrets.token_urlsafe(TICKET_BYTES)
+        ticket = Ticket(self._ids.new("ticket"), owner, target, now + (seconds or self._seconds), digest_of(secret))
+        await self._database.change("add_ticket", *astuple(ticket))
+        shown = {"id": ticket.id, "object": "ticket", "target": target, "created_at": int(now)}
+        return shown | {"expires_at": int(ticket.expires_at), "ticket": f"{ticket.id}.{secret}"}
+
+    async def revoke(self, owner: str, target: str, ticket_id: str) -> None:
+        """Revoke a ticket, and cut its streams on this node. Raises NotFound."""
+        if not await self._database.change("remove_ticket", ticket_id, owner, target):
+            raise NotFound(f"Ticket with id '{ticket_id}' not found.")
+        await self.check_once()
+
+    async def find(self, text: str) -> Ticket:
+        """Return a valid ticket. Raises Unauthenticated."""
+        ticket_id, _, secret = text.partition(".")
+        for row in await self._database.fetch("find_ticket", ticket_id):
+            ticket = Ticket(*row)
+            if hmac.compare_digest(ticket.digest, digest_of(secret)) and ticket.expires_at > self._clock.now():
+                return ticket
+        raise Unauthenticated("The ticket is not valid: it has expired or was revoked.", code="invalid_ticket")
+
+    async def opens_response(self, ticket: Ticket, response_id: str) -> bool:
+        """Return True if the ticket is for this response, or for the conversation that it belongs to."""
+        of = (response_id, ticket.owner, ticket.target)
+        return ticket.target == response_id or bool(await self._database.fetch("find_in_conversation", *of))
+
+    @contextlib.contextmanager
+    def watch(self, ticket: Ticket | None, stop: Callable[[], None]) -> Iterator[None]:
+        """Call `stop` once the ticket is not valid any more."""
+        if ticket is not None:
+            self._streams[stop] = ticket.id
+        try:
+            yield
+        finally:
+            self._streams.pop(stop, None)
+
+    async def check_once(self) -> None:
+        asked = dict(self._streams)
+        ids, now = sorted(set(asked.values())), self._clock.now()
+        valid = {row[0] for row in await self._database.fetch("find_valid_tickets", ids, now)} if asked else ()
+        for stop, ticket_id in asked.items():
+            if ticket_id not in valid:
+                stop()

@@ -77,25 +77,26 @@ def make_report(by: Sequence[str], rows: list[UsageSum], prices: PriceTable) -> 
     joined: dict[tuple[object, ...], list[UsageSum]] = {}
     for row in rows:
         joined.setdefault(tuple(row.group[name] for name in by), []).append(row)
-    return [_describe(dict(zip(by, key, strict=True)), parts, prices) for key, parts in joined.items()]
-
-
-def _describe(group: Json, parts: list[UsageSum], prices: PriceTable) -> Json:
-    total = reduce(add, parts)
-    if "day" in group:
-        group["day"] = datetime.fromtimestamp(group["day"] * DAY, UTC).date().isoformat()
-    priced = [(part, prices.find(part.group["model"], part.group["upstream"])) for part in parts]
-    return {
-        "object": "usage",
-        **group,
-        "responses": total.responses,
-        **{f"{name}_tokens": count for name, count in msgspec.structs.asdict(total.tokens).items()},
-        "attempts": total.attempts,
-        "tool_calls": total.tool_calls,
-        "currency": prices.currency,
-        "cost": round(sum(price.of(part.tokens) for part, price in priced if price is not None), 6),
-        "unpriced_models": sorted({str(part.group["model"]) for part, price in priced if price is None}),
-    }
+    report = []
+    for key, parts in joined.items():
+        group: Json = dict(zip(by, key, strict=True))
+        if "day" in group:
+            group["day"] = datetime.fromtimestamp(group["day"] * DAY, UTC).date().isoformat()
+        total = reduce(add, parts)
+        priced = [(part, prices.find(part.group["model"], part.group["upstream"])) for part in parts]
+        shown = {
+            "object": "usage",
+            **group,
+            "responses": total.responses,
+            **{f"{name}_tokens": count for name, count in msgspec.structs.asdict(total.tokens).items()},
+            "attempts": total.attempts,
+            "tool_calls": total.tool_calls,
+            "currency": prices.currency,
+            "cost": round(sum(price.of(part.tokens) for part, price in priced if price is not None), 6),
+            "unpriced_models": sorted({str(part.group["model"]) for part, price in priced if price is None}),
+        }
+        report.append(shown)
+    return report
 
 
 def read_time(text: str | None, param: str, default: float) -> float:

@@ -99,7 +99,7 @@ async def retrieve(request: Request) -> Reply | None:
             return Reply(b"", 204)  # ends the reconnecting of an EventSource (D11)
         cursor = await request.engine.follow(request.owner, response_id, after)
         span = await request.engine.trace_resume(request.origin(), response_id)
-        with span, request.engine.tickets.watch(request.ticket, cursor):
+        with span, request.engine.tickets.watch(request.ticket, cursor.stop):
             await stream(request, cursor, ids)
         return None
     if wait:

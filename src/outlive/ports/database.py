@@ -129,13 +129,6 @@ class Database(Statements, Protocol):
         """Return by pool how many connections are in use, and how many there may be."""
 
 
-class Stored:
-    """Base of what is stored by single statements."""
-
-    def __init__(self, database: Statements) -> None:
-        self._database = database
-
-
 def lock_key(*names: str) -> int:
     """Name an advisory lock, for work that nodes must do one after the other and that has no row to lock.
 
