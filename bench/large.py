@@ -26,7 +26,7 @@ from servers import Server
 from sitting import Sitting, settle
 
 from outlive.clock import SystemClock
-from outlive.engine.sweeper import RetentionPolicy, Sweeper
+from outlive.engine.sweeper import Sweeper
 from outlive.ports.ledger import Quota
 from outlive.storage.storage import open_storage
 
@@ -255,9 +255,8 @@ async def _recover(sitting: Sitting, filled: Filled) -> float:
 async def _time_sweep(filled: Filled, erase: bool) -> float:
     """Return the milliseconds of a round of the sweeper that finds nothing to do, or that erases all that the leaving
     owner had (the time for deleting it included)."""
-    policy = RetentionPolicy(response_days=30, conversation_days=30)
     async with open_storage(f"sqlite:///{filled.server.database}", "bench", 10.0, Quota(queued=1)) as storage:
-        sweeper = Sweeper(storage.retention, SystemClock(), policy)
+        sweeper = Sweeper(storage.retention, SystemClock(), 30, 30, 60.0, {})
         await sweeper.sweep()
         started = now()
         if erase:

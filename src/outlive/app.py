@@ -11,7 +11,6 @@ import sys
 from collections.abc import AsyncIterator
 from functools import lru_cache
 
-import msgspec
 import uvloop
 
 from outlive import server
@@ -26,7 +25,6 @@ from outlive.dialects.embedded.backend import MODEL, LocalModel
 from outlive.dialects.transport.http1 import HttpPool
 from outlive.engine.engine import Engine, EngineOptions
 from outlive.engine.slots import Capacity
-from outlive.engine.sweeper import RetentionPolicy
 from outlive.ports.backend import Backend, Backends
 from outlive.ports.seal import Seal
 from outlive.ports.toolbox import Tools
@@ -158,7 +156,6 @@ def _read_options(settings: Settings, name: str, capacity: Capacity, sender: Htt
         name=name,
         sender=sender,
         capacity=capacity,
-        retention=msgspec.convert(settings, RetentionPolicy, from_attributes=True),
         claims=settings.role != "api",
         commit_seconds=settings.commit_ms / 1000,
         tracer=_make_tracer(name),

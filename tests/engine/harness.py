@@ -15,7 +15,6 @@ from outlive.core.events import Json, read_frame, split_frames
 from outlive.engine.admission import Accepted, Submission
 from outlive.engine.engine import Engine, EngineOptions
 from outlive.engine.slots import Capacity
-from outlive.engine.sweeper import RetentionPolicy
 from outlive.ports.backend import Backend, Backends, ContinuationMode
 from outlive.ports.bell import NoBell
 from outlive.ports.catalog import Catalog, Paging
@@ -180,7 +179,7 @@ class Harness:
         capacity: Capacity | None = None,
         linger: float = 0.0,
         run_seconds: float | None = None,
-        retention: RetentionPolicy | None = None,
+        days: tuple[float | None, float | None] = (30.0, None),  # for which responses and conversations are kept
         ids: CountingIds | None = None,
         name: str = "worker",
         bus: Bus | None = None,
@@ -217,7 +216,8 @@ class Harness:
             name=name,
             sender=HttpSender(private=True),
             capacity=capacity or Capacity(running=100, queued=100),
-            retention=retention or RetentionPolicy(),
+            response_days=days[0],
+            conversation_days=days[1],
             claims=claims,
             commit_seconds=linger,
             run_seconds=run_seconds,

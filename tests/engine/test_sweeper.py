@@ -9,7 +9,6 @@ import pytest
 
 from outlive.core.errors import NotFound, StorageUnavailable
 from outlive.core.usage import DAY
-from outlive.engine.sweeper import RetentionPolicy
 from outlive.testing import Script, answer
 from tests.engine.harness import Harness, run_with_harness
 
@@ -103,7 +102,7 @@ def test_retention_is_a_setting(tmp_path: Path) -> None:
         with pytest.raises(NotFound):
             await harness.catalog.conversation("ann", conversation)
 
-    run_with_harness(tmp_path, body, DONE, retention=RetentionPolicy(response_days=None, conversation_days=7.0))
+    run_with_harness(tmp_path, body, DONE, days=(None, 7.0))
 
 
 def test_deleted_content_is_in_no_file_any_more(tmp_path: Path) -> None:

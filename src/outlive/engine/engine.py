@@ -39,7 +39,7 @@ from outlive.engine.run.closer import Closer
 from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.run import RunServices
 from outlive.engine.slots import Capacity
-from outlive.engine.sweeper import Packer, RetentionPolicy, Sweeper
+from outlive.engine.sweeper import Packer, Sweeper
 from outlive.engine.usage import UsageMeter
 from outlive.engine.waiting import repeat
 from outlive.engine.webhooks import Webhooks
@@ -79,7 +79,9 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     name: str  # of this worker; no other may ever have the same
     sender: Sender  # reaches the receivers of webhooks
     capacity: Capacity
-    retention: RetentionPolicy = RetentionPolicy()
+    response_days: float | None = 30.0  # for which responses are kept after their last use; None: for ever
+    conversation_days: float | None = None
+    sweep_seconds: float = 60.0
     pack_after: float | None = None  # seconds after its end until a journal is packed
     limits: Limits = Limits()
     event_names: EventNames = "openai"
@@ -133,14 +135,14 @@ class Engine:
         self.worker = Worker(options.name, storage, self.services, live, capacity, self._shutdown, options.claims)
         self.ephemeral = EphemeralRuns(MemoryLedger(journal), self.services, live, self.usage)
         self.creates = PendingCreates(storage.bell, alone=not storage.shared)
-        catalog, retries = storage.catalog, Retries(storage.catalog, clock, self.creates)
+        catalog, after, tool_seal = storage.catalog, options.pack_after, tools.seal if tools is not None else None
+        retries, days = Retries(catalog, clock, self.creates), (options.response_days, options.conversation_days)
         parts = (storage, self.services, self.worker, self.policies)
         self.admitter = Admitter(*parts, self.ephemeral, retries, ids, options.limits, options.event_names)
         self.contexts = contexts = ContextQueries(*parts, backends, self.usage)
-        self.sweeper = Sweeper(storage.retention, clock, options.retention, self.policies.active)
-        after, secret_seal = options.pack_after, tools.seal if tools is not None else None
+        self.sweeper = Sweeper(storage.retention, clock, *days, options.sweep_seconds, self.policies.active)
         self.packer = Packer(storage.packing, clock, counts, after, self.worker.slots) if after is not None else None
-        self.webhooks = Webhooks(storage.database, options.sender, secret_seal, clock, ids, options.name)
+        self.webhooks = Webhooks(storage.database, options.sender, tool_seal, clock, ids, options.name)
         committer.on_end = self.webhooks.wake
         self.tickets = Tickets(storage.database, clock, ids, options.ticket_seconds)
         self.keys = Keys(storage.database, clock, ids)

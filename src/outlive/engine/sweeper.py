@@ -6,8 +6,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import msgspec
-
 from outlive.core.counts import Counts
 from outlive.core.errors import StorageUnavailable
 from outlive.core.owners import Policy
@@ -35,22 +33,17 @@ REST, BUSY_REST = 4.0, 40.0
 MIN_REST = 0.005
 
 
-class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Days for which responses and conversations are kept after their last use; None: for ever."""
-
-    response_days: float | None = 30.0
-    conversation_days: float | None = None
-    sweep_seconds: float = 60.0  # between two rounds
-
-
 @dataclass(eq=False)
 class Sweeper:
-    """Applies the retention policy in the background."""
+    """Applies the retention policy in the background: days for which responses and conversations are kept after their
+    last use; None: for ever."""
 
     _retention: Retention
     _clock: Clock
-    _policy: RetentionPolicy
-    _owners: Mapping[str, Policy] = field(default_factory=dict)
+    _response_days: float | None
+    _conversation_days: float | None
+    _every_seconds: float
+    _owners: Mapping[str, Policy]
     _requested: asyncio.Event = field(default_factory=asyncio.Event)
     _unscrubbed: bool = True  # an earlier process may have died between erasing and scrubbing
 
@@ -64,7 +57,7 @@ class Sweeper:
 
     async def run(self) -> None:
         while True:
-            pause = self._policy.sweep_seconds
+            pause = self._every_seconds
             try:
                 await self.sweep()
             except StorageUnavailable as error:
@@ -99,7 +92,7 @@ class Sweeper:
 
     async def _expire(self, now: float) -> None:
         days_of = {name: own.retention_days for name, own in self._owners.items() if own.retention_days is not None}
-        all_others = (None, self._policy.response_days, self._policy.conversation_days, [*days_of])
+        all_others = (None, self._response_days, self._conversation_days, [*days_of])
         for owner, *kept, but in [all_others, *((owner, days, days, []) for owner, days in days_of.items())]:
             before = [now - days * DAY if days is not None else None for days in kept]
             while await self._retention.expire(

@@ -47,7 +47,7 @@ class Mirrors:
         tail = self._tails.get(response_id)
         if tail is None or tail.lost or tail.ended:
             tail = self._tails[response_id] = Tail(response_id, after)
-            self._watch_live(tail)
+            self._live.wait(response_id).add_done_callback(partial(self._on_live, tail))
             self.on_taken(response_id)
         return tail
 
@@ -62,7 +62,7 @@ class Mirrors:
     def on_taken(self, response_id: str) -> None:
         """Subscribe: the response runs on a node that does not know yet that it is read here."""
         if (tail := self._tails.get(response_id)) is not None:
-            self._subscribe(tail)
+            self._bell.ring(Ring("wanted", response_id, tail.committed))
             self._poll_one(response_id)
             asyncio.get_running_loop().call_later(SECOND_LOOK_SECONDS, self._poll_one, response_id)
 
@@ -70,17 +70,14 @@ class Mirrors:
 
     def subscribe_all(self) -> None:
         """Repeat all subscriptions: a node stops ringing for a response whose subscription is not renewed."""
-        for tail in self._tails.values():
-            self._subscribe(tail)
+        for response_id, tail in self._tails.items():
+            self._bell.ring(Ring("wanted", response_id, tail.committed))
 
     def poll_all(self) -> None:
         """Poll everything, in case a ring was lost, and drop the tails without readers."""
         self._tails = {response_id: tail for response_id, tail in self._tails.items() if tail.readers}
         self._due.update(self._tails)
         self._start_polling()
-
-    def _subscribe(self, tail: Tail) -> None:
-        self._bell.ring(Ring("wanted", tail.response_id, tail.committed))
 
     # -- polling the journal
 
@@ -116,18 +113,14 @@ class Mirrors:
                 elif len(batch.frames) >= PAGE_BYTES:
                     self._due.add(response_id)  # there is more
 
-    # -- when the response begins to run here
-
-    def _watch_live(self, tail: Tail) -> None:
-        self._live.wait(tail.response_id).add_done_callback(partial(self._on_live, tail))
-
     def _on_live(self, tail: Tail, _: asyncio.Future[None]) -> None:
+        """Give the readers of a tail to the response if it begins to run here."""
         if self._tails.get(tail.response_id) is not tail:
             return
         if self._live.tail(tail.response_id) is not None:
             self._lose(tail)
         else:
-            self._watch_live(tail)
+            self._live.wait(tail.response_id).add_done_callback(partial(self._on_live, tail))
             tail.wake()  # a keep-alive may be due, or the server may be shutting down
 
     def _lose(self, tail: Tail) -> None:
