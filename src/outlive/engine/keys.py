@@ -5,7 +5,7 @@ import contextlib
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -119,15 +119,12 @@ class Keys:
     def has_owner(self, owner: str) -> bool:
         return any(key.owner == owner and self.is_valid(key) for key in self._valid.values())
 
-    @contextlib.contextmanager
-    def watch(self, key: Key, stop: Callable[[], None]) -> Iterator[None]:
-        """Call `stop` once the key is not valid any more."""
-        watch = object()
+    def watch(self, key: Key, stop: Callable[[], None]) -> contextlib.ExitStack:
+        """Call `stop` once the key is not valid any more, until the block ends."""
+        watch, block = object(), contextlib.ExitStack()
         self._watched[watch] = key, stop
-        try:
-            yield
-        finally:
-            del self._watched[watch]
+        block.callback(self._watched.pop, watch)
+        return block
 
     async def refresh(self) -> None:
         """Read the keys if they changed, stop what void ones have open, and write when keys were used."""
@@ -193,15 +190,13 @@ class Tickets:
         of = (response_id, ticket.owner, ticket.target)
         return ticket.target == response_id or bool(await self._database.fetch("find_in_conversation", *of))
 
-    @contextlib.contextmanager
-    def watch(self, ticket: Ticket | None, stop: Callable[[], None]) -> Iterator[None]:
-        """Call `stop` once the ticket is not valid any more."""
+    def watch(self, ticket: Ticket | None, stop: Callable[[], None]) -> contextlib.ExitStack:
+        """Call `stop` once the ticket is not valid any more, until the block ends."""
+        block = contextlib.ExitStack()
         if ticket is not None:
             self._streams[stop] = ticket.id
-        try:
-            yield
-        finally:
-            self._streams.pop(stop, None)
+            block.callback(self._streams.pop, stop)
+        return block
 
     async def check_once(self) -> None:
         asked = dict(self._streams)

@@ -131,7 +131,7 @@ class Request:
         trace = read_trace(parent, self.header(b"tracestate") or "") if parent else ("", "")
         return Origin(self.request_id + part, self.engine.now(), *trace)
 
-    def while_valid(self, stop: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+    def while_valid(self, stop: Callable[[], None]) -> contextlib.AbstractContextManager[object]:
         """Call `stop` if the key, should it be one of the database, is revoked or expires within the block."""
         return self.engine.keys.watch(self.key, stop) if self.key.id else contextlib.nullcontext()
 
