@@ -84,19 +84,18 @@ class Worker:
 
     async def reserve_unstored(self, owner: str, what: str, size: int = 0) -> None:
         """Reserve a slot for work that is not stored, and so cannot be queued. Raises TooMany if there is none."""
+        counted = False
         if self.reserve(owner, size, stored=False):
-            counted = False
             try:
                 counted = await self.unstored.take(owner)
             finally:
                 if not counted:
                     self.slots.release(owner, stored=False)
                     self.fill_slots()
-            if counted:
-                return
         else:
             self.release_slot(owner, runs=False)
-        raise TooMany(f"The server is busy, and {what} cannot be queued.")
+        if not counted:
+            raise TooMany(f"The server is busy, and {what} cannot be queued.")
 
     def release_unstored(self, owner: str) -> None:
         self.slots.release(owner, stored=False)
