@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import lru_cache
 
 import uvloop
@@ -46,26 +46,27 @@ SWITCH_SECONDS = 0.0005
 OTLP_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
-def serve(settings: Settings) -> None:
-    """Serve until a signal says stop. Raises SettingsError when that cannot begin."""
+def serve(settings: Settings, announce: Callable[[], None]) -> None:
+    """Serve until a signal says stop; `announce` that once the server listens. Raises SettingsError when that cannot
+    begin."""
     logs.start_log(settings.log_level, settings.log_format)
     if settings.security_log:
         logs.start_security_log(settings.security_log)
     server.raise_descriptor_limit(settings)
     inherited = server.inherit()
     if settings.processes > 1 and inherited is None:
-        sys.exit(asyncio.run(server.Supervisor(settings).run()))
+        sys.exit(asyncio.run(server.Supervisor(settings, announce).run()))
     sys.setswitchinterval(SWITCH_SECONDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, inherited))
+        runner.run(_serve(settings, announce, inherited))
 
 
-async def _serve(settings: Settings, inherited: server.Inherited | None) -> None:
+async def _serve(settings: Settings, announce: Callable[[], None], inherited: server.Inherited | None) -> None:
     asyncio.get_running_loop().set_exception_handler(logs.log_stray)
     with inherited.listening if inherited else server.listen(settings.host, settings.port) as listening:
         async with open_engine(settings) as engine:
             logs.Formatter.node = engine.worker.name
-            await server.run_until_signal(settings, engine, listening, inherited)
+            await server.run_until_signal(settings, engine, listening, announce, inherited)
     await server.end_stubborn_tasks()
 
 

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -126,9 +126,13 @@ class EngineServer(Server):
 
 
 async def run_until_signal(
-    settings: Settings, engine: Engine, listening: socket.socket, inherited: Inherited | None = None
+    settings: Settings,
+    engine: Engine,
+    listening: socket.socket,
+    announce: Callable[[], None],
+    inherited: Inherited | None,
 ) -> None:
-    """Serve until a signal has drained the engine."""
+    """Serve until a signal has drained the engine. Without a supervisor, `announce` that."""
     return_large_blocks()
     metrics = Metrics(engine, lease_seconds=settings.lease_seconds, owners=settings.metrics_owners)
     if (fault := await find_fault()) is not None:
@@ -148,6 +152,8 @@ async def run_until_signal(
     gc.freeze()
     gc.disable()
     log.info("listening on http://%s:%d", *listening.getsockname()[:2])
+    if inherited is None:
+        announce()
     await server.serve(sockets=[listening])
     watchdog.stop()
     for task in background:
@@ -281,6 +287,7 @@ class Supervisor:
     """
 
     _settings: Settings
+    _announce: Callable[[], None]  # that the server listens
     _slots: dict[int, Child] = field(default_factory=dict)  # the processes that there should be
     _children: list[Child] = field(default_factory=list)  # those that start or drain, too
     _listening: dict[int, socket.socket] = field(default_factory=dict)  # by slot
@@ -301,6 +308,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop)
         loop.add_signal_handler(signal.SIGHUP, wanted.set)
+        self._announce()
         keepers = [asyncio.create_task(self._keep(slot)) for slot in range(self._settings.processes)]
         await self._stopping.wait()
         background[0].cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -130,3 +131,24 @@ def test_an_unreachable_database_prints_one_sentence_and_exits_with_2(run: Run) 
     assert result.exit_code == 2
     assert result.stderr.startswith("outlive: The database cannot be reached: ")
     assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_port_in_use_is_an_error_and_nothing_is_announced(tmp_path: Path, processes: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        words = [sys.executable, "-m", "outlive", "serve", "--port", port, "--upstream", "ollama"]
+        words += ["--database", "postgresql://127.0.0.1:9/outlive", "--processes", processes]
+        done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"outlive: Cannot listen on 127.0.0.1:{port}: Address already in use.\n"
+
+
+def test_a_server_that_listens_announces_itself_once(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "outlive", "serve", "--port", "0", "--upstream", "ollama", "--grace-seconds", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as server:
+        assert server.stdout is not None
+        assert server.stdout.readline() == f"Outlive {__version__}\n"
+        server.terminate()
+        assert "Outlive" not in server.stdout.read()
+    assert server.returncode == 0

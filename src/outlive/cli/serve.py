@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,6 @@ from outlive.config import database_url
 from outlive.config.load import load
 from outlive.config.presets import PRESETS
 from outlive.config.settings import Settings
-from outlive.config.sources import CHILD_VARIABLE
 from outlive.core.errors import require
 
 
@@ -24,12 +24,10 @@ from outlive.core.errors import require
 def serve(**flags: Any) -> None:
     """Serve Responses and Conversations; without --upstream, with the embedded demo model."""
     settings = load(flags)
-    if CHILD_VARIABLE not in os.environ:
-        announce(settings)
     # This imports the whole server; the other commands start faster without it.
     from outlive.app import serve as run
 
-    run(settings)
+    run(settings, partial(announce, settings))
 
 
 def announce(settings: Settings) -> None:
