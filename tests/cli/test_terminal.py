@@ -60,6 +60,24 @@ def test_a_locale_without_the_doctors_signs_gets_words(tmp_path: Path) -> None:
     assert "  ok settings: 1 upstreams" in done.stdout.decode()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.parametrize(
+    "words", ["--version", "responses list", "responses list --json", "responses tail resp_1", "usage --csv --database"]
+)
+def test_output_to_a_full_disk_ends_with_one_sentence(words: str, server: str, tmp_path: Path) -> None:
+    database, command = f"sqlite:///{tmp_path}/o.db", [sys.executable, "-m", "outlive"]
+    subprocess.run([*command, "keys", "new", "--owner", "a", "--database", database], capture_output=True, check=True)
+    if words.endswith("--database"):
+        words += f" {database}"
+    environ = {**os.environ, "OUTLIVE_SERVER": server}
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*command, *words.split()], env=environ, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == "outlive: The output cannot be written: No space left on device.\n"
+
+
 def test_a_terminal_gets_a_table(server: str) -> None:
     lines = run_on_terminal("responses", "list", "--server", server).splitlines()
     assert lines[0].split() == ["ID", "STATUS", "MODEL", "CREATED", "TOKENS", "CONVERSATION", "WAITING"]

@@ -1,6 +1,8 @@
 """The command `outlive`: run a server, inspect its responses and conversations, diagnose problems."""
 
+import errno
 import io
+import os
 import sys
 from typing import Annotated, Any
 
@@ -63,4 +65,11 @@ def main() -> None:
     """Run the command of the command line."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # for locales that lack characters of a text
-    app(prog_name="outlive")
+    try:
+        app(prog_name="outlive")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        # Python writes at its end what is left in the buffer: that would fail once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(f"outlive: The output cannot be written: {error.strerror}.")

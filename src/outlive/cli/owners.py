@@ -133,6 +133,7 @@ def usage(
         names = [*columns, *(_COLUMNS if as_csv else _SHOWN)]
         if as_csv:
             csv.writer(sys.stdout).writerows([names, *([_to_cell(row[name]) for name in names] for row in data)])
+            sys.stdout.flush()  # here, so that an error is reported
         else:
             rows = [[_show(row[name]) for name in names] for row in data]
             print_rows([name.upper() for name in names], rows, "There is no usage.")
