@@ -205,8 +205,8 @@ def _await_outlive(plan: Plan, fault: Fault, began: float, tries: int) -> Progra
         tries += 1
         if stats.outlive:
             return tries
-        answer = yield Retrieve(UNKNOWN_ID)
-        if detect_outlive(plan, answer.headers):
+        answer = yield from ask(plan, Retrieve(UNKNOWN_ID))
+        if plan.stats.outlive:  # by now
             return tries
         # A status of 500 or more may be a proxy's and does not identify the server behind it.
         if isinstance(answer, Received) or (answer.status or 500) < 500:
@@ -215,16 +215,11 @@ def _await_outlive(plan: Plan, fault: Fault, began: float, tries: int) -> Progra
 
 
 def ask(plan: Plan, action: Submit | Follow | Retrieve) -> Program[Received | Fault]:
-    """Send a request, and note whether an Outlive answered."""
+    """Send a request, note whether an Outlive answered, and count answered GETs."""
     outcome: Received | Fault = yield action
-    detect_outlive(plan, outcome.headers)
+    plan.stats.outlive |= plan.may_be_outlive and VERSION_HEADER in outcome.headers
+    plan.stats.polls += isinstance(action, Retrieve) and isinstance(outcome, Received)
     return outcome
-
-
-def detect_outlive(plan: Plan, headers: Mapping[str, str]) -> bool:
-    """Return True if this or an earlier answer came from an Outlive."""
-    plan.stats.outlive |= plan.may_be_outlive and VERSION_HEADER in headers
-    return plan.stats.outlive
 
 
 def _read_number(headers: Mapping[str, str], name: str) -> float | None:
@@ -272,7 +267,6 @@ def wait_end(
         outcome = yield from ask(plan, Retrieve(token.response_id, wait, timeout))
         if isinstance(outcome, Received):
             backoff.reset()
-            plan.stats.polls += 1
             answer, known = outcome, True
             early = wait is not None and clock() - asked < 0.9 * wait
             continue
@@ -331,23 +325,24 @@ class StreamFollower:
 
     def _connect(self) -> Program[bool]:
         """Open a stream. Return False if the server refuses to resume it."""
+        stats = self.plan.stats
         if self.token is None:
             yield from submit(self.plan)
             return True
         while not (self._unnumbered and self.token.cursor is None):
             outcome = yield from ask(self.plan, Follow(self.token.response_id, self.token.cursor))
             if isinstance(outcome, Received):
-                self.plan.stats.resumes += self._connected
+                stats.resumes += self._connected
                 self._connected = True
                 return True
             if outcome.kind is FaultKind.REFUSED:
                 return False
-            if outcome.kind is FaultKind.MISSING and not self.plan.stats.outlive:
+            if outcome.kind is FaultKind.MISSING and not stats.outlive:
                 # Perhaps an Outlive behind a proxy that answered 404 for it: then the stream can be resumed.
-                answer = yield from self._retrieve(self.token)
+                answer = yield from ask(self.plan, Retrieve(self.token.response_id))
                 if isinstance(answer, Received):
                     self._answer = answer
-                if not detect_outlive(self.plan, answer.headers):
+                if not self.plan.stats.outlive:  # by now
                     return False
                 if isinstance(answer, Received):
                     continue
@@ -356,7 +351,7 @@ class StreamFollower:
 
     def _read(self) -> Program[Fault | None]:
         """Deliver events until the stream breaks (return the fault) or ends without an error (return None)."""
-        while True:
+        while not self.has_ended():
             event = yield Read()
             if event is None or isinstance(event, Fault):
                 return event
@@ -364,8 +359,7 @@ class StreamFollower:
             if self._move_cursor(event):
                 self._backoff.reset()
                 yield Deliver(event)
-                if self.has_ended():
-                    return None
+        return None
 
     def _move_cursor(self, event: Any) -> bool:
         """Move the cursor to the event. Return False if the event was delivered before."""
@@ -395,7 +389,7 @@ class StreamFollower:
                 raise fault.error
         self._stalls += stalled
         if self._stalls >= MOST_STALLS:
-            outcome = yield from self._retrieve(self.token)
+            outcome = yield from ask(self.plan, Retrieve(self.token.response_id))
             if isinstance(outcome, Fault):
                 yield Sleep(self._backoff.delay_after(outcome, self.token))
             elif outcome.response.status in TERMINAL_STATUSES:
@@ -420,11 +414,6 @@ class StreamFollower:
             raise ConnectionLost("The stream broke before the server sent the response's id.") from cause
         # Sent again under the same key, the POST attaches to the response it began.
         self.plan.stats.resubmits += 1
-
-    def _retrieve(self, token: Token) -> Program[Received | Fault]:
-        outcome = yield from ask(self.plan, Retrieve(token.response_id))
-        self.plan.stats.polls += isinstance(outcome, Received)
-        return outcome
 
     def _end_with(self, token: Token, response: Any) -> Deliver:
         """End the stream with the terminal event that it would have ended with."""

@@ -117,7 +117,14 @@ class Plan:
         arguments = {name: value for name, value in self.retrieve.items() if name != "include_obfuscation"}
         if wait is not None:
             arguments["extra_query"] = {**(arguments.get("extra_query") or {}), "wait": f"{wait:.3f}"}
-        return arguments | {"timeout": _extend(arguments.get("timeout"), wait or 0.0, timeout)}
+        given = arguments.get("timeout")  # the shorter of this and `timeout` counts
+        if isinstance(given, Timeout):
+            read = timeout if given.read is None else min(timeout, given.read)
+            limit = Timeout(connect=given.connect, read=read + (wait or 0.0), write=given.write, pool=given.pool)
+        else:
+            seconds = timeout if given is None else min(timeout, given)
+            limit = Timeout(seconds + (wait or 0.0), connect=min(seconds, CONNECT_SECONDS))
+        return arguments | {"timeout": limit}
 
 
 def plan_create(client: OpenAI | AsyncOpenAI, params: CreateAndPollParams | StreamParams, *, streamed: bool) -> Plan:
@@ -176,17 +183,11 @@ def _take_options(client: object, arguments: dict[str, Any], streamed: bool) -> 
     if not streamed:
         plan.interval = _take_seconds(arguments, "poll_interval_seconds")
         plan.max_wait = _take_seconds(arguments, "max_wait_seconds")
-        plan.raise_on = _check_statuses(arguments.pop("raise_on", ()))
+        raise_on = arguments.pop("raise_on", ())
+        plan.raise_on = frozenset([raise_on] if isinstance(raise_on, str) else raise_on)
+        if unknown := plan.raise_on.difference(UNSUCCESSFUL):
+            raise ValueError(f"raise_on takes {', '.join(UNSUCCESSFUL)}, not {', '.join(sorted(unknown))}.")
     return plan
-
-
-def _extend(given: float | Timeout | None, wait: float, timeout: float) -> Timeout:
-    """Return the SDK's timeout for a GET held for `wait`: the shorter of `timeout` and the caller's, plus the wait."""
-    if isinstance(given, Timeout):
-        read = timeout if given.read is None else min(timeout, given.read)
-        return Timeout(connect=given.connect, read=read + wait, write=given.write, pool=given.pool)
-    seconds = timeout if given is None else min(timeout, given)
-    return Timeout(seconds + wait, connect=min(seconds, CONNECT_SECONDS))
 
 
 def _take_seconds(arguments: dict[str, Any], name: str) -> float | None:
@@ -194,10 +195,3 @@ def _take_seconds(arguments: dict[str, Any], name: str) -> float | None:
     if seconds is not None and not 0 <= seconds < float("inf"):
         raise ValueError(f"{name} must be zero or a positive number of seconds, not {seconds!r}.")
     return seconds
-
-
-def _check_statuses(raise_on: Collection[str]) -> frozenset[str]:
-    statuses = frozenset([raise_on] if isinstance(raise_on, str) else raise_on)
-    if unknown := statuses.difference(UNSUCCESSFUL):
-        raise ValueError(f"raise_on takes {', '.join(UNSUCCESSFUL)}, not {', '.join(sorted(unknown))}.")
-    return statuses

@@ -235,15 +235,11 @@ def classify(error: BaseException, reading: bool = False) -> Fault:
         status = error.status_code
         kind = KINDS.get(status, FaultKind.BUSY if status >= 500 else FaultKind.REFUSED)
         return Fault(kind, error, status, error.response.headers)
-    if isinstance(error, openai.APIConnectionError) or _is_connection_error(error):
+    if isinstance(error, openai.APIConnectionError | OSError | EOFError) or any(
+        kind.__name__ in CONNECTION_ERRORS and kind.__module__.partition(".")[0] in HTTP_LIBRARIES
+        for kind in type(error).__mro__
+    ):
         return Fault(FaultKind.LOST, error)
     if reading and (isinstance(error, ValueError) or type(error) is openai.APIError):
         return Fault(FaultKind.GARBLED, error)
     return Fault(FaultKind.FINAL, error)
-
-
-def _is_connection_error(error: Exception) -> bool:
-    return isinstance(error, OSError | EOFError) or any(
-        kind.__name__ in CONNECTION_ERRORS and kind.__module__.partition(".")[0] in HTTP_LIBRARIES
-        for kind in type(error).__mro__
-    )
