@@ -22,10 +22,10 @@ from outlive.agents.journal import RunTurn
 from outlive.agents.settings import Durability
 from outlive.client import TERMINAL_EVENTS, AsyncResponseStream, PollTimeout, RetryPolicy, StreamStats, response_of
 from outlive.client.errors import ERRORS
+from outlive.client.plans import KEY_HEADER
 
 log = logging.getLogger("outlive.agents")
 
-KEY_HEADER = "Idempotency-Key"
 RESPONSE_ID = re.compile(r"\bresp_\w+")
 SUBMITTED = "_outlive_submitted"
 # The longest time for which the thread that cancels a run may outlive the event loop, and so delay the process's end.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from agents.tool import ToolOutputFileContent, ToolOutputImage, ToolOutputText
 from openai import AsyncOpenAI, ConflictError
@@ -34,11 +34,6 @@ class RunJournal:
         self._client = client.with_options(max_retries=RECORD_RETRIES)
         self.conversation_id = conversation_id
         self._values: dict[tuple[str, str], list[Any]] = {}
-
-    @classmethod
-    async def create(cls, client: AsyncOpenAI) -> Self:
-        made = await client.conversations.create(metadata={"outlive": "run"})
-        return cls(client, made.id)
 
     async def load(self) -> None:
         self._values = {}
@@ -107,20 +102,12 @@ def unpack(packed: Any) -> Any:
 
 @dataclass
 class Scope:
-    """One Runner call. Its turns are sequential, so their number identifies them."""
+    """One Runner call, or one call of a tool in it. Its turns are sequential, so their number identifies them."""
 
     journal: RunJournal
     path: str
     conversation_id: str | None = None
     completed: int = 0
-
-    def inside(self, call_id: str) -> "Scope":
-        """Return the scope of a tool call: tools run concurrently, and each may have turns of its own."""
-        return Scope(self.journal, f"{self.path}/{call_id}")
-
-    def next_turn(self) -> "RunTurn":
-        # Only completed turns are counted, so a retry by the runner is the same turn again.
-        return RunTurn(self, f"{self.path}.{self.completed + 1}")
 
     @contextmanager
     def entered(self) -> Iterator[None]:

@@ -17,14 +17,15 @@ from agents.models.openai_provider import OpenAIProvider
 from agents.models.openai_responses import OpenAIResponsesModel, OpenAIResponsesWSModel
 from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest, ModelRetryNormalizedError
 from openai import AsyncOpenAI, NotGiven, Omit, OpenAIError
-from openai.types.responses import Response, ResponseStreamEvent
+from openai.types.responses import ResponseStreamEvent
 from typing_extensions import Unpack
 
 from outlive.agents import settings as durability
-from outlive.agents.background import KEY_HEADER, BackgroundCall, submitted_id
+from outlive.agents.background import BackgroundCall, submitted_id
 from outlive.agents.journal import RunTurn
 from outlive.agents.settings import AUTO_MODELS, Durability, DurabilityOptions
 from outlive.client import ClientError, RetryPolicy
+from outlive.client.plans import KEY_HEADER
 
 # Keys of submits without an answer, kept for retries by the runner; only an outage leaves more than a few.
 MOST_UNANSWERED = 100
@@ -123,12 +124,7 @@ class DurableResponsesModel(PreparedModel, OpenAIResponsesModel):
                 raise UserError(
                     "A background response must be stored: leave out `store=False`, or set `background=False`."
                 )
-
-            async def create(client: AsyncOpenAI, arguments: dict[str, Any]) -> Any:
-                call = self._make_call(client, _strip(arguments), chosen)
-                return call.stream() if arguments.get("stream") is True else await self._fetch(call)
-
-            client = cast(AsyncOpenAI, RedirectingClient(client, create))
+            client = cast(AsyncOpenAI, RedirectingClient(client, partial(self._send, chosen)))
         elif self._next_turn() is not None:
             raise UserError("The turns of a durable run are in the background: leave out `background`.")
         return OpenAIResponsesModel(self.model, client, model_is_explicit=self._is_explicit), settings
@@ -137,40 +133,34 @@ class DurableResponsesModel(PreparedModel, OpenAIResponsesModel):
         """Return the turn of the durable run that the model belongs to; None outside of one."""
         return None
 
-    def _make_call(self, client: AsyncOpenAI, create: dict[str, Any], chosen: Durability) -> BackgroundCall:
-        turn = self._next_turn()
+    async def _send(self, chosen: Durability, client: AsyncOpenAI, arguments: dict[str, Any]) -> Any:
+        """Send one call in the background: return its response, or the iterator over its events."""
+        turn, left_out = self._next_turn(), (Omit, NotGiven, type(None))
+        create = {name: value for name, value in arguments.items() if not isinstance(value, left_out)}
+        streamed = create.pop("stream", False) is True
         headers = dict(create.get("extra_headers") or {})
-        given = [headers.pop(name) for name in list(headers) if name.lower() == KEY_HEADER.lower()]
-        if given and turn is not None:
-            raise UserError("A durable run makes its own Idempotency-Key: leave out the header.")
-        create = {**create, "extra_headers": headers}
+        keys = [headers.pop(name) for name in list(headers) if name.lower() == KEY_HEADER.lower()]
+        create["extra_headers"] = headers
+        digest = hashlib.sha256(json.dumps(create, sort_keys=True, default=repr).encode()).hexdigest()
         if turn is not None:
+            if keys:
+                raise UserError("A durable run makes its own Idempotency-Key: leave out the header.")
             key = turn.key
         else:
-            key = given[0] if given else self._unanswered.pop(_digest(create), f"outlive-{uuid.uuid4()}")
-        return BackgroundCall(client, create, key, chosen, self._retry_policy, turn)
-
-    async def _fetch(self, call: BackgroundCall) -> Response:
+            key = keys[0] if keys else self._unanswered.pop(digest, f"outlive-{uuid.uuid4()}")
+        call = BackgroundCall(client, create, key, chosen, self._retry_policy, turn)
+        if streamed:
+            return call.stream()
         try:
             return await call.fetch()
         except (OpenAIError, ClientError):
-            if call.progress.response_id is None and call.turn is None:
+            if call.progress.response_id is None and turn is None:
                 # The submit may have been accepted. If the runner's retry policy sends the same call again, it goes out
                 # under the same key, and an Outlive attaches it to the existing run.
                 while len(self._unanswered) >= MOST_UNANSWERED:
                     self._unanswered.pop(next(iter(self._unanswered)))
-                self._unanswered[_digest(call.create)] = call.key
+                self._unanswered[digest] = key
             raise
-
-
-def _strip(built: dict[str, Any]) -> dict[str, Any]:
-    """Drop arguments that were not given, and `stream`, which is set later."""
-    left_out = (Omit, NotGiven, type(None))
-    return {name: value for name, value in built.items() if not isinstance(value, left_out) and name != "stream"}
-
-
-def _digest(create: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(create, sort_keys=True, default=repr).encode()).hexdigest()
 
 
 # -- strict models
@@ -323,7 +313,13 @@ class DurableProvider(OpenAIProvider):
             if type(model) is OpenAIResponsesWSModel:
                 model.__class__ = RefusingWebSocketModel  # adds no state
             return model
-        client, name = self._find_client(), model_name if model_name is not None else get_default_model()
+        if self._openai_client is None:
+            names = ("api_key", "base_url", "organization", "project")
+            given: dict[str, Any] = {name: self._options.get(name) for name in names}
+            # The client that the SDK's provider makes; the SDK has no public way to get that.
+            make: Callable[[], AsyncOpenAI] = getattr(self, "_get_client", partial(AsyncOpenAI, **given))
+            self._openai_client = make()
+        client, name = self._openai_client, model_name if model_name is not None else get_default_model()
         if not self._options["use_responses"]:
             buffered = self._options.get("buffer_streamed_tool_calls", False)
             return StrictChatCompletionsModel(name, client, strict=self._strict, buffer_streamed_tool_calls=buffered)
@@ -335,12 +331,3 @@ class DurableProvider(OpenAIProvider):
             auto_models=self._auto_models,
             retry_policy=self._retry_policy,
         )
-
-    def _find_client(self) -> AsyncOpenAI:
-        """Return the given client, or the one that the SDK's provider makes; the SDK has no public way to get that."""
-        if self._openai_client is None:
-            names = ("api_key", "base_url", "organization", "project")
-            given: dict[str, Any] = {name: self._options.get(name) for name in names}
-            make: Callable[[], AsyncOpenAI] = getattr(self, "_get_client", partial(AsyncOpenAI, **given))
-            self._openai_client = make()
-        return self._openai_client

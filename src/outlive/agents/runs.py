@@ -7,6 +7,7 @@ import copy
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Self, TypeVar
 
 from agents import Agent, Handoff, Runner, RunResult, RunResultStreaming, TResponseInputItem, UserError
@@ -46,7 +47,8 @@ class DurableRun:
     async def open(cls, client: AsyncOpenAI, token: str | None = None) -> Self:
         """Open a new run, or the one with that token. Store the token before you run anything."""
         if token is None:
-            return cls(client, await RunJournal.create(client))
+            made = await client.conversations.create(metadata={"outlive": "run"})
+            return cls(client, RunJournal(client, made.id))
         journal = RunJournal(client, token.strip())
         await journal.load()
         return cls(client, journal)
@@ -73,7 +75,7 @@ class DurableRun:
         if isinstance(agent, RecordedAgent):
             return agent
         made = copy.copy(agent)
-        made.__class__ = _derive(type(agent), RecordedAgent)
+        made.__class__ = _derive(type(agent), RecordedAgent)  # type: ignore[arg-type]
         vars(made)["_outlive_journal"] = self._journal
         # Before its handoffs, which may lead back to this agent. The original is kept so that its id stays taken.
         self._recorded[id(agent)] = (agent, made)
@@ -123,7 +125,8 @@ class RunModel(DurableResponsesModel):
 
     def _next_turn(self) -> RunTurn | None:
         scope = current.get()
-        return None if scope is None else scope.next_turn()
+        # Only completed turns are counted, so a retry by the runner is the same turn again.
+        return None if scope is None else RunTurn(scope, f"{scope.path}.{scope.completed + 1}")
 
 
 def bind_model(model: Any) -> Any:
@@ -164,7 +167,8 @@ def _record_tool(tool: Tool, journal: RunJournal) -> Tool:
         scope = current.get()
         if scope is None:
             return await invoke(context, arguments)
-        inside = scope.inside(context.tool_call_id)
+        # A scope of its own: tools run concurrently, and each may have turns.
+        inside = Scope(journal, f"{scope.path}/{context.tool_call_id}")
         if not journal.find("tool", inside.path):
             with inside.entered():
                 output = await invoke(context, arguments)
@@ -176,15 +180,10 @@ def _record_tool(tool: Tool, journal: RunJournal) -> Tool:
     return recorded
 
 
-_derived: dict[tuple[type, type], type] = {}
-
-
+@cache
 def _derive(kind: type, mixin: type) -> type:
     """Return a subclass with `mixin` before `kind`, made once."""
-    if (kind, mixin) not in _derived:
-        bases = (mixin,) if issubclass(mixin, kind) else (mixin, kind)
-        _derived[kind, mixin] = type(kind.__name__, bases, {})
-    return _derived[kind, mixin]
+    return type(kind.__name__, (mixin,) if issubclass(mixin, kind) else (mixin, kind), {})
 
 
 class ReplayedSession(SessionABC):
