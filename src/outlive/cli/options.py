@@ -88,33 +88,26 @@ def use_database(url: str, work: Callable[[Statements], Awaitable[T]], *, create
 # -- the settings of a server
 
 
-def take_settings(*more: inspect.Parameter) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command a flag per setting, besides the flags in `more`."""
-
-    def give(command: Callable[..., None]) -> Callable[..., None]:
-        flags = [_make_flag(option, option.flag) for option in OPTIONS.values() if option.flag]
-        command.__signature__ = inspect.Signature([*flags, *more])  # type: ignore[attr-defined]
-        return command
-
-    return give
+def take_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command a flag per setting, besides its own parameters."""
+    flags = [_make_flag(option, option.flag) for option in OPTIONS.values() if option.flag]
+    given = [each for each in inspect.signature(command).parameters.values() if each.kind is not each.VAR_KEYWORD]
+    command.__signature__ = inspect.Signature([*flags, *given])  # type: ignore[attr-defined]
+    return command
 
 
 def _make_flag(option: Option, flag: str) -> inspect.Parameter:
-    if option.type is bool:
-        return parameter(option.name, bool, f"{flag}/--no-{flag[2:]}", option.help)
-    if option.default is UNSET:
-        return parameter(option.name, list[str], flag, option.help, option.metavar)
+    """Return one flag. All are read as text, which `outlive.config` checks as it checks every source."""
+    kind: Any = str
+    metavar: str | None = option.metavar
     text, value = option.help, option.default
-    if option.never or value not in (None, ""):
+    if option.type is bool:
+        kind, flag, metavar = bool, f"{flag}/--no-{flag[2:]}", None
+    elif value is UNSET:
+        kind = list[str]
+    elif option.never or value not in (None, ""):
         shown = NEVER if value is None else f"{value:g}" if isinstance(value, float) else str(value)
         text += f" Default: {shown}."
-    return parameter(option.name, str, flag, text, option.metavar, option.table == LIMITS)
-
-
-def parameter(
-    name: str, kind: Any, flag: str, text: str, metavar: str | None = None, limit: bool = False
-) -> inspect.Parameter:
-    """Return one flag. All are read as text, which `outlive.config` checks as it checks every source."""
-    panel = "Limits" if limit else None
-    option = typer.Option(flag, help=text, metavar=metavar, show_default=False, rich_help_panel=panel)
-    return shared(name, Annotated[kind | None, option])
+    panel = "Limits" if option.table == LIMITS else None
+    made = typer.Option(flag, help=text, metavar=metavar, show_default=False, rich_help_panel=panel)
+    return shared(option.name, Annotated[kind | None, made])

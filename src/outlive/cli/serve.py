@@ -1,7 +1,6 @@
 """Commands on the machine of the server: `serve`, and `migrate`, `copy`, `backup` and `restore` for its database."""
 
 import asyncio
-import inspect
 import os
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ import typer
 from rich.text import Text
 
 from outlive import __version__
-from outlive.cli.options import parameter, shared, take_settings
+from outlive.cli.options import take_settings
 from outlive.cli.terminal import console
 from outlive.config import database_url
 from outlive.config.load import load
@@ -20,7 +19,7 @@ from outlive.config.settings import Settings
 from outlive.core.errors import require
 
 
-@take_settings()
+@take_settings
 def serve(**flags: Any) -> None:
     """Serve Responses and Conversations; without --upstream, with the embedded demo model."""
     settings = load(flags)
@@ -34,10 +33,16 @@ def announce(settings: Settings) -> None:
     """Print the address, models, storage and an example request; never a key."""
     out = console()
     out.print(Text(f"Outlive {__version__}", style="bold"))
-    # With port 0 the real port is not known yet; the log names it.
-    example = [("try", _curl(settings))] if settings.port and settings.role != "worker" else []
+    lines = _summarise(settings)
+    if settings.port and settings.role != "worker":  # with port 0 only the log names the real one
+        names = [alias for upstream in settings.upstreams for alias in upstream.models]
+        names += [agent.partition("=")[0] for agent in settings.agents if "=" in agent]
+        model = next(iter(names), "MODEL" if settings.upstreams or settings.agents else "demo")
+        key = ' -H "Authorization: Bearer $KEY"' if settings.keys else ""
+        curl = f"curl -N {base_url(settings)}/v1/responses{key} -H 'Content-Type: application/json'"
+        lines.append(("try", f'{curl} -d \'{{"model": "{model}", "input": "Tell me a story.", "stream": true}}\''))
     last = ""
-    for name, value in _summarise(settings) + example:
+    for name, value in lines:
         out.print(Text(f"  {name if name != last else '':<9}", style="dim") + Text(value))
         last = name
 
@@ -47,9 +52,11 @@ def _summarise(settings: Settings) -> list[tuple[str, str]]:
     who = f"with the keys of {', '.join(settings.keys)}" if settings.keys else "without keys, for this machine only"
     if not settings.keys and (settings.require_keys or settings.oidc):
         who = "with keys of the database" + (f", or tokens of {settings.oidc.issuer}" if settings.oidc else "")
-    lines = [("serving", f"{_where(settings)}, {who}")]
+    url = base_url(settings) if settings.role == "worker" else f"{base_url(settings)}/v1"
+    where = url if settings.port else f"{settings.host}, on a free port"
+    lines = [("serving", f"{where}, {who}")]
     if settings.role == "worker":
-        lines = [("worker", f"runs responses; health checks only at {_where(settings)}")]
+        lines = [("worker", f"runs responses; health checks only at {where}")]
     elif settings.role == "api":
         lines.append(("serving", "Stored responses wait for a node with the role worker or all."))
     several = len(settings.upstreams) > 1
@@ -72,27 +79,10 @@ def _summarise(settings: Settings) -> list[tuple[str, str]]:
     return [*lines, ("storing", f"{database_url.show(settings.database)} ({kept})")]
 
 
-def _where(settings: Settings) -> str:
-    if not settings.port:
-        return f"{settings.host}, on a free port"
-    return base_url(settings) if settings.role == "worker" else f"{base_url(settings)}/v1"
-
-
 def base_url(settings: Settings) -> str:
     """Return the URL under which this machine reaches the server."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - shown, not bound
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
-
-
-def _curl(settings: Settings) -> str:
-    names = [alias for upstream in settings.upstreams for alias in upstream.models]
-    names += [agent.partition("=")[0] for agent in settings.agents if "=" in agent]
-    model = next(iter(names), "MODEL" if settings.upstreams or settings.agents else "demo")
-    key = ' -H "Authorization: Bearer $KEY"' if settings.keys else ""
-    return (
-        f"curl -N {base_url(settings)}/v1/responses{key} -H 'Content-Type: application/json' "
-        f'-d \'{{"model": "{model}", "input": "Tell me a story.", "stream": true}}\''
-    )
 
 
 def _days(days: float | None) -> str:
@@ -102,7 +92,7 @@ def _days(days: float | None) -> str:
 # -- the database
 
 
-@take_settings()
+@take_settings
 def migrate(**flags: Any) -> None:
     """Bring the database's schema up to date, as a server does when it starts.
 
@@ -148,12 +138,13 @@ def copy(
     out.print(f"Copied to {database_url.show(target)}: {replayed}.")
 
 
-_FILE = shared("file", Annotated[Path, typer.Argument(help="The backup.")], inspect.Parameter.empty)
-_FORCE = parameter("force", bool, "--force", "Replace what is there.")
+BackupFile = Annotated[Path, typer.Argument(help="The backup.")]
+ForceFlag = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+KeyFlag = Annotated[bool, typer.Option("--with-key", help="Copy the key file too, to FILE.key.")]
 
 
-@take_settings(_FILE, _FORCE, parameter("with_key", bool, "--with-key", "Copy the key file too, to FILE.key."))
-def backup(file: Path, force: bool | None, with_key: bool | None, **flags: Any) -> None:
+@take_settings
+def backup(*, file: BackupFile, force: ForceFlag = False, with_key: KeyFlag = False, **flags: Any) -> None:
     """Copy a SQLite database to FILE while its server runs, and verify that every response replays the same.
 
     Takes the settings of `outlive serve`, and uses only `database` and the seal key.
@@ -177,8 +168,8 @@ def backup(file: Path, force: bool | None, with_key: bool | None, **flags: Any) 
     console().print(f"{kept}: it opens the secrets of tools that unfinished runs hold.")
 
 
-@take_settings(_FILE, _FORCE)
-def restore(file: Path, force: bool | None, **flags: Any) -> None:
+@take_settings
+def restore(*, file: BackupFile, force: ForceFlag = False, **flags: Any) -> None:
     """Put a backup in the place of a SQLite database that no server is using, and verify it.
 
     Takes the settings of `outlive serve`, and uses only `database`. The next start recovers unfinished responses.
@@ -194,7 +185,7 @@ def restore(file: Path, force: bool | None, **flags: Any) -> None:
     console().print(f"Restored {database} from {file}: {responses} responses replay as when it was made.")
 
 
-@take_settings()
+@take_settings
 def shrink(**flags: Any) -> None:
     """Give the free space in a SQLite file back, while no server is using it.
 
@@ -225,6 +216,6 @@ def _copy_key(source: Path, target: Path) -> None:
         file.write(source.read_bytes())
 
 
-def _refuse_existing(files: list[Path], force: bool | None) -> None:
+def _refuse_existing(files: list[Path], force: bool) -> None:
     for file in files:
         require(force or not file.exists(), f"{file} exists; give --force to replace it.")

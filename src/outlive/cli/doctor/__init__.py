@@ -8,15 +8,16 @@ import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from outlive.cli.client import ApiClient, RequestRefused, ServerUnreachable
-from outlive.cli.options import parameter, take_settings
+from outlive.cli.options import JsonFlag, take_settings
 from outlive.cli.serve import base_url
 from outlive.cli.terminal import Section, print_json, print_section
 from outlive.config import database_url
@@ -39,19 +40,25 @@ _LAGGING = """SELECT relname, n_dead_tup, n_live_tup FROM pg_stat_user_tables
 _CONNECTIONS = "SELECT current_setting('max_connections')::int, count(*) FROM pg_stat_activity"
 
 
-@take_settings(
-    parameter("model", str, "--model", "The model to ask, instead of the first one that is listed.", "NAME"),
-    parameter("no_probe", bool, "--no-probe", "Ask the upstreams nothing."),
-    parameter("timeout", float, "--timeout", "Seconds to wait for an upstream's next byte. Default: 60.", "NUMBER"),
-    parameter("as_json", bool, "--json", "Print JSON, for scripts."),
-)
-def doctor(model: str | None, no_probe: bool | None, timeout: float | None, as_json: bool | None, **flags: Any) -> None:
+_MODEL = typer.Option(metavar="NAME", help="The model to ask, instead of the first one that is listed.")
+_TIMEOUT_HELP = "Seconds to wait for an upstream's next byte. Default: 60."
+
+
+@take_settings
+def doctor(
+    *,
+    model: Annotated[str | None, _MODEL] = None,
+    no_probe: Annotated[bool, typer.Option("--no-probe", help="Ask the upstreams nothing.")] = False,
+    timeout: Annotated[float, typer.Option(metavar="NUMBER", show_default=False, help=_TIMEOUT_HELP)] = 60.0,
+    as_json: JsonFlag = False,
+    **flags: Any,
+) -> None:
     """Check the settings, the database, the running server and every upstream, and report what to set.
 
     Takes the settings of `outlive serve`. Each upstream is asked a few questions of 16 tokens at most.
     """
     sections: list[Section] = []
-    for section in _examine(flags, model, not no_probe, timeout or 60.0):
+    for section in _examine(flags, model, not no_probe, timeout):
         sections.append(section)
         if not as_json:
             print_section(section)
@@ -138,13 +145,11 @@ def _check_embedded(section: Section) -> None:
 
 
 def _check_database(section: Section, url: str) -> None:
-    if database_url.is_shared(url):
-        asyncio.run(_check_postgres(section, url))
-    else:
-        _check_sqlite(section, database_url.path_of(url).absolute())
+    asyncio.run(_check_postgres(section, url) if database_url.is_shared(url) else _check_sqlite(section, url))
 
 
-def _check_sqlite(section: Section, path: Path) -> None:
+async def _check_sqlite(section: Section, url: str) -> None:
+    path = database_url.path_of(url).absolute()
     section.add("ok" if sqlite3.sqlite_version_info >= _OLDEST_SQLITE else "fail", "SQLite", sqlite3.sqlite_version)
     if path.exists() and not _is_sqlite(path):
         section.add("fail", "file", f"{path} is not a SQLite database; choose another file.")
@@ -157,7 +162,16 @@ def _check_sqlite(section: Section, path: Path) -> None:
     section.add("ok", "file", f"{path} ({size})")
     free = shutil.disk_usage(path.parent).free
     section.add("ok" if free >= _LOW_DISK else "warn", "free disk", f"{free / 1e9:.1f} GB")
-    _time_fsync(section, path.parent)
+    try:
+        with tempfile.TemporaryFile(dir=path.parent, buffering=0) as file:
+
+            async def commit() -> None:
+                file.write(b"\0" * 4096)
+                os.fsync(file.fileno())
+
+            await _time_commits(section, "fsync", commit)
+    except OSError as error:
+        section.add("fail", "fsync", f"A file in {path.parent} cannot be written: {error.strerror}.")
 
 
 def _is_sqlite(path: Path) -> bool:
@@ -169,26 +183,15 @@ def _is_sqlite(path: Path) -> bool:
         return True
 
 
-def _time_fsync(section: Section, folder: Path) -> None:
-    """Time how long the disk takes to make a commit durable; every event waits for that."""
-    times: list[float] = []
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            for _ in range(_COMMITS):
-                file.write(b"\0" * 4096)
-                file.flush()
-                began = time.perf_counter()
-                os.fsync(file.fileno())
-                times.append(time.perf_counter() - began)
-    except OSError as error:
-        section.add("fail", "fsync", f"A file in {folder} cannot be written: {error.strerror}.")
-        return
-    _report_times(section, "fsync", times)
-
-
-def _report_times(section: Section, name: str, seconds: list[float]) -> None:
-    median = statistics.median(seconds) * 1000
-    section.add("ok" if median < _SLOW_COMMIT_MS else "warn", name, f"{median:.2f} ms (median of {len(seconds)})")
+async def _time_commits(section: Section, name: str, commit: Callable[[], Awaitable[object]]) -> None:
+    """Time how long it takes to make a commit durable, with the network if there is one; every event waits for that."""
+    times = []
+    for _ in range(_COMMITS):
+        began = time.perf_counter()
+        await commit()
+        times.append(time.perf_counter() - began)
+    median = statistics.median(times) * 1000
+    section.add("ok" if median < _SLOW_COMMIT_MS else "warn", name, f"{median:.2f} ms (median of {_COMMITS})")
 
 
 async def _check_postgres(section: Section, url: str) -> None:
@@ -206,7 +209,7 @@ async def _check_postgres(section: Section, url: str) -> None:
         section.add("warn" if is_old else "ok", "Postgres", version + note)
         section.add("ok", "database", database_url.show(url))
         await _check_schema(section, schema, connection)
-        await _time_commits(section, connection)
+        await _time_commits(section, "commit", partial(connection.execute, _COMMIT))
         most, used = await connection.fetchrow(_CONNECTIONS)
         detail = f"{used} of {most} in use; a node takes up to {postgres.NODE_CONNECTIONS}."
         section.add("ok" if most - used >= postgres.NODE_CONNECTIONS else "warn", "connections", detail)
@@ -233,13 +236,3 @@ async def _check_schema(section: Section, schema: Any, connection: Any) -> None:
     section.add("ok", "schema", str(version))
     nodes = [row[0] for row in await connection.fetch(_NODES)]
     section.add("ok", "nodes", ", ".join(nodes) or "none is running")
-
-
-async def _time_commits(section: Section, connection: Any) -> None:
-    """Time commits, the network included; every event waits for one."""
-    times = []
-    for _ in range(_COMMITS):
-        began = time.perf_counter()
-        await connection.execute(_COMMIT)
-        times.append(time.perf_counter() - began)
-    _report_times(section, "commit", times)

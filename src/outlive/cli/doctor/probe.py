@@ -48,19 +48,8 @@ def probe(upstream: Upstream, model: str | None, timeout: float) -> Section:
         section.add("warn", "transport", "The key is sent unencrypted; use https unless the network is your own.")
     if upstream.proxy is not None:
         section.add("ok", "proxy", f"{hide_password(upstream.proxy)}, as the environment says")
-    asyncio.run(_probe(Prober(replace(upstream, silence_seconds=timeout), section), model))
+    asyncio.run(Prober(replace(upstream, silence_seconds=timeout), section).put_all(model))
     return section
-
-
-async def _probe(prober: "Prober", wanted: str | None) -> None:
-    async with prober.stack:
-        try:
-            prober.model = await _find_model(prober, wanted)
-            if prober.model and await _check_answer(prober):
-                for question in prober.expected.questions:
-                    await question(prober)
-        except UpstreamFault as fault:
-            prober.section.add("fail", "connection", fault.message)
 
 
 class ProbeAnswer(msgspec.Struct):
@@ -118,6 +107,16 @@ class Prober:
         # The upstream as it is asked: without `stream_options`, which only one question is about.
         self.asked = replace(upstream, stream_options=False)
 
+    async def put_all(self, wanted: str | None) -> None:
+        async with self.stack:
+            try:
+                self.model = await _find_model(self, wanted)
+                if self.model and await _check_answer(self):
+                    for question in self.expected.questions:
+                        await question(self)
+            except UpstreamFault as fault:
+                self.section.add("fail", "connection", fault.message)
+
     async def ask(
         self, *items: Json, resume: OpenText | None = None, reasoning: Json | None = None, **fields: Any
     ) -> ProbeAnswer:
@@ -154,7 +153,9 @@ async def _find_model(prober: Prober, wanted: str | None) -> str:
         if listed.status in (401, 403):
             section.add("fail", "key", f"It refuses the key. {listed.message}")
             return ""
-        if await _lacks_v1(prober):
+        longer = f"{upstream.url}/v1"  # a base URL without /v1 is the commonest mistake
+        if not upstream.url.endswith("/v1") and isinstance(await _list_models(prober, longer), list):
+            section.add("fail", "url", f"There is nothing at {upstream.url}, but there is at {longer}.", url=longer)
             return ""
         section.add("warn", "models", f"It lists none. {listed.message}")
         listed = []
@@ -186,15 +187,6 @@ async def _list_models(prober: Prober, url: str) -> list[str] | UpstreamFault:
     if not isinstance(data, list):
         return UpstreamFault("It answers, but not with a list of models.")
     return [model["id"] for model in data if isinstance(model, dict) and isinstance(model.get("id"), str)]
-
-
-async def _lacks_v1(prober: Prober) -> bool:
-    """Return True if the base URL was given without /v1, the commonest mistake."""
-    url, longer = prober.upstream.url, f"{prober.upstream.url}/v1"
-    if url.endswith("/v1") or not isinstance(await _list_models(prober, longer), list):
-        return False
-    prober.section.add("fail", "url", f"There is nothing at {url}, but there is at {longer}.", url=longer)
-    return True
 
 
 # -- questions, in the order in which they build on each other
