@@ -4,7 +4,6 @@ import csv
 import os
 import sys
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +18,6 @@ from outlive.config.load import load
 from outlive.config.tables import make_policy, make_prices
 from outlive.core.errors import SettingsError, require
 from outlive.core.events import Json
-from outlive.core.usage import PriceTable
 from outlive.engine.keys import Keys
 from outlive.engine.usage import GROUPS, UsageMeter, read_time
 from outlive.ports.database import Statements
@@ -108,11 +106,8 @@ def _ask(
     """Send a request to a server, or do the same work on the keys in a database."""
     if isinstance(place, ApiClient):
         return place.call(method, "/".join([path, *map(segment, ids)]), **request)
-
-    def use(opened: Statements) -> Awaitable[Any]:
-        return work(Keys(opened, SystemClock(), RandomIds()))
-
-    done = use_database(place, use, create=method == "POST")
+    parts = SystemClock(), RandomIds()
+    done = use_database(place, lambda opened: work(Keys(opened, *parts)), create=method == "POST")
     return {"object": "list", "data": done} if isinstance(done, list) else done
 
 
@@ -143,16 +138,12 @@ def usage(
         query = {"group_by": by, "start": start, "end": end}
         data = place.pages("/v1/usage", query, _MOST_ROWS, _PAGE)["data"]
     else:
+        if unknown := [name for name in columns if name not in GROUPS]:
+            raise SettingsError(f"--by must be some of {', '.join(GROUPS)}, not {unknown[0]!r}.")
+        times = read_time(start, "--start", 0.0), read_time(end, "--end", 1e12)
         prices = make_prices(load({"database": place}))
-        data = use_database(place, partial(_report, columns, start, end, prices))
+        data = use_database(place, lambda opened: UsageMeter(opened, prices).report(columns, *times))
     return {"object": "list", "data": data}, show
-
-
-async def _report(by: list[str], start: str, end: str, prices: PriceTable, database: Statements) -> list[Json]:
-    meter = UsageMeter(database, prices)
-    if unknown := [name for name in by if name not in GROUPS]:
-        raise SettingsError(f"--by must be some of {', '.join(GROUPS)}, not {unknown[0]!r}.")
-    return await meter.report(by, read_time(start, "--start", 0.0), read_time(end, "--end", 1e12))
 
 
 def _show(value: object) -> str:

@@ -18,7 +18,6 @@ from outlive.core.errors import OutliveError
 from outlive.core.events import Json
 from outlive.core.grammar import TERMINAL_EVENTS
 from outlive.ports.catalog import Page, Paging
-from outlive.ports.database import Statements
 
 if TYPE_CHECKING:
     from outlive.engine.webhooks import Webhooks
@@ -192,10 +191,8 @@ def _ask(url: str, ask: Callable[["Webhooks"], Awaitable[Page | Json]]) -> Json:
     from outlive.engine.webhooks import Webhooks
     from outlive.tooling.sender import HttpSender
 
-    def work(database: Statements) -> Awaitable[Page | Json]:
-        return ask(Webhooks(database, HttpSender(), None, SystemClock(), RandomIds(), ""))
-
-    done = use_database(url, work)
+    parts = HttpSender(), None, SystemClock(), RandomIds(), ""
+    done = use_database(url, lambda opened: ask(Webhooks(opened, *parts)))
     return {"object": "list", "data": done.data, "has_more": done.has_more} if isinstance(done, Page) else done
 
 
@@ -218,11 +215,9 @@ def _describe_webhook(shown: Json) -> dict[str, str]:
 
 
 def _answer_list(found: Json, columns: Sequence[str], describe: Callable[[Json], dict[str, str]], empty: str) -> Answer:
-    def pick(element: Json) -> list[str]:
-        fields = describe(element)
-        return [fields[column.lower()] for column in columns]
-
-    return found, lambda: print_rows(columns, map(pick, found["data"]), empty)
+    described = map(describe, found["data"])
+    rows = ([fields[column.lower()] for column in columns] for fields in described)
+    return found, lambda: print_rows(columns, rows, empty)
 
 
 def _print_fields(fields: dict[str, str], items: list[Json]) -> None:
