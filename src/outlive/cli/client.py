@@ -34,22 +34,16 @@ class ServerUnreachable(OutliveError):
 class ApiClient:
     """Sends requests to one server, with a key. Of a query, what is None or empty is not sent."""
 
-    def __init__(self, url: str, key: str | None = None) -> None:
+    def __init__(self, url: str, key: str | None = None, seconds: float = SILENCE_LIMIT) -> None:
         self.url = check_url(url, "--server")[0].removesuffix("/v1")
+        self._seconds = seconds
         self._headers = {"accept": "application/json", "content-type": "application/json", "connection": "close"}
         if key:
             self._headers["authorization"] = f"Bearer {resolve(key, '--key', os.environ)}"
 
-    def call(
-        self,
-        method: str,
-        path: str,
-        query: Json | None = None,
-        body: Json | None = None,
-        seconds: float = SILENCE_LIMIT,
-    ) -> Json:
+    def call(self, method: str, path: str, query: Json | None = None, body: Json | None = None) -> Json:
         """Return the JSON that the server answers with; {} for an answer without a body."""
-        with self._send(method, path, query or {}, body, seconds) as response:
+        with self._send(method, path, query or {}, body) as response:
             answer = response.read()
         value = _decode(answer) if answer else {}
         if not isinstance(value, dict):
@@ -76,12 +70,12 @@ class ApiClient:
 
     @contextmanager
     def _send(
-        self, method: str, path: str, query: Json, body: Json | None = None, seconds: float = SILENCE_LIMIT
+        self, method: str, path: str, query: Json, body: Json | None = None
     ) -> Iterator[http.client.HTTPResponse]:
         """Send a request and read its answer in the block. Raise RequestRefused or ServerUnreachable."""
         parts = urlsplit(self.url + path)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname or "", parts.port, timeout=seconds)
+        connection = kind(parts.hostname or "", parts.port, timeout=self._seconds)
         given = urlencode({name: value for name, value in query.items() if value not in (None, "")}, doseq=True)
         sent = None if body is None else msgspec.json.encode(body)
         try:

@@ -31,6 +31,7 @@ from outlive.client.errors import (
     check,
 )
 from outlive.client.plans import (
+    AnyClient,
     CreateAndPollParams,
     Plan,
     PollParams,
@@ -51,13 +52,14 @@ __all__ = [
 ]  # fmt: skip
 
 AsyncResponse = Coroutine[Any, Any, Response]
+AnyStream = ResponseStream | AsyncResponseStream
 
 
 @overload
 def create_and_poll(client: OpenAI, **params: Unpack[CreateAndPollParams]) -> Response: ...
 @overload
 def create_and_poll(client: AsyncOpenAI, **params: Unpack[CreateAndPollParams]) -> AsyncResponse: ...
-def create_and_poll(client: OpenAI | AsyncOpenAI, **params: Unpack[CreateAndPollParams]) -> Response | AsyncResponse:
+def create_and_poll(client: AnyClient, **params: Unpack[CreateAndPollParams]) -> Response | AsyncResponse:
     """Submit a background response and return it when it has ended, with any status.
 
     It takes the arguments of `client.responses.create` (`background=True` is implied) and those below. The response is
@@ -85,7 +87,7 @@ def create_and_poll(client: OpenAI | AsyncOpenAI, **params: Unpack[CreateAndPoll
 def poll(client: OpenAI, response: Token | str, **params: Unpack[PollParams]) -> Response: ...
 @overload
 def poll(client: AsyncOpenAI, response: Token | str, **params: Unpack[PollParams]) -> AsyncResponse: ...
-def poll(client: OpenAI | AsyncOpenAI, response: Token | str, **params: Unpack[PollParams]) -> Response | AsyncResponse:
+def poll(client: AnyClient, response: Token | str, **params: Unpack[PollParams]) -> Response | AsyncResponse:
     """Wait for a response that was submitted before, by any process, and return it when it has ended.
 
     `response` is its id, a Token, or a token's string. At least one GET is sent, even with `max_wait_seconds=0`. It
@@ -98,7 +100,7 @@ def poll(client: OpenAI | AsyncOpenAI, response: Token | str, **params: Unpack[P
 def stream(client: OpenAI, **params: Unpack[StreamParams]) -> ResponseStream: ...
 @overload
 def stream(client: AsyncOpenAI, **params: Unpack[StreamParams]) -> AsyncResponseStream: ...
-def stream(client: OpenAI | AsyncOpenAI, **params: Unpack[StreamParams]) -> ResponseStream | AsyncResponseStream:
+def stream(client: AnyClient, **params: Unpack[StreamParams]) -> AnyStream:
     """Create a response and iterate over the SDK's events, each exactly once, over any number of connections.
 
     It takes the arguments of `client.responses.create`, and `idempotency_key`, `retry_policy` and `stats` as
@@ -120,9 +122,7 @@ def stream(client: OpenAI | AsyncOpenAI, **params: Unpack[StreamParams]) -> Resp
 def resume(client: OpenAI, token: Token | str, **params: Unpack[ResumeParams]) -> ResponseStream: ...
 @overload
 def resume(client: AsyncOpenAI, token: Token | str, **params: Unpack[ResumeParams]) -> AsyncResponseStream: ...
-def resume(
-    client: OpenAI | AsyncOpenAI, token: Token | str, **params: Unpack[ResumeParams]
-) -> ResponseStream | AsyncResponseStream:
+def resume(client: AnyClient, token: Token | str, **params: Unpack[ResumeParams]) -> AnyStream:
     """Continue a stream that this process or another one began, with the event after the token's cursor.
 
     `token` is a Token, its string, or the bare id of a response, which starts with the first event. A token whose
@@ -132,10 +132,10 @@ def resume(
     return _stream(client, plan_retrieve(client, token, params, streamed=True))
 
 
-def _poll(client: OpenAI | AsyncOpenAI, plan: Plan) -> Response | AsyncResponse:
+def _poll(client: AnyClient, plan: Plan) -> Response | AsyncResponse:
     polling = run_poll(client, plan)
     return run_sync(polling) if isinstance(client, OpenAI) else polling
 
 
-def _stream(client: OpenAI | AsyncOpenAI, plan: Plan) -> ResponseStream | AsyncResponseStream:
+def _stream(client: AnyClient, plan: Plan) -> AnyStream:
     return ResponseStream(client, plan) if isinstance(client, OpenAI) else AsyncResponseStream(client, plan)

@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 
 from outlive.client.errors import UNSUCCESSFUL, Token
 
+AnyClient = OpenAI | AsyncOpenAI
 KEY_HEADER = "Idempotency-Key"
 CONNECT_SECONDS = 10.0
 # Arguments of create that retrieve takes too.
@@ -127,7 +128,7 @@ class Plan:
         return arguments | {"timeout": limit}
 
 
-def plan_create(client: OpenAI | AsyncOpenAI, params: CreateAndPollParams | StreamParams, *, streamed: bool) -> Plan:
+def plan_create(client: AnyClient, params: CreateAndPollParams | StreamParams, streamed: bool) -> Plan:
     arguments: dict[str, Any] = dict(params)
     plan = _take_options(client, arguments, streamed)
     key = arguments.pop("idempotency_key", None)
@@ -155,9 +156,7 @@ def plan_create(client: OpenAI | AsyncOpenAI, params: CreateAndPollParams | Stre
     return plan
 
 
-def plan_retrieve(
-    client: OpenAI | AsyncOpenAI, response: Token | str, params: PollParams | ResumeParams, *, streamed: bool
-) -> Plan:
+def plan_retrieve(client: AnyClient, response: Token | str, params: PollParams | ResumeParams, streamed: bool) -> Plan:
     arguments: dict[str, Any] = dict(params)
     plan = _take_options(client, arguments, streamed)
     for name in ("stream", "starting_after"):

@@ -8,13 +8,13 @@ from typing import Any, TypeVar, cast
 
 import anyio
 import openai
-from openai import AsyncOpenAI, OpenAI
+from openai import AsyncOpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 
 from outlive.client import core
 from outlive.client.core import Fault, FaultKind, Received
 from outlive.client.errors import ConnectionLost, Token, check
-from outlive.client.plans import Plan
+from outlive.client.plans import AnyClient, Plan
 
 T = TypeVar("T")
 KINDS = {
@@ -44,7 +44,7 @@ class Performer:
     Only calls of an AsyncOpenAI are awaited. With an OpenAI no coroutine of this module ever suspends: see `run_sync`.
     """
 
-    def __init__(self, client: OpenAI | AsyncOpenAI, plan: Plan, program: core.Program[Any]) -> None:
+    def __init__(self, client: AnyClient, plan: Plan, program: core.Program[Any]) -> None:
         self._plan = plan
         self._program = program
         self._client: Any = client
@@ -128,7 +128,7 @@ def run_sync(work: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("a call of an OpenAI client suspended")
 
 
-async def run_poll(client: OpenAI | AsyncOpenAI, plan: Plan) -> Response:
+async def run_poll(client: AnyClient, plan: Plan) -> Response:
     """Perform the polling program to its end."""
     performer = Performer(client, plan, core.poll(plan))
     await performer.advance()
@@ -138,7 +138,7 @@ async def run_poll(client: OpenAI | AsyncOpenAI, plan: Plan) -> Response:
 class BaseStream:
     """All that ResponseStream and AsyncResponseStream do; they only give it the names of their protocols."""
 
-    def __init__(self, client: OpenAI | AsyncOpenAI, plan: Plan) -> None:
+    def __init__(self, client: AnyClient, plan: Plan) -> None:
         self.stats = plan.stats
         self._plan = plan
         self._client = client

@@ -121,10 +121,10 @@ def _check_server(section: Section, settings: Settings) -> None:
     if not settings.port:
         section.add("skip", "server", "The port is 0, so its address is unknown.")
         return
-    server = ApiClient(base_url(settings))
+    server = ApiClient(base_url(settings), seconds=5.0)
     for path, name in (("/healthz", "alive"), ("/readyz", "ready")):
         try:
-            server.call("GET", path, seconds=5.0)
+            server.call("GET", path)
             section.add("ok", name, server.url)
         except RequestRefused as error:
             section.add("fail", name, f"{server.url}{path}: {error.message}")
