@@ -98,6 +98,10 @@ def test_a_policy_in_the_database_holds_within_a_second(owned: tuple[OutliveServ
     assert json.loads(run("owners", "list", "--json", *where).output) == {"anna": {"requests_per_minute": 50}}
 
 
+def test_the_help_of_policies_names_their_table(run: Run) -> None:
+    assert "those of owners.NAME in the settings" in run("owners", "set", "--help", COLUMNS="200").stdout
+
+
 @pytest.mark.parametrize("change", ["colour=red", "colour=", "storage=no", "max_running=many", "budget_per_month=-1"])
 def test_a_policy_that_cannot_be_is_refused(run: Run, tmp_path: Path, change: str) -> None:
     url = f"sqlite:///{tmp_path}/outlive.db"

@@ -175,7 +175,7 @@ def set_policy(
     changes: Annotated[list[str], typer.Argument(metavar="KEY=VALUE", help="KEY= alone removes a key.")],
     database: DatabaseUrl,
 ) -> None:
-    """Set what an owner may do, on every node within a second. The keys are those of [owners.NAME] in the settings."""
+    """Set what an owner may do, on every node within a second. The keys are those of owners.NAME in the settings."""
 
     async def change(opened: Statements) -> str:
         policy = msgspec.json.decode(dict(await opened.fetch("list_policies")).get(name, "{}"))
