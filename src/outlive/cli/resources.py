@@ -246,11 +246,12 @@ def tail(
     timeout: Annotated[float, typer.Option(help="Seconds to keep trying while no server answers.")] = 300.0,
 ) -> None:
     """Follow a response: print its text as it is generated. Exits with 1 if it failed or was cancelled."""
-    view = _JsonLines() if as_json else _Screen() if sys.stdout.isatty() else _PlainText()
+    view = _Screen() if sys.stdout.isatty() and not as_json else _PlainText()
+    show = print_json if as_json else view.show
     ended: Json = {}
     with closing(view):
         for event in follow(server, response_id, after, timeout, view.show_break):
-            view.show(event)
+            show(event)
             ended = event.get("response") or {}
     if ended.get("status") in ("failed", "cancelled"):
         raise typer.Exit(1)
@@ -318,13 +319,6 @@ class _PlainText:
     def show_break(self, notice: str, first: bool) -> None:
         if first:
             typer.echo(f"outlive: {notice}", err=True)
-
-
-class _JsonLines(_PlainText):
-    """Every event as a line of JSON."""
-
-    def show(self, event: Json) -> None:
-        print_json(event)
 
 
 class _Screen(_PlainText):
