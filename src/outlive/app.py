@@ -46,9 +46,8 @@ SWITCH_SECONDS = 0.0005
 OTLP_ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
-def serve(settings: Settings, announce: Callable[[], None]) -> None:
-    """Serve until a signal says stop; `announce` that once the server listens. Raises SettingsError when that cannot
-    begin."""
+def serve(settings: Settings, announce: Callable[[], None] = lambda: None) -> None:
+    """Serve until a signal says stop; `announce` it once the server listens. Raises SettingsError when it cannot."""
     logs.start_log(settings.log_level, settings.log_format)
     if settings.security_log:
         logs.start_security_log(settings.security_log)
