@@ -180,17 +180,13 @@ def _take_options(client: object, arguments: dict[str, Any], streamed: bool) -> 
         stats=arguments.pop("stats", None) or StreamStats(),
     )
     if not streamed:
-        plan.interval = _take_seconds(arguments, "poll_interval_seconds")
-        plan.max_wait = _take_seconds(arguments, "max_wait_seconds")
+        for name in ("poll_interval_seconds", "max_wait_seconds"):
+            if (seconds := arguments.get(name)) is not None and not 0 <= seconds < float("inf"):
+                raise ValueError(f"{name} must be zero or a positive number of seconds, not {seconds!r}.")
+        plan.interval = arguments.pop("poll_interval_seconds", None)
+        plan.max_wait = arguments.pop("max_wait_seconds", None)
         raise_on = arguments.pop("raise_on", ())
         plan.raise_on = frozenset([raise_on] if isinstance(raise_on, str) else raise_on)
         if unknown := plan.raise_on.difference(UNSUCCESSFUL):
             raise ValueError(f"raise_on takes {', '.join(UNSUCCESSFUL)}, not {', '.join(sorted(unknown))}.")
     return plan
-
-
-def _take_seconds(arguments: dict[str, Any], name: str) -> float | None:
-    seconds: float | None = arguments.pop(name, None)
-    if seconds is not None and not 0 <= seconds < float("inf"):
-        raise ValueError(f"{name} must be zero or a positive number of seconds, not {seconds!r}.")
-    return seconds
