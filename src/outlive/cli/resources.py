@@ -36,9 +36,6 @@ _TEMPORARY = frozenset({408, 429, 500, 502, 503, 504})
 _FIRST_DELAY, _LONGEST_DELAY = 0.1, 5.0
 
 _TEXT = frozenset({"response.output_text.delta", "response.refusal.delta"})
-_REASONING = frozenset(
-    {"response.reasoning_text.delta", "response.reasoning.delta", "response.reasoning_summary_text.delta"}
-)
 
 
 # -- responses
@@ -336,8 +333,9 @@ class _Screen(_PlainText):
             self._spin(str((event.get("response") or {}).get("status", "")).replace("_", " "))
             return
         self.close()
-        self._mid_line = self._mid_line or kind in _REASONING or kind in _TEXT
-        if kind in _REASONING:
+        is_reasoning = kind.startswith("response.reasoning") and kind.endswith(".delta")
+        self._mid_line = self._mid_line or is_reasoning or kind in _TEXT
+        if is_reasoning:
             self._out.print(Text(clean(str(event.get("delta", ""))), style="dim italic"), end="")
         super().show(event)
 

@@ -79,12 +79,19 @@ def _examine(flags: dict[str, Any], model: str | None, probes: bool, timeout: fl
         return
     section.add("ok", "settings", f"{len(settings.upstreams)} upstreams, {len(settings.keys)} owners with keys")
     yield section
-    yield _check("Database", "database", _check_database, settings.database)
-    yield _check("Libraries", "libraries", _check_libraries)
-    yield _check("Server", "server", _check_server, settings)
+    is_postgres = database_url.is_shared(settings.database)
+    checks = {"Database": _check_postgres if is_postgres else _check_sqlite}
+    checks |= {"Libraries": _check_libraries, "Server": _check_server}
     if not settings.upstreams:
-        yield _check("Embedded model", "model", _check_embedded)
-    elif probes:
+        checks["Embedded model"] = _check_embedded
+    for title, check in checks.items():
+        section = Section(title)
+        try:
+            asyncio.run(check(section, settings))
+        except SettingsError as error:
+            section.add("fail", title.split()[-1].lower(), error.message)
+        yield section
+    if settings.upstreams and probes:
         # The dialects; every other command starts faster without this import.
         from outlive.cli.doctor.probe import probe
 
@@ -94,21 +101,12 @@ def _examine(flags: dict[str, Any], model: str | None, probes: bool, timeout: fl
             yield probe(upstream, chosen.get(upstream.name), timeout)
 
 
-def _check(title: str, name: str, check: Callable[..., None], *about: Any) -> Section:
-    section = Section(title)
-    try:
-        check(section, *about)
-    except SettingsError as error:
-        section.add("fail", name, error.message)
-    return section
-
-
-def _check_libraries(section: Section) -> None:
+async def _check_libraries(section: Section, settings: Settings) -> None:
     """Check the libraries of which more is used than their public parts."""
     # Every other command starts faster without these imports.
     from outlive.http.compatibility import LOST, find_fault
 
-    fault = asyncio.run(find_fault())
+    fault = await find_fault()
     found = {"uvicorn": f"{fault}; {LOST}" if fault else ""}
     if importlib.util.find_spec("agents") is not None:
         found["openai-agents"] = importlib.import_module("outlive.agents.background").LACKING
@@ -117,7 +115,7 @@ def _check_libraries(section: Section) -> None:
         section.add("warn" if lost else "ok", name, metadata.version(name) + detail)
 
 
-def _check_server(section: Section, settings: Settings) -> None:
+async def _check_server(section: Section, settings: Settings) -> None:
     if not settings.port:
         section.add("skip", "server", "The port is 0, so its address is unknown.")
         return
@@ -133,7 +131,7 @@ def _check_server(section: Section, settings: Settings) -> None:
             return
 
 
-def _check_embedded(section: Section) -> None:
+async def _check_embedded(section: Section, settings: Settings) -> None:
     # Every other command starts faster without this import.
     from outlive.dialects.embedded.backend import TITLE, find_weights
 
@@ -144,12 +142,8 @@ def _check_embedded(section: Section) -> None:
 # -- the database: its version, the disk or server it is on, and the time of a commit
 
 
-def _check_database(section: Section, url: str) -> None:
-    asyncio.run(_check_postgres(section, url) if database_url.is_shared(url) else _check_sqlite(section, url))
-
-
-async def _check_sqlite(section: Section, url: str) -> None:
-    path = database_url.path_of(url).absolute()
+async def _check_sqlite(section: Section, settings: Settings) -> None:
+    path = database_url.path_of(settings.database).absolute()
     section.add("ok" if sqlite3.sqlite_version_info >= _OLDEST_SQLITE else "fail", "SQLite", sqlite3.sqlite_version)
     if path.exists() and not _is_sqlite(path):
         section.add("fail", "file", f"{path} is not a SQLite database; choose another file.")
@@ -194,20 +188,20 @@ async def _time_commits(section: Section, name: str, commit: Callable[[], Awaita
     section.add("ok" if median < _SLOW_COMMIT_MS else "warn", name, f"{median:.2f} ms (median of {_COMMITS})")
 
 
-async def _check_postgres(section: Section, url: str) -> None:
+async def _check_postgres(section: Section, settings: Settings) -> None:
     # Every other command starts faster without these imports.
     from outlive.storage.storage import import_postgres
 
     postgres = import_postgres()
     from outlive.storage.postgres import durability, schema
 
-    connection = await postgres.connect_once(url)
+    connection = await postgres.connect_once(settings.database)
     try:
         version = connection.get_settings().server_version.split(" ")[0]
         is_old = connection.get_server_version().major < _OLDEST_POSTGRES
         note = f"; Outlive is tested with {_OLDEST_POSTGRES} and newer." if is_old else ""
         section.add("warn" if is_old else "ok", "Postgres", version + note)
-        section.add("ok", "database", database_url.show(url))
+        section.add("ok", "database", database_url.show(settings.database))
         await _check_schema(section, schema, connection)
         await _time_commits(section, "commit", partial(connection.execute, _COMMIT))
         most, used = await connection.fetchrow(_CONNECTIONS)
