@@ -16,7 +16,8 @@ from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
-from outlive.dialects.anthropic.request import BEGIN, GO_ON, check, count_body, fit
+from outlive.dialects.anthropic.backend import COUNTED
+from outlive.dialects.anthropic.request import BEGIN, GO_ON, check, fit
 from outlive.dialects.anthropic.request import render as render_both
 from outlive.ports.backend import ModelCall, Upstream
 from tests.support.anthropic_upstream import examine
@@ -578,7 +579,7 @@ def test_neutral_values_of_unsupported_parameters_are_accepted() -> None:
 
 def test_the_counting_request_has_no_fields_about_the_answer() -> None:
     body = render(tools=[WEATHER], instructions="Be kind.", temperature=0.5, reasoning={"effort": "low"})
-    counted = count_body(body)
+    counted = {name: body[name] for name in COUNTED if name in body}
     assert set(counted) == {"model", "messages", "system", "tools", "thinking", "output_config"}
     examine(UpstreamCall("/v1/messages/count_tokens", VERSION, counted), set())
 

@@ -2,27 +2,25 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator
 from functools import partial
 from typing import NoReturn
 
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
+from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
-from outlive.dialects.anthropic.request import check, count_body, render
+from outlive.dialects.anthropic.request import check, render
 from outlive.dialects.anthropic.translator import AnthropicTranslator, to_events
 from outlive.dialects.backend import FunctionsBackend
 from outlive.dialects.transport.http1 import Connection
-from outlive.dialects.transport.stream import read_stream
-from outlive.ports.backend import ModelCall, OnChunks
+from outlive.ports.backend import ModelCall
 
 # The oldest version there is, which the API promises to keep: other servers that speak this dialect know it too, and
 # it still has `temperature` and `top_p`. The settings' own header wins.
 VERSION = {"anthropic-version": "2023-06-01"}
 
-# Once the reason to stop is known, the answer is whole.
-_STOPPED = re.compile(rb'"stop_reason"\s*:\s*"')
-_LAST = re.compile(rb'"type"\s*:\s*"message_stop"')
+# Fields that have a bearing on the number of tokens.
+COUNTED = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config")
 # The API's refusal of a thought: from another conversation, altered, or out of its place.
 _THOUGHT = re.compile(r"thinking.{0,20}\bblock|block.{0,20}thinking|signature", re.I)
 
@@ -31,6 +29,8 @@ class AnthropicBackend(FunctionsBackend):
     path = "messages"
     headers = VERSION
     list_query = {"limit": "1000"}  # the list would come in pages
+    last = re.compile(rb'"type"\s*:\s*"message_stop"')
+    enough = re.compile(rb'"stop_reason"\s*:\s*"')
 
     def check(self, request: CreateResponse) -> None:
         check(request, self.upstream)
@@ -38,9 +38,8 @@ class AnthropicBackend(FunctionsBackend):
     def translator(self, call: ModelCall) -> AnthropicTranslator:
         return AnthropicTranslator(call, self._ids, self.read_fault)
 
-    def stream(self, call: ModelCall, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
-        ask, whole = partial(self._ask, call), partial(to_events, read_fault=self.read_fault)
-        return read_stream(self, ask, on_chunks, whole=whole, last=_LAST, enough=_STOPPED)
+    def _split(self, body: bytes, resume: OpenText | None) -> list[bytes]:
+        return to_events(body, self.read_fault)
 
     async def pass_through(self, body: Json, headers: dict[str, str] | None = None) -> NoReturn:
         raise InvalidRequest(
@@ -52,7 +51,7 @@ class AnthropicBackend(FunctionsBackend):
 
     async def count(self, call: ModelCall) -> int | None:
         body, _ = await asyncio.to_thread(render, call, self.upstream)
-        return await self._ask_count("messages/count_tokens", count_body(body))
+        return await self._ask_count("messages/count_tokens", body, COUNTED)
 
     async def _ask(self, call: ModelCall) -> Connection:
         """Send back the thoughts of earlier turns, with which the model reasons better. But the API takes one only

@@ -89,12 +89,6 @@ def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -
     return body, context.has_thoughts
 
 
-def count_body(body: Json) -> Json:
-    """Return the request that counts the tokens of this one: without the fields about the answer."""
-    kept = ("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config")
-    return {name: body[name] for name in kept if name in body}
-
-
 def _render_hints(request: CreateResponse) -> Json:
     fields = shared.read_given(request, ("temperature", "top_p"))
     if request.service_tier is not None:

@@ -7,7 +7,7 @@ breaks costs nothing, and the next one goes on after the last number that was re
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 from hashlib import sha256
@@ -17,16 +17,15 @@ import msgspec
 from outlive.core.errors import LostRun, UpstreamFault
 from outlive.core.grammar import TERMINAL_EVENTS
 from outlive.core.ids import IdSource
-from outlive.dialects.backend import HttpBackend
+from outlive.core.recovery import OpenText
+from outlive.dialects.backend import Connect, HttpBackend
 from outlive.dialects.responses.request import is_encrypted, render
 from outlive.dialects.responses.translator import UNFINISHED, ResponsesTranslator, to_event
 from outlive.dialects.transport.http1 import Connection, HttpPool
-from outlive.dialects.transport.stream import read_stream
-from outlive.ports.backend import ModelCall, OnChunks, Upstream
+from outlive.ports.backend import ModelCall, Upstream
 
 log = logging.getLogger(__name__)
 
-_LAST = re.compile(rb'"type"\s*:\s*"response\.(?:completed|incomplete|failed|cancelled)"')
 # A server's refusal of encrypted reasoning: from another server's model, or for a model that has none.
 _ENCRYPTED = re.compile(r"encrypted", re.I)
 # Fields that have a bearing on the number of tokens, and may stand in a request to count them.
@@ -39,8 +38,6 @@ _DISMISS_PAUSES = (0.0, 1.0, 5.0)
 _SHUTDOWN_SECONDS = 3.0
 _MOST_BYTES = 64 * 1024  # of an answer of which only the status is wanted
 _ID_LENGTH = 48
-
-Connect = Callable[[], Awaitable[Connection]]
 
 
 class _Response(msgspec.Struct):
@@ -80,6 +77,7 @@ class ResponsesBackend(HttpBackend):
     """It refuses no request itself: a parameter that is unknown here is the upstream's own."""
 
     path = "responses"
+    last = re.compile(rb'"type"\s*:\s*"response\.(?:completed|incomplete|failed|cancelled)"')
 
     def __init__(self, upstream: Upstream, pool: HttpPool, ids: IdSource) -> None:
         super().__init__(upstream, pool, ids)
@@ -92,16 +90,12 @@ class ResponsesBackend(HttpBackend):
         ids = self._ids if self.background_runs is None else DerivedIds(call.response_id)
         return ResponsesTranslator(call, ids, self.read_fault)
 
-    def stream(self, call: ModelCall, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
-        return self._read(partial(self._ask, call), on_chunks)
-
-    def _read(self, ask: Connect, on_chunks: OnChunks | None = None) -> AsyncGenerator[list[bytes], None]:
-        return read_stream(self, ask, on_chunks, whole=lambda body: [to_event(body, self.read_fault)], last=_LAST)
+    def _split(self, body: bytes, resume: OpenText | None) -> list[bytes]:
+        return [to_event(body, self.read_fault)]
 
     async def count(self, call: ModelCall) -> int | None:
         body = await asyncio.to_thread(render, call, self.upstream)
-        asked = {name: body[name] for name in _COUNTED if name in body}
-        return await self._ask_count(f"{self.path}/input_tokens", asked)
+        return await self._ask_count(f"{self.path}/input_tokens", body, _COUNTED)
 
     async def close(self) -> None:
         """Wait a moment for the deletions under way."""

@@ -46,7 +46,11 @@ class EventStream(msgspec.Struct, eq=False):
             self._refuse()
         payloads: list[bytes] = []
         for event in events:
-            payload = event[6:] if event.startswith(b"data: ") and b"\n" not in event else _join_data(event)
+            name, found, payload = event.partition(b"data: ")
+            # Nearly every event is a payload, or a name and a payload that has the name, too.
+            is_common = not name or (name.startswith(b"event: ") and name.find(b"\n") == len(name) - 1)
+            if not (found and is_common) or b"\n" in payload:
+                payload = _join_data(event)
             if payload == DONE:
                 self.done = True
                 break
@@ -65,11 +69,6 @@ class EventStream(msgspec.Struct, eq=False):
 
 def _join_data(event: bytes) -> bytes:
     """Return the payload of an event of any shape: its data lines, joined."""
-    if event.startswith(b"event: ") and event.count(b"\n") == 1:
-        # A name and a payload, as in every event of the Responses API; the name is in the payload, too.
-        _, found, payload = event.partition(b"\ndata: ")
-        if found:
-            return payload
     lines: list[bytes] = []
     for line in event.split(b"\n"):
         name, _, value = line.partition(b":")

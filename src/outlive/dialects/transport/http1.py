@@ -357,11 +357,8 @@ class Connection(asyncio.Protocol):
         await self._waiter
 
     def _wake(self, error: Exception | None = None) -> None:
-        waiter = self._waiter
-        if waiter is not None:
-            self._waiter = None
-            if waiter.done():
-                return
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
             if error is None:
                 waiter.set_result(None)
             else:
@@ -385,32 +382,24 @@ class Connection(asyncio.Protocol):
         if self._pieces:
             self._bodiless = 0
         elif not self.is_complete:
-            self._count_bodiless(len(data))
+            self._bodiless += len(data)
+            if self._bodiless > MOST_HEAD:  # its head, trailers or chunk sizes do not end
+                self._error = AnswerTooLong("The head of the answer does not end.")
+                self.close()
         if self._on_piece is not None and not self.is_complete and self._error is None:
-            self._forward(self._on_piece)
+            raised = None
+            try:
+                if not self._pieces or self._on_piece(self._collect()):
+                    return
+            except Exception as error:  # of the run: it belongs to the task in `forward_to`, not to the loop
+                raised = error
+            self._on_piece = None
+            self._wake(raised)
             return
         if self._buffered > MOST_BUFFERED and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
         self._wake()
-
-    def _count_bodiless(self, size: int) -> None:
-        """Break off an answer whose head, trailers or chunk sizes do not end."""
-        self._bodiless += size
-        if self._bodiless > MOST_HEAD:
-            self._error = AnswerTooLong("The head of the answer does not end.")
-            self.close()
-
-    def _forward(self, on_piece: OnPiece) -> None:
-        try:
-            if not self._pieces or on_piece(self._collect()):
-                return
-        except Exception as error:  # any error of the run's: it belongs to the task in `forward_to`, not to the loop
-            self._on_piece = None
-            self._wake(error)
-        else:
-            self._on_piece = None
-            self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
