@@ -40,7 +40,13 @@ class ClientTool(msgspec.Struct, frozen=True, kw_only=True):
             check_depth([value], _MOST_DEPTH)
             if not isinstance(value, dict):
                 raise ValueError
-            return self.fill(value if self.free else _fit(_unwrap(value, self.parameters), self.parameters))
+            if self.free:
+                return self.fill(value)
+            if len(value) == 1:
+                ((name, inner),) = value.items()
+                if name not in self.parameters["properties"] and isinstance(inner, dict):
+                    value = inner  # the model put it into an object of its own, as the items have it
+            return self.fill(_fit(value, self.parameters))
         except (ValueError, LookupError, InvalidRequest, RecursionError):
             return self.blank
 
@@ -51,15 +57,6 @@ class ClientTool(msgspec.Struct, frozen=True, kw_only=True):
             description if isinstance(description, str) and description else self.description,
             parameters if isinstance(parameters, dict) and parameters else self.parameters,
         )
-
-
-def _unwrap(value: Json, schema: Json) -> Json:
-    """Return what a model put into an object of its own, as the items have it: `{"action": {...}}`."""
-    if len(value) == 1:
-        ((name, inner),) = value.items()
-        if name not in schema["properties"] and isinstance(inner, dict):
-            return inner
-    return value
 
 
 _TYPES: dict[str, type[Any]] = {"string": str, "integer": int, "array": list, "object": dict}

@@ -5,11 +5,11 @@ that no other function of the request has; a call of one comes back as the item 
 which are run neither by the client nor here, are refused or left out (`unrunnable_tools` of the upstream).
 """
 
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
+from itertools import chain, count
 from typing import NamedTuple
 
 import msgspec
@@ -72,10 +72,16 @@ def make_offer(request: CreateResponse, items: Iterable[Json]) -> Offer:
     """Make the offer for a context. What cannot be offered is left out: `check_tools_of` has refused it by now, or it
     is in a history, which must not block a conversation."""
     brought = [item for item in items if item.get("type") in TOOL_BRINGERS]
-    if not brought and _are_plain(request):
-        return Offer(request.tools, request.tool_choice, {}, {})  # nearly all requests
+    is_plain = not isinstance(request.tool_choice, dict) or request.tool_choice.get("type") == "function"
+    given = request.tools
+    if is_plain and not brought and all(each["type"] == "function" and not each.get("defer_loading") for each in given):
+        return Offer(given, request.tool_choice, {}, {})  # nearly all requests: they can be sent as they are
+    searches = any(_kind_of(tool) == "tool_search" for tool in given)
     found: dict[Identity, CalledTool] = {}
-    for each in _find_all(request, brought):
+    for each in chain(*map(_expand, given)):
+        if not (searches and each.tool.get("defer_loading") is True):
+            found.setdefault(each.identity, each)
+    for each in chain(*map(_find_brought, brought)):
         found.setdefault(each.identity, each)
     tools, choice = _select(list(found.values()), request.tool_choice)
     names = _name(tools)
@@ -115,26 +121,6 @@ def describe_found(item: Json, names: Names) -> str:
 
 
 # -- finding
-
-
-def _are_plain(request: CreateResponse) -> bool:
-    """Return True if the tools are functions that can be sent as they are, with the choice as it is."""
-    choice = request.tool_choice
-    if isinstance(choice, dict) and choice.get("type") != "function":
-        return False
-    return not request.tools or all(
-        tool["type"] == "function" and not tool.get("defer_loading") for tool in request.tools
-    )
-
-
-def _find_all(request: CreateResponse, brought: list[Json]) -> Iterator[CalledTool]:
-    searches = any(_kind_of(tool) == "tool_search" for tool in request.tools)
-    for tool in request.tools:
-        for found in _expand(tool):
-            if not (searches and found.tool.get("defer_loading") is True):
-                yield found
-    for item in brought:
-        yield from _find_brought(item)
 
 
 def _find_brought(item: Json) -> Iterator[CalledTool]:
@@ -207,8 +193,8 @@ def _name(tools: list[CalledTool]) -> dict[Identity, str]:
     for identity in (each.identity for each in tools if not each.is_plain):
         wish = identity.name if identity.namespace is None else _join(identity.namespace, identity.name)
         hashed = _shorten(wish, "\n".join(map(str, identity)))
-        numbered = (f"{hashed[: MOST_NAME - 4]}_{number}" for number in itertools.count(2))
-        names[identity] = next(name for name in itertools.chain([wish, hashed], numbered) if name not in taken)
+        numbered = (f"{hashed[: MOST_NAME - 4]}_{number}" for number in count(2))
+        names[identity] = next(name for name in chain([wish, hashed], numbered) if name not in taken)
         taken.add(names[identity])
     return names
 
@@ -229,27 +215,21 @@ def _describe(found: CalledTool, names: Names) -> Json:
     tool, name = found.tool, names.get(found.identity, found.identity.name)
     if found.identity.kind == "function":
         return tool if found.is_plain else {**tool, "name": name}
-    if found.client_tool is None:
-        description, parameters = _describe_input(tool), _INPUT
-    else:
+    description, parameters = tool.get("description") or "", _INPUT
+    if found.client_tool is not None:
         description, parameters = found.client_tool.describe(tool)
+    elif (form := tool.get("format") or {}).get("type") == "grammar":
+        # Such servers cannot enforce it, but the model can read it.
+        grammar = f"The input must follow this {form.get('syntax')} grammar:\n{form.get('definition')}"
+        description = f"{description}\n\n{grammar}" if description else grammar
     return {"type": "function", "name": name, "description": description, "parameters": parameters}
-
-
-def _describe_input(tool: Json) -> str:
-    form, description = tool.get("format") or {}, tool.get("description") or ""
-    if form.get("type") != "grammar":
-        return description
-    # Such servers cannot enforce it, but the model can read it.
-    grammar = f"The input must follow this {form.get('syntax')} grammar:\n{form.get('definition')}"
-    return f"{description}\n\n{grammar}" if description else grammar
 
 
 # -- checking
 
 
 def check_tools_of(request: CreateResponse, upstream: Upstream) -> None:
-    """Raise InvalidRequest, naming the parameter, for a tool that this upstream's model cannot be given."""
+    """Raise InvalidRequest, naming the parameter, for a tool or a choice that this upstream's model cannot be given."""
     # A search of the client's loads deferred tools; without one that is left out they are given from the start.
     loads = any(tool["type"] == "tool_search" for tool in request.tools)
     given = _given(request)
@@ -258,8 +238,15 @@ def check_tools_of(request: CreateResponse, upstream: Upstream) -> None:
         for n, tool in enumerate(check_value(check_tools, listed, path) if is_found else listed):
             if upstream.unrunnable_tools == "refuse" or not is_hosted(tool):
                 _check_tool(tool, f"{path}[{n}]", may_defer=is_found or loads)
-    if given:
-        _check_choice(request)
+    choice = request.tool_choice
+    if not given or choice in ("auto", "none"):
+        return
+    offer = make_offer(request, request.input)
+    may_not_call = isinstance(choice, dict) and choice.get("type") == "allowed_tools"
+    is_met = bool(offer.functions) if offer.choice == "required" else may_not_call or offer.choice != "auto"
+    if not is_met:
+        left_out = ", ".join(f"'{kind}'" for kind in find_left_out(request)) or "it is loaded later"
+        raise WrongField(f"asks for a tool that this model is not given here ({left_out}).", "tool_choice")
 
 
 def find_left_out(request: CreateResponse) -> list[str]:
@@ -279,36 +266,20 @@ def _given(request: CreateResponse) -> list[tuple[str, list[Json]]]:
 
 
 def _check_tool(tool: Json, path: str, *, may_defer: bool) -> None:
+    functions = {path: tool}
     if tool["type"] == "namespace":
-        for n, member in enumerate(check_value(check_namespace, tool, path)["tools"]):
-            _check_function(member, f"{path}.tools[{n}]", may_defer)
-        return
-    if _kind_of(tool) is not None:
-        _check_function(tool, path, may_defer)
-        return
-    why = "no server here runs them. One that speaks Responses and has them can"
-    if not is_hosted(tool):
+        members = check_value(check_namespace, tool, path)["tools"]
+        functions = {f"{path}.tools[{n}]": member for n, member in enumerate(members)}
+    elif _kind_of(tool) is None:
         why = "this server does not know them. One that speaks Responses may"
-    refuse_unsupported(f"{path}.type", f"'{shorten(str(tool['type']))}' tools cannot be used with this model: {why}.")
-
-
-def _check_function(tool: Json, path: str, may_defer: bool) -> None:
-    if tool.get("async") is True:
-        why = "this model's server waits for the output of every call. Leave it out, or answer the call at once."
-        refuse_unsupported(f"{path}.async", why)
-    if tool.get("defer_loading") is True and not may_defer:
-        why = "a function that is loaded later needs a 'tool_search' tool that finds it."
-        refuse_unsupported(f"{path}.defer_loading", why)
-
-
-def _check_choice(request: CreateResponse) -> None:
-    """Refuse a choice of a tool that the model is not given."""
-    choice = request.tool_choice
-    if choice in ("auto", "none"):
-        return
-    offer = make_offer(request, request.input)
-    may_not_call = isinstance(choice, dict) and choice.get("type") == "allowed_tools"
-    is_met = bool(offer.functions) if offer.choice == "required" else may_not_call or offer.choice != "auto"
-    if not is_met:
-        left_out = ", ".join(f"'{kind}'" for kind in find_left_out(request)) or "it is loaded later"
-        raise WrongField(f"asks for a tool that this model is not given here ({left_out}).", "tool_choice")
+        if is_hosted(tool):
+            why = "no server here runs them. One that speaks Responses and has them can"
+        kind = shorten(str(tool["type"]))
+        refuse_unsupported(f"{path}.type", f"'{kind}' tools cannot be used with this model: {why}.")
+    for place, function in functions.items():
+        if function.get("async") is True:
+            why = "this model's server waits for the output of every call. Leave it out, or answer the call at once."
+            refuse_unsupported(f"{place}.async", why)
+        if function.get("defer_loading") is True and not may_defer:
+            why = "a function that is loaded later needs a 'tool_search' tool that finds it."
+            refuse_unsupported(f"{place}.defer_loading", why)

@@ -8,12 +8,12 @@ import msgspec
 
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json, add_item, end_item, make_part
-from outlive.core.grammar import CUSTOM_INPUT, FUNCTION_ARGUMENTS, OUTPUT_TEXT, Text
+from outlive.core.grammar import CUSTOM_INPUT, FUNCTION_ARGUMENTS, OUTPUT_TEXT, SUMMARY_TEXT, Text
 from outlive.core.ids import IdSource, item_prefix
 from outlive.core.requests.body import decode_body
 from outlive.dialects.client_tools import ClientTool
 from outlive.dialects.faults import ReadFault, read_fault
-from outlive.dialects.offer import CalledTool, make_offer
+from outlive.dialects.offer import CalledTool, Identity, make_offer
 from outlive.ports.backend import ModelCall
 
 T = TypeVar("T")
@@ -49,9 +49,7 @@ class GrowingText(msgspec.Struct, eq=False):
         return [add_item(self.output_index, self._item("in_progress"))]
 
     def open_part(self, text: Text) -> list[AnyDraft]:
-        """Begin a part for that kind of text, unless it is the one that is growing."""
-        if self.channel is not None and self.channel.text is text:
-            return []
+        """Begin a part for that kind of text."""
         drafts = self._close_part()
         return [*drafts, self._begin(text, len(self._parts)).add_part()]
 
@@ -59,6 +57,7 @@ class GrowingText(msgspec.Struct, eq=False):
         """Grow by a piece, which may come with its log probabilities."""
         assert self.channel is not None
         self.pieces.append(piece)
+        self.seal = None  # it was one of less text
         if logprobs is None:
             return Delta(self.channel, piece)
         self.logprobs += logprobs
@@ -86,8 +85,13 @@ class GrowingText(msgspec.Struct, eq=False):
         if self.type == "message":
             return item | {"role": "assistant", "content": list(self._parts)}
         item |= {"summary": [], self.list_name: list(self._parts)}
-        if status != "in_progress" and (self.seal is not None or self.sealed):
-            item["encrypted_content"] = _seal(self._parts) if self.seal is None else self.seal
+        if status != "in_progress" and self.seal is not None:
+            item["encrypted_content"] = self.seal
+        elif status != "in_progress" and self.sealed:
+            # Clients that keep their history themselves send reasoning back only with it. There is nothing to hide, so
+            # it is the text itself.
+            whole = "".join(part["text"] for part in self._parts).encode(errors="replace")
+            item["encrypted_content"] = PLAIN_SEAL + b64encode(whole or b" ").decode()
         return item
 
 
@@ -99,8 +103,9 @@ class GrowingCall(msgspec.Struct, eq=False):
 
     call_id: str = ""
     name: str = ""  # of the function
-    tool: CalledTool | None = None  # None: a plain function
     channel: Channel | None = None  # None: it was not opened yet
+    _item: Json = {}  # as it was opened
+    _fixed: ClientTool | None = None  # the tool, where it has a fixed form
     _pieces: list[str] = []
     _sent: int = 0
 
@@ -108,18 +113,21 @@ class GrowingCall(msgspec.Struct, eq=False):
     def arguments(self) -> str:
         return "".join(self._pieces)
 
-    @property
-    def item_type(self) -> str:
-        if self.tool is None or self.tool.identity.kind == "function":
-            return FUNCTION_ARGUMENTS.item
-        return CUSTOM_INPUT.item if self.tool.client_tool is None else self.tool.client_tool.item
-
-    def open(self, item_id: str, output_index: int) -> list[AnyDraft]:
-        text = FUNCTION_ARGUMENTS if self.item_type == FUNCTION_ARGUMENTS.item else CUSTOM_INPUT
+    def open(self, tool: CalledTool | None, ids: IdSource, output_index: int) -> list[AnyDraft]:
+        """Open the call, of a plain function where there is no tool."""
+        identity = Identity("function", self.name) if tool is None else tool.identity
+        self._fixed = tool.client_tool if tool is not None else None
+        text = FUNCTION_ARGUMENTS if identity.kind == "function" else CUSTOM_INPUT
+        type_ = text.item if self._fixed is None else self._fixed.item
+        item_id = ids.new(item_prefix(type_))
         self.channel = Channel(text, item_id, output_index)
-        fixed = self.tool.client_tool if self.tool is not None else None
-        fields = {text.field: ""} if fixed is None else fixed.blank
-        return [add_item(output_index, self._item("in_progress", fields)), *self.flush()]
+        self._item = {"id": item_id, "type": type_, "status": "in_progress", "call_id": self.call_id}
+        if self._fixed is not None:
+            self._item |= self._fixed.blank  # its type says all: it has no name
+        else:
+            named = {"name": identity.name, "namespace": identity.namespace, text.field: ""}
+            self._item |= {name: value for name, value in named.items() if value is not None}
+        return [add_item(output_index, self._item), *self.flush()]
 
     def grow(self, piece: str) -> None:
         self._pieces.append(piece)
@@ -134,48 +142,27 @@ class GrowingCall(msgspec.Struct, eq=False):
     def close(self, status: ItemStatus) -> list[AnyDraft]:
         """End the call. One that was cut off is incomplete, unless its arguments had ended."""
         assert self.channel is not None
-        whole = self.arguments
+        whole, text, index = self.arguments, self.channel.text, self.channel.output_index
         if status == "incomplete" and is_json(whole):
             status = "completed"
-        if self.tool is not None and self.tool.client_tool is not None:
-            return self._close_fixed(self.tool.client_tool, status)
         drafts: list[AnyDraft] = []
-        if self.channel.text is CUSTOM_INPUT:
+        if (tool := self._fixed) is not None:
+            fields = tool.fit(whole) if status == "completed" else tool.blank
+            for n, command in enumerate(fields["action"]["commands"] if tool.item == "shell_call" else ()):
+                place = {"output_index": index, "command_index": n}
+                drafts.append(Draft("response.shell_call_command.added", {**place, "command": ""}))
+                drafts.append(Draft("response.shell_call_command.delta", {**place, "delta": command}))
+                drafts.append(Draft("response.shell_call_command.done", {**place, "command": command}))
+            ended = status if status == "completed" else tool.cut_off
+            return [*drafts, end_item(index, self._item | {"status": ended, **fields})]
+        if text is CUSTOM_INPUT:
             whole = _read_input(whole) if status == "completed" else ""
             drafts = [Delta(self.channel, whole)] if whole else []
         elif status == "completed" and not whole.strip():
             self.grow("{}")  # a function without parameters; clients parse what they get
             drafts, whole = self.flush(), self.arguments
-        drafts.append(self.channel.end(whole, self._name()["name"]))
-        fields = {self.channel.text.field: whole}
-        return [*drafts, end_item(self.channel.output_index, self._item(status, fields))]
-
-    def _close_fixed(self, tool: ClientTool, status: ItemStatus) -> list[AnyDraft]:
-        assert self.channel is not None
-        index = self.channel.output_index
-        fields = tool.fit(self.arguments) if status == "completed" else tool.blank
-        drafts: list[AnyDraft] = []
-        for n, command in enumerate(fields["action"]["commands"] if tool.item == "shell_call" else ()):
-            place = {"output_index": index, "command_index": n}
-            drafts.append(Draft("response.shell_call_command.added", {**place, "command": ""}))
-            drafts.append(Draft("response.shell_call_command.delta", {**place, "delta": command}))
-            drafts.append(Draft("response.shell_call_command.done", {**place, "command": command}))
-        ended = status if status == "completed" else tool.cut_off
-        return [*drafts, end_item(index, self._item(ended, fields))]
-
-    def _item(self, status: str, fields: Json) -> Json:
-        assert self.channel is not None
-        item: Json = {"id": self.channel.place["item_id"], "type": self.item_type, "status": status}
-        return item | {"call_id": self.call_id} | self._name() | fields
-
-    def _name(self) -> Json:
-        """Return the fields by which a client knows the tool: none, if the item's type says it all."""
-        if self.tool is None:
-            return {"name": self.name}
-        if self.tool.client_tool is not None:
-            return {}
-        _, name, namespace = self.tool.identity
-        return {"name": name} if namespace is None else {"name": name, "namespace": namespace}
+        drafts.append(self.channel.end(whole, self._item["name"]))
+        return [*drafts, end_item(index, self._item | {"status": status, text.field: whole})]
 
 
 def is_json(arguments: str) -> bool:
@@ -203,12 +190,6 @@ def _read_input(arguments: str) -> str:
     return value if isinstance(value, str) else arguments
 
 
-def _seal(parts: list[Json]) -> str:
-    """Make the `encrypted_content` of reasoning in plain text: clients that keep their history themselves send
-    reasoning back only with it. There is nothing to hide, so it is the text itself."""
-    return PLAIN_SEAL + b64encode("".join(part["text"] for part in parts).encode(errors="replace") or b" ").decode()
-
-
 class AnswerTranslator:
     """Builds the items of one answer. At most one text grows at a time.
 
@@ -217,16 +198,22 @@ class AnswerTranslator:
     """
 
     __slots__ = (
-        "_asked", "_channel", "_first", "_ids", "_next_index", "_pieces", "_read_fault", "_resume", "_sealed", "_text",
-        "_tools",
+        "_asked", "_channel", "_first", "_ids", "_inspects", "_model", "_next_index", "_pieces", "_read_fault",
+        "_resume", "_sealed", "_text", "_thoughts", "_tools", "_usage",
     )  # fmt: skip
 
-    def __init__(self, call: ModelCall, ids: IdSource, read_fault: ReadFault = read_fault) -> None:
+    def __init__(
+        self, call: ModelCall, ids: IdSource, read_fault: ReadFault = read_fault, *, inspects: bool = False
+    ) -> None:
         self._ids = ids
         self._read_fault = read_fault
         self._asked = call
         self._tools: dict[str, CalledTool] | None = None  # that functions stand for, once one is called
+        self._thoughts = SUMMARY_TEXT  # the kind of text that reasoning becomes
         self._sealed = False  # reasoning is to end with `encrypted_content`
+        self._model: str | None = None
+        self._usage: Json | None = None
+        self._inspects = inspects  # `feed` must look at each chunk of plain text
         self._text: GrowingText | None = None
         self._channel: Channel | None = None
         self._pieces: list[str] = []
@@ -236,10 +223,11 @@ class AnswerTranslator:
             self._text = GrowingText("message", call.resume.item_id, call.resume.output_index)
             self._text.resume(call.resume.content_index, call.resume.text)
             self._next_index = call.resume.output_index + 1
+            self._set_shortcut()
 
     def usage(self) -> Json | None:
         """Return the usage that the upstream has reported so far."""
-        return None
+        return self._usage
 
     def _open_empty(self) -> list[AnyDraft]:
         """Open a message if there is nothing at all: an empty answer is a message, too."""
@@ -251,14 +239,23 @@ class AnswerTranslator:
 
     # -- texts
 
-    def _grow(self, text: Text, piece: str) -> list[AnyDraft]:
-        drafts = self._open_part(text)
+    def _think(self, piece: object) -> list[AnyDraft]:
+        """Grow the reasoning. A model that is to continue a text may reason again first, but the text must stay in one
+        piece."""
+        if not isinstance(piece, str) or not piece or self._is_resumed():
+            return []
+        return self._grow(self._thoughts, piece)
+
+    def _grow(self, text: Text, piece: str, logprobs: list[Json] | None = None) -> list[AnyDraft]:
+        drafts: list[AnyDraft] = []
+        if self._text is None or self._text.channel is None or self._text.channel.text is not text:
+            drafts = self._open_part(text)
         assert self._text is not None
-        drafts.append(self._text.grow(piece))
+        drafts.append(self._text.grow(piece, logprobs))
         return drafts
 
     def _open_part(self, text: Text) -> list[AnyDraft]:
-        """Return the drafts, if any, after which a part for that kind of text is growing."""
+        """Return the drafts after which a part for that kind of text is growing."""
         drafts: list[AnyDraft] = []
         if self._text is not None and self._text.type != text.item:
             drafts = self._close_text("completed")
@@ -278,9 +275,9 @@ class AnswerTranslator:
 
     def _set_shortcut(self) -> None:
         """Let `feed` itself append chunks of plain text from now on, or not."""
-        self._channel = None
-        if self._text is not None and self._text.channel is not None and self._text.channel.text is OUTPUT_TEXT:
-            self._channel, self._pieces = self._text.channel, self._text.pieces
+        text, self._channel = self._text, None
+        if not self._inspects and text is not None and text.channel is not None and text.channel.text is OUTPUT_TEXT:
+            self._channel, self._pieces = text.channel, text.pieces
 
     def _close_text(self, status: ItemStatus) -> list[AnyDraft]:
         text, self._text, self._channel = self._text, None, None
@@ -293,8 +290,7 @@ class AnswerTranslator:
         call.call_id = call.call_id or self._ids.new("call")
         if self._tools is None:
             self._tools = make_offer(self._asked.request, self._asked.items).called
-        call.tool = self._tools.get(call.name)
-        return drafts + call.open(self._ids.new(item_prefix(call.item_type)), self._count())
+        return drafts + call.open(self._tools.get(call.name), self._ids, self._count())
 
     def _count(self) -> int:
         index = self._next_index

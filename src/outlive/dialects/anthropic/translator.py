@@ -55,22 +55,20 @@ class AnthropicTranslator(AnswerTranslator):
     Sealed reasoning, and a call whose arguments are whole, are closed with their block.
     """
 
-    __slots__ = ("_calls", "_inputs", "_model", "_over", "_repeatable", "_stop", "_stop_details", "_usage")
+    __slots__ = ("_calls", "_counts", "_inputs", "_over", "_repeatable", "_stop", "_stop_details")
 
     def __init__(self, call: ModelCall, ids: IdSource, read_fault: ReadFault = read_fault) -> None:
-        super().__init__(call, ids, read_fault)
-        self._calls: dict[int, GrowingCall] = {}  # the open ones, by the index of their block
-        self._over: list[int] = []  # those of them whose block has ended
-        self._inputs: dict[int, Json] = {}  # of calls that came whole with their block's start
-        self._usage: Json = {}
-        self._model: str | None = None
-        self._stop: str | None = None
-        self._stop_details: Json = {}
         # A text to be continued was sent without the white space at its end, which this API does not take there, so
         # the model may write that again.
         text = call.resume.text if call.resume is not None else ""
         self._repeatable = text[len(text.rstrip()) :]
-        self._set_shortcut()
+        super().__init__(call, ids, read_fault, inspects=bool(self._repeatable))
+        self._calls: dict[int, GrowingCall] = {}  # the open ones, by the index of their block
+        self._over: list[int] = []  # those of them whose block has ended
+        self._inputs: dict[int, Json] = {}  # of calls that came whole with their block's start
+        self._counts: Json = {}
+        self._stop: str | None = None
+        self._stop_details: Json = {}
 
     def feed(self, chunk: bytes) -> list[AnyDraft]:
         try:
@@ -81,7 +79,23 @@ class AnthropicTranslator(AnswerTranslator):
         if channel is not None and delta is not None and type(text := delta.text) is str and text:
             self._pieces.append(text)
             return [Delta(channel, text)]
-        return self._take(event)
+        kind, index = event.type, event.index
+        if kind == "error" or event.error is not None:
+            raise self._read_fault(event.error)
+        if kind == "content_block_start" and isinstance(event.content_block, dict):
+            return self._begin(index, event.content_block)
+        if kind == "content_block_stop":
+            return self._stop_block(index)
+        if kind in ("message_start", "message_delta"):
+            self._learn(event)
+        if kind != "content_block_delta" or delta is None:
+            return []  # also for a ping, the end, or an event that is newer than this code
+        if isinstance(delta.partial_json, str) and index in self._calls:
+            self._calls[index].grow(delta.partial_json)
+            return self._calls[index].flush()
+        if isinstance(delta.signature, str) and delta.signature and not self._is_resumed():
+            return self._seal(SIGNATURE + delta.signature)
+        return self._think(delta.thinking) + self._speak(delta.text)
 
     def end(self) -> tuple[list[AnyDraft], Ending]:
         status, reason = translator.read_stop(self._stop, _INCOMPLETE)
@@ -90,29 +104,13 @@ class AnthropicTranslator(AnswerTranslator):
             drafts = self._grow(REFUSAL, why)
         drafts += self._open_empty()
         drafts += self._close_calls(list(self._calls), status) + self._close_text(status)
-        tier = self._usage.get("service_tier")
+        tier = self._counts.get("service_tier")
         tier = _TIERS.get(tier, tier) if isinstance(tier, str) else None
         return drafts, Ending(status, reason, self.usage(), self._model, tier)
 
     def usage(self) -> Json | None:
         """Return the usage so far: the first event has the input's tokens, the last ones all."""
-        return read_usage(self._usage, self._resume)
-
-    # -- one event
-
-    def _take(self, event: _Event) -> list[AnyDraft]:
-        kind = event.type
-        if kind == "error" or event.error is not None:
-            raise self._read_fault(event.error)
-        if kind == "content_block_start" and isinstance(event.content_block, dict):
-            return self._begin(event.index, event.content_block)
-        if kind == "content_block_delta" and event.delta is not None:
-            return self._grow_block(event.index, event.delta)
-        if kind == "content_block_stop":
-            return self._stop_block(event.index)
-        if kind in ("message_start", "message_delta"):
-            self._learn(event)
-        return []  # a ping, the end, or an event that is newer than this code
+        return read_usage(self._counts, self._resume)
 
     def _learn(self, event: _Event) -> None:
         """Take what is known only at the start, or at the end; counts are those of the whole message, not additions."""
@@ -121,7 +119,7 @@ class AnthropicTranslator(AnswerTranslator):
             self._model = message["model"]
         for usage in (message.get("usage"), event.usage):
             if isinstance(usage, dict):
-                self._usage = self._usage | {name: value for name, value in usage.items() if value is not None}
+                self._counts |= {name: value for name, value in usage.items() if value is not None}
         if event.delta is not None and isinstance(event.delta.stop_reason, str):
             self._stop = event.delta.stop_reason
             self._stop_details = event.delta.stop_details if isinstance(event.delta.stop_details, dict) else {}
@@ -145,14 +143,6 @@ class AnthropicTranslator(AnswerTranslator):
             return drafts + self._think(block.get("thinking"))
         return drafts + self._seal(REDACTED + str(block.get("data"))) + self._close_text("completed")
 
-    def _grow_block(self, index: int, delta: _Delta) -> list[AnyDraft]:
-        if isinstance(delta.partial_json, str) and index in self._calls:
-            self._calls[index].grow(delta.partial_json)
-            return self._calls[index].flush()
-        if isinstance(delta.signature, str) and delta.signature and not self._is_resumed():
-            return self._seal(SIGNATURE + delta.signature)
-        return self._think(delta.thinking) + self._speak(delta.text)
-
     def _stop_block(self, index: int) -> list[AnyDraft]:
         call = self._calls.get(index)
         if call is None:
@@ -166,14 +156,6 @@ class AnthropicTranslator(AnswerTranslator):
 
     # -- texts
 
-    def _think(self, piece: object) -> list[AnyDraft]:
-        if not isinstance(piece, str) or not piece or self._is_resumed():
-            return []
-        drafts = self._grow(SUMMARY_TEXT, piece)
-        assert self._text is not None
-        self._text.seal = None
-        return drafts
-
     def _seal(self, seal: str) -> list[AnyDraft]:
         """Seal the open reasoning; without any, open one, which shows nothing but its seal."""
         drafts: list[AnyDraft] = []
@@ -184,23 +166,17 @@ class AnthropicTranslator(AnswerTranslator):
         return drafts
 
     def _speak(self, piece: object) -> list[AnyDraft]:
-        if not isinstance(piece, str) or not piece:
+        if not isinstance(piece, str):
             return []
-        piece = self._drop_repeated(piece) if self._repeatable else piece
+        if self._repeatable:  # white space that was sent before is not sent twice
+            same = 0
+            while same < min(len(piece), len(self._repeatable)) and piece[same] == self._repeatable[same]:
+                same += 1
+            self._repeatable = self._repeatable[same:] if same == len(piece) else ""
+            self._inspects = bool(self._repeatable)
+            self._set_shortcut()
+            piece = piece[same:]
         return self._grow(OUTPUT_TEXT, piece) if piece else []
-
-    def _drop_repeated(self, piece: str) -> str:
-        """Return what is new in a piece: white space that was sent before is not sent twice."""
-        same = 0
-        while same < min(len(piece), len(self._repeatable)) and piece[same] == self._repeatable[same]:
-            same += 1
-        self._repeatable = self._repeatable[same:] if same == len(piece) else ""
-        return piece[same:]
-
-    def _set_shortcut(self) -> None:
-        super()._set_shortcut()
-        if self._repeatable:
-            self._channel = None
 
     def _close_calls(self, indices: list[int], status: ItemStatus) -> list[AnyDraft]:
         drafts = [draft for index in indices for draft in self._calls.pop(index).close(status)]

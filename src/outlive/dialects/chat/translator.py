@@ -59,20 +59,16 @@ _NOTHING = _ChunkDelta()
 class ChatTranslator(AnswerTranslator):
     """Translates the chunks of one stream. At most one text and one call grow at a time."""
 
-    __slots__ = ("_calls", "_finish", "_model", "_open", "_thoughts", "_tier", "_usage", "_with_logprobs")
+    __slots__ = ("_calls", "_finish", "_open", "_tier")
 
     def __init__(self, call: ModelCall, ids: IdSource, read_fault: ReadFault = read_fault) -> None:
-        super().__init__(call, ids, read_fault)
+        super().__init__(call, ids, read_fault, inspects=wants_logprobs(call.request))
         self._sealed = "reasoning.encrypted_content" in call.request.include
-        self._with_logprobs = wants_logprobs(call.request)
         self._thoughts = SUMMARY_TEXT if wants_summary(call.request) else REASONING_TEXT
         self._calls = StreamedCalls()
         self._open: GrowingCall | None = None
         self._finish: str | None = None
-        self._usage: Json | None = None
-        self._model: str | None = None
         self._tier: str | None = None
-        self._set_shortcut()
 
     def feed(self, chunk: bytes) -> list[AnyDraft]:
         try:
@@ -94,20 +90,6 @@ class ChatTranslator(AnswerTranslator):
             ):
                 self._pieces.append(text)
                 return [Delta(channel, text)]
-        return self._feed_any(piece)
-
-    def end(self) -> tuple[list[AnyDraft], Ending]:
-        status, reason = translator.read_stop(self._finish, _INCOMPLETE)
-        drafts = [] if self._calls.all else self._open_empty()
-        drafts += self._close_all(status)
-        return drafts, Ending(status, reason, self.usage(), self._model, self._tier)
-
-    def usage(self) -> Json | None:
-        return self._usage
-
-    # -- one chunk
-
-    def _feed_any(self, piece: _Chunk) -> list[AnyDraft]:
         if piece.error is not None:
             raise self._read_fault(piece.error)
         if piece.object == "error":  # without an envelope, as some versions of vLLM send it
@@ -118,11 +100,21 @@ class ChatTranslator(AnswerTranslator):
             self._tier = piece.service_tier
         if isinstance(piece.usage, dict):
             self._usage = read_usage(piece.usage, self._resume)
-        drafts: list[AnyDraft] = []
-        for choice in piece.choices or ():
-            if not choice.index:  # only one answer was asked for
-                drafts += self._take(choice)
-        return drafts
+        # Only one answer was asked for.
+        return [draft for choice in choices or () if not choice.index for draft in self._take(choice)]
+
+    def end(self) -> tuple[list[AnyDraft], Ending]:
+        status, reason = translator.read_stop(self._finish, _INCOMPLETE)
+        calls = self._calls.all
+        if status == "completed" and any(not call.name for call in calls):
+            raise UpstreamFault("The model's server sent a function call without the function's name.")
+        drafts = [] if calls else self._open_empty()
+        # By output index: an open text was opened after the open call.
+        drafts += self._close_call(status) + self._close_text(status)
+        while (waiting := self._calls.next_named()) is not None:
+            drafts += self._open_call(waiting)
+            drafts += waiting.close(status)
+        return drafts, Ending(status, reason, self._usage, self._model, self._tier)
 
     def _take(self, choice: _Choice) -> list[AnyDraft]:
         delta = choice.delta or _NOTHING
@@ -136,7 +128,10 @@ class ChatTranslator(AnswerTranslator):
             entries = [*entries, {"index": 0, "function": delta.function_call}]
         for entry in entries:
             if isinstance(entry, dict):
-                drafts += self._call(Fragment(entry))
+                call = self._calls.place(entry)
+                drafts += call.flush() if call is self._open else []
+                if call is not self._open or len(self._calls.all) > 1:
+                    drafts += self._open_next()
         reason = str(choice.finish_reason) if choice.finish_reason else ""
         if reason in _BROKEN:
             raise UpstreamFault(f"The model's server gave up (finish_reason {reason}).")
@@ -144,22 +139,13 @@ class ChatTranslator(AnswerTranslator):
             self._finish = reason
         return drafts
 
-    def _think(self, text: object) -> list[AnyDraft]:
-        # A model that is to continue a text may reason again first; the text must stay in one piece.
-        if not isinstance(text, str) or not text or self._is_resumed():
-            return []
-        return self._grow(self._thoughts, text)
-
     def _speak(self, content: object, logprobs: object) -> list[AnyDraft]:
         if isinstance(content, str):
             if not content:
                 return []
-            if self._with_logprobs:
-                drafts = self._open_part(OUTPUT_TEXT)
-                assert self._text is not None
-                return [*drafts, self._text.grow(content, read_logprobs(logprobs))]
-            return self._grow(OUTPUT_TEXT, content)
-        drafts = []
+            # They are wanted where each chunk of text must be looked at.
+            return self._grow(OUTPUT_TEXT, content, read_logprobs(logprobs) if self._inspects else None)
+        drafts: list[AnyDraft] = []
         for part in content if isinstance(content, list) else ():  # Mistral sends reasoning so
             if isinstance(part, dict) and part.get("type") == "thinking":
                 thoughts = part.get("thinking")
@@ -169,75 +155,29 @@ class ChatTranslator(AnswerTranslator):
                 drafts += self._speak(part.get("text"), None)
         return drafts
 
-    # -- texts
-
     def _open_item(self, text: Text) -> list[AnyDraft]:
         drafts: list[AnyDraft] = []
         if self._open is not None and is_json_object(self._open.arguments):
             drafts = self._close_call("completed")
         return drafts + super()._open_item(text)
 
-    def _set_shortcut(self) -> None:
-        super()._set_shortcut()
-        if self._with_logprobs:
-            self._channel = None
-
     # -- calls
 
-    def _call(self, fragment: Fragment) -> list[AnyDraft]:
-        """Take a fragment. Some clients can follow one open call only, so the next waits until this one is whole."""
-        call = self._calls.place(fragment)
-        if call is self._open:
-            drafts = call.flush()
-            return drafts if len(self._calls.all) == 1 else drafts + self._open_next()
-        return self._open_next()
-
     def _open_next(self) -> list[AnyDraft]:
+        """Open the calls that wait. Some clients can follow one open call only, so the next waits until it is whole."""
         drafts: list[AnyDraft] = []
         while (waiting := self._calls.next_named()) is not None:
             if self._open is not None:
                 if not is_json_object(self._open.arguments):
                     break
                 drafts += self._close_call("completed")
+            self._open = waiting
             drafts += self._open_call(waiting)
         return drafts
-
-    def _open_call(self, call: GrowingCall) -> list[AnyDraft]:
-        self._open = call
-        return super()._open_call(call)
 
     def _close_call(self, status: ItemStatus) -> list[AnyDraft]:
         call, self._open = self._open, None
         return [] if call is None else call.close(status)
-
-    def _close_all(self, status: ItemStatus) -> list[AnyDraft]:
-        """Close what is open, by output index: an open text was opened after the open call."""
-        if status == "completed" and any(not call.name for call in self._calls.all):
-            raise UpstreamFault("The model's server sent a function call without the function's name.")
-        drafts = self._close_call(status) + self._close_text(status)
-        while (waiting := self._calls.next_named()) is not None:
-            drafts += self._open_call(waiting)
-            drafts += self._close_call(status)
-        return drafts
-
-
-class Fragment:
-    """One entry of a chunk's `tool_calls`; missing or odd fields are replaced by empty ones."""
-
-    __slots__ = ("arguments", "id", "index", "name")
-
-    def __init__(self, entry: Json) -> None:
-        function = entry.get("function")
-        if not isinstance(function, dict):
-            function = {}
-        index, call_id, name = entry.get("index"), entry.get("id"), function.get("name")
-        arguments = function.get("arguments")
-        self.index = index if isinstance(index, int) else None
-        self.id = call_id if isinstance(call_id, str) else ""
-        self.name = name if isinstance(name, str) else ""
-        if arguments is not None and not isinstance(arguments, str):  # some servers send an object instead of its JSON
-            arguments = msgspec.json.encode(arguments).decode()
-        self.arguments = arguments or ""
 
 
 class StreamedCalls(msgspec.Struct, eq=False):
@@ -251,42 +191,47 @@ class StreamedCalls(msgspec.Struct, eq=False):
     all: list[GrowingCall] = []
     _by_index: dict[int, GrowingCall] = {}
     _by_id: dict[str, GrowingCall] = {}
-    _seen_ids: set[str] = set()
     _last: GrowingCall | None = None
 
-    def place(self, fragment: Fragment) -> GrowingCall:
-        """Return the call that the fragment belongs to, with the fragment added to it."""
-        call = self._find(fragment)
+    def place(self, entry: Json) -> GrowingCall:
+        """Return the call that an entry of a chunk's `tool_calls` belongs to, with the entry added to it. Fields that
+        are missing or odd count as empty."""
+        function = entry.get("function")
+        fields = function if isinstance(function, dict) else {}
+        index = entry["index"] if isinstance(entry.get("index"), int) else None
+        call_id = entry["id"] if isinstance(entry.get("id"), str) else ""
+        name = fields["name"] if isinstance(fields.get("name"), str) else ""
+        call = self._find(index, call_id, name)
         if call is None:
             call = GrowingCall()
             self.all.append(call)
-            if fragment.index is not None:
-                self._by_index[fragment.index] = call
+            if index is not None:
+                self._by_index[index] = call
         self._last = call
-        if fragment.id:
-            self._by_id[fragment.id] = call
-            if not call.call_id and fragment.id not in self._seen_ids:
-                call.call_id = fragment.id
-                self._seen_ids.add(fragment.id)
-        call.name = call.name or fragment.name
-        if fragment.arguments:
-            call.grow(fragment.arguments)
+        if call_id:
+            self._by_id[call_id] = call
+            if not call.call_id and all(each.call_id != call_id for each in self.all):
+                call.call_id = call_id
+        call.name = call.name or name
+        if (arguments := fields.get("arguments")) is not None:
+            # Some servers send an object instead of its JSON.
+            call.grow(arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode())
         return call
 
     def next_named(self) -> GrowingCall | None:
         """Return the first call that has a name and was not opened yet."""
         return next((call for call in self.all if call.name and call.channel is None), None)
 
-    def _find(self, fragment: Fragment) -> GrowingCall | None:
-        if fragment.index is not None:
-            call = self._by_index.get(fragment.index)
-            renewed = call is not None and fragment.name and fragment.id and call.call_id not in ("", fragment.id)
+    def _find(self, index: int | None, call_id: str, name: str) -> GrowingCall | None:
+        if index is not None:
+            call = self._by_index.get(index)
+            renewed = call is not None and name and call_id and call.call_id not in ("", call_id)
             return None if renewed else call
-        if fragment.id:
-            return self._by_id.get(fragment.id)
+        if call_id:
+            return self._by_id.get(call_id)
         last = self._last
-        if last is not None and fragment.name:
-            return last if last.name in ("", fragment.name) and not translator.is_json(last.arguments) else None
+        if last is not None and name:
+            return last if last.name in ("", name) and not translator.is_json(last.arguments) else None
         return last
 
 
