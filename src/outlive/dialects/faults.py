@@ -20,6 +20,7 @@ _RATE = ("rate_limit", "ratelimit", "too_many", "toomany", "throttl", "resource_
 _KEY = ("api_key", "authentication", "permission", "unauthorized", "forbidden")
 _PROMPT = ("invalid", "badrequest", "bad_request", "too_large", "too_long", "not_found", "unsupported")
 
+_MESSAGES = ("message", "detail", "code", "type")  # fields in which a message may be, the best first
 _MOST_CHARACTERS = 1000  # of an upstream's message; some send a whole page
 _RETRYABLE_STATUSES = frozenset({408, 409, 425, 429})
 
@@ -29,7 +30,10 @@ def read_fault(error: object, status: int | None = None, retry_after: float | No
     fields = error if isinstance(error, dict) else {}
     words = f"{fields.get('code')} {fields.get('type')}".lower()
     cause = status if status is not None else _read_status(fields.get("code"), fields.get("status"))
-    message = _read_message(error)
+    given = error if not isinstance(error, dict) else next(filter(None, map(error.get, _MESSAGES)), None)
+    message = " ".join(str(given or "").split()) or "no reason was given"
+    if len(message) > _MOST_CHARACTERS:
+        message = message[:_MOST_CHARACTERS] + " ..."
     # Few servers have a code for a context that does not fit into the model's window; most have it in their message.
     too_long = any(word in words for word in _LENGTH)
     too_long = too_long or (cause in (None, 400, 413, 422) and _LENGTH_MESSAGE.search(message) is not None)
@@ -64,11 +68,3 @@ def _read_status(*values: object) -> int | None:
         if isinstance(value, int) and 400 <= value < 600:
             return value
     return None
-
-
-def _read_message(error: object) -> str:
-    message: object = error
-    if isinstance(error, dict):
-        message = error.get("message") or error.get("detail") or error.get("code") or error.get("type")
-    text = " ".join(str(message or "").split()) or "no reason was given"
-    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + " ..."

@@ -78,8 +78,7 @@ def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -
         body["system"] = "\n\n".join(context.system)
     body |= _render_hints(request) | _render_tools(offer, request.parallel_tool_calls, context.names)
     if resume is None:
-        may_think = with_thoughts and _may_think(context.messages)
-        body |= _render_thinking(request, upstream, body, may_think=may_think)
+        body |= _render_thinking(request, upstream, body, with_thoughts=with_thoughts)
     if (form := request.text.get("format") or {}).get("type") == "json_schema":
         shape = {"type": "json_schema", "schema": fit(form["schema"])}
         body["output_config"] = {**body.get("output_config", {}), "format": shape}
@@ -98,15 +97,7 @@ def _render_hints(request: CreateResponse) -> Json:
     return fields
 
 
-def _may_think(messages: list[Json]) -> bool:
-    """Return False in the middle of a turn whose last message begins without a thought: a budget is refused there.
-    Calls that are repeated for a late output have none, nor have those of other dialects."""
-    made = next((message for message in reversed(messages) if message["role"] == "assistant"), None)
-    is_answered = any(block["type"] == "tool_result" for block in messages[-1]["content"])
-    return made is None or not is_answered or made["content"][0]["type"] in ("thinking", "redacted_thinking")
-
-
-def _render_thinking(request: CreateResponse, upstream: Upstream, body: Json, *, may_think: bool) -> Json:
+def _render_thinking(request: CreateResponse, upstream: Upstream, body: Json, *, with_thoughts: bool) -> Json:
     """Render how much to think, and whether to show it."""
     wish = request.reasoning or {}
     effort, shown = wish.get("effort"), shared.wants_summary(request)
@@ -114,11 +105,20 @@ def _render_thinking(request: CreateResponse, upstream: Upstream, body: Json, *,
     if effort == "none":
         return {"thinking": {"type": "disabled"}}
     if upstream.thinking == "budget" or (upstream.thinking == "auto" and _BUDGETED.search(str(body["model"]))):
+        # A budget is refused in the middle of a turn whose last message begins without a thought. Calls that are
+        # repeated for a late output have none, nor have those of other dialects.
+        messages, most = body["messages"], body["max_tokens"]
+        made = next((message for message in reversed(messages) if message["role"] == "assistant"), None)
+        is_answered = any(block["type"] == "tool_result" for block in messages[-1]["content"])
+        is_thought = made is None or made["content"][0]["type"] in ("thinking", "redacted_thinking")
         forced = (body.get("tool_choice") or {}).get("type") in ("any", "tool")
-        budget = min(BUDGETS[effort], body["max_tokens"] * 3 // 4) if effort else 0  # a quarter is for the answer
-        if forced or not may_think or max(budget, LEAST_BUDGET) >= body["max_tokens"] or not effort:
+        may_think = with_thoughts and not forced and (is_thought or not is_answered)
+        budget = (
+            max(min(BUDGETS[effort], most * 3 // 4), LEAST_BUDGET) if effort else most
+        )  # a quarter is for the answer
+        if not may_think or budget >= most:
             return {}
-        return {"thinking": {"type": "enabled", "budget_tokens": max(budget, LEAST_BUDGET), **display}}
+        return {"thinking": {"type": "enabled", "budget_tokens": budget, **display}}
     if not effort and not shown:
         return {}
     fields: Json = {"thinking": {"type": "adaptive", **display}}
@@ -180,8 +180,10 @@ def fit(schema: Any) -> Any:
         else:
             name = "anyOf" if name == "oneOf" and "anyOf" not in schema else name
             fitted[name] = _fit_field(name, value)
-    if _is_closed(fitted):
-        fitted["additionalProperties"] = False
+    kind = fitted.get("type")
+    is_object = "properties" in fitted or "object" in (kind if isinstance(kind, list) else (kind,))
+    if is_object and (fitted.get("properties") or not fitted.get("additionalProperties")):
+        fitted["additionalProperties"] = False  # it is not only a map of others
     if refused:
         fitted["description"] = " ".join(filter(None, (fitted.get("description"), f"({', '.join(refused)})")))
     return fitted
@@ -193,14 +195,6 @@ def _fit_field(name: str, value: Any) -> Any:
     if name in ("anyOf", "allOf") and isinstance(value, list):
         return [fit(each) for each in value]
     return fit(value) if name == "items" else value
-
-
-def _is_closed(schema: Json) -> bool:
-    """Return True for an object that may be kept to its own properties; one that is only a map of others may not."""
-    kind = schema.get("type")
-    if "properties" not in schema and "object" not in (kind if isinstance(kind, list) else (kind,)):
-        return False
-    return bool(schema.get("properties")) or not schema.get("additionalProperties")
 
 
 # -- blocks of messages and of outputs, and thoughts that can be sent back

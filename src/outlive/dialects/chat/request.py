@@ -162,11 +162,14 @@ class _Message(msgspec.Struct):
     calls: list[Json] = []
 
     def render(self) -> Json:
-        message: Json = {"role": self.role, "content": _join(self.parts)}
-        if self.calls:
-            message["content"] = message["content"] or None
-            message["tool_calls"] = self.calls
-        return message
+        content: str | list[Json] | msgspec.Raw | None = self.parts
+        texts = _read_texts(self.parts)
+        if len(texts) == len(self.parts):
+            # Plain text where all parts are: not every server takes parts. A long one is encoded, too.
+            content = "\n\n".join(texts) if sum(map(len, texts)) < _LONG else encode_joined(texts, "\n\n")
+        if not self.calls:
+            return {"role": self.role, "content": content}
+        return {"role": self.role, "content": content or None, "tool_calls": self.calls}
 
 
 class _Chat(shared.ItemReader):
@@ -233,11 +236,3 @@ class _Chat(shared.ItemReader):
 
 def _read_texts(parts: list[Json]) -> list[str]:
     return [part["text"] for part in parts if part["type"] == "text"]
-
-
-def _join(parts: list[Json]) -> str | list[Json] | msgspec.Raw:
-    """Join parts into plain text where all are text: not every server takes parts. A long text is encoded, too."""
-    texts = _read_texts(parts)
-    if len(texts) < len(parts):
-        return parts
-    return "\n\n".join(texts) if sum(map(len, texts)) < _LONG else encode_joined(texts, "\n\n")

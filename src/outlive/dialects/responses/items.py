@@ -11,7 +11,6 @@ import msgspec
 from outlive.core import grammar
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json, add_item, end_item, make_part
 from outlive.core.grammar import CONTENT, OUTPUT_TEXT, Text
-from outlive.core.recovery import OpenText
 
 # Fields of an event that are its server's own, or are set here.
 _OWN = frozenset({"type", "sequence_number", "obfuscation", "item_id", "output_index"})
@@ -51,12 +50,16 @@ class PassingText(msgspec.Struct, eq=False):
         self.logprobs += logprobs
         return [Draft(self.channel.type, {**self.channel.place, "delta": piece, "logprobs": logprobs})]
 
-    def end(self, whole: object, beside: object) -> list[AnyDraft]:
-        """End it, with what the deltas left out of the whole; a whole that contradicts them is ignored."""
-        sent = "".join(self.pieces)
+    def end(self, fields: Json, name: object = None) -> list[AnyDraft]:
+        """End it, unless it has ended, with the fields of its event or of its part: with what the deltas left out of
+        the whole; a whole that contradicts them is ignored."""
+        if self.ended:
+            return []
+        sent, whole = "".join(self.pieces), fields.get(self.channel.text.field)
         wholes = (whole, self.before + whole) if isinstance(whole, str) else ()
         drafts = self.grow(next((text[len(sent) :] for text in wholes if text.startswith(sent)), ""))
         self.ended = True
+        beside = name if self.channel.text.beside == "name" else _list(fields.get("logprobs")) or self.logprobs
         return [*drafts, self.channel.end("".join(self.pieces), beside)]
 
 
@@ -77,8 +80,21 @@ class PassingItem(msgspec.Struct, eq=False):
         return [add_item(self.output_index, self.last)]
 
     def take(self, type_: str, event: Json) -> list[AnyDraft]:
+        """Pass an event that has the fields that the fold reads in events of its name; a missing index becomes 0."""
         fields = self.place(event)
-        return [Draft(type_, fields)] if _is_readable(type_, fields) else []
+        text = grammar.DELTAS.get(type_) or grammar.DONES.get(type_)
+        is_readable = True
+        if (parts := grammar.PART_EVENTS.get(type_)) is not None:
+            fields.setdefault(parts.index_field, 0)
+            is_readable = isinstance(fields.get("part"), dict) and isinstance(fields[parts.index_field], int)
+        elif type_ == grammar.ANNOTATION_ADDED:
+            fields.setdefault("content_index", 0)
+            is_readable = "annotation" in fields
+        elif text is not None:
+            if text.parts is not None:
+                fields.setdefault(text.parts.index_field, 0)
+            is_readable = isinstance(fields.get("delta" if type_ in grammar.DELTAS else text.field), str)
+        return [Draft(type_, fields)] if is_readable else []
 
     def close(self, item: Json, status: str) -> list[AnyDraft]:
         """End it with the fields of this item, and with this status where it has none."""
@@ -92,22 +108,6 @@ class PassingItem(msgspec.Struct, eq=False):
         """Return the fields that name the item, with the other fields of an event."""
         rest = {name: value for name, value in event.items() if name not in _OWN}
         return {"item_id": self.item_id, "output_index": self.output_index, **rest}
-
-
-def _is_readable(type_: str, fields: Json) -> bool:
-    """Return True if an event has the fields that the fold reads in events of its name; a missing index becomes 0."""
-    if (parts := grammar.PART_EVENTS.get(type_)) is not None:
-        fields.setdefault(parts.index_field, 0)
-        return isinstance(fields.get("part"), dict) and isinstance(fields[parts.index_field], int)
-    if type_ == grammar.ANNOTATION_ADDED:
-        fields.setdefault("content_index", 0)
-        return "annotation" in fields
-    text = grammar.DELTAS.get(type_) or grammar.DONES.get(type_)
-    if text is None:
-        return True
-    if text.parts is not None:
-        fields.setdefault(text.parts.index_field, 0)
-    return isinstance(fields.get("delta" if type_ in grammar.DELTAS else text.field), str)
 
 
 class DroppedItem(PassingItem):
@@ -135,7 +135,7 @@ class PassingCall(PassingItem):
         if type_ == kind.delta:
             return self.text.grow(event.get("delta"))
         if type_ == kind.done:
-            return self._end(event.get(kind.field))
+            return self.text.end(event, self.last.get("name"))
         return super().take(type_, event)
 
     def close(self, item: Json, status: str) -> list[AnyDraft]:
@@ -144,13 +144,9 @@ class PassingCall(PassingItem):
         whole = item.get(field)
         if field == "arguments" and status == "completed" and not whole and not self.text.pieces:
             whole = "{}"  # a function without parameters; clients parse what they get
-        drafts = self._end(whole)
+        drafts = self.text.end({field: whole}, self.last.get("name"))
         kept = {name: self.last.get(name) for name in ("type", "call_id", "name")}
         return drafts + super().close({**item, **kept, "status": status, field: "".join(self.text.pieces)}, status)
-
-    def _end(self, whole: object) -> list[AnyDraft]:
-        assert self.text is not None
-        return [] if self.text.ended else self.text.end(whole, self.last.get("name"))
 
 
 class PassingParts(PassingItem):
@@ -172,7 +168,10 @@ class PassingParts(PassingItem):
         if type_ in PART_NAMES and isinstance(event.get("part"), dict):
             return self._take_part(type_, event)
         if type_ == grammar.ANNOTATION_ADDED and "annotation" in event:
-            return self._annotate(event)
+            drafts, growing = self._open_part(OUTPUT_TEXT, event)
+            place = {**growing.channel.place, "annotation_index": len(growing.annotations)}
+            growing.annotations.append(event["annotation"])
+            return [*drafts, Draft(type_, self.place(event) | place)]
         text = grammar.DELTAS.get(type_) or grammar.DONES.get(type_)
         if text is None or text.part is None:
             return super().take(type_, event)
@@ -182,7 +181,7 @@ class PassingParts(PassingItem):
         if self.text is not None and self.text.channel.text is text and self.text.ended:
             return []  # sent already
         drafts, growing = self._open_part(text, event)
-        return drafts + _end_text(growing, event)
+        return drafts + growing.end(event)
 
     def close(self, item: Json, status: str) -> list[AnyDraft]:
         drafts: list[AnyDraft] = []
@@ -245,19 +244,13 @@ class PassingParts(PassingItem):
         self.text.upstream_index = index
         return drafts, self.text
 
-    def _annotate(self, event: Json) -> list[AnyDraft]:
-        drafts, text = self._open_part(OUTPUT_TEXT, event)
-        place = {**text.channel.place, "annotation_index": len(text.annotations)}
-        text.annotations.append(event.get("annotation"))
-        return [*drafts, Draft(grammar.ANNOTATION_ADDED, self.place(event) | place)]
-
     def _end_part(self, whole: Json) -> list[AnyDraft]:
         """End the growing part, if there is one, with the fields of this one."""
         ending, self.text = self.text, None
         if ending is None:
             return []
         text = ending.channel.text
-        drafts = [] if ending.ended else _end_text(ending, whole)
+        drafts = ending.end(whole)
         part: Json = {**whole, "type": text.part, text.field: "".join(ending.pieces)}
         if text is OUTPUT_TEXT:
             part["annotations"] = ending.annotations or _list(whole.get("annotations"))
@@ -265,19 +258,6 @@ class PassingParts(PassingItem):
         assert text.parts is not None
         self.done[text.parts.name].append(part)
         return [*drafts, ending.channel.end_part(part)]
-
-
-def _end_text(text: PassingText, fields: Json) -> list[AnyDraft]:
-    """End the text of a part with the fields of its event, or of its part."""
-    return text.end(fields.get(text.channel.text.field), _list(fields.get("logprobs")) or text.logprobs)
-
-
-def resume(text: OpenText) -> PassingParts:
-    """Return the message of a text that an earlier attempt opened, and sent this far."""
-    last = {"id": text.item_id, "type": "message", "role": "assistant", "status": "in_progress"}
-    channel = Channel(OUTPUT_TEXT, text.item_id, text.output_index, text.content_index)
-    growing = PassingText(channel, [text.text], text.text, awaited=True)
-    return PassingParts(text.item_id, text.output_index, "message", last, text=growing)
 
 
 def _list(value: object) -> list[Any]:

@@ -5,7 +5,6 @@ This server keeps the state, so the upstream is always sent everything and asked
 came, in the order in which it came.
 """
 
-from collections.abc import Iterable, Iterator
 from functools import partial
 from types import GenericAlias
 from typing import Annotated, Any, Literal
@@ -69,40 +68,34 @@ def _render_items(call: ModelCall, upstream: Upstream, encrypted: bool) -> list[
         # Servers that continue a last message want its status to be incomplete.
         head: Json = {"id": _name(call.resume.item_id, "msg"), "type": "message", "status": "incomplete"}
         backwards.append(head | {"role": "assistant", "content": [part]})
-    for item in reversed(_as_functions(list(_rename_calls(call.items)))):
-        rendered = _render_item(item, backwards[-1] if backwards else None, upstream, encrypted)
+    for item in reversed(_as_functions(_rename_calls(call.items))):
+        kind, rendered = item.get("type"), None
+        if kind == "message":
+            rendered = _render_message(item, upstream)
+        elif kind == "reasoning":
+            rendered = _render_reasoning(item, backwards[-1] if backwards else None, upstream, encrypted)
+        elif not is_made_up(item) and _fits(item):
+            # A server that knows a type that is unknown here needs no output made up for its calls.
+            rendered = keep(item, "id") if kind in _NAMELESS else item
         if rendered is not None:
             backwards.append(rendered)
     return backwards[::-1]
 
 
-def _rename_calls(items: Iterable[Json]) -> Iterator[Json]:
+def _rename_calls(items: list[Json]) -> list[Json]:
     """Give each call whose `call_id` an earlier call has one of its own, and its output the same."""
-    ids = shared.CallIds()
-    for item in items:
+    ids, renamed = shared.CallIds(), items[:]
+    for n, item in enumerate(items):
         if isinstance(call_id := item.get("call_id"), str):
             sent = ids.add(call_id, call_id) if is_call(item) else ids.find(call_id)
-            yield item if sent == call_id else {**item, "call_id": sent}
-        else:
-            yield item
+            renamed[n] = item if sent == call_id else {**item, "call_id": sent}
+    return renamed
 
 
 def is_encrypted(item: Json) -> bool:
     """Return True if an item is reasoning that a server of this dialect has encrypted."""
     sealed = item.get("encrypted_content")
     return item.get("type") == "reasoning" and bool(sealed) and not str(sealed).startswith(_FOREIGN)
-
-
-def _render_item(item: Json, following: Json | None, upstream: Upstream, encrypted: bool) -> Json | None:
-    kind = item.get("type")
-    if kind == "message":
-        return _render_message(item, upstream)
-    if kind == "reasoning":
-        return _render_reasoning(item, following, upstream, encrypted)
-    # A server that knows a type that is unknown here needs no output made up for its calls.
-    if is_made_up(item) or not _fits(item):
-        return None
-    return keep(item, "id") if kind in _NAMELESS else item
 
 
 def _render_message(item: Json, upstream: Upstream) -> Json:

@@ -14,7 +14,6 @@ from outlive.core.errors import UpstreamFault
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json
 from outlive.core.grammar import ITEM_ADDED, ITEM_DONE
 from outlive.core.ids import IdSource, is_well_formed, item_prefix
-from outlive.core.recovery import OpenText
 from outlive.core.usage import read_count
 from outlive.dialects.faults import ReadFault, read_fault
 from outlive.dialects.responses import items
@@ -82,9 +81,13 @@ class ResponsesTranslator:
         self._resume = call.resume
         self._resumed: PassingParts | None = None  # a text that the model is to continue, and has not yet
         if call.resume is not None:
-            self._resumed = items.resume(call.resume)
+            item_id, output_index, sent = call.resume.item_id, call.resume.output_index, call.resume.text
+            channel = Channel(grammar.OUTPUT_TEXT, item_id, output_index, call.resume.content_index)
+            growing = items.PassingText(channel, [sent], sent, awaited=True)
+            last = {"id": item_id, "type": "message", "role": "assistant", "status": "in_progress"}
+            self._resumed = PassingParts(item_id, output_index, "message", last, text=growing)
             self._items.append(self._resumed)
-            self._next_index = call.resume.output_index + 1
+            self._next_index = output_index + 1
 
     def feed(self, chunk: bytes) -> list[AnyDraft]:
         try:
@@ -126,7 +129,21 @@ class ResponsesTranslator:
         return drafts, ending
 
     def usage(self) -> Json | None:
-        return None if self._usage is None else _read_usage(self._usage, self._resume)
+        """Return the usage with the fields that clients read; what an earlier attempt wrote is counted, too."""
+        usage, before = self._usage, self._resume.deltas if self._resume is not None else 0
+        if usage is None:
+            return None
+        given, written = read_count(usage, "input_tokens"), read_count(usage, "output_tokens")
+        found = (usage.get(name) for name in ("input_tokens_details", "output_tokens_details"))
+        read, made = (details if isinstance(details, dict) else {} for details in found)
+        return {
+            **usage,
+            "input_tokens": given,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0, **read},
+            "output_tokens": written + before,
+            "output_tokens_details": {"reasoning_tokens": 0, **made},
+            "total_tokens": (read_count(usage, "total_tokens") or given + written) + before,
+        }
 
     def _read_ending(self, type_: str, response: Json) -> Ending:
         """Translate a terminal event. Raises UpstreamFault when the answer failed or was cancelled."""
@@ -149,7 +166,15 @@ class ResponsesTranslator:
     # -- one event
 
     def _feed_any(self, chunk: bytes) -> list[AnyDraft]:
-        event = _read(chunk)
+        try:
+            event = _decode(chunk)
+        except (ValueError, RecursionError):
+            event = decode_damaged(chunk, dict, "an event of the Responses API")
+        # Without an id or an index that is none.
+        if type(event.get("item_id", "")) is not str:
+            del event["item_id"]
+        if type(event.get("output_index", 0)) is not int:
+            del event["output_index"]
         type_, response = event.get("type"), event.get("response")
         if isinstance(response, dict) and isinstance(response.get("usage"), dict):
             self._usage = response["usage"]  # also of an answer that failed
@@ -170,7 +195,13 @@ class ResponsesTranslator:
             if item is None:
                 return []
             return self._add(item, event) if type_ == ITEM_ADDED else self._close(item, event)
-        wanted = _find_kind(type_, event)
+        # The type of item that the event must be about; None where it may be about any, or none.
+        kind = grammar.DELTAS.get(type_) or grammar.DONES.get(type_)
+        if type_ in PART_NAMES and isinstance(event.get("part"), dict):
+            kind = grammar.PART_TEXTS.get(str(event["part"].get("type")))
+        if type_ == grammar.ANNOTATION_ADDED:
+            kind = grammar.OUTPUT_TEXT
+        wanted = kind.item if kind is not None else None
         drafts: list[AnyDraft] = []
         owner = self._find(event, wanted, type_)
         if owner is None and wanted in _TEXT_ITEMS and type_.endswith((".delta", ".added")):
@@ -202,7 +233,12 @@ class ResponsesTranslator:
                 self._know(resumed, item, event)
                 return []
             drafts = resumed.close({}, "completed")  # the model did something else than continue the text
-        passing = _PASSING_ITEMS.get(item["type"], PassingItem)(self._name(item), self._next_index, item["type"])
+        # The item keeps its own id, unless an item of the context or of this answer has it already.
+        item_id = item.get("id")
+        if not isinstance(item_id, str) or not is_well_formed(item_id) or item_id in self._taken:
+            item_id = self._ids.new(item_prefix(item["type"]))
+        self._taken.add(item_id)
+        passing = _PASSING_ITEMS.get(item["type"], PassingItem)(item_id, self._next_index, item["type"])
         self._next_index += 1
         self._know(passing, item, event)
         return drafts + passing.open(item)
@@ -237,14 +273,6 @@ class ResponsesTranslator:
         if "output_index" in event:
             self._by_index[event["output_index"]] = passing
 
-    def _name(self, item: Json) -> str:
-        """Return the item's own id, unless an item of the context or of this answer has it already."""
-        item_id = item.get("id")
-        if not isinstance(item_id, str) or not is_well_formed(item_id) or item_id in self._taken:
-            item_id = self._ids.new(item_prefix(item["type"]))
-        self._taken.add(item_id)
-        return item_id
-
 
 def _is_about_an_item(type_: str, event: Json) -> bool:
     """Return True if an event that may be about any item, or none, means nothing without one."""
@@ -252,29 +280,6 @@ def _is_about_an_item(type_: str, event: Json) -> bool:
         return True
     name = type_.removeprefix("response.")
     return "_call" in name or name.startswith("mcp_")
-
-
-def _find_kind(type_: str, event: Json) -> str | None:
-    """Return the type of item that an event must be about; None where it may be about any, or none."""
-    part = event.get("part")
-    if isinstance(part, dict) and type_ in PART_NAMES:
-        text = grammar.PART_TEXTS.get(str(part.get("type")))
-    else:
-        text = grammar.DELTAS.get(type_) or grammar.DONES.get(type_)
-    return text.item if text is not None else "message" if type_ == grammar.ANNOTATION_ADDED else None
-
-
-def _read(chunk: bytes) -> Json:
-    """Decode an event, without an id or an index that is none."""
-    try:
-        event = _decode(chunk)
-    except (ValueError, RecursionError):
-        event = decode_damaged(chunk, dict, "an event of the Responses API")
-    if type(event.get("item_id", "")) is not str:
-        del event["item_id"]
-    if type(event.get("output_index", 0)) is not int:
-        del event["output_index"]
-    return event
 
 
 # The codes of `response.error` that clients know, besides those that `faults` chooses by cause. Only those in the
@@ -312,19 +317,3 @@ def read_failure(event: Json, read_fault: ReadFault) -> UpstreamFault:
         fault.code = code
         fault.retryable = code in _PASSING
     return fault
-
-
-def _read_usage(usage: Json, resume: OpenText | None) -> Json:
-    """Complete the usage with the fields that clients read; what an earlier attempt wrote is counted, too."""
-    given, before = read_count(usage, "input_tokens"), resume.deltas if resume is not None else 0
-    written = read_count(usage, "output_tokens") + before
-    found = (usage.get(name) for name in ("input_tokens_details", "output_tokens_details"))
-    read, made = (details if isinstance(details, dict) else {} for details in found)
-    return {
-        **usage,
-        "input_tokens": given,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0, **read},
-        "output_tokens": written,
-        "output_tokens_details": {"reasoning_tokens": 0, **made},
-        "total_tokens": (read_count(usage, "total_tokens") or given + written - before) + before,
-    }

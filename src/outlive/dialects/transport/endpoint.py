@@ -96,8 +96,14 @@ class Endpoint:
         secrets = [upstream.key, credentials, *upstream.headers.values(), *upstream.query.values()]
         self.redactor = Redactor(secrets)
         self._pool = pool.via(route)
-        self._headers = _make_headers(upstream, headers or {})
-        self._own = frozenset(name.lower() for name in upstream.headers)  # set by the settings, which win
+        own = {name.lower(): value for name, value in upstream.headers.items()}
+        key = {}
+        if upstream.key is not None:
+            bearer = upstream.key_header == "authorization"
+            key = {upstream.key_header: f"Bearer {upstream.key}" if bearer else upstream.key}
+        lines = (f"{name}: {value}\r\n" for name, value in (_HEADERS | (headers or {}) | key | own).items())
+        self._headers = "".join(lines).encode("latin-1", "replace")  # of every request
+        self._own = own.keys()  # set by the settings, which win, whatever their case
         self._draining: set[asyncio.Task[None]] = set()
 
     def url(self, path: str, **query: str) -> str:
@@ -257,16 +263,6 @@ def _explain(cause: BaseException | None, subject: str) -> UpstreamFault:
     return UpstreamFault(f"The {subject} could not be reached: {reason}.", reason="upstream_lost")
 
 
-def _make_headers(upstream: Upstream, dialect: dict[str, str]) -> bytes:
-    """Return the header lines of every request; those of the settings win, whatever their case."""
-    headers = _HEADERS | dialect
-    if upstream.key is not None:
-        bearer = upstream.key_header == "authorization"
-        headers[upstream.key_header] = f"Bearer {upstream.key}" if bearer else upstream.key
-    headers |= {name.lower(): value for name, value in upstream.headers.items()}
-    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("latin-1", "replace")
-
-
 def _as_model(model: Json, owner: str) -> Json:
     """Make an OpenAI Model object, whatever the upstream left out or added."""
     created = model.get("created")
@@ -285,9 +281,18 @@ async def read_error(response: Connection, redactor: Redactor) -> UpstreamFault:
     with contextlib.suppress(OSError):
         async with asyncio.timeout(_FETCH_SECONDS):
             raw = b"" if response.is_encoded else await response.read_start(_MOST_BYTES)
-    return read_fault(
-        redactor.redact(_open_envelope(raw, response)), response.status, read_retry_after(response.headers)
-    )
+    error: Any
+    try:
+        error = decode_body(raw)
+        if isinstance(error, list) and error:
+            error = error[0]  # Gemini
+        if isinstance(error, dict):
+            error = error.get("error") or error  # out of any of the envelopes that servers use
+    except InvalidRequest:
+        # An HTML page is for browsers; plain text is a message.
+        is_plain = response.content_type == "text/plain"
+        error = raw.decode(errors="replace") if is_plain else _PHRASES.get(response.status, "")
+    return read_fault(redactor.redact(error), response.status, read_retry_after(response.headers))
 
 
 def read_retry_after(headers: dict[str, str]) -> float | None:
@@ -305,18 +310,3 @@ def read_retry_after(headers: dict[str, str]) -> float | None:
     except (ValueError, TypeError, OverflowError):
         return None
     return None if math.isnan(seconds) else min(max(0.0, seconds), _MOST_PAUSE_SECONDS)
-
-
-def _open_envelope(raw: bytes, response: Connection) -> object:
-    """Return the error object, out of any of the envelopes that servers use."""
-    try:
-        body = decode_body(raw)
-    except InvalidRequest:
-        # An HTML page is for browsers; plain text is a message.
-        is_plain = response.content_type == "text/plain"
-        return raw.decode(errors="replace") if is_plain else _PHRASES.get(response.status, "")
-    if isinstance(body, list) and body:
-        body = body[0]  # Gemini
-    if isinstance(body, dict):
-        return body.get("error") or body
-    return body

@@ -103,20 +103,15 @@ class HttpPool:
             target, length = f"http://{host}{target}", length + self._route.proxy.authorization
         head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\n{length}"
         message = b"%b%b\r\n%b" % (head.encode(), headers, body if isinstance(body, bytes) else b"")
-        if isinstance(body, list):
-            # On a new connection, where it is sent only once, so that nothing holds it while the model thinks.
-            connection = await self._connect(origin)
-            connection.send(message, *body)
-            self._watch(connection, read_timeout)
-            body.clear()
-            await connection.wait_head()
-            return connection
+        pieces = body if isinstance(body, list) else []
         while True:
-            idle = self._idle[origin]
+            # Pieces are sent on a new connection, only once, so that nothing holds them while the model thinks.
+            idle = self._idle[origin] if not pieces else []
             fresh = not idle
             connection = idle.pop() if idle else await self._connect(origin)
             try:
-                connection.send(message)
+                connection.send(message, *pieces)
+                pieces.clear()
                 self._watch(connection, read_timeout)
                 await connection.wait_head()
                 return connection

@@ -23,7 +23,14 @@ class Route:
 
     def __init__(self, upstream: Upstream | None = None) -> None:
         self._upstream = upstream
-        self.proxy = None if upstream is None or upstream.proxy is None else _read_proxy(upstream.proxy)
+        self.proxy: Proxy | None = None
+        if upstream is not None and upstream.proxy is not None:
+            parts, line = urlsplit(upstream.proxy), ""
+            if parts.username is not None:
+                pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
+                line = f"Proxy-Authorization: Basic {base64.b64encode(pair).decode()}\r\n"
+            tls = parts.scheme == "https"
+            self.proxy = Proxy(parts.hostname or "", parts.port or (443 if tls else 80), tls, line)
         files = () if upstream is None else (upstream.ca_file, upstream.client_cert, upstream.client_key)
         self.files = [Path(file) for file in files if file is not None]
         self._made: tuple[list[int], ssl.SSLContext] | None = None
@@ -41,12 +48,3 @@ class Route:
                 context.load_cert_chain(*certificate, password="")  # else it would ask for one
             self._made = stamps, context
         return self._made[1]
-
-
-def _read_proxy(url: str) -> Proxy:
-    parts, line = urlsplit(url), ""
-    if parts.username is not None:
-        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}".encode()
-        line = f"Proxy-Authorization: Basic {base64.b64encode(pair).decode()}\r\n"
-    tls = parts.scheme == "https"
-    return Proxy(parts.hostname or "", parts.port or (443 if tls else 80), tls, line)
