@@ -14,7 +14,6 @@ from outlive.core.endings import Outcome, close_open, turn
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import AnyDraft, Delta, Draft, Json, read_frame, split_frames
 from outlive.core.fold import Fold
-from outlive.core.grammar import OUTPUT_TEXT
 from outlive.core.requests.create import CreateResponse
 from outlive.core.toolcalls import (
     RequestedCall,
@@ -27,7 +26,6 @@ from outlive.core.toolcalls import (
     without_server_tools,
 )
 from outlive.dialects.chat.translator import ChatTranslator
-from outlive.dialects.translator import GrowingText
 from outlive.ports.backend import ModelCall
 from outlive.testing import call_chunk, finish_chunk, reasoning_chunk, text_chunk
 from tests.core.journals import REQUEST, assert_official_event, end_with, fold_of, frames_of, opening
@@ -276,14 +274,14 @@ def test_text_is_released_at_once_and_its_end_with_what_follows() -> None:
 
 def test_an_end_that_comes_early_is_held_until_something_follows_it() -> None:
     """Some dialects end an item before it is known that another follows."""
-    text = GrowingText("message", "msg_1", 0)
-    said = [*text.open(), *text.open_part(OUTPUT_TEXT), text.grow("Hi"), *text.close("completed")]
+    translator = ChatTranslator(ModelCall("m", REQUEST, []), CountingIds())
+    said = [*translator.feed(text_chunk("Hi")), *translator.feed(finish_chunk()), *translator.end()[0]]
     sieve = ToolCallBuffer(OURS)
     assert types([*sieve.feed(said)])[-1] == "output_text.delta"
     assert types(sieve.end([])) == ["output_text.done", "content_part.done", "output_item.done"]
     sieve = ToolCallBuffer(OURS)
     sieve.feed(said)
-    following = GrowingText("message", "msg_2", 1).open()
+    following = ChatTranslator(ModelCall("m", REQUEST, [], first=1), CountingIds()).feed(text_chunk("Ho"))[:1]
     assert types([*sieve.feed(following)])[-2:] == ["output_item.done", "output_item.added"]
 
 

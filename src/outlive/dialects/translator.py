@@ -8,7 +8,7 @@ import msgspec
 
 from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, Json, add_item, end_item, make_part
-from outlive.core.grammar import CUSTOM_INPUT, FUNCTION_ARGUMENTS, OUTPUT_TEXT, SUMMARY_TEXT, Text
+from outlive.core.grammar import CONTENT, CUSTOM_INPUT, FUNCTION_ARGUMENTS, OUTPUT_TEXT, SUMMARY_TEXT, Text
 from outlive.core.ids import IdSource, item_prefix
 from outlive.core.requests.body import decode_body
 from outlive.dialects.client_tools import ClientTool
@@ -24,75 +24,6 @@ PLAIN_SEAL = "outlive:plain:"
 ItemStatus = Literal["completed", "incomplete"]
 
 _decode = msgspec.json.Decoder().decode
-
-
-class GrowingText(msgspec.Struct, eq=False):
-    """A message or a reasoning item: parts of text, one growing at a time."""
-
-    type: str
-    item_id: str
-    output_index: int
-    list_name: str = "content"  # the item's list in which its parts lie; it stands in the item from the first event on
-    sealed: bool = False  # a reasoning item is to end with `encrypted_content`
-    seal: str | None = None  # the `encrypted_content`, where the upstream sends its own
-    channel: Channel | None = None  # of the part that is growing
-    pieces: list[str] = []
-    logprobs: list[Json] = []
-    _parts: list[Json] = []
-
-    def resume(self, content_index: int, text: str) -> None:
-        """Continue a text part that an earlier attempt opened, and sent this far."""
-        self._begin(OUTPUT_TEXT, content_index)
-        self.pieces.append(text)
-
-    def open(self) -> list[AnyDraft]:
-        return [add_item(self.output_index, self._item("in_progress"))]
-
-    def open_part(self, text: Text) -> list[AnyDraft]:
-        """Begin a part for that kind of text."""
-        drafts = self._close_part()
-        return [*drafts, self._begin(text, len(self._parts)).add_part()]
-
-    def grow(self, piece: str, logprobs: list[Json] | None = None) -> AnyDraft:
-        """Grow by a piece, which may come with its log probabilities."""
-        assert self.channel is not None
-        self.pieces.append(piece)
-        self.seal = None  # it was one of less text
-        if logprobs is None:
-            return Delta(self.channel, piece)
-        self.logprobs += logprobs
-        return Draft(self.channel.type, {**self.channel.place, "delta": piece, "logprobs": list(logprobs)})
-
-    def close(self, status: ItemStatus) -> list[AnyDraft]:
-        return [*self._close_part(), end_item(self.output_index, self._item(status))]
-
-    def _begin(self, text: Text, index: int) -> Channel:
-        self.pieces, self.logprobs = [], []
-        self.channel = Channel(text, self.item_id, self.output_index, index)
-        return self.channel
-
-    def _close_part(self) -> list[AnyDraft]:
-        channel, self.channel = self.channel, None
-        if channel is None:
-            return []
-        whole = "".join(self.pieces)
-        part = make_part(channel.text, whole, self.logprobs)
-        self._parts.append(part)
-        return [channel.end(whole, list(self.logprobs)), channel.end_part(part)]
-
-    def _item(self, status: str) -> Json:
-        item: Json = {"id": self.item_id, "type": self.type, "status": status}
-        if self.type == "message":
-            return item | {"role": "assistant", "content": list(self._parts)}
-        item |= {"summary": [], self.list_name: list(self._parts)}
-        if status != "in_progress" and self.seal is not None:
-            item["encrypted_content"] = self.seal
-        elif status != "in_progress" and self.sealed:
-            # Clients that keep their history themselves send reasoning back only with it. There is nothing to hide, so
-            # it is the text itself.
-            whole = "".join(part["text"] for part in self._parts).encode(errors="replace")
-            item["encrypted_content"] = PLAIN_SEAL + b64encode(whole or b" ").decode()
-        return item
 
 
 class GrowingCall(msgspec.Struct, eq=False):
@@ -194,12 +125,13 @@ class AnswerTranslator:
     """Builds the items of one answer. At most one text grows at a time.
 
     While `_channel` is set, `feed` appends a chunk of plain text to `_pieces` and is done: the way of nearly every
-    chunk. Both belong to the text in `_text`.
+    chunk.
     """
 
     __slots__ = (
-        "_asked", "_channel", "_first", "_ids", "_inspects", "_model", "_next_index", "_pieces", "_read_fault",
-        "_resume", "_sealed", "_text", "_thoughts", "_tools", "_usage",
+        "_asked", "_channel", "_first", "_growing", "_ids", "_index", "_inspects", "_item", "_logprobs", "_model",
+        "_next_index", "_own_seal", "_parts", "_pieces", "_read_fault", "_resume", "_sealed", "_thoughts", "_tools",
+        "_usage",
     )  # fmt: skip
 
     def __init__(
@@ -211,19 +143,25 @@ class AnswerTranslator:
         self._tools: dict[str, CalledTool] | None = None  # that functions stand for, once one is called
         self._thoughts = SUMMARY_TEXT  # the kind of text that reasoning becomes
         self._sealed = False  # reasoning is to end with `encrypted_content`
+        self._own_seal: str | None = None  # the `encrypted_content`, where the upstream sends its own
         self._model: str | None = None
         self._usage: Json | None = None
         self._inspects = inspects  # `feed` must look at each chunk of plain text
-        self._text: GrowingText | None = None
         self._channel: Channel | None = None
+        self._item: Json | None = None  # the open message, or reasoning, as it was opened
+        self._index = 0  # its output index
+        self._parts: list[Json] = []  # that have ended
+        self._growing: Channel | None = None  # of the part that is growing
         self._pieces: list[str] = []
+        self._logprobs: list[Json] = []
         self._next_index = self._first = call.first
         self._resume = call.resume
-        if call.resume is not None:
-            self._text = GrowingText("message", call.resume.item_id, call.resume.output_index)
-            self._text.resume(call.resume.content_index, call.resume.text)
-            self._next_index = call.resume.output_index + 1
-            self._set_shortcut()
+        if call.resume is not None:  # continue a text that an earlier attempt opened, and sent this far
+            self._item = _make_item(OUTPUT_TEXT, call.resume.item_id)
+            self._index = call.resume.output_index
+            self._next_index = self._index + 1
+            self._begin(OUTPUT_TEXT, call.resume.content_index)
+            self._pieces.append(call.resume.text)
 
     def usage(self) -> Json | None:
         """Return the usage that the upstream has reported so far."""
@@ -231,11 +169,11 @@ class AnswerTranslator:
 
     def _open_empty(self) -> list[AnyDraft]:
         """Open a message if there is nothing at all: an empty answer is a message, too."""
-        return self._open_part(OUTPUT_TEXT) if self._text is None and self._next_index == self._first else []
+        return self._open_part(OUTPUT_TEXT) if self._item is None and self._next_index == self._first else []
 
     def _is_resumed(self) -> bool:
         """Return True if the open text is the one that an earlier attempt began."""
-        return self._resume is not None and self._text is not None and self._text.item_id == self._resume.item_id
+        return self._resume is not None and self._item is not None and self._item["id"] == self._resume.item_id
 
     # -- texts
 
@@ -247,41 +185,70 @@ class AnswerTranslator:
         return self._grow(self._thoughts, piece)
 
     def _grow(self, text: Text, piece: str, logprobs: list[Json] | None = None) -> list[AnyDraft]:
+        """Grow that kind of text by a piece, which may come with its log probabilities."""
         drafts: list[AnyDraft] = []
-        if self._text is None or self._text.channel is None or self._text.channel.text is not text:
+        if self._growing is None or self._growing.text is not text:
             drafts = self._open_part(text)
-        assert self._text is not None
-        drafts.append(self._text.grow(piece, logprobs))
+        assert self._growing is not None
+        self._pieces.append(piece)
+        self._own_seal = None  # it was one of less text
+        if logprobs is None:
+            drafts.append(Delta(self._growing, piece))
+        else:
+            self._logprobs += logprobs
+            fields = {**self._growing.place, "delta": piece, "logprobs": logprobs}
+            drafts.append(Draft(self._growing.type, fields))
         return drafts
 
     def _open_part(self, text: Text) -> list[AnyDraft]:
         """Return the drafts after which a part for that kind of text is growing."""
-        drafts: list[AnyDraft] = []
-        if self._text is not None and self._text.type != text.item:
-            drafts = self._close_text("completed")
-        if self._text is None:
+        is_other = self._item is not None and self._item["type"] != text.item
+        drafts = self._close_text("completed") if is_other else self._close_part()
+        if self._item is None:
             drafts += self._open_item(text)
-        assert self._text is not None
-        drafts += self._text.open_part(text)
-        self._set_shortcut()
-        return drafts
+        return [*drafts, self._begin(text, len(self._parts)).add_part()]
 
     def _open_item(self, text: Text) -> list[AnyDraft]:
         """Open an item whose parts are that kind of text."""
-        assert text.parts is not None
-        item_id = self._ids.new(item_prefix(text.item))
-        self._text = GrowingText(text.item, item_id, self._count(), text.parts.name, self._sealed)
-        return self._text.open()
+        self._item = _make_item(text, self._ids.new(item_prefix(text.item)))
+        self._index, self._parts, self._own_seal = self._count(), [], None
+        return [add_item(self._index, self._item)]
+
+    def _begin(self, text: Text, index: int) -> Channel:
+        assert self._item is not None
+        self._pieces, self._logprobs = [], []
+        self._growing = Channel(text, self._item["id"], self._index, index)
+        self._set_shortcut()
+        return self._growing
 
     def _set_shortcut(self) -> None:
         """Let `feed` itself append chunks of plain text from now on, or not."""
-        text, self._channel = self._text, None
-        if not self._inspects and text is not None and text.channel is not None and text.channel.text is OUTPUT_TEXT:
-            self._channel, self._pieces = text.channel, text.pieces
+        is_plain = self._growing is not None and self._growing.text is OUTPUT_TEXT
+        self._channel = self._growing if is_plain and not self._inspects else None
+
+    def _close_part(self) -> list[AnyDraft]:
+        channel, self._growing, self._channel = self._growing, None, None
+        if channel is None:
+            return []
+        whole = "".join(self._pieces)
+        part = make_part(channel.text, whole, self._logprobs)
+        self._parts.append(part)
+        return [channel.end(whole, self._logprobs), channel.end_part(part)]
 
     def _close_text(self, status: ItemStatus) -> list[AnyDraft]:
-        text, self._text, self._channel = self._text, None, None
-        return [] if text is None else text.close(status)
+        if self._item is None:
+            return []
+        drafts = self._close_part()
+        item, self._item = self._item | {"status": status}, None
+        item["content" if "content" in item else "summary"] = self._parts
+        if item["type"] == "reasoning" and self._own_seal is not None:
+            item["encrypted_content"] = self._own_seal
+        elif item["type"] == "reasoning" and self._sealed:
+            # Clients that keep their history themselves send reasoning back only with it. There is nothing to hide, so
+            # it is the text itself.
+            whole = "".join(part["text"] for part in self._parts).encode(errors="replace")
+            item["encrypted_content"] = PLAIN_SEAL + b64encode(whole or b" ").decode()
+        return [*drafts, end_item(self._index, item)]
 
     # -- calls
 
@@ -296,6 +263,14 @@ class AnswerTranslator:
         index = self._next_index
         self._next_index += 1
         return index
+
+
+def _make_item(text: Text, item_id: str) -> Json:
+    """Make the item in which that kind of text is to grow."""
+    item: Json = {"id": item_id, "type": text.item, "status": "in_progress"}
+    if text.item == "message":
+        return item | {"role": "assistant", "content": []}
+    return item | {"summary": []} | ({"content": []} if text.parts is CONTENT else {})
 
 
 def decode_damaged(chunk: bytes, type_: type[T], kind: str) -> T:

@@ -52,7 +52,7 @@ class AgentTranslator(AnswerTranslator):
         return self._usage
 
     def _feed_end_item(self) -> list[AnyDraft]:
-        self._complete = self._text is not None
+        self._complete = self._item is not None
         return []
 
     def _feed_begin_call(self, item_id: str, name: str, arguments: str) -> list[AnyDraft]:

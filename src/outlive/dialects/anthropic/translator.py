@@ -83,7 +83,7 @@ class AnthropicTranslator(AnswerTranslator):
         if kind == "error" or event.error is not None:
             raise self._read_fault(event.error)
         if kind == "content_block_start" and isinstance(event.content_block, dict):
-            return self._begin(index, event.content_block)
+            return self._begin_block(index, event.content_block)
         if kind == "content_block_stop":
             return self._stop_block(index)
         if kind in ("message_start", "message_delta"):
@@ -126,7 +126,7 @@ class AnthropicTranslator(AnswerTranslator):
 
     # -- blocks
 
-    def _begin(self, index: int, block: Json) -> list[AnyDraft]:
+    def _begin_block(self, index: int, block: Json) -> list[AnyDraft]:
         kind = block.get("type")
         drafts = self._close_calls(self._over, "completed")
         if kind == "text":
@@ -146,8 +146,7 @@ class AnthropicTranslator(AnswerTranslator):
     def _stop_block(self, index: int) -> list[AnyDraft]:
         call = self._calls.get(index)
         if call is None:
-            is_sealed = self._text is not None and self._text.seal is not None
-            return self._close_text("completed") if is_sealed else []
+            return self._close_text("completed") if self._own_seal is not None else []
         if not call.arguments and index in self._inputs:
             call.grow(msgspec.json.encode(self._inputs.pop(index)).decode())
         drafts = call.flush()
@@ -159,10 +158,9 @@ class AnthropicTranslator(AnswerTranslator):
     def _seal(self, seal: str) -> list[AnyDraft]:
         """Seal the open reasoning; without any, open one, which shows nothing but its seal."""
         drafts: list[AnyDraft] = []
-        if self._text is None or self._text.type != "reasoning":
+        if self._item is None or self._item["type"] != "reasoning":
             drafts = self._close_text("completed") + self._open_item(SUMMARY_TEXT)
-        assert self._text is not None
-        self._text.seal = seal
+        self._own_seal = seal
         return drafts
 
     def _speak(self, piece: object) -> list[AnyDraft]:
