@@ -17,8 +17,8 @@ from outlive.core.events import Json
 from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
 from outlive.dialects.anthropic.backend import COUNTED
-from outlive.dialects.anthropic.request import BEGIN, GO_ON, check, fit
-from outlive.dialects.anthropic.request import render as render_both
+from outlive.dialects.anthropic.request import BEGIN, GO_ON, check, fit, open_seal
+from outlive.dialects.anthropic.request import render as render_any
 from outlive.ports.backend import ModelCall, Upstream
 from tests.support.anthropic_upstream import examine
 from tests.support.upstream import UpstreamCall
@@ -49,7 +49,7 @@ def render(
     """Render the body, and check it as the API does."""
     items = [HELLO] if items is None else items
     call = ModelCall(model, CreateResponse(model=model, input=[], **fields), assemble(items, []), resume)
-    body, _ = render_both(call, to or upstream(), with_thoughts=with_thoughts)
+    body = render_any(call, to or upstream(), with_thoughts=with_thoughts)
     examine(UpstreamCall("/v1/messages", VERSION, msgspec.json.decode(msgspec.json.encode(body))), {"sig-1", "EmwK"})
     return body
 
@@ -217,10 +217,11 @@ def test_sealed_thoughts_are_sent_back_unchanged() -> None:
     assert [block["type"] for block in without["messages"][1]["content"]] == ["tool_use"]
 
 
-def test_rendering_reports_thoughts_in_the_body() -> None:
+def test_a_body_has_thoughts_where_an_item_holds_one() -> None:
     for items, has_thoughts in (([HELLO], False), ([HELLO, THOUGHT, message("assistant", "Hi"), HELLO], True)):
-        request = ModelCall("m", CreateResponse(model="m", input=[]), items)
-        assert render_both(request, upstream())[1] is has_thoughts
+        blocks = [block for sent in render(items)["messages"] for block in sent["content"]]
+        assert any(block["type"] == "thinking" for block in blocks) is has_thoughts
+        assert any(map(open_seal, items)) is has_thoughts
 
 
 def test_an_item_that_cannot_be_sent_is_refused_by_name() -> None:
@@ -460,7 +461,7 @@ def test_older_models_get_the_effort_as_a_budget(model: str) -> None:
 )
 def test_older_models_are_recognised_by_name(model: str, budgeted: bool) -> None:
     request = CreateResponse(model=model, input=[], reasoning={"effort": "low"})
-    body, _ = render_both(ModelCall(model, request, [HELLO]), upstream())
+    body = render_any(ModelCall(model, request, [HELLO]), upstream())
     assert (body["thinking"]["type"] == "enabled") is budgeted
 
 

@@ -75,7 +75,7 @@ def items(draw: st.DrawFn) -> list[Json]:
 
 def render_all(context: list[Json]) -> list[Json]:
     call = ModelCall("m", CreateResponse(model="m", input=[]), context)
-    bodies = [chat.render(call, UPSTREAM), anthropic.render(call, UPSTREAM)[0], responses.render(call, UPSTREAM)]
+    bodies = [chat.render(call, UPSTREAM), anthropic.render(call, UPSTREAM), responses.render(call, UPSTREAM)]
     decoded: list[Json] = [msgspec.json.decode(msgspec.json.encode(body)) for body in bodies]
     check_chat(decoded[0]["messages"])
     examine(UpstreamCall("/v1/messages", VERSION, decoded[1]), set())

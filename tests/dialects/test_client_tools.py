@@ -65,7 +65,7 @@ def sent_by_chat(call: ModelCall) -> list[tuple[str, Json]]:
 
 
 def sent_by_anthropic(call: ModelCall) -> list[tuple[str, Json]]:
-    messages: list[Json] = anthropic_request.render(call, UPSTREAM)[0]["messages"]
+    messages: list[Json] = anthropic_request.render(call, UPSTREAM)["messages"]
     blocks = [block for message in messages for block in message["content"] if block["type"] == "tool_use"]
     return [(block["name"], block["input"]) for block in blocks]
 
@@ -246,12 +246,12 @@ def test_an_output_of_a_local_shell_may_name_its_call_by_its_own_id() -> None:
     }
     call = make_call(items=assemble([HELLO, made, {"type": "local_shell_call_output", "id": "c1", "output": "a"}], []))
     assert chat_request.render(call, UPSTREAM)["messages"][-1]["tool_call_id"] == "c1"
-    assert anthropic_request.render(call, UPSTREAM)[0]["messages"][-1]["content"][0]["tool_use_id"] == "c1"
+    assert anthropic_request.render(call, UPSTREAM)["messages"][-1]["content"][0]["tool_use_id"] == "c1"
 
 
 def test_fields_that_only_clients_of_the_responses_api_send_are_not_passed_on() -> None:
     call = make_call(items=[HELLO], extra={"client_metadata": {"turn_id": "t"}, "top_k": 3})
-    for body in (chat_request.render(call, UPSTREAM), anthropic_request.render(call, UPSTREAM)[0]):
+    for body in (chat_request.render(call, UPSTREAM), anthropic_request.render(call, UPSTREAM)):
         assert ("client_metadata" in body, body["top_k"]) == (False, 3)
 
 

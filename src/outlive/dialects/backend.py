@@ -50,12 +50,11 @@ class HttpBackend(Endpoint, Backend):
     """One upstream. The pool is shared by all of them, and is not closed here."""
 
     path: str  # of the requests for answers, below the upstream's URL
-    headers: dict[str, str] = {}  # of the dialect; those of the settings win
     last: re.Pattern[bytes] | None = None  # is found in a payload that nothing follows
     enough: re.Pattern[bytes] | None = None  # in one after which an answer is whole, though the connection may break
 
     def __init__(self, upstream: Upstream, pool: HttpPool, ids: IdSource) -> None:
-        super().__init__(upstream, pool, self.headers)
+        super().__init__(upstream, pool)
         self.continuation = upstream.continuation
         self._windows: dict[str, tuple[int | None, float]] = {}  # by model, until a time
         self._ids = ids

@@ -9,7 +9,7 @@ from outlive.core.errors import InvalidRequest, UpstreamFault
 from outlive.core.events import Json
 from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
-from outlive.dialects.anthropic.request import check, render
+from outlive.dialects.anthropic.request import check, open_seal, render
 from outlive.dialects.anthropic.translator import AnthropicTranslator, to_events
 from outlive.dialects.backend import FunctionsBackend
 from outlive.dialects.transport.http1 import Connection
@@ -50,23 +50,17 @@ class AnthropicBackend(FunctionsBackend):
         )
 
     async def count(self, call: ModelCall) -> int | None:
-        body, _ = await asyncio.to_thread(render, call, self.upstream)
+        body = await asyncio.to_thread(render, call, self.upstream)
         return await self._ask_count("messages/count_tokens", body, COUNTED)
 
     async def _ask(self, call: ModelCall) -> Connection:
         """Send back the thoughts of earlier turns, with which the model reasons better. But the API takes one only
         where it was thought, with the same instructions and tools before it, and both may change with every request
         here. When it refuses them, ask once more without: an answer is worth more than the thoughts."""
-        has_thoughts = False
-
-        def make(with_thoughts: bool = True) -> Json:
-            nonlocal has_thoughts
-            body, has_thoughts = render(call, self.upstream, with_thoughts=with_thoughts)
-            return body
-
         try:
-            return await self._post(call, make)
+            return await self._post(call, partial(render, call, self.upstream))
         except UpstreamFault as fault:
-            if not has_thoughts or fault.status != 400 or not _THOUGHT.search(fault.message):
+            had_thoughts = call.resume is None and any(map(open_seal, call.items))
+            if not had_thoughts or fault.status != 400 or not _THOUGHT.search(fault.message):
                 raise
-        return await self._post(call, partial(make, False))
+        return await self._post(call, partial(render, call, self.upstream, with_thoughts=False))

@@ -56,8 +56,8 @@ def check(request: CreateResponse, upstream: Upstream) -> None:
     MessagesContext(strict=True).check(request.input)
 
 
-def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -> tuple[Json, bool]:
-    """Render the body to send, and a flag that thoughts are in it. Raises InvalidRequest naming what cannot be sent."""
+def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -> Json:
+    """Render the body to send. Raises InvalidRequest naming what cannot be sent."""
     request, resume = call.request, call.resume
     # No API takes a text to be continued together with thoughts.
     may_think, offer = with_thoughts and resume is None, make_offer(request, call.items)
@@ -85,7 +85,7 @@ def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -
     if upstream.prompt_cache and not context.has_marks:
         ttl = request.prompt_cache_retention or (request.prompt_cache_options or {}).get("ttl")
         body["cache_control"] = _render_cache(ttl)
-    return body, context.has_thoughts
+    return body
 
 
 def _render_hints(request: CreateResponse) -> Json:
@@ -133,7 +133,15 @@ def _render_tools(offer: Offer, parallel: bool | None, called: Iterable[str]) ->
         # With calls in the context the API wants tools to be declared, though none may be called.
         declared = [{"name": name, "input_schema": {"type": "object"}} for name in called]
         return {"tools": declared, "tool_choice": {"type": "none"}} if declared else {}
-    fields: Json = {"tools": [_render_tool(tool) for tool in offer.functions]}
+    fields: Json = {"tools": []}
+    for tool in offer.functions:
+        schema: Json = {"type": "object", **(tool.get("parameters") or {})}
+        rendered: Json = {"name": tool["name"], "input_schema": fit(schema) if tool.get("strict") else schema}
+        if tool.get("description"):
+            rendered["description"] = tool["description"]
+        if tool.get("strict"):
+            rendered["strict"] = True
+        fields["tools"].append(rendered)
     if isinstance(choice, dict):
         fields["tool_choice"] = {"type": "tool", "name": choice["name"]}
     elif choice != "auto":
@@ -141,16 +149,6 @@ def _render_tools(offer: Offer, parallel: bool | None, called: Iterable[str]) ->
     if parallel is False and choice != "none":
         fields["tool_choice"] = {**fields.get("tool_choice", {"type": "auto"}), "disable_parallel_tool_use": True}
     return fields
-
-
-def _render_tool(tool: Json) -> Json:
-    schema: Json = {"type": "object", **(tool.get("parameters") or {})}
-    rendered: Json = {"name": tool["name"], "input_schema": fit(schema) if tool.get("strict") else schema}
-    if tool.get("description"):
-        rendered["description"] = tool["description"]
-    if tool.get("strict"):
-        rendered["strict"] = True
-    return rendered
 
 
 # -- schemas of structured outputs
@@ -179,7 +177,11 @@ def fit(schema: Any) -> Any:
             refused.append(f"{name}: {msgspec.json.encode(value).decode()}")
         else:
             name = "anyOf" if name == "oneOf" and "anyOf" not in schema else name
-            fitted[name] = _fit_field(name, value)
+            if name in ("properties", "$defs", "definitions") and isinstance(value, dict):
+                value = {key: fit(each) for key, each in value.items()}
+            elif name in ("anyOf", "allOf") and isinstance(value, list):
+                value = [fit(each) for each in value]
+            fitted[name] = fit(value) if name == "items" else value
     kind = fitted.get("type")
     is_object = "properties" in fitted or "object" in (kind if isinstance(kind, list) else (kind,))
     if is_object and (fitted.get("properties") or not fitted.get("additionalProperties")):
@@ -187,14 +189,6 @@ def fit(schema: Any) -> Any:
     if refused:
         fitted["description"] = " ".join(filter(None, (fitted.get("description"), f"({', '.join(refused)})")))
     return fitted
-
-
-def _fit_field(name: str, value: Any) -> Any:
-    if name in ("properties", "$defs", "definitions") and isinstance(value, dict):
-        return {key: fit(each) for key, each in value.items()}
-    if name in ("anyOf", "allOf") and isinstance(value, list):
-        return [fit(each) for each in value]
-    return fit(value) if name == "items" else value
 
 
 # -- blocks of messages and of outputs, and thoughts that can be sent back
@@ -214,7 +208,7 @@ _LONG = frozenset({"1h", "12h", "24h", "30m"})  # longer than the default, five 
 def open_seal(item: Json) -> Json | None:
     """Return the block that a reasoning item was made of; None when it was made elsewhere, or was never finished."""
     seal = item.get("encrypted_content")
-    if not isinstance(seal, str):
+    if item.get("type") != "reasoning" or not isinstance(seal, str):
         return None
     if seal.startswith(REDACTED):
         return {"type": "redacted_thinking", "data": seal.removeprefix(REDACTED)}
@@ -257,22 +251,20 @@ def _read_image(part: Json) -> Json:
 
 def _read_file(part: Json) -> Json:
     shared.refuse_file_id(part)
-    name = part.get("filename")
-    title = {"title": name} if isinstance(name, str) and name else {}
-    if part.get("file_url") and not part.get("file_data"):
-        return {"type": "document", "source": {"type": "url", "url": part["file_url"]}, **title}
-    return {"type": "document", "source": _read_source(str(part.get("file_data")), str(name or "")), **title}
-
-
-def _read_source(given: str, name: str) -> Json:
+    name, given, source = part.get("filename"), str(part.get("file_data")), None
     kind, data = _open_data_url(given) if given.startswith("data:") else (None, given)
-    if data is not None and (kind == _PDF or (kind is None and data.startswith("JVBERi0"))):  # "%PDF-" in base64
-        return {"type": "base64", "media_type": _PDF, "data": data}
-    if (kind is not None and kind.startswith(_TEXT_TYPES)) or name.lower().endswith(_TEXT_ENDINGS):
+    if part.get("file_url") and not part.get("file_data"):
+        source = {"type": "url", "url": part["file_url"]}
+    elif data is not None and (kind == _PDF or (kind is None and data.startswith("JVBERi0"))):  # "%PDF-" in base64
+        source = {"type": "base64", "media_type": _PDF, "data": data}
+    elif (kind is not None and kind.startswith(_TEXT_TYPES)) or str(name or "").lower().endswith(_TEXT_ENDINGS):
         with suppress(binascii.Error, UnicodeDecodeError):
             text = base64.b64decode(data or "", validate=True).decode()
-            return {"type": "text", "media_type": "text/plain", "data": text}
-    raise InvalidRequest("A file must be a PDF or text, as base64, for this model's server.", param="file_data")
+            source = {"type": "text", "media_type": "text/plain", "data": text}
+    if source is None:
+        raise InvalidRequest("A file must be a PDF or text, as base64, for this model's server.", param="file_data")
+    title = {"title": name} if isinstance(name, str) and name else {}
+    return {"type": "document", "source": source, **title}
 
 
 def _open_data_url(url: str) -> tuple[str | None, str | None]:
@@ -309,7 +301,6 @@ class MessagesContext(shared.ItemReader):
     system: list[str] = []
     messages: list[Json] = []
     names: dict[str, None] = {}  # of the tools that were called, in order
-    has_thoughts: bool = False
     has_marks: bool = False  # the caller marks where the prompt may be cached
     _later: list[str] = []  # system messages that wait for the end of the user's message before them
     _ids: CallIds = msgspec.field(default_factory=CallIds)
@@ -342,14 +333,20 @@ class MessagesContext(shared.ItemReader):
 
     def _take_reasoning(self, item: Json) -> None:
         if self.with_thoughts and (block := open_seal(item)) is not None:
-            self.has_thoughts = True
             self._say("assistant", [block])
 
     def _take_call(self, call_id: str, name: str, arguments: object) -> None:
         name = name[:_MOST_NAME]
         self.names[name] = None
         sent = self._ids.add(call_id, make_safe(call_id))
-        self._say("assistant", [{"type": "tool_use", "id": sent, "name": name, "input": _read_arguments(arguments)}])
+        if isinstance(arguments, str) and arguments.strip():
+            try:
+                value = _JSON.decode(arguments)
+                arguments = value if isinstance(value, dict) else {"value": value}
+            except msgspec.DecodeError:
+                arguments = {"unparsed": arguments}
+        given = arguments if isinstance(arguments, dict) else {}  # the API takes nothing but an object
+        self._say("assistant", [{"type": "tool_use", "id": sent, "name": name, "input": given}])
 
     def _take_output(self, call_id: str, item: Json) -> None:
         result: Json = {"type": "tool_result", "tool_use_id": self._ids.find(call_id)}
@@ -378,16 +375,3 @@ class MessagesContext(shared.ItemReader):
         if self._later and self.messages and self.messages[-1]["role"] == "user":
             later, self._later = self._later, []
             self.messages.append({"role": "system", "content": [text_part("\n\n".join(later))]})
-
-
-def _read_arguments(arguments: object) -> Json:
-    """Return the arguments as an object: the API takes nothing else."""
-    if isinstance(arguments, dict):
-        return arguments
-    if not isinstance(arguments, str) or not arguments.strip():
-        return {}
-    try:
-        value = _JSON.decode(arguments)
-    except msgspec.DecodeError:
-        return {"unparsed": arguments}
-    return value if isinstance(value, dict) else {"value": value}

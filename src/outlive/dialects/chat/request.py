@@ -25,11 +25,6 @@ _SAME = (
     "prompt_cache_retention", "safety_identifier", "user",
 )  # fmt: skip
 
-# Fields that ask an upstream to continue the last message, by its way of continuation.
-_CONTINUE_FIELDS: dict[str, Json] = {
-    "continue_final_message": {"continue_final_message": True, "add_generation_prompt": False}
-}
-
 _NO_PARAMETERS: Json = {"type": "object", "properties": {}, "additionalProperties": False}
 
 _LONG = 1024 * 1024  # characters of a message
@@ -69,7 +64,8 @@ def render(call: ModelCall, upstream: Upstream) -> Json:
     if call.resume is not None:
         last: Json = {"role": "assistant", "content": call.resume.text}
         body["messages"].append(last | ({"prefix": True} if upstream.continuation == "prefix" else {}))
-        body |= _CONTINUE_FIELDS.get(upstream.continuation, {})
+        if upstream.continuation == "continue_final_message":
+            body |= {"continue_final_message": True, "add_generation_prompt": False}
     return body
 
 
@@ -98,7 +94,14 @@ def _render_tools(offer: Offer, parallel: bool | None) -> Json:
     if not offer.functions:
         return {}  # servers refuse a choice, or parallel_tool_calls, where there are no tools
     choice = offer.choice
-    fields: Json = {"tools": [_render_tool(tool) for tool in offer.functions]}
+    fields: Json = {"tools": []}
+    for tool in offer.functions:
+        function: Json = {"name": tool.get("name"), "parameters": tool.get("parameters") or _NO_PARAMETERS}
+        if tool.get("strict"):
+            function["strict"] = True
+        if tool.get("description"):
+            function["description"] = tool["description"]
+        fields["tools"].append({"type": "function", "function": function})
     if isinstance(choice, dict):
         fields["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
     elif choice != "auto":
@@ -106,15 +109,6 @@ def _render_tools(offer: Offer, parallel: bool | None) -> Json:
     if parallel is not None:
         fields["parallel_tool_calls"] = parallel
     return fields
-
-
-def _render_tool(tool: Json) -> Json:
-    function: Json = {"name": tool.get("name"), "parameters": tool.get("parameters") or _NO_PARAMETERS}
-    if tool.get("strict"):
-        function["strict"] = True
-    if tool.get("description"):
-        function["description"] = tool["description"]
-    return {"type": "function", "function": function}
 
 
 # -- messages

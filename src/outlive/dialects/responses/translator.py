@@ -208,8 +208,11 @@ class ResponsesTranslator:
             drafts = self._add({"type": wanted, "id": event.get("item_id")}, event)
             owner = self._items[-1]
         if owner is None:
-            fields = {name: value for name, value in event.items() if name not in ("type", "sequence_number")}
-            return [] if wanted is not None or _is_about_an_item(type_, event) else [Draft(type_, fields)]
+            # It passes, unless it means nothing without its item.
+            is_about = type_ in PART_NAMES or "output_index" in event or "item_id" in event or "_call" in type_
+            if is_about or wanted is not None or type_.removeprefix("response.").startswith("mcp_"):
+                return []
+            return [Draft(type_, {name: event[name] for name in event if name not in ("type", "sequence_number")})]
         drafts += owner.take(type_, event)
         text = owner.text
         if text is not None and text.channel.type == type_ and not text.ended and not text.logprobs:
@@ -245,12 +248,11 @@ class ResponsesTranslator:
 
     def _close(self, item: Json, event: Json) -> list[AnyDraft]:
         passing = self._find({"item_id": item.get("id"), **event}, item["type"], ITEM_DONE)
-        if passing is None or passing.over:
-            if passing is not None and item.get("id") in self._by_id:
-                return []  # sent twice
-            drafts, passing = self._add(item, event), self._items[-1]
-            return drafts + passing.close(item, "completed")
-        return passing.close(item, "completed")
+        if passing is not None and not passing.over:
+            return passing.close(item, "completed")
+        if passing is not None and item.get("id") in self._by_id:
+            return []  # sent twice
+        return self._add(item, event) + self._items[-1].close(item, "completed")
 
     def _find(self, event: Json, wanted: str | None, type_: str) -> PassingItem | None:
         """Return the item that an event is about. Servers leave out ids, indices or both; some mix them up."""
@@ -272,14 +274,6 @@ class ResponsesTranslator:
             self._by_id[item["id"]] = passing
         if "output_index" in event:
             self._by_index[event["output_index"]] = passing
-
-
-def _is_about_an_item(type_: str, event: Json) -> bool:
-    """Return True if an event that may be about any item, or none, means nothing without one."""
-    if type_ in PART_NAMES or "output_index" in event or "item_id" in event:
-        return True
-    name = type_.removeprefix("response.")
-    return "_call" in name or name.startswith("mcp_")
 
 
 # The codes of `response.error` that clients know, besides those that `faults` chooses by cause. Only those in the

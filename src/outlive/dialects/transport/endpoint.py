@@ -85,10 +85,10 @@ class RelayedAnswer:
 class Endpoint:
     """Sends requests to one upstream. The pool is shared by all of them, and is not closed here."""
 
+    headers: dict[str, str] = {}  # of the dialect; those of the settings win
     list_query: dict[str, str] = {}  # of requests for the list of models
 
-    def __init__(self, upstream: Upstream, pool: HttpPool, headers: dict[str, str] | None = None) -> None:
-        """`headers` are those of the dialect; those of the settings win."""
+    def __init__(self, upstream: Upstream, pool: HttpPool) -> None:
         self.name = upstream.name
         self.upstream = upstream
         route = Route(upstream)
@@ -101,7 +101,7 @@ class Endpoint:
         if upstream.key is not None:
             bearer = upstream.key_header == "authorization"
             key = {upstream.key_header: f"Bearer {upstream.key}" if bearer else upstream.key}
-        lines = (f"{name}: {value}\r\n" for name, value in (_HEADERS | (headers or {}) | key | own).items())
+        lines = (f"{name}: {value}\r\n" for name, value in (_HEADERS | self.headers | key | own).items())
         self._headers = "".join(lines).encode("latin-1", "replace")  # of every request
         self._own = own.keys()  # set by the settings, which win, whatever their case
         self._draining: set[asyncio.Task[None]] = set()
