@@ -29,7 +29,9 @@ def read_fault(error: object, status: int | None = None, retry_after: float | No
     """Return the fault for an error object, or whatever stands in its place; `status` is the HTTP answer's, if any."""
     fields = error if isinstance(error, dict) else {}
     words = f"{fields.get('code')} {fields.get('type')}".lower()
-    cause = status if status is not None else _read_status(fields.get("code"), fields.get("status"))
+    # An error in a stream may have an HTTP status as its `code` or `status`.
+    numbers = (int(text) for text in (str(fields.get("code")), str(fields.get("status"))) if text.isdecimal())
+    cause = status if status is not None else next((number for number in numbers if 400 <= number < 600), None)
     given = error if not isinstance(error, dict) else next(filter(None, map(error.get, _MESSAGES)), None)
     message = " ".join(str(given or "").split()) or "no reason was given"
     if len(message) > _MOST_CHARACTERS:
@@ -58,13 +60,3 @@ def _classify(words: str, status: int | None) -> tuple[str, bool]:
     if any(word in words for word in _PROMPT):
         return "invalid_prompt", False
     return "server_error", True
-
-
-def _read_status(*values: object) -> int | None:
-    """Return the HTTP status that an error in a stream has as its `code` or `status`."""
-    for value in values:
-        if isinstance(value, str) and value.isdecimal():
-            value = int(value)
-        if isinstance(value, int) and 400 <= value < 600:
-            return value
-    return None

@@ -87,7 +87,13 @@ class GrowingCall(msgspec.Struct, eq=False):
             ended = status if status == "completed" else tool.cut_off
             return [*drafts, end_item(index, self._item | {"status": ended, **fields})]
         if text is CUSTOM_INPUT:
-            whole = _read_input(whole) if status == "completed" else ""
+            # Its text is in a field of them, unless the model wrote it without the JSON around it.
+            value: Any = _decode(whole) if is_json(whole) else whole
+            found = value.get("input") if isinstance(value, dict) else value
+            if status == "incomplete":
+                whole = ""
+            elif isinstance(found, str):
+                whole = found
             drafts = [Delta(self.channel, whole)] if whole else []
         elif status == "completed" and not whole.strip():
             self.grow("{}")  # a function without parameters; clients parse what they get
@@ -108,17 +114,6 @@ def is_json(arguments: str) -> bool:
 def is_json_object(arguments: str) -> bool:
     """Return True if nothing can follow: a number may get more digits, an object that has ended has ended."""
     return arguments.rstrip().endswith("}") and is_json(arguments)
-
-
-def _read_input(arguments: str) -> str:
-    """Return the free text of a custom tool's call from the function arguments that carry it."""
-    try:
-        value: Any = _decode(arguments)
-    except (msgspec.DecodeError, RecursionError):
-        return arguments  # the model wrote its text without the JSON around it
-    if isinstance(value, dict) and isinstance(value.get("input"), str):
-        return str(value["input"])
-    return value if isinstance(value, str) else arguments
 
 
 class AnswerTranslator:

@@ -76,7 +76,12 @@ def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -
     }
     if context.system:
         body["system"] = "\n\n".join(context.system)
-    body |= _render_hints(request) | _render_tools(offer, request.parallel_tool_calls, context.names)
+    body |= shared.read_given(request, ("temperature", "top_p"))
+    if request.service_tier is not None:
+        body["service_tier"] = "standard_only" if request.service_tier in ("default", "flex") else "auto"
+    if user := request.safety_identifier or request.user:
+        body["metadata"] = {"user_id": user[:_MOST_USER]}
+    body |= _render_tools(offer, request.parallel_tool_calls, context.names)
     if resume is None:
         body |= _render_thinking(request, upstream, body, with_thoughts=with_thoughts)
     if (form := request.text.get("format") or {}).get("type") == "json_schema":
@@ -86,15 +91,6 @@ def render(call: ModelCall, upstream: Upstream, *, with_thoughts: bool = True) -
         ttl = request.prompt_cache_retention or (request.prompt_cache_options or {}).get("ttl")
         body["cache_control"] = _render_cache(ttl)
     return body
-
-
-def _render_hints(request: CreateResponse) -> Json:
-    fields = shared.read_given(request, ("temperature", "top_p"))
-    if request.service_tier is not None:
-        fields["service_tier"] = "standard_only" if request.service_tier in ("default", "flex") else "auto"
-    if user := request.safety_identifier or request.user:
-        fields["metadata"] = {"user_id": user[:_MOST_USER]}
-    return fields
 
 
 def _render_thinking(request: CreateResponse, upstream: Upstream, body: Json, *, with_thoughts: bool) -> Json:

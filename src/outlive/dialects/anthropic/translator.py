@@ -7,7 +7,6 @@ import msgspec
 from outlive.core.events import AnyDraft, Delta, Json
 from outlive.core.grammar import OUTPUT_TEXT, REFUSAL, SUMMARY_TEXT
 from outlive.core.ids import IdSource
-from outlive.core.recovery import OpenText
 from outlive.core.usage import make_usage, read_count
 from outlive.dialects import translator
 from outlive.dialects.anthropic.request import REDACTED, SIGNATURE
@@ -110,7 +109,18 @@ class AnthropicTranslator(AnswerTranslator):
 
     def usage(self) -> Json | None:
         """Return the usage so far: the first event has the input's tokens, the last ones all."""
-        return read_usage(self._counts, self._resume)
+        usage = self._counts
+        if not usage:
+            return None
+        read, made = read_count(usage, "cache_read_input_tokens"), read_count(usage, "cache_creation_input_tokens")
+        return make_usage(
+            self._resume,
+            given=read_count(usage, "input_tokens") + read + made,  # with what a cache gave or took
+            written=read_count(usage, "output_tokens"),
+            cached=read,
+            cache_write=made,
+            reasoning=read_count(usage.get("output_tokens_details"), "thinking_tokens"),
+        )
 
     def _learn(self, event: _Event) -> None:
         """Take what is known only at the start, or at the end; counts are those of the whole message, not additions."""
@@ -202,18 +212,3 @@ def to_events(body: bytes, read_fault: ReadFault = read_fault) -> list[bytes]:
     end = {"stop_reason": message.get("stop_reason") or "end_turn", "stop_details": message.get("stop_details")}
     events.append({"type": "message_delta", "delta": end})
     return [msgspec.json.encode(event) for event in events]
-
-
-def read_usage(usage: Json, resume: OpenText | None) -> Json | None:
-    """Translate usage to the shape of the Responses API, whose input counts what a cache gave or took."""
-    if not usage:
-        return None
-    read, made = read_count(usage, "cache_read_input_tokens"), read_count(usage, "cache_creation_input_tokens")
-    return make_usage(
-        resume,
-        given=read_count(usage, "input_tokens") + read + made,
-        written=read_count(usage, "output_tokens"),
-        cached=read,
-        cache_write=made,
-        reasoning=read_count(usage.get("output_tokens_details"), "thinking_tokens"),
-    )

@@ -187,7 +187,12 @@ class PassingParts(PassingItem):
         drafts: list[AnyDraft] = []
         for name in ("summary", "content"):
             for index, part in enumerate(item.get(name) or ()):
-                drafts += self._complete(name, part) if index >= len(self.done[name]) else []
+                if index >= len(self.done[name]):  # send what the stream left out of it
+                    is_known = str(part.get("type")) in grammar.PART_TEXTS
+                    growing = self.text.channel.text.parts if self.text is not None and is_known else None
+                    if growing is not grammar.PART_LISTS[name]:
+                        drafts += self._take_part(CONTENT.added, {"part": part})
+                    drafts += self._take_part(CONTENT.done, {"part": part})
         drafts += self._end_part({})
         whole = {**item, "type": self.kind}
         if self.kind == "message":
@@ -211,14 +216,6 @@ class PassingParts(PassingItem):
         if type_.endswith(".done"):
             self.done[CONTENT.name].append(part)
         return [*drafts, Draft(type_, place)]
-
-    def _complete(self, list_name: str, part: Json) -> list[AnyDraft]:
-        """Send what the stream left out of a part."""
-        text = grammar.PART_TEXTS.get(str(part.get("type")))
-        if text is None:
-            return self._take_part(CONTENT.added, {"part": part}) + self._take_part(CONTENT.done, {"part": part})
-        is_open = self.text is not None and self.text.channel.text.parts is grammar.PART_LISTS[list_name]
-        return ([] if is_open else self._begin(text)) + self._end_part(part)
 
     def _begin(self, text: Text) -> list[AnyDraft]:
         """Begin a part, unless it was begun already and is still empty."""

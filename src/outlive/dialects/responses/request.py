@@ -13,7 +13,6 @@ import msgspec
 
 from outlive.core.context.assemble import UNFINISHED, is_call, is_made_up, is_output, is_pair
 from outlive.core.events import Json
-from outlive.core.requests.create import CreateResponse
 from outlive.dialects import request as shared
 from outlive.dialects.request import keep
 from outlive.dialects.translator import PLAIN_SEAL
@@ -49,7 +48,16 @@ def render(call: ModelCall, upstream: Upstream, *, encrypted: bool = True, backg
     }
     if background:
         body["background"] = True
-    body |= shared.read_given(request, _SAME) | _render_form(request)
+    body |= shared.read_given(request, _SAME)
+    if request.text:
+        form = request.text.get("format")
+        body["text"] = request.text | ({"format": keep(form)} if form else {})
+    if reasoning := keep(request.reasoning or {}):
+        body["reasoning"] = reasoning
+    if request.tools:  # as they were given: a type that is unknown here is the server's
+        body["tools"] = [_render_tool(tool) for tool in request.tools]
+    if request.tool_choice != "auto":
+        body["tool_choice"] = request.tool_choice
     include: list[str] = [name for name in request.include if name != ENCRYPTED]
     # With encrypted reasoning, a server that keeps nothing can go on from its reasoning later.
     if encrypted and (upstream.reasoning_input != "plain" or ENCRYPTED in request.include):
@@ -240,20 +248,6 @@ def _name(item_id: object, prefix: str) -> str:
     if isinstance(item_id, str) and item_id.startswith(f"{prefix}_") and len(item_id) <= _MOST_ID:
         return item_id
     return f"{prefix}_{str(item_id)[-_MOST_ID // 2 :]}"
-
-
-def _render_form(request: CreateResponse) -> Json:
-    """Render the form of the answer, and the tools as they were given: a type that is unknown here is the server's."""
-    fields: Json = {"text": dict(request.text)} if request.text else {}
-    if form := request.text.get("format"):
-        fields["text"]["format"] = keep(form)
-    if reasoning := keep(request.reasoning or {}):
-        fields["reasoning"] = reasoning
-    if request.tools:
-        fields["tools"] = [_render_tool(tool) for tool in request.tools]
-    if request.tool_choice != "auto":
-        fields["tool_choice"] = request.tool_choice
-    return fields
 
 
 def _render_tool(tool: Json) -> Json:

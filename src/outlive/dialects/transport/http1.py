@@ -112,7 +112,11 @@ class HttpPool:
             try:
                 connection.send(message, *pieces)
                 pieces.clear()
-                self._watch(connection, read_timeout)
+                if read_timeout is not None:
+                    connection.read_timeout = read_timeout
+                    self.watched.add(connection)
+                    if not self._is_watching:
+                        self._find_silent()
                 await connection.wait_head()
                 return connection
             except Unanswered:
@@ -144,13 +148,6 @@ class HttpPool:
         left = [idle[0].heard_at + IDLE_SECONDS - now for idle in self._idle.values() if idle]
         # Those just closed are removed from the pool in a moment, by `connection_lost`.
         self._sweep = loop.call_later(max(min(left), 1.0), self._close_idle, loop) if left else None
-
-    def _watch(self, connection: Connection, read_timeout: float | None) -> None:
-        if read_timeout is not None:
-            connection.read_timeout = read_timeout
-            self.watched.add(connection)
-            if not self._is_watching:
-                self._find_silent()
 
     def _find_silent(self) -> None:
         # One timer for all, like that of idle ones.
