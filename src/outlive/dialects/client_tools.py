@@ -91,20 +91,8 @@ def _read_arguments(value: object, *left_out: str) -> object:
     return {name: each for name, each in value.items() if each is not None and name not in left_out}
 
 
-# -- apply_patch
-
-
-def _fill_operation(given: Json) -> Json:
-    """Return the operation; only a deletion has no diff."""
-    if given["type"] == "delete_file":
-        return {"operation": {"type": "delete_file", "path": given["path"]}}
-    return {"operation": {"type": given["type"], "path": given["path"], "diff": given.get("diff", "")}}
-
-
-# -- computer
-
 _POINT = ("x", "y")
-# The fields that an action must have, and those that are filled in.
+# The fields that an action of `computer`, or an operation of `apply_patch`, must have, and those that are filled in.
 _ACTIONS: dict[str, tuple[tuple[str, ...], Json]] = {
     "click": (_POINT, {"button": "left"}),
     "double_click": (_POINT, {}),
@@ -115,6 +103,9 @@ _ACTIONS: dict[str, tuple[tuple[str, ...], Json]] = {
     "scroll": (_POINT, {"scroll_x": 0, "scroll_y": 0}),
     "type": (("text",), {}),
     "wait": ((), {}),
+    "create_file": (("path",), {"diff": ""}),
+    "update_file": (("path",), {"diff": ""}),
+    "delete_file": (("path",), {}),
 }
 
 
@@ -158,7 +149,7 @@ CLIENT_TOOLS = {
         **_FUNCTIONS["apply_patch"],
         # An empty update changes nothing, whichever file it names.
         blank={"operation": {"type": "update_file", "path": "", "diff": ""}},
-        fill=_fill_operation,
+        fill=lambda given: {"operation": _fill_action(given)},
         read=lambda item: _read_arguments(item.get("operation")),
     ),
     "computer": _make_computer(

@@ -184,13 +184,15 @@ class _Chat(shared.ItemReader):
             self._last(role).parts.extend(parts)
 
     def render(self) -> list[Json]:
-        self._show()
+        if self._shown:
+            self._last("user")
         return [message.render() if isinstance(message, _Message) else message for message in self._messages]
 
     def _last(self, role: str) -> _Message:
         """Return the message to add to: the last one, if it has that role, else a new one."""
-        if self._shown:
-            self._show()
+        shown, self._shown = self._shown, []
+        if shown:
+            self._last("user").parts.extend(shown)
         last = self._messages[-1] if self._messages else None
         if not isinstance(last, _Message) or last.role != role:
             last = _Message(role)
@@ -222,10 +224,6 @@ class _Chat(shared.ItemReader):
             self._shown += [text_part(f"From the output of {call_id}:"), *shown]
             texts = texts or [OUTPUT_ELSEWHERE]
         self._messages.append({"role": "tool", "tool_call_id": call_id, "content": "\n".join(texts)})
-
-    def _show(self) -> None:
-        shown, self._shown = self._shown, []
-        self.say("user", shown)
 
 
 def _read_texts(parts: list[Json]) -> list[str]:

@@ -6,6 +6,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -164,11 +165,9 @@ class LocalModel:
 async def _wait_for_health(address: str) -> None:
     pool = HttpPool()
     while True:
-        try:
+        with suppress(ConnectionError):  # it listens, but a busy machine may not have let it accept yet
             answer = await pool.request("GET", f"{address}/health", b"")
             answer.close()
             if answer.status == 200:
                 return
-        except ConnectionError:
-            pass  # it listens, but a busy machine may not have let it accept yet
         await asyncio.sleep(_HEALTH_SECONDS)

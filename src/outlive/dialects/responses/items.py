@@ -175,13 +175,13 @@ class PassingParts(PassingItem):
         text = grammar.DELTAS.get(type_) or grammar.DONES.get(type_)
         if text is None or text.part is None:
             return super().take(type_, event)
-        if type_ in grammar.DELTAS:
-            drafts, growing = self._open_part(text, event)
-            return drafts + growing.grow(event.get("delta"), _list(event.get("logprobs")))
-        if self.text is not None and self.text.channel.text is text and self.text.ended:
+        is_done = type_ in grammar.DONES
+        if is_done and self.text is not None and self.text.channel.text is text and self.text.ended:
             return []  # sent already
         drafts, growing = self._open_part(text, event)
-        return drafts + growing.end(event)
+        if is_done:
+            return drafts + growing.end(event)
+        return drafts + growing.grow(event.get("delta"), _list(event.get("logprobs")))
 
     def close(self, item: Json, status: str) -> list[AnyDraft]:
         drafts: list[AnyDraft] = []

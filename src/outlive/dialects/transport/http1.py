@@ -10,6 +10,7 @@ import ssl
 import zlib
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -251,14 +252,11 @@ class Connection(asyncio.Protocol):
 
     async def wait_head(self) -> None:
         """Wait for the head of the answer. If that fails, or the task is cancelled, the connection is closed."""
-        succeeded = False
-        try:
+        with ExitStack() as failure:
+            failure.callback(self.close)  # also when the head came in the very moment of a cancellation
             while not self._head_done:
                 await self._wait()
-            succeeded = True
-        finally:
-            if not succeeded:  # the head may be there, if it came in the very moment of a cancellation
-                self.close()
+            failure.pop_all()
 
     async def start_tls(self, context: ssl.SSLContext) -> Connection:
         """Return the connection to the origin in the tunnel that this one has become."""
