@@ -35,14 +35,14 @@ class GrowingCall(msgspec.Struct, eq=False):
     call_id: str = ""
     name: str = ""  # of the function
     channel: Channel | None = None  # None: it was not opened yet
+    pieces: list[str] = []  # of its arguments
     _item: Json = {}  # as it was opened
     _fixed: ClientTool | None = None  # the tool, where it has a fixed form
-    _pieces: list[str] = []
     _sent: int = 0
 
     @property
     def arguments(self) -> str:
-        return "".join(self._pieces)
+        return "".join(self.pieces)
 
     def open(self, tool: CalledTool | None, ids: IdSource, output_index: int) -> list[AnyDraft]:
         """Open the call, of a plain function where there is no tool."""
@@ -60,14 +60,11 @@ class GrowingCall(msgspec.Struct, eq=False):
             self._item |= {name: value for name, value in named.items() if value is not None}
         return [add_item(output_index, self._item), *self.flush()]
 
-    def grow(self, piece: str) -> None:
-        self._pieces.append(piece)
-
     def flush(self) -> list[AnyDraft]:
         """Return the deltas not sent yet: none before the call is open, none ever but for a function's arguments."""
         if self.channel is None or self.channel.text is not FUNCTION_ARGUMENTS:
             return []
-        fresh, self._sent = self._pieces[self._sent :], len(self._pieces)
+        fresh, self._sent = self.pieces[self._sent :], len(self.pieces)
         return [Delta(self.channel, piece) for piece in fresh if piece]
 
     def close(self, status: ItemStatus) -> list[AnyDraft]:
@@ -96,7 +93,7 @@ class GrowingCall(msgspec.Struct, eq=False):
                 whole = found
             drafts = [Delta(self.channel, whole)] if whole else []
         elif status == "completed" and not whole.strip():
-            self.grow("{}")  # a function without parameters; clients parse what they get
+            self.pieces.append("{}")  # a function without parameters; clients parse what they get
             drafts, whole = self.flush(), self.arguments
         drafts.append(self.channel.end(whole, self._item["name"]))
         return [*drafts, end_item(index, self._item | {"status": status, text.field: whole})]
@@ -125,8 +122,8 @@ class AnswerTranslator:
 
     __slots__ = (
         "_asked", "_channel", "_first", "_growing", "_ids", "_index", "_inspects", "_item", "_logprobs", "_model",
-        "_next_index", "_own_seal", "_parts", "_pieces", "_read_fault", "_resume", "_sealed", "_thoughts", "_tools",
-        "_usage",
+        "_next_index", "_own_seal", "_parts", "_pieces", "_read_fault", "_resume", "_resumed", "_sealed", "_thoughts",
+        "_tools", "_usage",
     )  # fmt: skip
 
     def __init__(
@@ -151,6 +148,7 @@ class AnswerTranslator:
         self._logprobs: list[Json] = []
         self._next_index = self._first = call.first
         self._resume = call.resume
+        self._resumed = call.resume is not None  # the open text is the one that an earlier attempt began
         if call.resume is not None:  # continue a text that an earlier attempt opened, and sent this far
             self._item = _make_item(OUTPUT_TEXT, call.resume.item_id)
             self._index = call.resume.output_index
@@ -166,16 +164,12 @@ class AnswerTranslator:
         """Open a message if there is nothing at all: an empty answer is a message, too."""
         return self._open_part(OUTPUT_TEXT) if self._item is None and self._next_index == self._first else []
 
-    def _is_resumed(self) -> bool:
-        """Return True if the open text is the one that an earlier attempt began."""
-        return self._resume is not None and self._item is not None and self._item["id"] == self._resume.item_id
-
     # -- texts
 
     def _think(self, piece: object) -> list[AnyDraft]:
         """Grow the reasoning. A model that is to continue a text may reason again first, but the text must stay in one
         piece."""
-        if not isinstance(piece, str) or not piece or self._is_resumed():
+        if not isinstance(piece, str) or not piece or self._resumed:
             return []
         return self._grow(self._thoughts, piece)
 
@@ -234,7 +228,7 @@ class AnswerTranslator:
         if self._item is None:
             return []
         drafts = self._close_part()
-        item, self._item = self._item | {"status": status}, None
+        item, self._item, self._resumed = self._item | {"status": status}, None, False
         item["content" if "content" in item else "summary"] = self._parts
         if item["type"] == "reasoning" and self._own_seal is not None:
             item["encrypted_content"] = self._own_seal

@@ -90,9 +90,9 @@ class AnthropicTranslator(AnswerTranslator):
         if kind != "content_block_delta" or delta is None:
             return []  # also for a ping, the end, or an event that is newer than this code
         if isinstance(delta.partial_json, str) and index in self._calls:
-            self._calls[index].grow(delta.partial_json)
+            self._calls[index].pieces.append(delta.partial_json)
             return self._calls[index].flush()
-        if isinstance(delta.signature, str) and delta.signature and not self._is_resumed():
+        if isinstance(delta.signature, str) and delta.signature and not self._resumed:
             return self._seal(SIGNATURE + delta.signature)
         return self._think(delta.thinking) + self._speak(delta.text)
 
@@ -146,7 +146,7 @@ class AnthropicTranslator(AnswerTranslator):
             if isinstance(block.get("input"), dict) and block["input"]:
                 self._inputs[index] = block["input"]
             return drafts + self._open_call(call)
-        if kind not in ("thinking", "redacted_thinking") or self._is_resumed():
+        if kind not in ("thinking", "redacted_thinking") or self._resumed:
             return drafts
         drafts += self._close_text("completed")
         if kind == "thinking":
@@ -158,7 +158,7 @@ class AnthropicTranslator(AnswerTranslator):
         if call is None:
             return self._close_text("completed") if self._own_seal is not None else []
         if not call.arguments and index in self._inputs:
-            call.grow(msgspec.json.encode(self._inputs.pop(index)).decode())
+            call.pieces.append(msgspec.json.encode(self._inputs.pop(index)).decode())
         drafts = call.flush()
         self._over.append(index)
         return drafts + (self._close_calls(self._over, "completed") if is_json_object(call.arguments) else [])

@@ -100,8 +100,11 @@ class ChatTranslator(AnswerTranslator):
             self._tier = piece.service_tier
         if isinstance(piece.usage, dict):
             self._usage = read_usage(piece.usage, self._resume)
-        # Only one answer was asked for.
-        return [draft for choice in choices or () if not choice.index for draft in self._take(choice)]
+        drafts: list[AnyDraft] = []
+        for choice in choices or ():
+            if not choice.index:  # only one answer was asked for
+                drafts += self._take(choice)
+        return drafts
 
     def end(self) -> tuple[list[AnyDraft], Ending]:
         status, reason = translator.read_stop(self._finish, _INCOMPLETE)
@@ -119,8 +122,9 @@ class ChatTranslator(AnswerTranslator):
     def _take(self, choice: _Choice) -> list[AnyDraft]:
         delta = choice.delta or _NOTHING
         # Servers that changed the field's name send both for a while.
-        drafts = self._think(delta.reasoning_content or delta.reasoning)
-        drafts += self._speak(delta.content, choice.logprobs)
+        thought = delta.reasoning_content or delta.reasoning
+        drafts = self._think(thought) if thought else []
+        drafts += self._speak(delta.content, choice.logprobs) if delta.content else []
         if isinstance(delta.refusal, str) and delta.refusal:
             drafts += self._grow(REFUSAL, delta.refusal)
         entries = delta.tool_calls if isinstance(delta.tool_calls, list) else []
@@ -215,7 +219,7 @@ class StreamedCalls(msgspec.Struct, eq=False):
         call.name = call.name or name
         if (arguments := fields.get("arguments")) is not None:
             # Some servers send an object instead of its JSON.
-            call.grow(arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode())
+            call.pieces.append(arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode())
         return call
 
     def next_named(self) -> GrowingCall | None:

@@ -46,10 +46,12 @@ class EventStream(msgspec.Struct, eq=False):
             self._refuse()
         payloads: list[bytes] = []
         for event in events:
-            name, found, payload = event.partition(b"data: ")
-            # Nearly every event is a payload, or a name and a payload that has the name, too.
-            is_common = not name or (name.startswith(b"event: ") and name.find(b"\n") == len(name) - 1)
-            if not (found and is_common) or b"\n" in payload:
+            if event.startswith(b"data: ") and b"\n" not in event:
+                payload = event[6:]
+            elif event.startswith(b"event: ") and event.count(b"\n") == 1:
+                # A name and a payload, as in every event of the Responses API; the name is in the payload, too.
+                payload = event.partition(b"\ndata: ")[2] or _join_data(event)
+            else:
                 payload = _join_data(event)
             if payload == DONE:
                 self.done = True
