@@ -65,7 +65,7 @@ class HttpBackend(Endpoint, Backend):
         """Send the request, again without what a server refuses, and wait for the head of the answer."""
         raise NotImplementedError
 
-    def _split(self, body: bytes, resume: OpenText | None) -> list[bytes]:
+    def _to_chunks(self, body: bytes, resume: OpenText | None) -> list[bytes]:
         """Make payloads of an answer that came whole, although a stream was asked for. Raises UpstreamFault."""
         raise NotImplementedError
 
@@ -113,10 +113,10 @@ class HttpBackend(Endpoint, Backend):
 
     async def _decode(self, body: bytes, resume: OpenText | None) -> list[bytes]:
         if len(body) <= _INLINE_BYTES:
-            return self._split(body, resume)
+            return self._to_chunks(body, resume)
         if await asyncio.to_thread(has_too_many_values, body):
             raise AnswerTooLong("The answer has too many JSON values.")
-        return await asyncio.to_thread(self._split, body, resume)
+        return await asyncio.to_thread(self._to_chunks, body, resume)
 
     async def window(self, model: str) -> int | None:
         """Return the most tokens that a model can hold: as the settings say, else as the server lists it, which may

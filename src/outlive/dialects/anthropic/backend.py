@@ -38,7 +38,7 @@ class AnthropicBackend(FunctionsBackend):
     def translator(self, call: ModelCall) -> AnthropicTranslator:
         return AnthropicTranslator(call, self._ids, self.read_fault)
 
-    def _split(self, body: bytes, resume: OpenText | None) -> list[bytes]:
+    def _to_chunks(self, body: bytes, resume: OpenText | None) -> list[bytes]:
         return to_events(body, self.read_fault)
 
     async def pass_through(self, body: Json, headers: dict[str, str] | None = None) -> NoReturn:

@@ -29,7 +29,7 @@ class ChatBackend(FunctionsBackend):
     async def _ask(self, call: ModelCall) -> Connection:
         return await self._post(call, lambda: render(call, self.upstream))
 
-    def _split(self, body: bytes, resume: OpenText | None) -> list[bytes]:
+    def _to_chunks(self, body: bytes, resume: OpenText | None) -> list[bytes]:
         return [to_chunk(body, resume, self.read_fault)]
 
     async def count(self, call: ModelCall) -> int | None:

@@ -90,7 +90,7 @@ class ResponsesBackend(HttpBackend):
         ids = self._ids if self.background_runs is None else DerivedIds(call.response_id)
         return ResponsesTranslator(call, ids, self.read_fault)
 
-    def _split(self, body: bytes, resume: OpenText | None) -> list[bytes]:
+    def _to_chunks(self, body: bytes, resume: OpenText | None) -> list[bytes]:
         return [to_event(body, self.read_fault)]
 
     async def count(self, call: ModelCall) -> int | None:

@@ -377,14 +377,14 @@ class Connection(asyncio.Protocol):
                 self._error = AnswerTooLong("The head of the answer does not end.")
                 self.close()
         if self._on_piece is not None and not self.is_complete and self._error is None:
-            raised = None
             try:
                 if not self._pieces or self._on_piece(self._collect()):
                     return
+                self._on_piece = None
+                self._wake()
             except Exception as error:  # of the run: it belongs to the task in `forward_to`, not to the loop
-                raised = error
-            self._on_piece = None
-            self._wake(raised)
+                self._on_piece = None
+                self._wake(error)
             return
         if self._buffered > MOST_BUFFERED and not self._paused and self._transport is not None:
             self._paused = True
