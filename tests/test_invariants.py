@@ -111,7 +111,7 @@ def test_sequence_numbers_have_no_gap_and_no_repeat_across_workers(tmp_path: Pat
             # What the workers before it said is there at once; this one must have said something too.
             while (live := harness.live.get(response_id)) is None or word not in str(live.fold.output):
                 await asyncio.sleep(0.001)
-            await harness.committer.flush(live)
+            await live.flush()
 
     async def finish(harness: Harness) -> None:
         await harness.worker.recover()
@@ -139,7 +139,7 @@ def test_a_stale_fence_can_write_nothing(tmp_path: Path) -> None:
         await gate.reached.wait()
         live = harness.live.get(accepted.response_id)
         assert live is not None
-        await harness.committer.flush(live)
+        await live.flush()
         stale = live.lease
         claim = await harness.ledger.take_over(accepted.response_id, "another")
         assert claim is not None

@@ -84,7 +84,7 @@ async def measure_streams(ledger: PostgresLedger) -> Load:
         live = LiveResponse(claim, Fold({"id": claim.lease.response_id}, 0), ledger)
         for event in range(EVENTS):
             committer.submit(live, [Draft("outlive:bench", {"delta": stamp(event).decode()})])
-            await committer.flush(live)
+            await live.flush()
         await end(ledger, claim, EVENTS + 1)
 
     with Load() as load:

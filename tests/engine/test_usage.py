@@ -149,7 +149,7 @@ def test_an_interrupted_response_that_another_process_ends_is_estimated(tmp_path
             await gate.reached.wait()
             live = harness.live.get(accepted.response_id)
             assert live is not None
-            await harness.committer.flush(live)
+            await live.flush()
             harness.worker._running[accepted.response_id].task.cancel()
         async with open_harness(tmp_path, DONE) as harness:
             await harness.worker.recover()

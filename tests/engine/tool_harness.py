@@ -17,7 +17,6 @@ from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.ephemeral import MemoryJournal, MemoryLedger
 from outlive.engine.run.closer import Closer
 from outlive.engine.run.compactor import Compactor
-from outlive.engine.run.log import RunLog
 from outlive.engine.run.run import Run, RunServices
 from outlive.ports.backend import Backend, ContinuationMode
 from outlive.ports.database import LoadedItems
@@ -242,10 +241,6 @@ class ToolHarness:
     def closer(self) -> Closer:
         """Return a closer of this response."""
         return Closer(self.committer, self._route, self.clock)
-
-    def log(self) -> RunLog:
-        """Return the log of the newest worker's run."""
-        return RunLog(self.live, self.committer, self.clock)
 
     def cut(self, last: int) -> None:
         """Drop every event after that number from the journal, as if the worker had died there."""

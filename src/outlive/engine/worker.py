@@ -331,7 +331,7 @@ class Worker:
                 released = [running for running in self._running.values() if _can_release(running)]
                 await _stop_all(released)
                 for running in released:
-                    await self._services.committer.flush(running.live)
+                    await running.live.flush()
                 if released := [running for running in released if running.live.state is State.OPEN]:
                     await self._release_leases(released)
         except (StorageUnavailable, TimeoutError):
@@ -353,7 +353,7 @@ class Worker:
             return
         try:
             async with asyncio.timeout(LAST_SECONDS):
-                await self._services.committer.flush(live)
+                await live.flush()
                 if running.run.can_resume():
                     await self._release_leases([running])
                 else:

@@ -62,11 +62,14 @@ class CommitterHarness:
 
         async def close() -> None:
             live.transition("close")
-            await self.committer.wait_idle(live)
+            while live.pending.in_flight:
+                await live.tail.wait()
             frames = number([COMPLETED], live.pending.last)
-            failed = self.committer.close(live, frames, status="completed", snapshot=b"{}", turn=[])
-            await self.committer.wait_tried(live, failed)
-            await self.committer.wait_closed(live)
+            self.committer.close(live, frames, status="completed", snapshot=b"{}", turn=[])
+            while not live.tail.ended:
+                if live.tail.lost:
+                    raise StaleFence
+                await live.tail.wait()
 
         return asyncio.create_task(close())
 
@@ -247,7 +250,7 @@ async def test_flushing_waits_for_the_commit_or_for_the_loss(result: AppendResul
     harness = CommitterHarness()
     live = harness.start()
     harness.committer.submit(live, [ADDED])
-    flushing = asyncio.create_task(harness.committer.flush(live))
+    flushing = asyncio.create_task(live.flush())
     await turn()
     assert not flushing.done()
     await harness.ledger.commit([result])
@@ -314,13 +317,12 @@ async def test_the_first_try_of_a_closing_is_over_when_it_failed() -> None:
     live = harness.start()
     live.transition("close")
     frames = number([COMPLETED], live.pending.last)
-    failed = harness.committer.close(live, frames, status="completed", snapshot=b"{}", turn=[])
-    waiting = asyncio.create_task(harness.committer.wait_tried(live, failed))
+    harness.committer.close(live, frames, status="completed", snapshot=b"{}", turn=[])
+    woken = live.tail.wait()
     await turn()
-    assert not waiting.done()
+    assert (live.failed_closings, woken.done()) == (0, False)
     await harness.ledger.fail_close()
-    await waiting
-    assert failed.done()
+    assert (live.failed_closings, woken.done()) == (1, True)
     assert live.state is State.ENDING
 
 
@@ -346,7 +348,7 @@ async def test_a_run_that_is_cancelled_while_closing_is_closed_all_the_same() ->
     closing.cancel()
     await turn()
     assert closing.cancelled()
-    flushing = asyncio.create_task(harness.committer.flush(live))
+    flushing = asyncio.create_task(live.flush())
     await turn()
     assert not flushing.done()
     # Also if the storage is down at first.

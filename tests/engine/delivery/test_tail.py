@@ -30,7 +30,7 @@ def make_tail(*, just_admitted: bool = False) -> Tail:
     """Build the tail of a response that was admitted with two events."""
     tail = Tail("resp_1", 1)
     if just_admitted:
-        tail.keep(batch_of(opening(), -1))
+        tail.push(batch_of(opening(), -1))
     return tail
 
 
@@ -138,14 +138,6 @@ async def test_events_and_losses_wake_every_waiter_once(wake: Callable[[Tail], N
     wake(tail)
     await asyncio.gather(*waiters)
     assert not tail.wait().done()
-
-
-@in_virtual_time
-async def test_keeping_a_batch_wakes_no_waiter() -> None:
-    tail = make_tail()
-    waiter = tail.wait()
-    tail.keep(batch_of(opening(), -1))
-    assert not waiter.done()
 
 
 @in_virtual_time

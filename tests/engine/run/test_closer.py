@@ -65,7 +65,7 @@ async def show(harness: ToolHarness, drafts: list[AnyDraft]) -> LiveResponse:
     """Revive the response with durable events in it."""
     live = harness.revive()
     harness.committer.submit(live, drafts)
-    await harness.committer.flush(live)
+    await live.flush()
     return live
 
 
@@ -435,7 +435,8 @@ def test_a_closing_stopped_after_it_was_sent_ends_the_response() -> None:
         await asyncio.gather(finishing, return_exceptions=True)
         assert live.state is State.ENDING
         can_close.set()
-        await harness.committer.wait_closed(live)
+        while not live.tail.ended:
+            await live.tail.wait()
         assert (harness.check()["status"], live.state) == ("completed", State.ENDED)
 
     run_virtually(body())

@@ -139,7 +139,7 @@ def test_a_run_that_was_visible_before_the_crash_is_continued_by_the_next_worker
     async def before_crash(harness: Harness) -> None:
         accepted = await harness.create()
         await gate.reached.wait()
-        await harness.committer.flush(harness.live.get(accepted.response_id))  # type: ignore[arg-type]
+        await harness.live.get(accepted.response_id).flush()  # type: ignore[union-attr]
 
     async def after_crash(harness: Harness) -> None:
         assert await harness.worker.recover() == 1
@@ -157,7 +157,7 @@ def test_a_run_that_was_visible_before_the_crash_is_cut_off_if_it_cannot_be_cont
     async def before_crash(harness: Harness) -> None:
         accepted = await harness.create()
         await gate.reached.wait()
-        await harness.committer.flush(harness.live.get(accepted.response_id))  # type: ignore[arg-type]
+        await harness.live.get(accepted.response_id).flush()  # type: ignore[union-attr]
 
     async def after_crash(harness: Harness) -> None:
         await harness.worker.recover()

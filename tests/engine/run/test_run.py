@@ -357,7 +357,7 @@ def test_an_http_upstream_is_held_back_while_nothing_is_committed_and_no_text_is
             can_append = harness.ledger.hold("append")
             running = harness.start()
             harness.live.pending.most = most
-            while not harness.live.pending.is_full:
+            while harness.live.pending.size <= harness.live.pending.most:
                 await asyncio.sleep(0)
             before = -1
             while before < written:  # until everything is sent, or the network's buffers are full
@@ -413,7 +413,7 @@ def test_a_run_whose_model_is_no_longer_configured_can_be_neither_released_nor_r
         await gate.reached.wait()
         live = harness.live.get(accepted.response_id)
         assert live is not None
-        await harness.committer.flush(live)
+        await live.flush()
         for services, expected in (
             (harness.services, True),
             (msgspec.structs.replace(harness.services, route=refuse), False),

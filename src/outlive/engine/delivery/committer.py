@@ -4,7 +4,9 @@ import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import msgspec
 
 from outlive.core.counts import Counts
 from outlive.core.endings import Outcome, TerminalStatus
@@ -12,6 +14,7 @@ from outlive.core.errors import Behind, StaleFence, StorageUnavailable
 from outlive.core.events import AnyDraft, Json
 from outlive.core.usage import UsageRecord
 from outlive.engine.delivery.live import LiveResponse, State
+from outlive.engine.waiting import STORAGE_PAUSE
 from outlive.ports.clock import Clock
 from outlive.ports.ledger import AppendResult, AppendResults, Closing, Entry, RunLedger
 from outlive.ports.tracing import Tracer
@@ -50,7 +53,7 @@ class Committer:
         self._counts = counts or Counts()
         self._tracer = tracer or Tracer()
         self._count_usage = count_usage
-        self._clock = clock
+        self.clock = clock
         self._linger = linger
         self._loop = asyncio.get_running_loop()
         self._queue: list[LiveResponse] = []
@@ -60,7 +63,6 @@ class Committer:
         self._sent_at = 0.0  # time at which the commit under way was sent
         self._failures = 0
         self._urgent = False  # a first output waits for the commit under way to be over
-        self._retries: set[asyncio.Task[None]] = set()  # closings that wait for the storage to come back
         self.endings = asyncio.Semaphore(ENDINGS)
         self.memory_endings = asyncio.Semaphore(ENDINGS)
         self.on_end: Callable[[], None] = lambda: None  # called when a terminal event is durable
@@ -70,33 +72,40 @@ class Committer:
         first_output = not live.fold.visible
         live.emit(drafts)
         if first_output and live.asked_at is not None and live.output_at is None:
-            live.output_at = self._clock.monotonic()
-        pending = live.pending
+            live.output_at = self.clock.monotonic()
         if live.ledger is not self._ledger:
             self._commit_now(live)
             return
-        if not pending.queued:
-            pending.queued = True
+        if not live.pending.queued:
+            live.pending.queued = True
             self._queue.append(live)
-        if self._flight is None:
-            # A storage that is down is tried again in its own time.
-            self._schedule(urgent=first_output and not self._failures)
-        elif first_output:
-            self._urgent = True
+        urgent = first_output and not self._failures  # a storage that is down is tried again in its own time
+        if self._flight is not None:
+            self._urgent = self._urgent or first_output
+        elif self._timer is None or urgent:
+            self._schedule(urgent)
 
-    async def flush(self, live: LiveResponse) -> None:
-        """Wait until everything that this response has emitted is durable, or its lease is lost."""
-        while not live.is_durable:
-            await live.tail.wait()
+    async def save_checkpoint(self, live: LiveResponse, **changes: Any) -> None:
+        """Change the checkpoint that the next worker would start from, and save it. Waits for a storage that is down:
+        that must not end a run."""
+        live.checkpoint = msgspec.structs.replace(live.checkpoint, paid=live.paid, **changes)
+        while not live.tail.lost:
+            try:
+                await live.ledger.save_checkpoint(live.lease, live.checkpoint)
+                return
+            except StorageUnavailable:
+                await self.clock.sleep(STORAGE_PAUSE)
 
     def _commit_now(self, live: LiveResponse) -> None:
         """Commit to the ledger in memory, which answers at once; later if the reader is behind."""
         if live.tail.on_read is not None:
             return
-        entry, drafts = live.pending.take(live.lease, self._clock.now())
+        entry, drafts = live.pending.take(live.lease, self.clock.now())
         if live.ledger.append([entry]).result() == [AppendResult.WRITTEN]:
             live.advance(entry, drafts)
-            self._count_shown(live, entry.count)
+            self._counts.events += entry.count
+            if live.output_at is not None:
+                self._count_first_token(live)
             live.unread += len(entry.frames)
             if live.unread > UNREAD_BYTES and live.trim is not None:
                 live.tail.on_read = partial(self._on_read, live, live.trim)
@@ -112,14 +121,14 @@ class Committer:
             if not live.is_durable and live.state is State.OPEN:
                 self._commit_now(live)
 
-    def _count_shown(self, live: LiveResponse, events: int) -> None:
-        self._counts.events += events
+    def _count_first_token(self, live: LiveResponse) -> None:
+        """Count the time that this server has added to the first output, which shows now."""
         if live.output_at is not None and live.asked_at is not None:
             if live.received_at is not None:
                 asked = live.asked_at - live.received_at
-                self._counts.first_token_added_seconds.add(asked + self._clock.monotonic() - live.output_at)
+                self._counts.first_token_added_seconds.add(asked + self.clock.monotonic() - live.output_at)
             live.output_at = live.asked_at = None
-            live.first_token_at = self._clock.now()
+            live.first_token_at = self.clock.now()
 
     # -- the last commit of a response
 
@@ -127,11 +136,6 @@ class Committer:
         """Return the semaphore to hold while a closing is rendered and first tried. Each ledger has its own: closings
         that hang in the storage must not hold up those of responses that are not stored."""
         return self.endings if live.ledger is self._ledger else self.memory_endings
-
-    async def wait_idle(self, live: LiveResponse) -> None:
-        """Wait until no commit with events of this response is under way."""
-        while live.pending.in_flight:
-            await live.tail.wait()
 
     def close(
         self,
@@ -142,86 +146,51 @@ class Committer:
         snapshot: bytes,
         turn: list[Json],
         usage: UsageRecord | None = None,
-    ) -> asyncio.Future[None]:
-        """Send the last events together with everything that must change with them, in one transaction.
-
-        The future that it returns is resolved when the first try has failed. Further tries follow by themselves while
-        the storage is down.
-        """
+    ) -> None:
+        """Send the last events together with everything that must change with them, in one transaction. While the
+        storage is down, further tries follow by themselves."""
         live.pending.append(frames)
         live.pending.queued = False  # what is pending goes into the closing transaction
-        entry, _ = live.pending.take(live.lease, self._clock.now())
-        closing = Closing(entry, status, snapshot, turn, status != "failed", usage)
-        failed: asyncio.Future[None] = self._loop.create_future()
-        self._try_close(live, closing, failed)
-        return failed
+        entry, _ = live.pending.take(live.lease, self.clock.now())
+        self._try_close(live, Closing(entry, status, snapshot, turn, status != "failed", usage))
 
-    async def wait_tried(self, live: LiveResponse, failed: asyncio.Future[None]) -> None:
-        """Wait for the first try of a closing to succeed or fail."""
-        while not (failed.done() or live.tail.ended or live.tail.lost):
-            await live.tail.wait()
-
-    async def wait_closed(self, live: LiveResponse) -> None:
-        """Wait until the terminal event is durable. Raises StaleFence if the lease is lost before."""
-        while not live.tail.ended:
-            if live.tail.lost:
-                raise StaleFence
-            await live.tail.wait()
-
-    def _try_close(self, live: LiveResponse, closing: Closing, failed: asyncio.Future[None], failures: int = 0) -> None:
+    def _try_close(self, live: LiveResponse, closing: Closing) -> None:
         # A transaction that was sent counts: the live response learns of its commit, and it is tried again while the
         # storage is down, even if the run is cancelled meanwhile.
-        sent = live.ledger.close(closing)
-        sent.add_done_callback(partial(self._on_close, live, closing, failed, failures))
+        live.ledger.close(closing).add_done_callback(partial(self._on_close, live, closing))
 
-    def _on_close(
-        self,
-        live: LiveResponse,
-        closing: Closing,
-        failed: asyncio.Future[None],
-        failures: int,
-        sent: asyncio.Future[None],
-    ) -> None:
+    def _on_close(self, live: LiveResponse, closing: Closing, sent: asyncio.Future[None]) -> None:
         if sent.cancelled():
             return
         error = sent.exception()
         if error is None:
             live.finish(closing.entry, closing.snapshot)
-            self._count_shown(live, closing.entry.count)
+            self._counts.events += closing.entry.count
+            if live.output_at is not None:
+                self._count_first_token(live)
             if closing.usage is not None:
                 self._count_usage(closing.usage, live.ledger is self._ledger)
             self.on_end()
             if live.outcome is not None:
                 self._counts.count_end(live.claim.owner, live.claim.request.model, live.outcome)
-                _log_end(live, live.outcome, self._clock.now())
-                self._tracer.end_response(live.claim, live.outcome, self._clock.now())
+                _log_end(live, live.outcome, self.clock.now())
+                self._tracer.end_response(live.claim, live.outcome, self.clock.now())
         elif isinstance(error, Behind):
-            self._repair(live, error.last, partial(self._try_close, live, closing, failed, failures))
+            self._repair(live, error.last, partial(self._try_close, live, closing))
         elif isinstance(error, StorageUnavailable) and live.state is not State.LOST:
             live.transition("retry")
-            if not failed.done():
-                failed.set_result(None)
-                live.tail.wake()
-            task = asyncio.create_task(self._close_later(live, closing, failed, failures))
-            self._retries.add(task)
-            task.add_done_callback(self._retries.discard)
+            self._loop.call_later(_pause(live.failed_closings), self._try_close, live, closing)
+            live.failed_closings += 1
+            live.tail.wake()
         else:
             if not isinstance(error, StaleFence | StorageUnavailable):
                 log.error("closing response failed", exc_info=error, extra=live.describe())
             live.lose()
 
-    async def _close_later(
-        self, live: LiveResponse, closing: Closing, failed: asyncio.Future[None], failures: int
-    ) -> None:
-        await self._clock.sleep(_pause(failures))
-        self._try_close(live, closing, failed, failures + 1)
-
     # -- one commit after the other
 
     def _schedule(self, urgent: bool = False) -> None:
         if self._timer is not None:
-            if not urgent:
-                return
             self._timer.cancel()
         loop = self._loop
         wait = 0.0 if urgent else self._next_at - loop.time()
@@ -229,17 +198,20 @@ class Committer:
 
     def _commit(self) -> None:
         self._timer = None
-        now = self._clock.now()
+        now = self.clock.now()
         taken: Taken = []
+        entries: list[Entry] = []
         for live in self._queue:
             pending = live.pending
             if pending.queued:
                 pending.queued, pending.in_flight = False, True
-                taken.append((live, *pending.take(live.lease, now)))
+                entry, drafts = pending.take(live.lease, now)
+                entries.append(entry)
+                taken.append((live, entry, drafts))
         self._queue = []
         if taken:
-            self._sent_at = self._clock.monotonic()  # the loop counts whole milliseconds
-            self._flight = self._ledger.append([entry for _, entry, _ in taken])
+            self._sent_at = self.clock.monotonic()  # the loop counts whole milliseconds
+            self._flight = self._ledger.append(entries)
             self._flight.add_done_callback(partial(self._on_commit, taken))
 
     def _on_commit(self, taken: Taken, flight: asyncio.Future[AppendResults]) -> None:
@@ -248,38 +220,33 @@ class Committer:
             return
         urgent, self._urgent = self._urgent, False
         if (error := flight.exception()) is not None:
-            urgent = False
             self._put_back(taken, error)
-        else:
-            self._advance(taken, flight.result())
-        if self._queue:
-            self._schedule(urgent)
-
-    def _advance(self, taken: Taken, results: AppendResults) -> None:
-        self._failures = 0
-        count = 0
-        self._counts.commit_seconds.add(self._clock.monotonic() - self._sent_at)
-        for (live, entry, drafts), result in zip(taken, results, strict=True):
+            return
+        self._failures = count = 0
+        self._counts.commit_seconds.add(self.clock.monotonic() - self._sent_at)
+        for (live, entry, drafts), result in zip(taken, flight.result(), strict=True):
             live.pending.in_flight = False
             count += entry.count
             try:
-                self._apply(live, entry, drafts, result)
+                if result is AppendResult.WRITTEN:
+                    live.advance(entry, drafts)
+                    self._counts.events += entry.count
+                    if live.output_at is not None:
+                        self._count_first_token(live)
+                elif isinstance(result, Behind):
+                    self._repair(live, result.last, partial(self._return, live, entry, drafts))
+                else:
+                    live.lose()
             except Exception:
                 # A bug in one response must not hold up the others of its commit.
                 log.exception("showing events failed", extra=live.describe())
         self._counts.commit_events.add(count)
         self._next_at = self._loop.time() + min((count - 1) * PER_EVENT, self._linger)
-
-    def _apply(self, live: LiveResponse, entry: Entry, drafts: list[AnyDraft], result: AppendResult | Behind) -> None:
-        if result is AppendResult.WRITTEN:
-            live.advance(entry, drafts)
-            self._count_shown(live, entry.count)
-        elif isinstance(result, Behind):
-            self._repair(live, result.last, partial(self._return, live, entry, drafts))
-        else:
-            live.lose()
+        if self._queue:
+            self._schedule(urgent)
 
     def _put_back(self, taken: Taken, error: BaseException) -> None:
+        """Put all entries of a commit that failed into the next."""
         if not isinstance(error, StorageUnavailable):
             log.error("committing events failed", exc_info=error)
         self._counts.commits_failed += 1
@@ -288,6 +255,7 @@ class Committer:
         for live, entry, drafts in taken:
             live.pending.in_flight = False
             self._return(live, entry, drafts)
+        self._schedule()
 
     def _return(self, live: LiveResponse, entry: Entry, drafts: list[AnyDraft]) -> None:
         """Put an entry that was not committed into the next commit."""
@@ -310,7 +278,7 @@ class Committer:
         self._queue = [each for each in self._queue if each is not live]
         live.pending.in_flight = live.pending.queued = True
         count = missing.last - missing.first + 1
-        repair = live.ledger.append([Entry(live.lease, missing.first, count, self._clock.now(), missing.frames)])
+        repair = live.ledger.append([Entry(live.lease, missing.first, count, self.clock.now(), missing.frames)])
         repair.add_done_callback(partial(self._on_repair, live, then))
 
     def _on_repair(self, live: LiveResponse, then: Callable[[], None], repair: asyncio.Future[AppendResults]) -> None:
@@ -321,7 +289,7 @@ class Committer:
             live.lose()
             return
         then()  # if the repair failed, the next try of the original write reports it
-        if self._queue and self._flight is None:
+        if self._queue and self._flight is None and self._timer is None:
             self._schedule()
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from outlive.core.context.window import BYTES_PER_TOKEN
 from outlive.core.endings import Outcome
 from outlive.core.errors import StaleFence
-from outlive.core.events import AnyDraft, Draft, Json, number, split_frames
+from outlive.core.events import AnyDraft, Draft, Json, Renaming, number, split_frames
 from outlive.core.fold import Fold
 from outlive.core.owners import split
 from outlive.core.usage import add_usage, drop_resumed
@@ -52,7 +52,7 @@ class PendingEvents:
     last: int  # number of the newest event, durable or not
     queued: bool = False  # some events wait for the next commit
     in_flight: bool = False  # some events are in the commit under way
-    most: int = PENDING_BYTES
+    most: int = PENDING_BYTES  # a run with a larger `size` pending waits instead of adding more
     _frames: list[bytes] = field(default_factory=list)
     _drafts: list[AnyDraft] = field(default_factory=list)
     size: int = 0  # bytes
@@ -69,11 +69,6 @@ class PendingEvents:
         """Add the last frames, numbered already."""
         self.last += len(frames)
         self._frames += frames
-
-    @property
-    def is_full(self) -> bool:
-        """True while the run should wait instead of adding more."""
-        return self.size > self.most
 
     def take(self, lease: Lease, at: float) -> tuple[Entry, list[AnyDraft]]:
         """Remove and return everything that is pending, as one entry of a commit."""
@@ -116,6 +111,7 @@ class LiveResponse:
     state: State = State.OPEN
     pending: PendingEvents = field(init=False)
     tail: Tail = field(init=False)
+    renaming: Renaming | None = None  # for a response that was created under other names of events
     # Finished items by output index, durable or not; what was finished before this claim is in the fold.
     output: dict[int, Json] = field(init=False)
     on_lost: Callable[[], object] | None = None  # stops the run, which may wait for a silent upstream
@@ -128,6 +124,7 @@ class LiveResponse:
     output_at: float | None = None  # time at which its first output was read, until that is shown
     first_token_at: float | None = None  # unix seconds at which its first output was shown here
     outcome: Outcome | None = None  # set when its end is sent
+    failed_closings: int = 0  # tries to commit its end that failed, for the storage was down
     # For `store: false`: drops the events up to a number, and returns the bytes of the others.
     trim: Callable[[int], int] | None = None
     unread: int = 0  # bytes of events that its reader may not have read
@@ -140,7 +137,9 @@ class LiveResponse:
         self.tail = Tail(claim.lease.response_id, fold.last, read_at)
         self.output = dict(enumerate(fold.output)) if fold.visible else {}
         if frames:
-            self.tail.keep(Batch(0, fold.last, frames))
+            self.tail.push(Batch(0, fold.last, frames))
+        if claim.request.event_names != "openai":
+            self.renaming = Renaming()
 
     def transition(self, event: str) -> None:
         """Move to the next state. Raises StaleFence for a response that is lost, IllegalTransition for a bug."""
@@ -155,6 +154,11 @@ class LiveResponse:
     def is_durable(self) -> bool:
         """True if everything emitted is durable, or never will be because the lease is lost."""
         return self.tail.committed == self.pending.last or self.state is State.LOST
+
+    async def flush(self) -> None:
+        """Wait until everything emitted is durable, or the lease is lost."""
+        while not self.is_durable:
+            await self.tail.wait()
 
     def known_usage(self) -> Json | None:
         """Return the usage so far: of compactions, of finished steps, and of the step under way as far as reported."""
@@ -199,8 +203,11 @@ class LiveResponse:
         """Number the drafts and hold them for the next commit."""
         if self.state is not State.OPEN:
             self.transition("emit")  # raises
+        if self.renaming is not None:
+            drafts = self.renaming.rename(drafts)
         self.pending.add(drafts)
-        self.collect(drafts)
+        if Draft in map(type, drafts):  # deltas, of which nearly all calls consist, finish no item
+            self.collect(drafts)
 
     def collect(self, drafts: list[AnyDraft]) -> None:
         """Remember finished items: the final object is made of them."""

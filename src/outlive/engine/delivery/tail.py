@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import call
 
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import is_last, split_frames
@@ -42,18 +43,14 @@ class Tail:
     # -- the writer's side
 
     def push(self, batch: Batch) -> None:
-        """Add durable events and wake the readers."""
+        """Add durable events, drop the oldest beyond TAIL_BYTES, and wake the readers."""
         self.committed = batch.last
-        self.keep(batch)
-        self.wake()
-
-    def keep(self, batch: Batch) -> None:
-        """Add events without waking anyone, dropping the oldest beyond TAIL_BYTES."""
         self._batches.append(batch)
         self._bytes += len(batch.frames)
         least = 0 if len(batch.frames) > BATCH_BYTES else 1
         while self._bytes > TAIL_BYTES and len(self._batches) > least:
             self._bytes -= len(self._batches.popleft().frames)
+        self.wake()
 
     def mirror(self, batch: Batch) -> None:
         """Add events read from the journal. An empty batch means that none will follow."""
@@ -76,7 +73,7 @@ class Tail:
     def wake(self) -> None:
         """Call every follower and resolve every waiter: there are new events, an end, or a keep-alive is due."""
         if self._followers:
-            self._followers = [follower for follower in self._followers if follower()]
+            self._followers = list(filter(call, self._followers))
         if self._waiters:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:

@@ -1,12 +1,13 @@
 """The closer: writes the terminal event of a response, for its run or for an ending from outside."""
 
 import asyncio
+from typing import Any
 
 from outlive.core import endings
 from outlive.core.context.window import estimate_item, estimate_request
 from outlive.core.endings import Outcome, TerminalStatus
 from outlive.core.errors import EndCode, InvalidRequest, StaleFence, UpstreamFault
-from outlive.core.events import AnyDraft, Json, Renaming, number
+from outlive.core.events import AnyDraft, Json, number
 from outlive.core.usage import UsageRecord, add_usage, count_tokens
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse, State
@@ -30,20 +31,12 @@ class Closer:
         self, live: LiveResponse, drafts: list[AnyDraft], ending: Ending, usage: Json | None, attempts: int
     ) -> None:
         """End a response as its model ended: with its last events, and what it used."""
-        outcome = Outcome(
-            status=ending.status,
-            at=int(self._clock.now()),
-            usage=usage,
-            model=ending.model,
-            service_tier=ending.service_tier,
-            reason=ending.reason,
-            **_history(live, attempts),
-        )
-        await self._close(live, drafts, outcome)
+        how = {"model": ending.model, "service_tier": ending.service_tier, "reason": ending.reason}
+        await self._close(live, drafts, attempts, status=ending.status, usage=usage, **how)
 
     async def fail(self, live: LiveResponse, fault: UpstreamFault, attempts: int | None = None) -> None:
         """End a response that cannot go on: as `failed` if nothing was visible, else as `incomplete` (D10)."""
-        await self._committer.flush(live)
+        await live.flush()
         if live.fold.visible:
             message = f"{CUT_OFF} {fault.message}"
             await self.end(live, "incomplete", message=message, attempts=attempts, ended_by=fault.reason)
@@ -65,47 +58,55 @@ class Closer:
         ended_by: EndCode | None = None,
     ) -> None:
         """End a response as it stands: open items are closed as incomplete."""
-        await self._committer.flush(live)
-        outcome = Outcome(
-            status=status,
-            at=int(self._clock.now()),
-            usage=live.known_usage(),
-            reason="interrupted" if status == "incomplete" else None,
-            message=message,
-            error=error,
-            ended_by=ended_by,
-            **_history(live, attempts),
-        )
-        await self._close(live, endings.close_open(live.fold), outcome)
+        await live.flush()
+        why = {"message": message, "error": error, "ended_by": ended_by}
+        reason, usage = "interrupted" if status == "incomplete" else None, live.known_usage()
+        drafts = endings.close_open(live.fold)
+        await self._close(live, drafts, attempts, status=status, reason=reason, usage=usage, **why)
 
-    async def _close(self, live: LiveResponse, drafts: list[AnyDraft], outcome: Outcome) -> None:
+    async def _close(self, live: LiveResponse, drafts: list[AnyDraft], attempts: int | None, **how: Any) -> None:
         live.transition("close")
-        sent: asyncio.Future[None] | None = None
+        resumed_at = live.checkpoint.resumed_at
+        # Each resumption is another attempt, also one that was not counted: in an earlier process, or after a release.
+        counted = max(live.claim.attempts if attempts is None else attempts, len(resumed_at) + 1)
+        outcome = Outcome(at=int(self._clock.now()), attempts=counted, resumed_at=resumed_at, **how)
+        sent = False
         try:
             async with self._committer.ending_slot(live):
-                await self._committer.wait_idle(live)
-                sent = await self._send(live, drafts, outcome)
-                await self._committer.wait_tried(live, sent)
+                while live.pending.in_flight:
+                    await live.tail.wait()
+                await self._send(live, drafts, outcome)
+                sent = True
+                while not (live.failed_closings or live.tail.ended or live.tail.lost):
+                    await live.tail.wait()
         finally:
-            if sent is None and live.state is State.ENDING:
+            if not sent and live.state is State.ENDING:
                 live.transition("reopen")
         # Outside the semaphore: one closing that cannot be committed must not block the others.
-        await self._committer.wait_closed(live)
-        self._dismiss_upstream_run(live, outcome)
+        while not live.tail.ended:
+            if live.tail.lost:
+                raise StaleFence
+            await live.tail.wait()
+        run_id = live.checkpoint.upstream
+        if run_id is not None and (backend := self._find_backend(live)) is not None and backend.background_runs:
+            # The upstream deletes its copy of a background run, and stops the run if it goes on there.
+            over = outcome.status == "completed" or (outcome.status == "incomplete" and outcome.message is None)
+            backend.background_runs.dismiss(run_id, running=not over)
 
-    async def _send(self, live: LiveResponse, drafts: list[AnyDraft], outcome: Outcome) -> asyncio.Future[None]:
+    async def _send(self, live: LiveResponse, drafts: list[AnyDraft], outcome: Outcome) -> None:
         """Render the terminal event and send it to the ledger with the last drafts; in a thread if they are long."""
-        if live.claim.request.event_names != "openai":
-            drafts = Renaming().rename(drafts)
+        if live.renaming is not None:
+            drafts = live.renaming.rename(drafts)
         live.outcome = outcome
         live.collect(drafts)
         is_long = max(live.fold.size, live.pending.size, live.claim.size) > SMALL_INPUT
         frames, snapshot, output = await asyncio.to_thread(_render, live, drafts) if is_long else _render(live, drafts)
-        await self._committer.wait_idle(live)  # a commit may have begun meanwhile
+        while live.pending.in_flight:  # a commit may have begun meanwhile
+            await live.tail.wait()
         if live.state is State.LOST:
             raise StaleFence
         turn, usage = endings.turn(output), self.make_record(live, outcome, output)
-        return self._committer.close(live, frames, outcome.status, snapshot=snapshot, turn=turn, usage=usage)
+        self._committer.close(live, frames, outcome.status, snapshot=snapshot, turn=turn, usage=usage)
 
     def make_record(self, live: LiveResponse, outcome: Outcome, output: list[Json]) -> UsageRecord:
         """Make the record of what a response used, as far as upstreams have reported it, and estimated otherwise."""
@@ -114,7 +115,10 @@ class Closer:
         request, estimated = live.claim.request, live.estimated
         # The output that no usage counts. Finished steps end with their calls; what follows is of a step that this
         # process did not see.
-        uncounted = output if outcome.usage is None else [] if asked_here else _find_last_step(output)
+        uncounted = output if outcome.usage is None else []
+        if outcome.usage is not None and not asked_here:
+            calls = [index for index, item in enumerate(output) if _is_call(item)]
+            uncounted = output[calls[-1] + 1 :] if calls else []
         if uncounted or (outcome.usage is None and any(estimated)):
             written = sum(map(estimate_item, uncounted))
             before = output[: len(output) - len(uncounted)]
@@ -140,21 +144,6 @@ class Closer:
         except InvalidRequest:
             return None  # not configured any more
 
-    def _dismiss_upstream_run(self, live: LiveResponse, outcome: Outcome) -> None:
-        """Have the upstream delete its copy of a background run, and stop the run if it goes on there."""
-        run_id = live.checkpoint.upstream
-        backend = self._find_backend(live) if run_id is not None else None
-        if run_id is not None and backend is not None and backend.background_runs is not None:
-            over = outcome.status == "completed" or (outcome.status == "incomplete" and outcome.message is None)
-            backend.background_runs.dismiss(run_id, running=not over)
-
-
-def _history(live: LiveResponse, attempts: int | None) -> Json:
-    resumed_at = live.checkpoint.resumed_at
-    # Each resumption is another attempt, also one that was not counted: in an earlier process, or after a release.
-    counted = attempts if attempts is not None else max(live.claim.attempts, 1)
-    return {"attempts": max(counted, len(resumed_at) + 1), "resumed_at": resumed_at}
-
 
 def _render(live: LiveResponse, drafts: list[AnyDraft]) -> tuple[list[bytes], bytes, list[Json]]:
     """Return the last frames, the final object, and its items."""
@@ -166,9 +155,3 @@ def _render(live: LiveResponse, drafts: list[AnyDraft]) -> tuple[list[bytes], by
 
 def _is_call(item: Json) -> bool:
     return str(item.get("type")).endswith("_call")
-
-
-def _find_last_step(output: list[Json]) -> list[Json]:
-    """Return the items behind the last call; none if there is no call."""
-    last = max((index for index, item in enumerate(output) if _is_call(item)), default=len(output))
-    return output[last + 1 :]

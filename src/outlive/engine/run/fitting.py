@@ -13,9 +13,10 @@ from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
 from outlive.core.toolcalls import without_server_tools
 from outlive.core.usage import add_usage
+from outlive.engine.delivery.committer import Committer
+from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.context import ContextLoader
-from outlive.engine.run.log import RunLog
 from outlive.engine.run.plans import Finish, MakeCall
 from outlive.ports.backend import Backend, Ending, ModelCall
 
@@ -42,8 +43,7 @@ class Count(NamedTuple):
 
 async def measure(backend: Backend, call: ModelCall) -> Count:
     """Count the tokens of a call as the upstream does, else estimate them."""
-    tokens = await backend.count(call)
-    if tokens is not None:
+    if (tokens := await backend.count(call)) is not None:
         return Count(tokens, exact=True)
     return Count(estimate_request(call.request, call.items), exact=False)
 
@@ -52,8 +52,12 @@ async def fit(backend: Backend, call: ModelCall, most: int | None = None) -> Mod
     """Truncate the context of a call to the model's window, or to `most` tokens, if the request allows that."""
     if call.request.truncation != "auto":
         return call
-    window = await backend.window(call.model)
-    limit = min(each for each in (most, _limit(call.request, window), 1 << 60) if each is not None)
+    limit = 1 << 60 if most is None else most
+    if (window := await backend.window(call.model)) is not None:
+        # Some servers refuse what would not fit together with the longest answer that it may get.
+        answer = call.request.max_output_tokens
+        kept = min(ANSWER_TOKENS, window // 4) if answer is None else min(answer, window * 3 // 4)
+        limit = min(limit, window - kept)
     for _ in range(TRIES):
         estimate = estimate_request(call.request, call.items)
         if estimate * DOUBT <= limit:
@@ -69,20 +73,12 @@ async def fit(backend: Backend, call: ModelCall, most: int | None = None) -> Mod
     return call
 
 
-def _limit(request: CreateResponse, window: int | None) -> int | None:
-    if window is None:
-        return None
-    if request.max_output_tokens is None:
-        return window - min(ANSWER_TOKENS, window // 4)
-    # Some servers refuse what would not fit together with the longest answer that it may get.
-    return window - min(request.max_output_tokens, window * 3 // 4)
-
-
 @dataclass(eq=False)
 class Fitting:
     """Fits the contexts of one run."""
 
-    _log: RunLog
+    _live: LiveResponse
+    _committer: Committer
     _context: ContextLoader
     _compactor: Compactor
     _backend: Backend
@@ -90,9 +86,6 @@ class Fitting:
     _sent: ModelCall | None = None
     _most: int | None = None  # tokens; learnt from the upstream's refusals
     _shrinks: int = 0
-
-    def __post_init__(self) -> None:
-        self._request = self._log.claim.request
 
     async def fit(self, call: ModelCall) -> ModelCall:
         """Truncate a call to the model's window, if the request allows that."""
@@ -111,46 +104,42 @@ class Fitting:
     async def compact(self, make_call: MakeCall) -> bool:
         """Compact the context if it is above the threshold, and emit that. Returns True if it did. If no summary can be
         had, the model is asked with the context as it is: that may still fit."""
-        if self._request.context_management is None:
+        live, threshold = self._live, self._live.claim.request.context_management
+        if threshold is None:
             return False
-        await self._log.flush()
-        if self._log.is_lost or next(self._log.fold.open_items(), None) is not None:
+        await live.flush()
+        if live.tail.lost or next(live.fold.open_items(), None) is not None:
             return False
         call = await make_call(None)
-        threshold = await self._threshold()
+        if not threshold:
+            window = await self._backend.window(self._model)
+            threshold = THRESHOLD if window is None else window * 3 // 4
         parts = compaction.split(call.items, min(compaction.KEPT_TOKENS, threshold // 4))
-        if parts is None or not await self._is_longer(call, threshold):
+        tokens = estimate_request(call.request, call.items)
+        if parts is not None and threshold <= tokens * DOUBT and tokens <= threshold * DOUBT:
+            tokens = (await measure(self._backend, call)).tokens
+        if parts is None or tokens <= threshold:
             return False
         try:
             item = await self._make_item(call.request, *parts)
         except UpstreamFault as fault:
-            logger.warning("compaction failed", extra={"response_id": self._log.response_id, "status": fault.status})
+            logger.warning("compaction failed", extra={"response_id": live.lease.response_id, "status": fault.status})
             return False
-        self._log.emit(compaction.show(item, len(self._log.fold.output)))
-        await self._log.flush()
+        self._committer.submit(live, compaction.show(item, len(live.fold.output)))
+        await live.flush()
         return True
 
     async def compact_all(self) -> Finish:
         """Compact the whole context, and end the response with that. Raises UpstreamFault."""
-        items = [*(await self._context.history()), *self._request.input]
-        opened = await self._compactor.open(self._log.claim.owner, items)
+        claim = self._live.claim
+        items = [*(await self._context.history()), *claim.request.input]
+        opened = await self._compactor.open(claim.owner, items)
         summarised, compacted = compaction.split_all(opened, compaction.KEPT_TOKENS)
-        item = await self._make_item(without_server_tools(self._request), summarised, compacted)
+        item = await self._make_item(without_server_tools(claim.request), summarised, compacted)
         return Finish(compaction.show(item, 0), Ending("completed"))
 
     async def _make_item(self, request: CreateResponse, items: list[Json], compacted: compaction.Compacted) -> Json:
-        log, summary = self._log, await self._compactor.summarise(self._backend, self._model, request, items)
-        await log.save_checkpoint(compaction=add_usage(log.checkpoint.compaction, summary.usage))
-        return await self._compactor.make(log.claim.owner, msgspec.structs.replace(compacted, summary=summary.text))
-
-    async def _threshold(self) -> int:
-        if self._request.context_management:
-            return self._request.context_management
-        window = await self._backend.window(self._model)
-        return THRESHOLD if window is None else window * 3 // 4
-
-    async def _is_longer(self, call: ModelCall, threshold: int) -> bool:
-        estimate = estimate_request(call.request, call.items)
-        if estimate * DOUBT < threshold or estimate > threshold * DOUBT:
-            return estimate > threshold
-        return (await measure(self._backend, call)).tokens > threshold
+        live, summary = self._live, await self._compactor.summarise(self._backend, self._model, request, items)
+        used = add_usage(live.checkpoint.compaction, summary.usage)
+        await self._committer.save_checkpoint(live, compaction=used)
+        return await self._compactor.make(live.claim.owner, msgspec.structs.replace(compacted, summary=summary.text))

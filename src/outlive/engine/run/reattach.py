@@ -16,7 +16,8 @@ from outlive import failpoints
 from outlive.core.errors import LostRun, UpstreamFault
 from outlive.core.events import AnyDraft
 from outlive.core.recovery import ReplayFilter
-from outlive.engine.run.log import RunLog
+from outlive.engine.delivery.committer import Committer
+from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.run.plans import OpenStream, StepResult
 from outlive.ports.backend import Backend, BackgroundRuns, Ending, ModelCall, Translator
 
@@ -53,42 +54,40 @@ class ReplayingTranslator:
 class Reattach:
     """Submits one run to the upstream's background, and reattaches to it."""
 
-    _log: RunLog
+    _live: LiveResponse
+    _committer: Committer
     _background_runs: BackgroundRuns
 
     @property
     def has_run(self) -> bool:
         """True if a run was submitted that can be reattached to."""
-        return self._log.checkpoint.upstream is not None
+        return self._live.checkpoint.upstream is not None
 
     async def ask(self, backend: Backend, call: ModelCall, listen: Listen) -> StepResult:
         """Submit the run, or reattach to the one that was submitted. Raises UpstreamFault."""
-        log = self._log
-        call = msgspec.structs.replace(call, response_id=log.response_id)
-        known = log.fold.last - log.checkpoint.replay_from if self.has_run else 0
-        translator = ReplayingTranslator(backend.translator(call), ReplayFilter(log.fold, known))
+        live = self._live
+        call = msgspec.structs.replace(call, response_id=live.lease.response_id)
+        known = live.fold.last - live.checkpoint.replay_from if self.has_run else 0
+        translator = ReplayingTranslator(backend.translator(call), ReplayFilter(live.fold, known))
         try:
             return await listen(lambda _: self._stream(call), translator)
         except UpstreamFault as fault:
-            if translator.failed or isinstance(fault, LostRun):
-                await self._forget(lost=isinstance(fault, LostRun))
+            # Forget a run that failed or is gone: the next try submits another one.
+            lost, run_id = isinstance(fault, LostRun), live.checkpoint.upstream
+            if run_id is not None and translator.failed and not lost:
+                self._background_runs.dismiss(run_id, running=False)
+            if translator.failed or lost:
+                await self._committer.save_checkpoint(live, upstream=None, replay_from=-1)
             raise
 
     async def _stream(self, call: ModelCall) -> AsyncGenerator[list[bytes], None]:
         """Yield the chunks of the run; none before its id is saved."""
-        run_id = self._log.checkpoint.upstream
+        live, run_id = self._live, self._live.checkpoint.upstream
         stream = self._background_runs.submit(call) if run_id is None else self._background_runs.follow(run_id)
         async with aclosing(stream):
             async for chunks in stream:
                 if run_id is None and (run_id := self._background_runs.read_id(chunks)) is not None:
                     failpoints.hit("before-upstream-noted")
-                    await self._log.flush()
-                    await self._log.save_checkpoint(upstream=run_id, replay_from=self._log.fold.last)
+                    await live.flush()
+                    await self._committer.save_checkpoint(live, upstream=run_id, replay_from=live.fold.last)
                 yield chunks
-
-    async def _forget(self, lost: bool) -> None:
-        """Forget a run that failed or is gone: the next try submits another one."""
-        run_id = self._log.checkpoint.upstream
-        if run_id is not None and not lost:
-            self._background_runs.dismiss(run_id, running=False)
-        await self._log.save_checkpoint(upstream=None, replay_from=-1)

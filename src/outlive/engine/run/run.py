@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing
 from functools import partial
-from typing import Protocol
+from typing import TypeAlias
 
 import msgspec
 
@@ -17,7 +17,7 @@ from outlive.core import endings, recovery, toolcalls
 from outlive.core.context.window import estimate_request
 from outlive.core.counts import Counts
 from outlive.core.errors import InvalidRequest, StaleFence, StorageUnavailable, UpstreamFault
-from outlive.core.events import AnyDraft, Draft, Json
+from outlive.core.events import AnyDraft, Draft
 from outlive.core.recovery import Action, Decision, OpenText
 from outlive.core.toolcalls import RequestedCall
 from outlive.core.usage import NOTHING_USED, add_usage
@@ -28,10 +28,9 @@ from outlive.engine.run.closer import Closer
 from outlive.engine.run.compactor import Compactor
 from outlive.engine.run.context import OWNER_BYTES, ContextLoader
 from outlive.engine.run.fitting import Fitting
-from outlive.engine.run.log import RunLog
 from outlive.engine.run.plans import Finish, MakeCall, OpenStream, StepResult
 from outlive.engine.run.reattach import Reattach
-from outlive.engine.run.tool_loop import ToolLoop
+from outlive.engine.run.tool_loop import BufferingTranslator, ToolLoop
 from outlive.ports.backend import Backend, Ending, ModelCall, Route, Translator
 from outlive.ports.clock import Clock
 from outlive.ports.storage import History
@@ -56,18 +55,8 @@ TOO_LATE = "The response did not end before the deadline that its request set."
 # What a run does next that goes on; the other two actions end it.
 _GOES_ON = frozenset({Action.RESTART, Action.REATTACH, Action.NEXT_STEP, Action.CONTINUE})
 
-
-class StepTranslator(Protocol):
-    """A translator whose last drafts may hold calls of server tools."""
-
-    def feed(self, chunk: bytes) -> list[AnyDraft]: ...
-
-    def end(self) -> tuple[Sequence[AnyDraft | RequestedCall], Ending]: ...
-
-    def usage(self) -> Json | None: ...
-
-
-Wrap = Callable[[Translator], StepTranslator]
+StepTranslator: TypeAlias = Translator | BufferingTranslator
+Wrap: TypeAlias = Callable[[Translator], StepTranslator]
 
 
 class RunServices(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,7 +83,6 @@ class Run:
         self._live = live
         self._request = live.claim.request
         self._clock = services.clock
-        self._log = RunLog(live, services.committer, services.clock)
         self._context = ContextLoader(
             live.claim, services.history, services.compactor, services.clock, services.contexts
         )
@@ -106,19 +94,20 @@ class Run:
         self._limit: asyncio.Timeout | None = None
         self._backend: Backend | None = None
         self._model = ""
-        self._uses_tools = False
-        self._fitting: Fitting | None = None
+        self._tools: Tools | None = None  # of the server's own, if it uses them
+        self._is_stepwise = False  # True: the answer is made in several steps and can be continued after each
+        self._fitting: Fitting | None = None  # None for nearly all requests, which want their context as it is
         self._reattach: Reattach | None = None
         self._tool_loop: ToolLoop | None = None
 
     async def run(self) -> None:
         """Run to the terminal event, unless another worker has taken the response over."""
-        if self._log.is_lost:
+        if self._live.tail.lost:
             return
         try:
             deadline, seconds = self._request.deadline, self._services.run_seconds
             if deadline is None and seconds is None:
-                await self._run_unlimited()
+                await self._run()
             else:
                 await self._run_limited(seconds if deadline is None else deadline - self._clock.now())
         except StaleFence:
@@ -133,53 +122,56 @@ class Run:
     async def _run_limited(self, seconds: float | None) -> None:
         try:
             async with asyncio.timeout(seconds) as self._limit:
-                await self._run_unlimited()
+                await self._run()
         except TimeoutError:
             self._limit = None
             await self._fail(make_deadline_fault(TOO_LONG if self._request.deadline is None else TOO_LATE))
 
-    async def _run_unlimited(self) -> None:
+    async def _run(self) -> None:
         try:
-            await self._run()
+            finish = await self._answer(self._choose_backend())
+        except UpstreamFault as fault:
+            await self._fail(fault)
         except InvalidRequest as error:
             # The history holds something that this upstream cannot be sent.
             await self._fail(UpstreamFault(error.message, code="invalid_prompt", status=400, retryable=False))
         except StorageUnavailable as error:
             # The history could not be read for minutes. The end is written once the storage is back.
             await self._fail(UpstreamFault(error.message, status=503, retryable=False))
-
-    async def _run(self) -> None:
-        backend = self._choose_backend()
-        fold = self._live.fold
-        if fold.status == "queued":
-            header = {**fold.header, "status": "in_progress"}
-            self._log.emit([Draft("response.in_progress", {"response": header})])
-        if not self._request.generate:
-            await self._finish(Finish([], Ending("completed", usage=NOTHING_USED)))
-            return
-        self._fitting = self._make_fitting(backend)
-        try:
-            finish = await self._answer(backend)
-        except UpstreamFault as fault:
-            await self._fail(fault)
         else:
-            await self._finish(finish)
+            if self._limit is not None:
+                self._limit.reschedule(None)  # an answer that is complete in time is not too late
+            live, ending, attempts = self._live, finish.ending, self._attempts + self._asked_again
+            usage = add_usage(live.checkpoint.compaction, ending.usage)
+            await self._services.closer.finish(live, finish.drafts, ending, usage, attempts)
         finally:
             self._context.close()
-            await self._close_tools()
+            if (loop := self._tool_loop) is not None:
+                self._tool_loop = None
+                await loop.close()  # after the end: a slow MCP server must not delay the terminal event
 
     async def _answer(self, backend: Backend) -> Finish:
         """Make the answer, and return its end. Raises UpstreamFault when there will be none."""
-        if self._fitting is not None and self._request.compacts:
-            return await self._fitting.compact_all()
-        if self._uses_tools and self._services.tools is not None:
-            return await self._run_tools(backend, self._services.tools)
-        step = await self._ask(backend, await self._prepare(backend))
+        live, request, services = self._live, self._request, self._services
+        if live.fold.status == "queued":
+            header = {**live.fold.header, "status": "in_progress"}
+            services.committer.submit(live, [Draft("response.in_progress", {"response": header})])
+        if not request.generate:
+            return Finish([], Ending("completed", usage=NOTHING_USED))
+        if request.truncation == "auto" or request.context_management is not None or request.compacts:
+            self._fitting = Fitting(live, services.committer, self._context, services.compactor, backend, self._model)
+            if request.compacts:
+                return await self._fitting.compact_all()
+        if self._tools is not None:
+            return await self._run_tools(backend, self._tools)
+        step = await self._ask(backend, self._make_call)
         return Finish([draft for draft in step.drafts if not isinstance(draft, RequestedCall)], step.ending)
 
     async def _run_tools(self, backend: Backend, tools: Tools) -> Finish:
         services = self._services
-        loop = ToolLoop(self._log, self._context, tools, self._model, services.counts, services.tracer)
+        loop = ToolLoop(
+            self._live, services.committer, self._context, tools, self._model, services.counts, services.tracer
+        )
         await loop.open()
         self._tool_loop = loop
         revived = self._live.fold.visible
@@ -193,12 +185,6 @@ class Run:
                 failpoints.hit("between-steps")
         return finish
 
-    async def _close_tools(self) -> None:
-        """Close the tools. After the end: a slow MCP server must not delay the terminal event."""
-        if (loop := self._tool_loop) is not None:
-            self._tool_loop = None
-            await loop.close()
-
     def _choose_backend(self) -> Backend:
         """Route the request, and choose what the run uses: tools of the server's own, or a background run."""
         if self._backend is not None:
@@ -206,46 +192,23 @@ class Run:
         services, request = self._services, self._request
         self._backend, self._model = backend, _ = services.route(request.model)
         # A stepwise backend, such as an agent, has tools of its own.
-        tools = services.tools
-        self._uses_tools = tools is not None and not backend.stepwise and tools.toolbox.serves(request)
+        if services.tools is not None and not backend.stepwise and services.tools.toolbox.serves(request):
+            self._tools = services.tools
+        self._is_stepwise = backend.stepwise or self._tools is not None
         # No upstream keeps what is not to be stored (D4), and only a single answer can be reattached to.
         single = not self._is_stepwise and request.context_management is None
         if backend.background_runs is not None and request.store and single:
-            self._reattach = Reattach(self._log, backend.background_runs)
+            self._reattach = Reattach(self._live, services.committer, backend.background_runs)
         return backend
 
-    @property
-    def _is_stepwise(self) -> bool:
-        """True if the answer is made in several steps and can be continued after each."""
-        return self._uses_tools or (self._backend is not None and self._backend.stepwise)
-
-    def _make_fitting(self, backend: Backend) -> Fitting | None:
-        """Return None for nearly all requests, which want their context as it is."""
-        request = self._request
-        if not (request.truncation == "auto" or request.context_management is not None or request.compacts):
-            return None
-        return Fitting(self._log, self._context, self._services.compactor, backend, self._model)
-
-    async def _prepare(self, backend: Backend) -> MakeCall:
-        """Return how to ask: with the same context each time, or with one that holds the output so far."""
-        model, request = self._model, self._request
-        if backend.stepwise or request.context_management is not None:
-
-            async def make_next(text: OpenText | None) -> ModelCall:
-                output = self._live.fold.output
-                own = output if text is None else output[: text.output_index]
-                items, claim = await self._context.assemble(own), self._live.claim
-                whose = (claim.lease.response_id, claim.owner)
-                large = self._context.is_large
-                return ModelCall(model, request, items, text, len(own), self._log.flush, own, *whose, large=large)
-
-            return make_next
-        items = await self._context.assemble()
-
-        async def make(text: OpenText | None) -> ModelCall:
-            return ModelCall(model, request, items, text, large=self._context.is_large)
-
-        return make
+    async def _make_call(self, text: OpenText | None) -> ModelCall:
+        """Return the call: with the same context each time, or with one that holds the output so far."""
+        model, request, context, live = self._model, self._request, self._context, self._live
+        if not self._is_stepwise and request.context_management is None:
+            return ModelCall(model, request, await context.assemble(), text, large=context.is_large)
+        own = live.fold.output if text is None else live.fold.output[: text.output_index]
+        items, whose = await context.assemble(own), (live.lease.response_id, live.claim.owner)
+        return ModelCall(model, request, items, text, len(own), live.flush, own, *whose, large=context.is_large)
 
     # -- asking the model
 
@@ -255,15 +218,17 @@ class Run:
             self._begin_step()
         decision, cause = self._decide(), None
         while decision.action in _GOES_ON:
-            await self._resume(decision)
+            if self._live.fold.visible:
+                await self._resume(decision)
+            call = await make_call(decision.open_text)
             try:
-                step = await self._ask_once(backend, await make_call(decision.open_text), decision, wrap)
+                step = await self._ask_once(backend, call, decision, wrap)
             except UpstreamFault as fault:
                 self._services.counts.count_request(backend.name, fault)
                 about = {"upstream": backend.name, "status": fault.status, "code": fault.code}
                 log.warning("upstream request failed", extra=self._live.describe() | about)
                 cause = fault.with_traceback(None)  # which holds this frame
-                await self._log.flush()
+                await self._live.flush()
                 # A run that is reattached to goes on, and is paid once.
                 self._live.count_attempt(broken=True, again=self._reattach is not None and self._reattach.has_run)
                 shorter = self._fitting is not None and self._fitting.can_shrink(fault)
@@ -281,15 +246,15 @@ class Run:
 
     async def _resume(self, decision: Decision) -> None:
         """Note in the checkpoint where a visible answer is resumed, after closing what the last step left open."""
+        live, fold, committer = self._live, self._live.fold, self._services.committer
         if decision.action is Action.NEXT_STEP:
             for close in (toolcalls.fail_open, endings.close_open):
-                if drafts := close(self._live.fold):
-                    self._log.emit(drafts)
-                    await self._log.flush()
-        fold = self._live.fold
-        if fold.visible and fold.last != self._step_from:
+                if drafts := close(fold):
+                    committer.submit(live, drafts)
+                    await live.flush()
+        if fold.last != self._step_from:
             self._services.counts.continuations[decision.action.name.lower()] += 1
-            await self._log.save_checkpoint(resumed_at=[*self._log.checkpoint.resumed_at, fold.last + 1])
+            await committer.save_checkpoint(live, resumed_at=[*live.checkpoint.resumed_at, fold.last + 1])
 
     async def _ask_once(self, backend: Backend, call: ModelCall, decision: Decision, wrap: Wrap | None) -> StepResult:
         if self._fitting is not None and decision.action is not Action.REATTACH:
@@ -309,23 +274,22 @@ class Run:
 
     async def _listen(self, call: ModelCall, open_stream: OpenStream, translator: StepTranslator) -> StepResult:
         """Ask the model once, and emit what it answers as it comes."""
-        log, pending, tail = self._log, self._live.pending, self._live.tail
-        emit, feed = log.emit, translator.feed
+        live, pending, tail, feed = self._live, self._live.pending, self._live.tail, translator.feed
+        emit = partial(self._services.committer.submit, live)
         self._asked_again += self._asked > 0
         self._asked += 1
-        if self._live.asked_at is None and not self._live.fold.visible:
-            self._live.asked_at = self._clock.monotonic()
+        if live.asked_at is None and not live.fold.visible:
+            live.asked_at = self._clock.monotonic()
         # A try that reports nothing leaves what the one before it had reported.
-        earlier = self._live.step_usage() if self._live.step_usage is not None else None
-        self._live.step_usage = lambda: translator.usage() or earlier
-        resumed, estimate = call.resume, partial(estimate_request, call.request, call.items)
-        self._live.attempt = Attempt(
-            translator.usage, estimate, resumed.deltas if resumed is not None else 0, self._live.fold.size
-        )
+        earlier = live.step_usage() if live.step_usage is not None else None
+        live.step_usage = lambda: translator.usage() or earlier
+        estimate = partial(estimate_request, call.request, call.items)
+        resumed = call.resume.deltas if call.resume is not None else 0
+        live.attempt = Attempt(translator.usage, estimate, resumed, live.fold.size)
 
         def on_chunks(chunks: list[bytes]) -> bool:
             drafts: list[AnyDraft] = []
-            if self._live.fold.size > MAX_TEXT:
+            if live.fold.size > MAX_TEXT:
                 raise UpstreamFault(TOO_MUCH, retryable=False)
             try:
                 for chunk in chunks:
@@ -334,13 +298,13 @@ class Run:
                 # Drafts made before an error in the same read count.
                 if drafts:
                     emit(drafts)
-            return not (pending.is_full or tail.lost)
+            return pending.size <= pending.most and not tail.lost
 
         async with aclosing(open_stream(on_chunks)) as stream:
             async for chunks in stream:
                 on_chunks(chunks)
-                if pending.is_full:
-                    await log.flush()
+                if pending.size > pending.most:
+                    await live.flush()
                 if tail.lost:
                     raise StaleFence
         return StepResult(*translator.end())
@@ -361,7 +325,7 @@ class Run:
         return recovery.decide(
             self._live.fold,
             attempts=self._attempts,
-            resumed_at=self._log.checkpoint.resumed_at,
+            resumed_at=self._live.checkpoint.resumed_at,
             continuation=continuation,
             text_format=(request.text.get("format") or {}).get("type", "text"),
             stepwise=self._is_stepwise,
@@ -372,9 +336,9 @@ class Run:
         """Wait before the upstream is asked again; return False if it should not be."""
         fold = self._live.fold
         visible = fold.visible and fold.last != self._step_from
-        if self._log.is_lost or not fault.retryable or (not visible and self._asked > RETRIES):
+        if self._live.tail.lost or not fault.retryable or (not visible and self._asked > RETRIES):
             return False
-        fruitless = self._log.checkpoint.resumed_at.count(fold.last + 1) if visible else self._asked
+        fruitless = self._live.checkpoint.resumed_at.count(fold.last + 1) if visible else self._asked
         if fruitless == 0:
             return True
         pause = fault.retry_after if fault.retry_after is not None else 0.5 * 2.0 ** (fruitless - 1)
@@ -393,7 +357,7 @@ class Run:
             return False
         if self._reattach is not None and self._reattach.has_run:
             return True
-        if self._tool_loop is not None and not self._log.is_durable:
+        if self._tool_loop is not None and not self._live.is_durable:
             return False
         decision = self._decide()
         nothing_open = next(self._live.fold.open_items(), None) is None
@@ -412,21 +376,11 @@ class Run:
 
     # -- the end
 
-    async def _finish(self, finish: Finish) -> None:
-        self._lift_limit()
-        usage = add_usage(self._log.checkpoint.compaction, finish.ending.usage)
-        attempts = self._attempts + self._asked_again
-        await self._services.closer.finish(self._live, finish.drafts, finish.ending, usage, attempts)
-
     async def _fail(self, fault: UpstreamFault) -> None:
-        await self._log.flush()
-        self._lift_limit()
-        await self._services.closer.fail(self._live, fault, self._attempts + self._asked_again)
-
-    def _lift_limit(self) -> None:
-        """Lift the time limit: an answer that is complete in time is not too late."""
+        await self._live.flush()
         if self._limit is not None:
             self._limit.reschedule(None)
+        await self._services.closer.fail(self._live, fault, self._attempts + self._asked_again)
 
 
 def make_deadline_fault(message: str) -> UpstreamFault:

@@ -1,4 +1,4 @@
-"""The log of a run: events under the response's names, and a checkpoint that survives a storage that is down."""
+"""What a run submits: events under the response's names, and a checkpoint that survives a storage that is down."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from outlive.core.errors import StaleFence
 from outlive.core.events import AnyDraft, Channel, Delta, Draft, EventNames, Json
 from outlive.core.grammar import REASONING_TEXT
-from outlive.engine.run.log import RunLog
+from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.waiting import STORAGE_PAUSE
 from outlive.ports.ledger import Checkpoint
 from tests.engine.tool_harness import NoTools, ToolHarness
@@ -32,12 +32,11 @@ def reasoning() -> list[AnyDraft]:
     ]
 
 
-def make_log(event_names: EventNames = "openai") -> tuple[ToolHarness, RunLog]:
+def make_harness(event_names: EventNames = "openai") -> tuple[ToolHarness, LiveResponse]:
     harness = ToolHarness(NoTools(), tools=[])
     harness.request = msgspec.structs.replace(harness.request, event_names=event_names)
     harness.attempts = 1
-    harness.revive()
-    return harness, harness.log()
+    return harness, harness.revive()
 
 
 # -- emitting
@@ -45,14 +44,14 @@ def make_log(event_names: EventNames = "openai") -> tuple[ToolHarness, RunLog]:
 
 def test_emitted_events_are_durable_after_a_flush() -> None:
     async def body() -> None:
-        harness, log = make_log()
-        before = log.fold.last
-        log.emit(reasoning())
-        assert not log.is_durable
-        assert (log.fold.last, len(harness.events())) == (before, before + 1)
-        await log.flush()
-        assert log.is_durable
-        assert (log.fold.last, len(harness.events())) == (before + 5, before + 6)
+        harness, live = make_harness()
+        before = live.fold.last
+        harness.committer.submit(live, reasoning())
+        assert not live.is_durable
+        assert (live.fold.last, len(harness.events())) == (before, before + 1)
+        await live.flush()
+        assert live.is_durable
+        assert (live.fold.last, len(harness.events())) == (before + 5, before + 6)
 
     run_virtually(body())
 
@@ -68,11 +67,11 @@ def test_events_have_the_names_that_the_response_was_created_with(
     event_names: EventNames, delta: str, done: str
 ) -> None:
     async def body() -> None:
-        harness, log = make_log(event_names)
+        harness, live = make_harness(event_names)
         drafts = reasoning()
-        log.emit(drafts[:3])
-        log.emit(drafts[3:])
-        await log.flush()
+        harness.committer.submit(live, drafts[:3])
+        harness.committer.submit(live, drafts[3:])
+        await live.flush()
         assert harness.event_types()[-5:] == [
             "response.output_item.added",
             "response.content_part.added",
@@ -80,34 +79,34 @@ def test_events_have_the_names_that_the_response_was_created_with(
             delta,
             done,
         ]
-        assert log.fold.output[0]["content"][0]["text"] == "Hm, well"
+        assert live.fold.output[0]["content"][0]["text"] == "Hm, well"
 
     run_virtually(body())
 
 
-def test_a_log_is_full_while_too_much_is_pending() -> None:
+def test_too_much_is_pending_until_it_is_durable() -> None:
     async def body() -> None:
-        harness, log = make_log()
-        pending = harness.live.pending
+        harness, live = make_harness()
+        pending = live.pending
         pending.most = 100
-        assert not pending.is_full
-        log.emit(reasoning())
-        assert pending.is_full
-        await log.flush()
-        assert not pending.is_full
+        assert pending.size <= pending.most
+        harness.committer.submit(live, reasoning())
+        assert pending.size > pending.most
+        await live.flush()
+        assert pending.size <= pending.most
 
     run_virtually(body())
 
 
 def test_a_lost_response_takes_no_more_events() -> None:
     async def body() -> None:
-        harness, log = make_log()
-        log.emit(reasoning()[:3])
-        harness.live.lose()
-        assert log.is_lost
+        harness, live = make_harness()
+        harness.committer.submit(live, reasoning()[:3])
+        live.lose()
+        assert live.tail.lost
         with pytest.raises(StaleFence):
-            log.emit(reasoning()[3:])
-        await log.flush()  # returns, though nothing will be durable
+            harness.committer.submit(live, reasoning()[3:])
+        await live.flush()  # returns, though nothing will be durable
         await turn()
         assert "response.reasoning_text.done" not in harness.event_types()
 
@@ -119,22 +118,22 @@ def test_a_lost_response_takes_no_more_events() -> None:
 
 def test_a_checkpoint_is_saved_with_all_changes_so_far() -> None:
     async def body() -> None:
-        harness, log = make_log()
-        assert log.checkpoint == Checkpoint()
-        await log.save_checkpoint(steps=1, usage={"output_tokens": 3})
-        await log.save_checkpoint(resumed_at=[4])
+        harness, live = make_harness()
+        assert live.checkpoint == Checkpoint()
+        await harness.committer.save_checkpoint(live, steps=1, usage={"output_tokens": 3})
+        await harness.committer.save_checkpoint(live, resumed_at=[4])
         expected = Checkpoint(steps=1, usage={"output_tokens": 3}, resumed_at=[4])
-        assert harness.ledger.checkpoint == log.checkpoint == harness.live.checkpoint == expected
+        assert harness.ledger.checkpoint == live.checkpoint == expected
 
     run_virtually(body())
 
 
 def test_saving_a_checkpoint_waits_for_a_storage_that_is_down() -> None:
     async def body() -> None:
-        harness, log = make_log()
+        harness, live = make_harness()
         harness.ledger.failing["save_checkpoint"] = 3
         began = harness.clock.monotonic()
-        await log.save_checkpoint(steps=1)
+        await harness.committer.save_checkpoint(live, steps=1)
         assert harness.clock.monotonic() - began == 3 * STORAGE_PAUSE
         assert harness.ledger.checkpoint.steps == 1
 
@@ -143,26 +142,14 @@ def test_saving_a_checkpoint_waits_for_a_storage_that_is_down() -> None:
 
 def test_saving_a_checkpoint_ends_when_the_response_is_lost() -> None:
     async def body() -> None:
-        harness, log = make_log()
+        harness, live = make_harness()
         harness.ledger.failing["save_checkpoint"] = 1_000_000
-        saving = asyncio.ensure_future(log.save_checkpoint(steps=1))
+        saving = asyncio.ensure_future(harness.committer.save_checkpoint(live, steps=1))
         await turn()
-        harness.live.lose()
+        live.lose()
         await saving
         harness.ledger.failing.clear()
-        await log.save_checkpoint(steps=2)
+        await harness.committer.save_checkpoint(live, steps=2)
         assert harness.ledger.checkpoint == Checkpoint()
-
-    run_virtually(body())
-
-
-# -- what a log shows of its response
-
-
-def test_a_log_shows_the_claim_and_the_fold_of_its_response() -> None:
-    async def body() -> None:
-        harness, log = make_log()
-        assert (log.response_id, log.claim, log.fold) == ("resp_1", harness.live.claim, harness.live.fold)
-        assert not log.is_lost
 
     run_virtually(body())
