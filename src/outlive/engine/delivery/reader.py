@@ -67,16 +67,23 @@ class Cursor:
         if self._reservation is not None:
             self._reservation.release()  # what was read before is sent
         while not self.ended and not self.stopped:
-            tail = self._join()
+            tail = self._tail
+            if tail is None or tail.lost:
+                # Another one may have taken the place of one that was lost here.
+                self.close()
+                tail = self._enter(self._reader.live.tail(self.id))
             if tail is not None and tail.on_read is not None:
                 tail.on_read(self.after)
             if tail is None:
                 frames = await self._read_idle()
-            elif tail.committed > self.after:
-                frames = self._read_tail(tail) or await self._read_journal()
-            else:
+            elif tail.committed <= self.after:
                 self.ended = tail.ended
                 frames = b"" if tail.ended else await self._wait(tail.wait())
+            elif (batch := tail.slice(self.after)) is not None:
+                self.after, self.ended, self._idle_since = batch.last, tail.ended, 0.0
+                return batch.frames
+            else:
+                frames = await self._read_journal()
             if frames:
                 return frames
         return b""
@@ -138,30 +145,11 @@ class Cursor:
         """Why the response failed, if it did so in this process."""
         return self._tail.cause if self._tail is not None else None
 
-    # -- from a tail
-
-    def _join(self) -> Tail | None:
-        """Return the tail at hand or, if that was lost, the one that has taken its place here."""
-        tail = self._tail
-        if tail is None or tail.lost:
-            self.close()
-            tail = self._reader.live.tail(self.id)
-            if tail is not None:
-                self._enter(tail)
+    def _enter(self, tail: Tail | None) -> Tail | None:
+        if tail is not None:
+            self._tail = tail
+            tail.readers += 1
         return tail
-
-    def _enter(self, tail: Tail) -> None:
-        self._tail = tail
-        tail.readers += 1
-
-    def _read_tail(self, tail: Tail) -> bytes:
-        batch = tail.slice(self.after)
-        if batch is None:
-            return b""
-        self._idle_since = 0.0
-        self.after = batch.last
-        self.ended = tail.ended and batch.last == tail.committed
-        return batch.frames
 
     async def _wait(self, waiter: asyncio.Future[None]) -> bytes:
         """Wait for more events; return a keep-alive comment if there were none for long."""
@@ -180,26 +168,22 @@ class Cursor:
 
     async def _read_idle(self) -> bytes:
         """Read a response that does not run here from its journal, or wait for it to begin here or go on elsewhere."""
-        live, mirrors = self._reader.live, self._reader.mirrors
+        live, mirrors, after = self._reader.live, self._reader.mirrors, self.after
         waiter = live.wait(self.id)  # from here on: it may begin, and even end, while the journal is read
         try:
             if (frames := await self._read_journal()) or self.ended or live.tail(self.id) is not None:
                 return frames
             if mirrors is None:
                 return await self._wait(waiter)
-            await self._join_mirror(mirrors)
+            # The mirror begins at a number in the journal; a client may have asked for one beyond.
+            if after == self._began and after >= 0:
+                batch = await self._read_page(after - 1, 1)
+                after = after if batch is not None and batch.frames else -1
+            if live.tail(self.id) is None:
+                self._enter(mirrors.join(self.id, after))
             return b""
         finally:
             live.stop_waiting(self.id, waiter)
-
-    async def _join_mirror(self, mirrors: Mirrors) -> None:
-        """Read on from the mirror. It begins at a number in the journal; a client may have asked for one beyond."""
-        after = self.after
-        if after == self._began and after >= 0:
-            batch = await self._read_page(after - 1, 1)
-            after = after if batch is not None and batch.frames else -1
-        if self._reader.live.tail(self.id) is None:
-            self._enter(mirrors.join(self.id, after))
 
     async def _read_journal(self) -> bytes:
         if self._reservation is not None:

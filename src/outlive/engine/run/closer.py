@@ -6,7 +6,7 @@ from typing import Any
 from outlive.core import endings
 from outlive.core.context.window import estimate_item, estimate_request
 from outlive.core.endings import Outcome, TerminalStatus
-from outlive.core.errors import EndCode, InvalidRequest, StaleFence, UpstreamFault
+from outlive.core.errors import InvalidRequest, StaleFence, UpstreamFault
 from outlive.core.events import AnyDraft, Json, number
 from outlive.core.usage import UsageRecord, add_usage, count_tokens
 from outlive.engine.delivery.committer import Committer
@@ -39,32 +39,23 @@ class Closer:
         await live.flush()
         if live.fold.visible:
             message = f"{CUT_OFF} {fault.message}"
-            await self.end(live, "incomplete", message=message, attempts=attempts, ended_by=fault.reason)
+            await self.end(live, "incomplete", attempts, ended_by=fault.reason, message=message)
         else:
             # The frames in its traceback hold the request, and lead to the live response, which holds the fault.
             fault.__traceback__ = fault.__cause__ = fault.__context__ = None
             live.tail.cause = fault
             error = {"code": fault.code, "message": fault.message}
-            await self.end(live, "failed", error=error, attempts=attempts, ended_by=fault.reason)
+            await self.end(live, "failed", attempts, ended_by=fault.reason, error=error)
 
-    async def end(
-        self,
-        live: LiveResponse,
-        status: TerminalStatus,
-        *,
-        message: str | None = None,
-        error: Json | None = None,
-        attempts: int | None = None,
-        ended_by: EndCode | None = None,
-    ) -> None:
-        """End a response as it stands: open items are closed as incomplete."""
+    async def end(self, live: LiveResponse, status: TerminalStatus, attempts: int | None = None, **why: Any) -> None:
+        """End a response as it stands, with the fields of its outcome that say why: open items are closed as
+        incomplete."""
         await live.flush()
-        why = {"message": message, "error": error, "ended_by": ended_by}
-        reason, usage = "interrupted" if status == "incomplete" else None, live.known_usage()
-        drafts = endings.close_open(live.fold)
-        await self._close(live, drafts, attempts, status=status, reason=reason, usage=usage, **why)
+        drafts, reason = endings.close_open(live.fold), "interrupted" if status == "incomplete" else None
+        await self._close(live, drafts, attempts, status=status, reason=reason, usage=live.known_usage(), **why)
 
     async def _close(self, live: LiveResponse, drafts: list[AnyDraft], attempts: int | None, **how: Any) -> None:
+        """Write the end. `how` are fields of its outcome."""
         live.transition("close")
         resumed_at = live.checkpoint.resumed_at
         # Each resumption is another attempt, also one that was not counted: in an earlier process, or after a release.

@@ -143,7 +143,8 @@ class Compactor:
         drafts, ending = translator.end()
         span.note(describe_answer(ending))
         fold.apply(drafts)
-        text = "".join(map(_text_of, fold.output)).strip()
+        parts = (part for item in fold.output if item.get("type") == "message" for part in item.get("content") or ())
+        text = "".join(part["text"] for part in parts if part.get("type") == "output_text").strip()
         if not text:
             raise UpstreamFault(NO_SUMMARY)
         return Summary(text, ending.usage)
@@ -158,12 +159,6 @@ async def _work(items: list[Json], work: Callable[[], T]) -> T:
 def _limit(request: CreateResponse, tokens: int) -> CreateResponse:
     most = min(request.max_output_tokens or tokens, max(tokens, LEAST_SUMMARY))
     return msgspec.structs.replace(request, max_output_tokens=most)
-
-
-def _text_of(item: Json) -> str:
-    if item.get("type") != "message":
-        return ""
-    return "".join(part["text"] for part in item.get("content") or () if part.get("type") == "output_text")
 
 
 def _purpose(owner: str) -> str:

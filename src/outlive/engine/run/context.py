@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from outlive.core.context.assemble import Names, finish_calls
 from outlive.core.context.assemble import assemble as assemble_context
@@ -33,6 +35,8 @@ MANY_ITEMS = 500
 # Tries while the storage is down. A database that restarts must not fail a response; one that stays down may.
 STORAGE_TRIES = 300
 
+T = TypeVar("T")
+
 
 @dataclass(slots=True, eq=False)
 class ContextLoader:
@@ -60,7 +64,17 @@ class ContextLoader:
     async def history(self) -> list[Json]:
         """Return the items of ended turns: from the storage, and from the memory of the connection that asks."""
         if self._items is None:
-            self._items = await self._keep_trying(self._read)
+            claim, request, memory = self._claim, self._claim.request, self._claim.memory
+            if memory is not None:
+                position = memory.position
+            else:
+                in_conversation = request.conversation is not None and claim.position.first > 0
+                position = claim.position if request.previous_response_id is not None or in_conversation else None
+            items: list[Json] = []
+            if position is not None:
+                read = partial(read_history, self._history, position, self._budget, claim.owner, request)
+                items, self._room = await self._keep_trying(read)
+            self._items = items if memory is None else items + memory.items
         return self._items
 
     async def find_lists(self) -> list[Json]:
@@ -69,7 +83,7 @@ class ContextLoader:
         ids = [item["id"] for item in await self.history() if item.get("type") == "mcp_list_tools"]
         return await self._keep_trying(lambda: self._history.find_outputs(self._claim.owner, ids)) if ids else []
 
-    async def _keep_trying(self, read: Callable[[], Awaitable[list[Json]]]) -> list[Json]:
+    async def _keep_trying(self, read: Callable[[], Awaitable[T]]) -> T:
         # The client of a response that is not stored waits for it, and can ask again.
         return await keep_trying(read, self._clock, STORAGE_TRIES if self._claim.request.store else 1)
 
@@ -77,24 +91,13 @@ class ContextLoader:
         """Return the context: the history of ended turns, the response's own input, and its own output so far."""
         request, history = self._claim.request, await self.history()
         # Reasoning that was cut off is left out: the model reasons anew.
-        given = [*finish_calls(request.input), *filter(_is_whole, own)]
+        whole = [item for item in own if item.get("type") != "reasoning" or item.get("status") != "incomplete"]
+        given = [*finish_calls(request.input), *whole]
         if self._compactor.is_needed(history, given):
             history, given = await self._compactor.open(self._claim.owner, [*history, *given]), []
         if len(history) + len(given) > MANY_ITEMS:
             return await asyncio.to_thread(assemble_context, history, given, names)
         return assemble_context(history, given, names)
-
-    async def _read(self) -> list[Json]:
-        claim, request, memory = self._claim, self._claim.request, self._claim.memory
-        if memory is not None:
-            position = memory.position
-        else:
-            in_conversation = request.conversation is not None and claim.position.first > 0
-            position = claim.position if request.previous_response_id is not None or in_conversation else None
-        items: list[Json] = []
-        if position is not None:
-            items, self._room = await read_history(self._history, position, self._budget, claim.owner, request)
-        return items if memory is None else items + memory.items
 
 
 async def read_history(
@@ -121,7 +124,3 @@ async def read_history(
             raise UpstreamFault(TOO_LONG, code="invalid_prompt", retryable=False, too_long=True)
         held = room.pop_all()
     return finish_calls(loaded.items), held
-
-
-def _is_whole(item: Json) -> bool:
-    return item.get("type") != "reasoning" or item.get("status") != "incomplete"

@@ -112,15 +112,33 @@ class ToolPlan:
 
     def next(self, step: StepResult, fold: Fold, checkpoint: Checkpoint) -> Finish | CallTools:
         """Decide what follows a step of the model."""
-        usage = add_usage(checkpoint.usage, step.ending.usage)
-        ending = msgspec.structs.replace(step.ending, usage=usage)
-        spent = self._is_spent(fold, checkpoint)
-        planned = self._schedule(step.drafts, ending, spent, self._calls_left(fold))
-        requested = any(isinstance(draft, RequestedCall) for draft in step.drafts)
-        useless = spent and not planned.calls and not planned.asks_approval
+        ending = msgspec.structs.replace(step.ending, usage=add_usage(checkpoint.usage, step.ending.usage))
+        spent, left = self._is_spent(fold, checkpoint), self._calls_left(fold)
+        drafts: list[AnyDraft] = []
+        scheduled: list[ScheduledCall] = []
+        ignored: list[tuple[int, Json]] = []
+        requested = asks = False
+        for draft in step.drafts:
+            if not isinstance(draft, RequestedCall):
+                drafts.append(move(draft, len(ignored)) if ignored else draft)
+                continue
+            requested = True
+            tool, index = self._session.tools[draft.name], draft.output_index - len(ignored)
+            call = self._new_call(index, tool.spec.label, tool.spec.name, draft.arguments)
+            if left is not None and len(scheduled) >= left:
+                ignored.append((index, toolcalls.make_ended(call, toolcalls.fail(OVER_LIMIT))))
+            elif not draft.whole or ending.status == "incomplete" or spent:
+                drafts += [*toolcalls.announce(call), toolcalls.close_unmade(call)]
+            elif tool.needs_approval:
+                drafts += toolcalls.ask_approval(call, self._ids.new("mcpr"))
+                asks = True
+            else:
+                drafts += toolcalls.announce(call)
+                scheduled.append((call, tool))
+        useless = spent and not scheduled and not asks
         if not requested or ending.status == "incomplete" or useless:
-            return Finish(planned.drafts, ending)
-        return planned
+            return Finish(drafts, ending)
+        return CallTools(drafts, scheduled, ending, asks, ignored)
 
     def after_calls(self, made: CallTools, fold: Fold) -> Finish | None:
         """Decide what follows the calls that `next` asked for: the end, or None for the model's next step."""
@@ -138,31 +156,6 @@ class ToolPlan:
             or (item["type"] in _CLIENT_CALLS and is_call(item) and item["call_id"] not in answered)
             for item in fold.output
         )
-
-    def _schedule(
-        self, step: Sequence[AnyDraft | RequestedCall], ending: Ending, spent: bool, left: int | None
-    ) -> CallTools:
-        drafts: list[AnyDraft] = []
-        scheduled: list[ScheduledCall] = []
-        ignored: list[tuple[int, Json]] = []
-        asks = False
-        for draft in step:
-            if not isinstance(draft, RequestedCall):
-                drafts.append(move(draft, len(ignored)) if ignored else draft)
-                continue
-            tool, index = self._session.tools[draft.name], draft.output_index - len(ignored)
-            call = self._new_call(index, tool.spec.label, tool.spec.name, draft.arguments)
-            if left is not None and len(scheduled) >= left:
-                ignored.append((index, toolcalls.make_ended(call, toolcalls.fail(OVER_LIMIT))))
-            elif not draft.whole or ending.status == "incomplete" or spent:
-                drafts += [*toolcalls.announce(call), toolcalls.close_unmade(call)]
-            elif tool.needs_approval:
-                drafts += toolcalls.ask_approval(call, self._ids.new("mcpr"))
-                asks = True
-            else:
-                drafts += toolcalls.announce(call)
-                scheduled.append((call, tool))
-        return CallTools(drafts, scheduled, ending, asks, ignored)
 
     # -- limits
 
