@@ -73,30 +73,24 @@ class AgentChannel:
         self._queue.put_nowait(None)
 
     async def batches(self, settle: Callable[[], Awaitable[None]] | None) -> AsyncGenerator[list[bytes], None]:
-        """Yield the queued chunks, batch by batch. A reader that asks for the next has submitted the last for commit;
-        `settle` waits until it is durable."""
-        while batch := await self._take():
+        """Yield the queued chunks, each time all that there are. A reader that asks for the next has submitted the last
+        for commit; `settle` waits until it is durable."""
+        while (entry := await self._queue.get()) is not None:
+            batch: list[_Entry] = [entry]
+            while not self._queue.empty():
+                if (more := self._queue.get_nowait()) is None:
+                    self.close()  # so that the next look finds the end again
+                    break
+                batch.append(more)
+            for _, durable in batch:
+                if durable is None:
+                    self._slots.release()
             yield [chunk for chunk, _ in batch]
             waiting = [durable for _, durable in batch if durable is not None and not durable.done()]
             if waiting and settle is not None:
                 await settle()
             for durable in waiting:
                 durable.set_result(None)
-
-    async def _take(self) -> list[_Entry]:
-        """Wait for a chunk, and return it with all others that are queued; an empty list at the end."""
-        entry = await self._queue.get()
-        batch: list[_Entry] = []
-        while entry is not None:
-            batch.append(entry)
-            if entry[1] is None:
-                self._slots.release()
-            if self._queue.empty():
-                return batch
-            entry = self._queue.get_nowait()
-        if batch:
-            self.close()  # so that the next call finds the end again
-        return batch
 
 
 def read_text(content: str | Sequence[Json]) -> str:

@@ -51,18 +51,6 @@ class OpenToolSession(msgspec.Struct):
     tools: dict[str, Tool] = {}
     lists: list[Json] = []
 
-    def offer(self, source: OpenedSource, entry: Json, taken: dict[str, int]) -> None:
-        """Add the tools of a source that its entry allows."""
-        if source.listed is not None:
-            self.lists.append(source.listed)
-        for tool in source.tools:
-            name = tool.spec.name
-            if allows(entry, name, tool.read_only):
-                offered = copy.copy(tool)
-                wanted = needs_approval(entry, name, tool.read_only, source.approval)
-                offered.needs_approval = wanted or source.insists
-                self.tools[choose_alias(tool.spec, taken)] = offered
-
     async def close(self) -> None:
         await asyncio.gather(*(each.close() for each in self.opened if each.close), return_exceptions=True)
 
@@ -96,9 +84,12 @@ class ToolRegistry(msgspec.Struct):
         return "mcp_approval_response" in [item["type"] for item in request.input]
 
     async def open(self, session_request: SessionRequest) -> ToolSession:
-        request = session_request.request
-        taken = {str(tool.get("name")): 1 for tool in request.tools if tool["type"] != SERVER_TOOL_TYPE}
-        found = [(entry, source) for entry in self._entries(request) if (source := self._find(entry)) is not None]
+        given = session_request.request.tools
+        taken = {str(tool.get("name")): 1 for tool in given if tool["type"] != SERVER_TOOL_TYPE}
+        entries = [tool for tool in given if tool["type"] == SERVER_TOOL_TYPE]
+        labels = {entry["server_label"] for entry in entries}
+        entries += [entry for entry in self.always if entry["server_label"] not in labels]
+        found = [(entry, source) for entry in entries if (source := self._find(entry)) is not None]
         # All at once: a server that does not answer must not add its time to that of the next.
         opening = [asyncio.ensure_future(source.open(entry, session_request)) for entry, source in found]
         opened: list[OpenedSource] = []
@@ -111,15 +102,16 @@ class ToolRegistry(msgspec.Struct):
                     task.cancel()
                 results = await asyncio.gather(*opening, return_exceptions=True)
                 await OpenToolSession([each for each in results if isinstance(each, OpenedSource)]).close()
-        session = OpenToolSession(opened)
+        session = OpenToolSession(opened, lists=[each.listed for each in opened if each.listed is not None])
         for (entry, _), each in zip(found, opened, strict=True):
-            session.offer(each, entry, taken)
+            for tool in each.tools:
+                name = tool.spec.name
+                if allows(entry, name, tool.read_only):
+                    offered = copy.copy(tool)
+                    wanted = needs_approval(entry, name, tool.read_only, each.approval)
+                    offered.needs_approval = wanted or each.insists
+                    session.tools[choose_alias(tool.spec, taken)] = offered
         return session
-
-    def _entries(self, request: CreateResponse) -> list[Json]:
-        own = [tool for tool in request.tools if tool["type"] == SERVER_TOOL_TYPE]
-        labels = {entry["server_label"] for entry in own}
-        return own + [entry for entry in self.always if entry["server_label"] not in labels]
 
     def _find(self, entry: Json) -> ToolSource | None:
         return next((source for source in self.sources if source.owns(entry)), None)

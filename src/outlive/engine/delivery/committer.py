@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -33,6 +34,7 @@ UNREAD_BYTES = 64 * 1024
 ENDINGS = 20
 
 
+@dataclass(eq=False)
 class Committer:
     """Commits at once when little happens. After a commit of several events it waits half a millisecond for each but
     the first, `linger` at most, so that under load one commit carries many; the first output of a response never waits.
@@ -40,32 +42,23 @@ class Committer:
     Events of a response that is not stored go to the ledger in memory in the call that submits them.
     """
 
-    def __init__(
-        self,
-        ledger: RunLedger,
-        clock: Clock,
-        linger: float,
-        counts: Counts | None = None,
-        tracer: Tracer | None = None,
-        count_usage: Callable[[UsageRecord, bool], object] = lambda record, stored: None,
-    ) -> None:
-        self._ledger = ledger
-        self._counts = counts or Counts()
-        self._tracer = tracer or Tracer()
-        self._count_usage = count_usage
-        self.clock = clock
-        self._linger = linger
-        self._loop = asyncio.get_running_loop()
-        self._queue: list[LiveResponse] = []
-        self._timer: asyncio.Handle | None = None
-        self._flight: asyncio.Future[AppendResults] | None = None
-        self._next_at = 0.0
-        self._sent_at = 0.0  # time at which the commit under way was sent
-        self._failures = 0
-        self._urgent = False  # a first output waits for the commit under way to be over
-        self.endings = asyncio.Semaphore(ENDINGS)
-        self.memory_endings = asyncio.Semaphore(ENDINGS)
-        self.on_end: Callable[[], None] = lambda: None  # called when a terminal event is durable
+    _ledger: RunLedger
+    clock: Clock
+    _linger: float
+    _counts: Counts = field(default_factory=Counts)
+    _tracer: Tracer = field(default_factory=Tracer)
+    _count_usage: Callable[[UsageRecord, bool], object] = lambda record, stored: None
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _queue: list[LiveResponse] = field(default_factory=list)
+    _timer: asyncio.Handle | None = None
+    _flight: asyncio.Future[AppendResults] | None = None
+    _next_at: float = 0.0
+    _sent_at: float = 0.0  # time at which the commit under way was sent
+    _failures: int = 0
+    _urgent: bool = False  # a first output waits for the commit under way to be over
+    endings: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, ENDINGS))
+    memory_endings: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, ENDINGS))
+    on_end: Callable[[], None] = lambda: None  # called when a terminal event is durable
 
     def submit(self, live: LiveResponse, drafts: list[AnyDraft]) -> None:
         """Emit drafts and see that they are committed soon. Raises StaleFence if the response is lost."""

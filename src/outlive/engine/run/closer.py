@@ -1,6 +1,7 @@
 """The closer: writes the terminal event of a response, for its run or for an ending from outside."""
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 from outlive.core import endings
@@ -18,14 +19,14 @@ from outlive.ports.clock import Clock
 CUT_OFF = "The answer was cut off."
 
 
+@dataclass(eq=False)
 class Closer:
     """Ends responses. Each method returns once the terminal event is durable, and raises StaleFence if another worker
     has taken the response over."""
 
-    def __init__(self, committer: Committer, route: Route, clock: Clock) -> None:
-        self._committer = committer
-        self._route = route
-        self._clock = clock
+    _committer: Committer
+    _route: Route
+    _clock: Clock
 
     async def finish(
         self, live: LiveResponse, drafts: list[AnyDraft], ending: Ending, usage: Json | None, attempts: int

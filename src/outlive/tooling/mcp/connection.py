@@ -132,7 +132,12 @@ class McpConnection:
         used: asyncio.Future[Client] | None = None
         try:
             with _explained():
-                used = self._connect()
+                if self._client is None or (self._task is not None and self._task.done()):
+                    self._client = asyncio.get_running_loop().create_future()
+                    self._task = asyncio.create_task(self._keep(self._client, self._closing))
+                    # The caller may be gone by then: marks a failure as seen, or asyncio would log it.
+                    self._client.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
+                used = self._client
                 yield await asyncio.shield(used)
         except MCPError as error:
             # The SDK's error when the server has forgotten the session: then it did not look at the request either.
@@ -147,14 +152,6 @@ class McpConnection:
             if self._client is used:  # else a concurrent call has closed it already
                 await self.close()  # the next call connects anew
             raise McpConnectionLost(not forgotten) from error
-
-    def _connect(self) -> asyncio.Future[Client]:
-        if self._client is None or (self._task is not None and self._task.done()):
-            self._client = asyncio.get_running_loop().create_future()
-            self._task = asyncio.create_task(self._keep(self._client, self._closing))
-            # The caller may be gone by then: marks a failure as seen, or asyncio would log it.
-            self._client.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
-        return self._client
 
     async def _keep(self, ready: asyncio.Future[Client], closing: asyncio.Event) -> None:
         """Hold the connection until it is closed."""
@@ -173,7 +170,10 @@ class McpConnection:
     async def _try_transports(self, ready: asyncio.Future[Client], closing: asyncio.Event) -> McpUnreachable | None:
         """Try each transport that the server may use. Returns the reason if none works."""
         cause: McpUnreachable | None = None
-        for transport in _transports(self._server):
+        # The likelier first. Servers before streamable HTTP stream at an address ending in /sse.
+        is_old = urlsplit(self._server.url).path.rstrip("/").endswith("/sse")
+        likely = ["sse", "http"] if is_old else ["http", "sse"]
+        for transport in likely if self._server.transport == "auto" else [self._server.transport]:
             try:
                 with _explained():
                     await self._hold(transport, ready, closing)
@@ -197,9 +197,9 @@ class McpConnection:
                 if transport == "http":
                     http = await stack.enter_async_context(self._make_http())
                     streams = streamable_http_client(self._server.url, http_client=http, max_sse_event_size=MAX_BYTES)
+                    mode = "auto"
                 else:
-                    streams = sse_client(self._server.url, httpx_client_factory=self._make_http)
-                mode = "legacy" if transport == "sse" else "auto"
+                    streams, mode = sse_client(self._server.url, httpx_client_factory=self._make_http), "legacy"
                 about = Implementation(name="outlive", version=__version__)
                 client = await stack.enter_async_context(Client(streams, client_info=about, mode=mode, cache=None))
             if not ready.cancelled():
@@ -233,14 +233,6 @@ async def _list(client: Client) -> list[Json]:
         if cursor is None or len(tools) >= MAX_TOOLS:
             break
     return tools
-
-
-def _transports(server: ToolServer) -> list[str]:
-    """Return the transports to try, the likelier first. Servers before streamable HTTP stream at an address ending in
-    /sse."""
-    if server.transport != "auto":
-        return [server.transport]
-    return ["sse", "http"] if urlsplit(server.url).path.rstrip("/").endswith("/sse") else ["http", "sse"]
 
 
 # -- errors

@@ -72,8 +72,12 @@ class McpSource:
             refuse("This server may not be sent to a private address.", param)
         if self._settings.mcp_requests == "off":
             refuse("This server uses only MCP servers of its own settings: leave out server_url.", param)
-        if self._settings.mcp_requests == "allow-list" and not _is_listed(host, self._settings.mcp_hosts):
-            refuse(f"'{shorten(host)}' is not among the hosts of MCP servers that this server may be sent to.", param)
+        if self._settings.mcp_requests == "allow-list":
+            name, patterns = host.lower().rstrip("."), [pattern.lower() for pattern in self._settings.mcp_hosts]
+            # A pattern names a host, or a domain above it: `*.example.com`.
+            if not any(name == each or (each[:2] == "*." and name.endswith(each[1:])) for each in patterns):
+                shown = shorten(host)
+                refuse(f"'{shown}' is not among the hosts of MCP servers that this server may be sent to.", param)
 
     async def open(self, entry: Json, session_request: SessionRequest) -> OpenedSource:
         server = self._resolve(entry, session_request.secrets.get(entry["server_label"], {}))
@@ -87,25 +91,31 @@ class McpSource:
             proxy=find_proxy(server.url, os.environ) if self._settings.mcp_proxy else None,
             slots=self._slots,
         )
-        known = _find_list(session_request.lists, server.label)
-        async with contextlib.AsyncExitStack() as stack:
-            stack.push_async_callback(connection.close)
-            listed = known or await self._list(server, connection)
-            stack.pop_all()  # from here on the session closes it
-        offered = [tool for tool in listed["tools"] if _is_allowed(server, tool)]
+        known, error = _find_tools(session_request.lists, server.label), None
+        listed: Json | None = None
+        if (found := known) is None:
+            async with contextlib.AsyncExitStack() as stack:
+                stack.push_async_callback(connection.close)
+                found, error = await connection.try_list()
+                stack.pop_all()  # from here on the session closes it
+        allowed = server.allowed_tools
+        offered = [tool for tool in found if allowed is None or tool["name"] in allowed]
+        if known is None:
+            # A server that does not answer has no tools: the model goes on without them, and this shows the client why.
+            listed = {"id": self._ids.new("mcpl"), "type": "mcp_list_tools", "server_label": server.label}
+            listed |= {"tools": offered, "error": error}
         tools = [McpTool(connection, server, tool) for tool in offered]
         insists = registered and server.require_approval == "always"
-        return OpenedSource(tools, server.require_approval, None if known else listed, connection.close, insists)
+        return OpenedSource(tools, server.require_approval, listed, connection.close, insists)
 
     def _resolve(self, entry: Json, secrets: Json) -> ToolServer:
         server = self._registered.get(entry["server_label"])
         if server is not None and "server_url" not in entry:
-            # A caller may have an account of its own there.
-            return msgspec.structs.replace(
-                server,
-                headers=_add_headers(server.headers, secrets.get("headers", {})),
-                authorization=secrets.get("authorization", server.authorization),
-            )
+            # A caller may have an account of its own there. The headers of the settings win over those of the caller.
+            taken = {name.lower() for name in server.headers} | {"authorization"}
+            added = {name: text for name, text in secrets.get("headers", {}).items() if name.lower() not in taken}
+            authorization = secrets.get("authorization", server.authorization)
+            return msgspec.structs.replace(server, headers=server.headers | added, authorization=authorization)
         return ToolServer(
             label=entry["server_label"],
             url=entry["server_url"],
@@ -115,35 +125,12 @@ class McpSource:
             seconds=self._settings.tool_seconds,
         )
 
-    async def _list(self, server: ToolServer, connection: McpConnection) -> Json:
-        """Make the `mcp_list_tools` item. A server that does not answer has no tools: the model goes on without them,
-        and the item shows the client why."""
-        found, error = await connection.try_list()
-        item: Json = {"id": self._ids.new("mcpl"), "type": "mcp_list_tools", "server_label": server.label}
-        return item | {"tools": [tool for tool in found if _is_allowed(server, tool)], "error": error}
 
-
-def _find_list(lists: Sequence[Json], label: str) -> Json | None:
+def _find_tools(lists: Sequence[Json], label: str) -> list[Json] | None:
     """Return the newest list of that server's tools, which saves asking the server again."""
     for item in reversed(lists):
         if item.get("type") == "mcp_list_tools" and item.get("server_label") == label and not item.get("error"):
             tools = item.get("tools")
             if isinstance(tools, list) and all(isinstance(tool, dict) and "name" in tool for tool in tools):
-                return item
+                return tools
     return None
-
-
-def _is_listed(host: str, patterns: Sequence[str]) -> bool:
-    """Return True if a pattern names the host, or a domain above it: `*.example.com`."""
-    host = host.lower().rstrip(".")
-    return any(host == each or (each[:2] == "*." and host.endswith(each[1:])) for each in map(str.lower, patterns))
-
-
-def _is_allowed(server: ToolServer, tool: Json) -> bool:
-    return server.allowed_tools is None or tool["name"] in server.allowed_tools
-
-
-def _add_headers(own: dict[str, str], given: dict[str, str]) -> dict[str, str]:
-    """Add a caller's headers to those of the settings, which win."""
-    taken = {name.lower() for name in own} | {"authorization"}
-    return own | {name: text for name, text in given.items() if name.lower() not in taken}
