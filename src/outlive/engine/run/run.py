@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Container
 from contextlib import aclosing
 from functools import partial
-from typing import TypeAlias
 
 import msgspec
 
@@ -19,7 +18,7 @@ from outlive.core.counts import Counts
 from outlive.core.errors import InvalidRequest, StaleFence, StorageUnavailable, UpstreamFault
 from outlive.core.events import AnyDraft, Draft
 from outlive.core.recovery import Action, Decision, OpenText
-from outlive.core.toolcalls import RequestedCall
+from outlive.core.toolcalls import RequestedCall, ToolCallBuffer
 from outlive.core.usage import NOTHING_USED, add_usage
 from outlive.engine.budget import ByteBudget
 from outlive.engine.delivery.committer import Committer
@@ -30,7 +29,7 @@ from outlive.engine.run.context import OWNER_BYTES, ContextLoader
 from outlive.engine.run.fitting import Fitting
 from outlive.engine.run.plans import Finish, MakeCall, OpenStream, StepResult
 from outlive.engine.run.reattach import Reattach
-from outlive.engine.run.tool_loop import BufferingTranslator, ToolLoop
+from outlive.engine.run.tool_loop import ToolLoop
 from outlive.ports.backend import Backend, Ending, ModelCall, Route, Translator
 from outlive.ports.clock import Clock
 from outlive.ports.storage import History
@@ -54,9 +53,6 @@ TOO_LATE = "The response did not end before the deadline that its request set."
 
 # What a run does next that goes on; the other two actions end it.
 _GOES_ON = frozenset({Action.RESTART, Action.REATTACH, Action.NEXT_STEP, Action.CONTINUE})
-
-StepTranslator: TypeAlias = Translator | BufferingTranslator
-Wrap: TypeAlias = Callable[[Translator], StepTranslator]
 
 
 class RunServices(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +175,7 @@ class Run:
         if not revived:
             self._begin_step()
         while finish is None:
-            finish = await loop.take(await self._ask(backend, loop.make_call, loop.buffer))
+            finish = await loop.take(await self._ask(backend, loop.make_call, loop.names))
             if finish is None:
                 self._begin_step()
                 failpoints.hit("between-steps")
@@ -212,8 +208,9 @@ class Run:
 
     # -- asking the model
 
-    async def _ask(self, backend: Backend, make_call: MakeCall, wrap: Wrap | None = None) -> StepResult:
-        """Ask the model until it has answered (D9, D10). Raises the UpstreamFault to end with if it does not."""
+    async def _ask(self, backend: Backend, make_call: MakeCall, tools: Container[str] | None = None) -> StepResult:
+        """Ask the model until it has answered (D9, D10); calls of these `tools` are held back until the end. Raises the
+        UpstreamFault to end with if it does not answer."""
         if self._fitting is not None and await self._fitting.compact(make_call):
             self._begin_step()
         decision, cause = self._decide(), None
@@ -222,7 +219,7 @@ class Run:
                 await self._resume(decision)
             call = await make_call(decision.open_text)
             try:
-                step = await self._ask_once(backend, call, decision, wrap)
+                step = await self._ask_once(backend, call, decision, tools)
             except UpstreamFault as fault:
                 self._services.counts.count_request(backend.name, fault)
                 about = {"upstream": backend.name, "status": fault.status, "code": fault.code}
@@ -256,7 +253,11 @@ class Run:
             self._services.counts.continuations[decision.action.name.lower()] += 1
             await committer.save_checkpoint(live, resumed_at=[*live.checkpoint.resumed_at, fold.last + 1])
 
-    async def _ask_once(self, backend: Backend, call: ModelCall, decision: Decision, wrap: Wrap | None) -> StepResult:
+    async def _ask_once(
+        self, backend: Backend, call: ModelCall, decision: Decision, tools: Container[str] | None
+    ) -> StepResult:
+        self._asked_again += self._asked > 0
+        self._asked += 1
         if self._fitting is not None and decision.action is not Action.REATTACH:
             call = await self._fitting.fit(call)
         with self._services.tracer.start_model_call(self._request.origin, call, backend) as span:
@@ -264,20 +265,18 @@ class Run:
             if self._reattach is not None:
                 step = await self._reattach.ask(backend, call, partial(self._listen, call))
             else:
-                translator = backend.translator(call)
-                step = await self._listen(
-                    call, partial(backend.stream, call), translator if wrap is None else wrap(translator)
-                )
+                buffer = ToolCallBuffer(tools) if tools is not None else None
+                step = await self._listen(call, partial(backend.stream, call), backend.translator(call), buffer)
             if self._services.tracer.is_tracing:
                 span.note(describe_answer(step.ending))
             return step
 
-    async def _listen(self, call: ModelCall, open_stream: OpenStream, translator: StepTranslator) -> StepResult:
-        """Ask the model once, and emit what it answers as it comes."""
+    async def _listen(
+        self, call: ModelCall, open_stream: OpenStream, translator: Translator, buffer: ToolCallBuffer | None = None
+    ) -> StepResult:
+        """Ask the model once, and emit what it answers as it comes, but for what a buffer holds back."""
         live, pending, tail, feed = self._live, self._live.pending, self._live.tail, translator.feed
         emit = partial(self._services.committer.submit, live)
-        self._asked_again += self._asked > 0
-        self._asked += 1
         if live.asked_at is None and not live.fold.visible:
             live.asked_at = self._clock.monotonic()
         # A try that reports nothing leaves what the one before it had reported.
@@ -296,6 +295,8 @@ class Run:
                     drafts += feed(chunk)
             finally:
                 # Drafts made before an error in the same read count.
+                if buffer is not None:
+                    drafts = buffer.feed(drafts)
                 if drafts:
                     emit(drafts)
             return pending.size <= pending.most and not tail.lost
@@ -307,7 +308,8 @@ class Run:
                     await live.flush()
                 if tail.lost:
                     raise StaleFence
-        return StepResult(*translator.end())
+        drafts, ending = translator.end()
+        return StepResult(drafts if buffer is None else buffer.end(drafts), ending)
 
     def _begin_step(self) -> None:
         """Begin a step: everything shown so far is finished."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,13 +16,13 @@ from outlive.core.errors import BrokenSeal, StaleFence, UpstreamFault
 from outlive.core.events import AnyDraft, Json
 from outlive.core.recovery import OpenText
 from outlive.core.requests.tools import purpose_of, unpack_secrets
-from outlive.core.toolcalls import RequestedCall, ToolCall, ToolCallBuffer, ToolOutcome
+from outlive.core.toolcalls import ToolCall, ToolOutcome
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse
 from outlive.engine.run.context import ContextLoader
 from outlive.engine.run.plans import CallTools, Finish, ScheduledCall, StepResult, ToolPlan
 from outlive.engine.slots import SMALL_INPUT
-from outlive.ports.backend import Ending, ModelCall, Translator
+from outlive.ports.backend import Ending, ModelCall
 from outlive.ports.ledger import Claim
 from outlive.ports.toolbox import Invocation, SessionRequest, Tool, ToolProgress, Tools, ToolSession
 from outlive.ports.tracing import Tracer
@@ -48,24 +48,6 @@ UNKNOWN_EFFECT = "It may or may not have taken effect."
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class BufferingTranslator:
-    """A translator that holds back calls of server tools until the step has ended."""
-
-    def __init__(self, translator: Translator, buffer: ToolCallBuffer) -> None:
-        self._translator = translator
-        self._buffer = buffer
-        self.usage = translator.usage
-
-    def feed(self, chunk: bytes) -> list[AnyDraft]:
-        """Return the drafts that may be shown at once."""
-        return self._buffer.feed(self._translator.feed(chunk))
-
-    def end(self) -> tuple[Sequence[AnyDraft | RequestedCall], Ending]:
-        """Return everything held back, with requested calls in the place of their drafts."""
-        drafts, ending = self._translator.end()
-        return self._buffer.end(drafts), ending
-
-
 @dataclass(eq=False)
 class ToolLoop:
     """The part of a run that makes the calls of the server's own tools."""
@@ -79,6 +61,7 @@ class ToolLoop:
     _tracer: Tracer
     _past: list[Json] = field(default_factory=list)
     _ignored: list[tuple[int, Json]] = field(default_factory=list)  # as in the checkpoint
+    names: Container[str] = ()  # under which the model calls the server's tools
     _session: ToolSession = field(init=False)
     _plan: ToolPlan = field(init=False)
 
@@ -100,6 +83,7 @@ class ToolLoop:
             secrets=_open_secrets(claim, self._tools),
         )
         self._session = await self._tools.toolbox.open(session_request)
+        self.names = self._session.tools
         self._plan = ToolPlan(claim.request, self._session, self._tools.ids, self._tools.max_steps)
 
     async def close(self) -> None:
@@ -135,10 +119,6 @@ class ToolLoop:
         items = await self._context.assemble(seen, names)
         large = self._context.is_large or sum(len(item.get("output") or "") for item in output) > SMALL_INPUT
         return ModelCall(self._model, request, items, text, len(output), large=large)
-
-    def buffer(self, translator: Translator) -> BufferingTranslator:
-        """Wrap the translator of the next step."""
-        return BufferingTranslator(translator, ToolCallBuffer(self._session.tools))
 
     async def take(self, step: StepResult) -> Finish | None:
         """Make the calls that a step asks for. Returns the end of the response, or None for a next step."""
