@@ -127,7 +127,12 @@ class AgentContext:
             return str(made.get("output") or "")
         item_id = await self._channel.begin_call(called, written)
         try:
-            output = render_result(await _run(function, arguments))
+            if inspect.iscoroutinefunction(function):
+                result = await function(**arguments)
+            else:
+                result = await asyncio.to_thread(function, **arguments)
+                result = await result if inspect.isawaitable(result) else result
+            output = render_result(result)
         except Exception as error:  # a user's function may raise anything, and its call must end
             await self._channel.finish_call(item_id, fail(describe_error(error)))
             raise CallFailed(describe_error(error)) from error
@@ -163,13 +168,6 @@ async def _send(piece: object, channel: AgentChannel, guard: ReplayGuard) -> Non
     is_reasoning = isinstance(piece, ReasoningText)
     if rest := guard.skip_text("reasoning" if is_reasoning else "message", str(piece)):
         await (channel.reasoning(rest) if is_reasoning else channel.text(rest))
-
-
-async def _run(function: Callable[..., Any], arguments: dict[str, Any]) -> object:
-    if inspect.iscoroutinefunction(function):
-        return await function(**arguments)
-    result = await asyncio.to_thread(lambda: function(**arguments))
-    return await result if inspect.isawaitable(result) else result
 
 
 def _read_error(item: Json) -> str | None:

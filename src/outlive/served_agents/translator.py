@@ -37,12 +37,23 @@ class AgentTranslator(AnswerTranslator):
         self._usage: Json | None = None
 
     def feed(self, chunk: bytes) -> list[AnyDraft]:
-        kind, values = _decode(chunk)
-        if kind in TEXTS:
-            closed = self._close_text("completed") if self._complete else []
-            return closed + self._grow(TEXTS[kind], *values)
-        drafts: list[AnyDraft] = getattr(self, f"_feed_{kind}")(*values)
-        return drafts
+        match _decode(chunk):
+            case ("text" | "reasoning") as kind, [piece]:
+                closed = self._close_text("completed") if self._complete else []
+                return closed + self._grow(TEXTS[kind], piece)
+            case "end_item", _:
+                self._complete = self._item is not None
+            case "begin_call", [item_id, name, arguments]:
+                closed = self._close_text("completed")
+                place = {"item_id": item_id, "output_index": self._count()}
+                call = ToolCall(**place, label=self._name, name=name, arguments=arguments or "{}")
+                self._calls[item_id] = call
+                return [*closed, *toolcalls.announce(call), toolcalls.begin(call)]
+            case "finish_call", [item_id, output, error]:
+                return toolcalls.finish(self._calls.pop(item_id), ToolOutcome(output, error))
+            case "usage", [usage]:
+                self._usage = add_usage(self._usage, usage)
+        return []
 
     def end(self) -> tuple[list[AnyDraft], Ending]:
         drafts = self._open_empty() + self._close_text("completed")
@@ -50,25 +61,6 @@ class AgentTranslator(AnswerTranslator):
 
     def usage(self) -> Json | None:
         return self._usage
-
-    def _feed_end_item(self) -> list[AnyDraft]:
-        self._complete = self._item is not None
-        return []
-
-    def _feed_begin_call(self, item_id: str, name: str, arguments: str) -> list[AnyDraft]:
-        drafts = self._close_text("completed")
-        call = ToolCall(
-            item_id=item_id, output_index=self._count(), label=self._name, name=name, arguments=arguments or "{}"
-        )
-        self._calls[item_id] = call
-        return [*drafts, *toolcalls.announce(call), toolcalls.begin(call)]
-
-    def _feed_finish_call(self, item_id: str, output: str | None, error: Json | None) -> list[AnyDraft]:
-        return toolcalls.finish(self._calls.pop(item_id), ToolOutcome(output, error))
-
-    def _feed_usage(self, usage: Json) -> list[AnyDraft]:
-        self._usage = add_usage(self._usage, usage)
-        return []
 
     def _close_text(self, status: ItemStatus) -> list[AnyDraft]:
         self._complete = False

@@ -29,7 +29,6 @@ LABEL = "outlive"
 MAX_THREADS = 32
 
 F = TypeVar("F", bound=Callable[..., Any])
-_SETTING = "--tools"
 _MARK = "__outlive_tool__"
 _ARGUMENT = re.compile(r"^\s*(?::param\s+)?(\w+)\s*(?:\([^)]*\))?\s*:\s*(.+)$")
 _SECTION = re.compile(r"^\s*(Args|Arguments|Parameters|Params|Returns?|Raises|Yields|Examples?|Notes?)\s*:\s*$")
@@ -196,21 +195,18 @@ def load_tools(references: Sequence[str], seconds: float) -> list[PythonTool]:
     tools: dict[str, PythonTool] = {}
     threads = Threads()
     for reference in references:
-        for function in _load_functions(reference):
+        if ":" in reference:
+            functions = [load_object(reference, "--tools")[1]]
+            if not inspect.isfunction(functions[0]):
+                raise SettingsError(f"{reference} is no function, so it cannot be a tool.")
+        else:
+            functions = find_functions(load_module(reference, "--tools"))
+        for function in functions:
             loaded = PythonTool(function, seconds, threads)
             if loaded.spec.name in tools:
                 raise SettingsError(f"There are two tools named {loaded.spec.name}, one of them in {reference}.")
             tools[loaded.spec.name] = loaded
     return list(tools.values())
-
-
-def _load_functions(reference: str) -> list[Callable[..., Any]]:
-    if ":" not in reference:
-        return find_functions(load_module(reference, _SETTING))
-    function = load_object(reference, _SETTING)[1]
-    if not inspect.isfunction(function):
-        raise SettingsError(f"{reference} is no function, so it cannot be a tool.")
-    return [function]
 
 
 def find_functions(module: ModuleType) -> list[Callable[..., Any]]:

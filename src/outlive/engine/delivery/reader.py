@@ -278,10 +278,8 @@ class Reader:
 
     async def headers(self, response_ids: list[str]) -> dict[str, Json]:
         """Return the headers (the object without its output) of those responses that are running, in one query."""
-        found: dict[str, Json] = {}
-        for each in response_ids:
-            if (live := self.live.get(each)) is not None and not live.tail.lost:
-                found[each] = live.fold.header
+        here = [live for each in response_ids if (live := self.live.get(each)) is not None and not live.tail.lost]
+        found = {live.lease.response_id: live.fold.header for live in here}
         others = {each: -1 for each in response_ids if each not in found}
         first = await self.journal.read_many(others, 1) if others else {}
         for each, batch in first.items():
