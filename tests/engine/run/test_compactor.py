@@ -140,11 +140,6 @@ def test_compaction_items_of_other_servers_stay_as_they_are() -> None:
     assert make().replace_ours([foreign]) == [foreign]
 
 
-def test_only_a_context_with_a_compaction_item_needs_the_compactor() -> None:
-    assert not make().is_needed([message("user", "one")], [])
-    assert make().is_needed([], [seal(Compacted("s"))])
-
-
 def test_our_items_are_replaced_by_messages_for_a_check() -> None:
     item = seal(Compacted("s"))
     assert [each["type"] for each in make().replace_ours([message("user", "one"), item])] == ["message", "message"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from outlive.core.context.compaction import Compacted
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json
 from outlive.core.requests.create import CreateResponse
@@ -61,9 +62,10 @@ def make_loader(
     memory: Memory | None = None,
     position: Position = POSITION,
     clock: FixedClock | None = None,
+    given: Json | None = None,
     **fields: Any,
 ) -> ContextLoader:
-    request = CreateResponse(model="m", input=[message("now")], **fields)
+    request = CreateResponse(model="m", input=[given or message("now")], **fields)
     claim = Claim(Lease("resp_1", 1, 1), "ann", request, position, 1, NO_CHECKPOINT, False, memory=memory)
     clock = clock or FixedClock()
     return ContextLoader(
@@ -144,5 +146,19 @@ def test_a_storage_that_stays_down_raises_after_all_tries(store: bool, tries: in
         with pytest.raises(StorageUnavailable):
             await make_loader(history, previous_response_id="resp_0", store=store).history()
         assert len(history.reads) == tries
+
+    asyncio.run(body())
+
+
+def test_a_compaction_item_is_opened_in_the_history_and_in_the_input() -> None:
+    async def read(*history: Json, **fields: Any) -> list[Json]:
+        return await make_loader(CountingHistory(*history), previous_response_id="resp_0", **fields).assemble()
+
+    async def body() -> None:
+        compactor = Compactor(SecretSeal([b""]), CountingIds(), FixedClock())
+        item = await compactor.make("ann", Compacted("The canary sings."))
+        for items in (await read(message("gone"), item), await read(message("gone"), given=item)):
+            assert "gone" not in str(items)
+            assert "The canary sings." in str(items[0])
 
     asyncio.run(body())

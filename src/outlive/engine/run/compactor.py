@@ -1,9 +1,10 @@
 """The compactor: asks a model for a summary of a context, and seals it into a compaction item."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -56,20 +57,14 @@ class Compactor:
 
     # -- opening
 
-    def is_needed(self, *parts: Sequence[Json]) -> bool:
-        """Return True if the context holds a compaction item. Called for every run, hence the plain loops."""
-        for part in parts:
-            for item in part:
-                if item.get("type") == "compaction":
-                    return True
-        return False
-
     async def open(self, owner: str, items: list[Json]) -> list[Json]:
         """Put what the compaction items of a context stand for in their place."""
 
+        unseal = partial(self._seal.open, purpose=_purpose(owner))
+
         def read(item: Json) -> Compacted | None:
             try:
-                return compaction.unpack(item, self._unseal(owner))
+                return compaction.unpack(item, unseal)
             except BrokenSeal:
                 return None
 
@@ -78,11 +73,13 @@ class Compactor:
     async def check(self, owner: str, items: list[Json]) -> None:
         """Raise InvalidRequest, naming the first item that claims to be ours and cannot be opened."""
 
+        unseal = partial(self._seal.open, purpose=_purpose(owner))
+
         def check_all() -> None:
             for n, item in enumerate(items):
                 if compaction.is_own(item):
                     try:
-                        compaction.open_seal(item, self._unseal(owner))
+                        compaction.open_seal(item, unseal)
                     except BrokenSeal as error:
                         raise InvalidRequest(error.message, param=f"input[{n}].encrypted_content") from error
 
@@ -92,16 +89,12 @@ class Compactor:
         """Replace our compaction items by ones that any upstream can be sent, so that the rest can be checked."""
         return [compaction.prompt() if compaction.is_own(item) else item for item in items]
 
-    def _unseal(self, owner: str) -> Callable[[bytes], bytes]:
-        return lambda sealed: self._seal.open(sealed, _purpose(owner))
-
     # -- making
 
     async def make(self, owner: str, compacted: Compacted) -> Json:
         """Return the sealed compaction item."""
-        content = await asyncio.to_thread(
-            compaction.pack, compacted, lambda plain: self._seal.close(plain, _purpose(owner))
-        )
+        seal = partial(self._seal.close, purpose=_purpose(owner))
+        content = await asyncio.to_thread(compaction.pack, compacted, seal)
         return {"id": self._ids.new("cmp"), "type": "compaction", "encrypted_content": content}
 
     async def summarise(self, backend: Backend, model: str, request: CreateResponse, items: list[Json]) -> Summary:

@@ -93,7 +93,7 @@ class ContextLoader:
         # Reasoning that was cut off is left out: the model reasons anew.
         whole = [item for item in own if item.get("type") != "reasoning" or item.get("status") != "incomplete"]
         given = [*finish_calls(request.input), *whole]
-        if self._compactor.is_needed(history, given):
+        if "compaction" in [item.get("type") for item in (*history, *given)]:
             history, given = await self._compactor.open(self._claim.owner, [*history, *given]), []
         if len(history) + len(given) > MANY_ITEMS:
             return await asyncio.to_thread(assemble_context, history, given, names)

@@ -154,37 +154,31 @@ class McpConnection:
             raise McpConnectionLost(not forgotten) from error
 
     async def _keep(self, ready: asyncio.Future[Client], closing: asyncio.Event) -> None:
-        """Hold the connection until it is closed."""
-        cause = McpUnreachable("The connection to the server was closed.")
-        try:
-            if self._slots.locked():
-                # Runs that wait here for each other's connections might wait for ever.
-                cause = McpUnreachable("Too many connections to MCP servers are open; try again later.", absent=True)
-            else:
-                async with self._slots:
-                    cause = await self._try_transports(ready, closing) or cause
-        finally:
-            if not ready.done():
-                ready.set_exception(cause)
-
-    async def _try_transports(self, ready: asyncio.Future[Client], closing: asyncio.Event) -> McpUnreachable | None:
-        """Try each transport that the server may use. Returns the reason if none works."""
+        """Hold the connection, by the first of the server's transports that works, until it is closed."""
         cause: McpUnreachable | None = None
         # The likelier first. Servers before streamable HTTP stream at an address ending in /sse.
         is_old = urlsplit(self._server.url).path.rstrip("/").endswith("/sse")
         likely = ["sse", "http"] if is_old else ["http", "sse"]
-        for transport in likely if self._server.transport == "auto" else [self._server.transport]:
-            try:
-                with _explained():
-                    await self._hold(transport, ready, closing)
-                return None
-            except (MCPError, McpUnreachable) as error:
-                explained = _explain(error)
-                cause = cause or self._find_refusal() or explained
-                # A connection that breaks later is noticed by the next call.
-                if ready.done() or cause.status is not None or explained.absent:
-                    break
-        return cause
+        try:
+            if self._slots.locked():
+                # Runs that wait here for each other's connections might wait for ever.
+                cause = McpUnreachable("Too many connections to MCP servers are open; try again later.", absent=True)
+                return
+            async with self._slots:
+                for transport in likely if self._server.transport == "auto" else [self._server.transport]:
+                    try:
+                        with _explained():
+                            await self._hold(transport, ready, closing)
+                        return
+                    except (MCPError, McpUnreachable) as error:
+                        explained = _explain(error)
+                        cause = cause or self._find_refusal() or explained
+                        # A connection that breaks later is noticed by the next call.
+                        if ready.done() or cause.status is not None or explained.absent:
+                            return
+        finally:
+            if not ready.done():
+                ready.set_exception(cause or McpUnreachable("The connection to the server was closed."))
 
     def _find_refusal(self) -> McpUnreachable | None:
         """Explain a refusal by its HTTP status, which the SDK keeps to itself: a wrong token should show as one."""
