@@ -60,10 +60,10 @@ class ContextQueries:
             with contextlib.ExitStack() as room:
                 items = await self._open(owner, msgspec.structs.replace(request, compacts=True), room)
                 summarised, kept, compacted = await asyncio.to_thread(compaction.split_beside, items)
-                summary = await compactor.summarise(backend, model, without_server_tools(request), summarised)
-        item = await compactor.make(owner, msgspec.structs.replace(compacted, summary=summary.text))
-        self.count_usage(owner, request.model, summary.usage)
-        return [*kept, item], summary.usage
+                summary, usage = await compactor.summarise(backend, model, without_server_tools(request), summarised)
+        item = await compactor.make(owner, msgspec.structs.replace(compacted, summary=summary))
+        self.count_usage(owner, request.model, usage)
+        return [*kept, item], usage
 
     def count_usage(self, owner: str, model: str, usage: Json | None, estimated: tuple[int, int] = (0, 0)) -> None:
         """Count usage that no response has, as reported or estimated."""

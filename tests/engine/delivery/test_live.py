@@ -221,7 +221,10 @@ async def test_an_ending_response_ends_when_its_closing_is_committed() -> None:
     await harness.commit()
     await harness.closing
     assert (live.tail.ended, live.tail.lost, live.is_durable) == (True, False, True)
-    assert live.tail.final == harness.ledger.closings[0][1].snapshot
+    closed = harness.ledger.closings[0][1]
+    assert live.tail.final == closed.snapshot
+    last = live.tail.slice(closed.entry.first - 1)
+    assert last is not None and (last.last, last.frames) == (live.tail.committed, closed.entry.frames)
     assert harness.stops == 0
 
 

@@ -90,13 +90,6 @@ def test_a_tail_without_the_frames_of_the_admission_leaves_them_to_the_journal()
 # -- the end
 
 
-def test_the_end_of_a_tail_comes_with_the_last_events_and_the_final_object() -> None:
-    tail, last = make_tail(), batch_of([COMPLETED], 1)
-    tail.end(last, b"{}")
-    assert (tail.ended, tail.lost, tail.final, tail.committed) == (True, False, b"{}", 2)
-    assert tail.slice(1) == last
-
-
 @pytest.mark.parametrize(
     ("drafts", "ended", "committed"),
     [([ADDED], False, 2), ([ADDED, COMPLETED], True, 3), ([], True, 1)],
@@ -125,11 +118,11 @@ def test_a_mirror_ends_with_a_terminal_event_or_an_empty_batch(
     "wake",
     [
         lambda tail: push(tail, [ADDED]),
-        lambda tail: tail.end(batch_of([COMPLETED], 1), b"{}"),
+        lambda tail: tail.mirror(batch_of([COMPLETED], 1)),
         Tail.lose,
         Tail.wake,
     ],
-    ids=["push", "end", "lose", "wake"],
+    ids=["push", "mirror", "lose", "wake"],
 )
 @in_virtual_time
 async def test_events_and_losses_wake_every_waiter_once(wake: Callable[[Tail], None]) -> None:

@@ -15,7 +15,7 @@ from outlive.core.errors import Behind, StaleFence, StorageUnavailable
 from outlive.core.events import AnyDraft, Json
 from outlive.core.usage import UsageRecord
 from outlive.engine.delivery.live import LiveResponse, State
-from outlive.engine.waiting import STORAGE_PAUSE
+from outlive.engine.waiting import keep_trying
 from outlive.ports.clock import Clock
 from outlive.ports.ledger import AppendResult, AppendResults, Closing, Entry, RunLedger
 from outlive.ports.tracing import Tracer
@@ -82,12 +82,12 @@ class Committer:
         """Change the checkpoint that the next worker would start from, and save it. Waits for a storage that is down:
         that must not end a run."""
         live.checkpoint = msgspec.structs.replace(live.checkpoint, paid=live.paid, **changes)
-        while not live.tail.lost:
-            try:
+
+        async def save() -> None:
+            if not live.tail.lost:
                 await live.ledger.save_checkpoint(live.lease, live.checkpoint)
-                return
-            except StorageUnavailable:
-                await self.clock.sleep(STORAGE_PAUSE)
+
+        await keep_trying(save, self.clock)
 
     def _commit_now(self, live: LiveResponse) -> None:
         """Commit to the ledger in memory, which answers at once; later if the reader is behind."""

@@ -225,7 +225,8 @@ class LiveResponse:
     def finish(self, entry: Entry, final: bytes) -> None:
         """Take in the terminal event, which is durable now."""
         self.transition("commit")
-        self.tail.end(Batch(entry.first, entry.first + entry.count - 1, entry.frames), final)
+        self.tail.ended, self.tail.final = True, final
+        self.tail.push(Batch(entry.first, entry.first + entry.count - 1, entry.frames))
 
     def lose(self) -> None:
         """Stop the run and send the readers elsewhere: this worker may not write the response any more."""

@@ -49,17 +49,14 @@ class Cursor:
     _reader: Reader
     id: str  # of the response
     after: int  # number of the last event read
+    _began: int  # the number after which it was asked to begin
     _reservation: Reservation | None = None  # for what is read from the journal
     ended: bool = False
     stopped: bool = False
-    _began: int = field(init=False)
     _tail: Tail | None = None
     _idle_since: float = 0.0
     _write_now: WriteNow = field(init=False)
     _forwarding: asyncio.Future[None] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._began = self.after
 
     async def read(self) -> bytes:
         """Return the next frames, or a keep-alive comment; empty when the response has ended or the cursor was stopped.
@@ -71,7 +68,9 @@ class Cursor:
             if tail is None or tail.lost:
                 # Another one may have taken the place of one that was lost here.
                 self.close()
-                tail = self._enter(self._reader.live.tail(self.id))
+                if (tail := self._reader.live.tail(self.id)) is not None:
+                    self._tail = tail
+                    tail.readers += 1
             if tail is not None and tail.on_read is not None:
                 tail.on_read(self.after)
             if tail is None:
@@ -145,12 +144,6 @@ class Cursor:
         """Why the response failed, if it did so in this process."""
         return self._tail.cause if self._tail is not None else None
 
-    def _enter(self, tail: Tail | None) -> Tail | None:
-        if tail is not None:
-            self._tail = tail
-            tail.readers += 1
-        return tail
-
     async def _wait(self, waiter: asyncio.Future[None]) -> bytes:
         """Wait for more events; return a keep-alive comment if there were none for long."""
         reader = self._reader
@@ -180,7 +173,8 @@ class Cursor:
                 batch = await self._read_page(after - 1, 1)
                 after = after if batch is not None and batch.frames else -1
             if live.tail(self.id) is None:
-                self._enter(mirrors.join(self.id, after))
+                self._tail = mirrors.join(self.id, after)
+                self._tail.readers += 1
             return b""
         finally:
             live.stop_waiting(self.id, waiter)
@@ -262,7 +256,7 @@ class Reader:
 
     def follow(self, response_id: str, after: int = -1, owner: str | None = None) -> Cursor:
         """Return a cursor behind that event; that of an `owner` reads within the owner's budget."""
-        return Cursor(self, response_id, after, Reservation(self.answers, owner) if owner is not None else None)
+        return Cursor(self, response_id, after, after, Reservation(self.answers, owner) if owner is not None else None)
 
     def count_readers(self) -> int:
         return self.live.count_readers() + (self.mirrors.count_readers() if self.mirrors is not None else 0)

@@ -60,11 +60,6 @@ class Tail:
         else:
             self.wake()
 
-    def end(self, batch: Batch, final: bytes) -> None:
-        """Add the last events: the terminal one is among them."""
-        self.ended, self.final = True, final
-        self.push(batch)
-
     def lose(self) -> None:
         """Send the readers elsewhere."""
         self.lost = True

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -36,13 +36,6 @@ INLINE_CHARACTERS = 4 * 1024
 T = TypeVar("T")
 
 NO_SUMMARY = "The model gave no summary."
-
-
-class Summary(NamedTuple):
-    """A summary, and the usage of making it."""
-
-    text: str
-    usage: Json | None
 
 
 @dataclass(eq=False)
@@ -97,8 +90,10 @@ class Compactor:
         content = await asyncio.to_thread(compaction.pack, compacted, seal)
         return {"id": self._ids.new("cmp"), "type": "compaction", "encrypted_content": content}
 
-    async def summarise(self, backend: Backend, model: str, request: CreateResponse, items: list[Json]) -> Summary:
-        """Ask the model for a summary of the items. Raises UpstreamFault if it gives none."""
+    async def summarise(
+        self, backend: Backend, model: str, request: CreateResponse, items: list[Json]
+    ) -> tuple[str, Json | None]:
+        """Ask the model for a summary of the items; return it, and its usage. Raises UpstreamFault if there is none."""
         asked = compaction.ask_summary(request, items)
         items = assemble(items, [])
         if (window := await backend.window(model)) is not None:
@@ -126,7 +121,7 @@ class Compactor:
                 self._counts.count_request(backend.name)
                 return summary
 
-    async def _ask(self, backend: Backend, call: ModelCall, span: Span) -> Summary:
+    async def _ask(self, backend: Backend, call: ModelCall, span: Span) -> tuple[str, Json | None]:
         translator = backend.translator(call)
         fold = Fold({"status": "in_progress"})
         async with aclosing(backend.stream(call)) as stream:
@@ -140,7 +135,7 @@ class Compactor:
         text = "".join(part["text"] for part in parts if part.get("type") == "output_text").strip()
         if not text:
             raise UpstreamFault(NO_SUMMARY)
-        return Summary(text, ending.usage)
+        return text, ending.usage
 
 
 async def _work(items: list[Json], work: Callable[[], T]) -> T:

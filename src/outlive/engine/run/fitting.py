@@ -139,7 +139,7 @@ class Fitting:
         return Finish(compaction.show(item, 0), Ending("completed"))
 
     async def _make_item(self, request: CreateResponse, items: list[Json], compacted: compaction.Compacted) -> Json:
-        live, summary = self._live, await self._compactor.summarise(self._backend, self._model, request, items)
-        used = add_usage(live.checkpoint.compaction, summary.usage)
-        await self._committer.save_checkpoint(live, compaction=used)
-        return await self._compactor.make(live.claim.owner, msgspec.structs.replace(compacted, summary=summary.text))
+        live, compactor = self._live, self._compactor
+        summary, usage = await compactor.summarise(self._backend, self._model, request, items)
+        await self._committer.save_checkpoint(live, compaction=add_usage(live.checkpoint.compaction, usage))
+        return await compactor.make(live.claim.owner, msgspec.structs.replace(compacted, summary=summary))
