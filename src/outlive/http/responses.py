@@ -199,8 +199,7 @@ async def _wait(request: Request, created: Created) -> Reply | None:
     cursor = created.follow_end()
     with _Watching(request, cursor):
         try:
-            while not cursor.ended and not cursor.stopped:
-                await cursor.read()
+            await cursor.read_to_end()
         except StreamInterrupted:
             kept = "is kept: retrieve it" if created.request.store else "was not stored: ask again"
             error = ShuttingDown(f"The server is shutting down; response {created.id} {kept} in a moment.")

@@ -324,6 +324,48 @@ async def test_forwarding_returns_at_once_for_a_reader_that_is_behind() -> None:
 
 
 @in_virtual_time
+async def test_forwarding_returns_at_once_while_the_run_waits_for_its_reader() -> None:
+    harness = ReaderHarness()
+    live = harness.start()
+    cursor = harness.follow()
+    await cursor.read()
+    read_up_to: list[int] = []
+    live.tail.on_read = read_up_to.append
+    await cursor.forward_to(lambda _: pytest.fail("nothing is new"))
+    reading = asyncio.create_task(cursor.read())
+    await turn()
+    assert read_up_to == [live.tail.committed]
+    reading.cancel()
+
+
+@in_virtual_time
+async def test_a_reader_that_waits_for_the_end_is_woken_by_nothing_before_it() -> None:
+    harness = ReaderHarness()
+    live = harness.start()
+    cursor = harness.follow(live.tail.committed)
+    reading = asyncio.create_task(cursor.read_to_end())
+    await turn()
+    for drafts in ([ADDED], deltas(3), deltas(2)):
+        await harness.commit(*drafts)  # returns from the call that shows them: no reader has had a turn since
+        assert (cursor.after, live.tail._waiters, reading.done()) == (live.tail.committed, [], False)
+    await harness.finish()
+    await reading
+    assert (cursor.ended, cursor.final, harness.journal.reads) == (True, b"{}", 0)
+
+
+@in_virtual_time
+async def test_a_reader_that_waits_for_the_end_can_be_stopped() -> None:
+    harness = ReaderHarness()
+    harness.start()
+    cursor = harness.follow()
+    reading = asyncio.create_task(cursor.read_to_end())
+    await turn()
+    cursor.stop()
+    await reading
+    assert not cursor.ended
+
+
+@in_virtual_time
 async def test_a_reader_that_is_cancelled_while_forwarding_is_called_no_more() -> None:
     harness = ReaderHarness()
     live = harness.start()

@@ -64,13 +64,7 @@ class Cursor:
         if self._reservation is not None:
             self._reservation.release()  # what was read before is sent
         while not self.ended and not self.stopped:
-            tail = self._tail
-            if tail is None or tail.lost:
-                # Another one may have taken the place of one that was lost here.
-                self.close()
-                if (tail := self._reader.live.tail(self.id)) is not None:
-                    self._tail = tail
-                    tail.readers += 1
+            tail = self._join()
             if tail is not None and tail.on_read is not None:
                 tail.on_read(self.after)
             if tail is None:
@@ -90,8 +84,8 @@ class Cursor:
     async def forward_to(self, write_now: WriteNow) -> None:
         """Pass new frames to `write_now` in the call that made them durable, for as long as nothing else is to be done.
         That spares each event a task's wake-up. Anything out of the ordinary makes this return; `read` handles it."""
-        tail = self._tail
-        if tail is None or tail.lost or tail.ended or tail.committed > self.after:
+        tail = self._join()
+        if tail is None or tail.ended or tail.on_read is not None or tail.committed > self.after:
             return
         if self.stopped or self._reader.shutdown.interrupting:
             return  # signalled while the last frames were being sent; the signal is not repeated
@@ -118,6 +112,13 @@ class Cursor:
             self._forwarding.set_result(None)
         return False
 
+    async def read_to_end(self) -> None:
+        """Read until the response has ended or the cursor was stopped, and wake no task for what comes before. Raises
+        StreamInterrupted."""
+        while not self.ended and not self.stopped:
+            await self.forward_to(bool)  # which takes any frames
+            await self.read()
+
     def stop(self) -> None:
         """Make a waiting `read` return."""
         self.stopped = True
@@ -143,6 +144,16 @@ class Cursor:
     def cause(self) -> UpstreamFault | None:
         """Why the response failed, if it did so in this process."""
         return self._tail.cause if self._tail is not None else None
+
+    def _join(self) -> Tail | None:
+        """Return the tail at hand or, if that was lost, the one that has taken its place here."""
+        tail = self._tail
+        if tail is None or tail.lost:
+            self.close()
+            if (tail := self._reader.live.tail(self.id)) is not None:
+                self._tail = tail
+                tail.readers += 1
+        return tail
 
     async def _wait(self, waiter: asyncio.Future[None]) -> bytes:
         """Wait for more events; return a keep-alive comment if there were none for long."""
@@ -290,8 +301,7 @@ class Reader:
         cursor = self.follow(response_id, tail.committed if tail is not None else -1)
         try:
             async with asyncio.timeout(seconds):
-                while not cursor.ended:
-                    await cursor.read()
+                await cursor.read_to_end()
                 return cursor.final
         except TimeoutError:
             return None
