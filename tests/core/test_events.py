@@ -14,11 +14,11 @@ from outlive.core.events import (
     Channel,
     Delta,
     Draft,
-    Renaming,
     is_last,
     number,
     payloads,
     read_frame,
+    rename,
     split_frames,
 )
 from outlive.core.fold import Fold
@@ -161,7 +161,7 @@ def events_of(drafts: list[AnyDraft]) -> list[dict[str, object]]:
 
 @given(runs)
 def test_renaming_changes_only_names(drafts: list[AnyDraft]) -> None:
-    before, after = events_of(drafts), events_of(Renaming().rename(drafts))
+    before, after = events_of(drafts), events_of(rename(drafts))
     assert after == [{**event, "type": OPEN_RESPONSES_NAMES.get(str(event["type"]), event["type"])} for event in before]
     assert not OPEN_RESPONSES_NAMES.keys() & {event["type"] for event in after}
     check(after, finished=False)
@@ -169,30 +169,30 @@ def test_renaming_changes_only_names(drafts: list[AnyDraft]) -> None:
 
 @given(runs)
 def test_a_fold_is_the_same_under_both_names(drafts: list[AnyDraft]) -> None:
-    renamed = Renaming().rename(drafts)
+    before = state_of(fold_of(drafts))
+    renamed = rename(drafts)
     replayed = Fold()
     replayed.replay(frames_of(renamed))
-    assert state_of(fold_of(drafts)) == state_of(fold_of(renamed)) == state_of(replayed)
+    assert before == state_of(fold_of(renamed)) == state_of(replayed)
 
 
 @given(runs)
 def test_closing_a_renamed_journal_keeps_its_names(drafts: list[AnyDraft]) -> None:
-    renaming = Renaming()
-    renamed = renaming.rename(drafts)
+    renamed = rename(drafts)
     replayed = Fold()
     replayed.replay(frames_of(renamed))
-    events = events_of([*renamed, *renaming.rename(close_open(replayed))])
+    events = events_of([*renamed, *rename(close_open(replayed))])
     check(events, finished=False)
     assert not OPEN_RESPONSES_NAMES.keys() & {event["type"] for event in events}
 
 
 def test_a_channel_is_renamed_once() -> None:
     channel = Channel(REASONING_TEXT, "rs_1", 0)
-    first, second = Renaming().rename([Delta(channel, "a"), Delta(channel, "b")])
-    assert isinstance(first, Delta) and isinstance(second, Delta)
-    assert first.channel is second.channel
-    assert first.channel.key == channel.key
-    assert channel.type == "response.reasoning_text.delta"
+    key = channel.key
+    first, second = rename([Delta(channel, "a"), Delta(channel, "b")])
+    (third,) = rename([Delta(channel, "c")])
+    assert first.type == second.type == third.type == "response.reasoning.delta"
+    assert channel.key == key
 
 
 def test_both_names_of_an_event_mean_the_same() -> None:

@@ -6,7 +6,7 @@ import msgspec
 
 from outlive.core.errors import EndCode
 from outlive.core.events import AnyDraft, Channel, Draft, Json, end_item
-from outlive.core.fold import Fold, OpenPart
+from outlive.core.fold import Fold
 from outlive.core.grammar import ITEM_TEXTS, PART_LISTS, PART_TEXTS
 
 TerminalStatus = Literal["completed", "incomplete", "failed", "cancelled"]
@@ -80,54 +80,33 @@ def terminal(response: Json) -> Draft:
     return Draft(f"response.{response['status']}", {"response": msgspec.Raw(msgspec.json.encode(response))})
 
 
-def snapshot_of(draft: Draft) -> bytes:
-    """Return the final Response object as the bytes that its terminal event carries."""
-    return bytes(draft.fields["response"])
-
-
 def close_open(fold: Fold) -> list[AnyDraft]:
     """Return the events that end every open item as `incomplete`, with its content so far."""
     drafts: list[AnyDraft] = []
     for output_index, item, open_parts in fold.open_items():
-        for open_part in open_parts:
-            drafts += _close_part(fold, item, output_index, open_part)
-        drafts += _close_text(fold, item, output_index)
+        place = {"item_id": item.get("id"), "output_index": output_index}
+        for list_name, index in open_parts:
+            part, parts = item[list_name][index], PART_LISTS[list_name]
+            text = PART_TEXTS.get(part.get("type", ""))
+            if text is not None and text.parts is parts and not fold.is_text_done(text, output_index, index):
+                channel = Channel(text, item["id"], output_index, index)
+                drafts.append(channel.end(part.get(text.field) or "", part.get("logprobs") or []))
+            drafts.append(Draft(parts.done, {**place, parts.index_field: index, "part": part}))
+        text = ITEM_TEXTS.get(item.get("type", ""))
+        if text is not None and not fold.is_text_done(text, output_index):
+            # The name before the arguments, as every version has written it.
+            beside = {} if text.beside is None else {text.beside: item.get("name")}
+            drafts.append(Draft(text.done, {**place, **beside, text.field: item.get(text.field) or ""}))
         drafts.append(end_item(output_index, {**item, "status": _CUT_OFF.get(item.get("type", ""), "incomplete")}))
     return drafts
 
 
 def turn(output: list[Json]) -> list[Json]:
     """Return the output items that a conversation or chain keeps: all but unfinished calls."""
-    return [item for item in output if _is_kept(item)]
-
-
-def _is_kept(item: Json) -> bool:
-    kind, status = str(item.get("type")), item.get("status")
-    if kind in ITEM_TEXTS:
-        return status in _OVER
-    return not (kind.endswith("_call") and status in _UNFINISHED)
-
-
-def _close_part(fold: Fold, item: Json, output_index: int, open_part: OpenPart) -> list[AnyDraft]:
-    list_name, index = open_part
-    part, parts = item[list_name][index], PART_LISTS[list_name]
-    text = PART_TEXTS.get(part.get("type", ""))
-    if text is None or text.parts is not parts:
-        place = {"item_id": item.get("id"), "output_index": output_index, parts.index_field: index}
-        return [Draft(parts.done, {**place, "part": part})]
-    channel = Channel(text, item["id"], output_index, index)
-    drafts: list[AnyDraft] = []
-    if not fold.is_text_done(text, output_index, index):
-        drafts.append(channel.end(part.get(text.field) or "", part.get("logprobs") or []))
-    return [*drafts, channel.end_part(part)]
-
-
-def _close_text(fold: Fold, item: Json, output_index: int) -> list[AnyDraft]:
-    text = ITEM_TEXTS.get(item.get("type", ""))
-    if text is None or fold.is_text_done(text, output_index):
-        return []
-    channel, whole = Channel(text, item["id"], output_index), item.get(text.field) or ""
-    if text.beside is None:
-        return [channel.end(whole)]
-    # The name before the arguments, as every version has written it.
-    return [Draft(text.done, {**channel.place, text.beside: item.get("name"), text.field: whole})]
+    kept: list[Json] = []
+    for item in output:
+        kind, status = str(item.get("type")), item.get("status")
+        unfinished = status not in _OVER if kind in ITEM_TEXTS else kind.endswith("_call") and status in _UNFINISHED
+        if not unfinished:
+            kept.append(item)
+    return kept

@@ -7,7 +7,6 @@ bytes of the SSE event) that the journal keeps and every reader gets.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from copy import copy
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
@@ -61,12 +60,9 @@ class Channel:
     def frame(self, number: int, text: str) -> bytes:
         return b"%b%d%b%b%b" % (self._head, number, self._middle, _encode(text), self._tail)
 
-    def renamed(self, name: str) -> Channel:
-        """Return this channel with another name for its events; its key, by which a fold knows it, stays."""
-        other = copy(self)
-        other.type = name
-        other._head = _head(name)
-        return other
+    def rename(self, name: str) -> None:
+        """Give its events another name; its key, by which a fold knows it, stays."""
+        self.type, self._head = name, _head(name)
 
     def end(self, whole: str, beside: object = None) -> Draft:
         """End the text; `beside` is what the grammar wants besides the text."""
@@ -181,20 +177,12 @@ def is_last(frames: bytes) -> bool:
 EventNames = Literal["openai", "open-responses"]
 
 
-class Renaming(msgspec.Struct, eq=False):
-    """Renames drafts to the names of Open Responses."""
-
-    _channels: dict[Channel, Channel] = {}
-
-    def rename(self, drafts: list[AnyDraft]) -> list[AnyDraft]:
-        return [self._rename(draft) if draft.type in OPEN_RESPONSES_NAMES else draft for draft in drafts]
-
-    def _rename(self, draft: AnyDraft) -> AnyDraft:
-        name = OPEN_RESPONSES_NAMES[draft.type]
-        if type(draft) is Draft:
-            return Draft(name, draft.fields)
-        assert type(draft) is Delta
-        channel = self._channels.get(draft.channel)
-        if channel is None:
-            channel = self._channels[draft.channel] = draft.channel.renamed(name)
-        return Delta(channel, draft.text)
+def rename(drafts: list[AnyDraft]) -> list[AnyDraft]:
+    """Rename drafts to the names of Open Responses, in place: a channel once, with its first delta."""
+    for draft in drafts:
+        if (name := OPEN_RESPONSES_NAMES.get(draft.type)) is not None:
+            if isinstance(draft, Delta):
+                draft.channel.rename(name)
+            else:
+                draft.type = name
+    return drafts

@@ -107,17 +107,16 @@ class Fold:
         self.visible = True
         if (text := DELTAS.get(type_)) is not None:
             self.deltas += 1
-            self._grow((text.delta, fields["output_index"], _index_of(text, fields)), fields["delta"])
+            self._grow(_key_of(text, fields), fields["delta"])
         elif (text := DONES.get(type_)) is not None:
-            self._end_text(text, fields)
+            _, output_index, index = key = _key_of(text, fields)
+            self._growing.pop(key, None)
+            self._done.add(key)
+            self._items[output_index] = _with_text(self._items[output_index], text, index, fields[text.field])
         elif (parts := PART_EVENTS.get(type_)) is not None:
             self._set_part(parts, fields, is_open=type_ == parts.added)
-        elif type_ == ITEM_ADDED:
-            self._set_item(fields["output_index"], fields["item"])
-            self._open[fields["output_index"]] = []
-        elif type_ == ITEM_DONE:
-            self._set_item(fields["output_index"], fields["item"])
-            self._close(fields["output_index"])
+        elif type_ in (ITEM_ADDED, ITEM_DONE):
+            self._set_item(fields["output_index"], fields["item"], is_open=type_ == ITEM_ADDED)
         elif type_ == ANNOTATION_ADDED:
             self._annotate(fields)
         elif type_ == CALL_BEGUN:
@@ -130,13 +129,6 @@ class Fold:
             self._growing[key] = [piece]
         else:
             pieces.append(piece)
-
-    def _end_text(self, text: Text, fields: Json) -> None:
-        output_index, index = fields["output_index"], _index_of(text, fields)
-        key = (text.delta, output_index, index)
-        self._growing.pop(key, None)
-        self._done.add(key)
-        self._items[output_index] = _with_text(self._items[output_index], text, index, fields[text.field])
 
     def _set_part(self, parts: PartList, fields: Json, *, is_open: bool) -> None:
         item, index = self._items[fields["output_index"]], fields[parts.index_field]
@@ -157,12 +149,13 @@ class Fold:
             listed[index] = {**listed[index], "annotations": annotations}
             self._items[fields["output_index"]] = {**item, "content": listed}
 
-    def _set_item(self, index: int, item: Json) -> None:
+    def _set_item(self, index: int, item: Json, *, is_open: bool) -> None:
         while len(self._items) <= index:
             self._items.append({})
         self._items[index] = item
-
-    def _close(self, index: int) -> None:
+        if is_open:
+            self._open[index] = []
+            return
         self._open.pop(index, None)
         for key in [key for key in self._growing if key[1] == index]:
             del self._growing[key]
@@ -177,9 +170,9 @@ class Fold:
         return item
 
 
-def _index_of(text: Text, fields: Json) -> int:
-    """Return the position of the part that an event of a text is about; 0 for a text without parts."""
-    return 0 if text.parts is None else fields[text.parts.index_field]
+def _key_of(text: Text, fields: Json) -> tuple[str, int, int]:
+    """Return the key of the text that an event is about; its last part is 0 for a text without parts."""
+    return text.delta, fields["output_index"], 0 if text.parts is None else fields[text.parts.index_field]
 
 
 def _with_text(item: Json, text: Text, index: int, whole: str) -> Json:

@@ -26,22 +26,20 @@ class _Item(msgspec.Struct, frozen=True):
 
 
 class _Event(msgspec.Struct):
-    sequence_number: int
+    """What a timeline needs of an event, and of a final Response object."""
+
+    sequence_number: int = 0
     output_index: int = 0
     item: _Item = _Item()
-
-
-class _Final(msgspec.Struct):
     outlive: Json | None = None
 
 
 _decode = msgspec.json.Decoder(_Event).decode
-_decode_final = msgspec.json.Decoder(_Final).decode
 
 
 def read_details(snapshot: bytes | None) -> Json:
     """Return the extra object of a final Response object, without decoding the rest."""
-    return (_decode_final(snapshot).outlive if snapshot is not None else None) or {}
+    return (_decode(snapshot).outlive if snapshot is not None else None) or {}
 
 
 class Milestones:
@@ -76,7 +74,13 @@ class Milestones:
             event = _decode(found[2])
             if event.item.type.endswith("_call") or event.item.type == "mcp_approval_request":
                 self._add_call(event, place("tool_call", event.sequence_number), name == ITEM_ADDED)
-        self._add_flushes(times)
+        for flush in times:
+            if self._seen % self._stride == 0:
+                self.flushes.append(flush)
+            self._seen += 1
+        while len(self.flushes) > MAX_FLUSHES:
+            self.flushes = self.flushes[::2]
+            self._stride *= 2
         self.last = last
 
     def _add_call(self, event: _Event, entry: Json, begins: bool) -> None:
@@ -87,15 +91,6 @@ class Milestones:
             self.entries.append(entry)
         elif (call := self._calls.pop(event.output_index, None)) is not None:
             call |= {"ended_at": entry["at"], "status": item.status, "name": item.name or call["name"]}
-
-    def _add_flushes(self, times: list[tuple[int, float]]) -> None:
-        for flush in times:
-            if self._seen % self._stride == 0:
-                self.flushes.append(flush)
-            self._seen += 1
-        while len(self.flushes) > MAX_FLUSHES:
-            self.flushes = self.flushes[::2]
-            self._stride *= 2
 
 
 def make_timeline(

@@ -170,7 +170,19 @@ def show_list(item: Json, output_index: int) -> list[AnyDraft]:
 
 def find_open(fold: Fold) -> list[ToolCall]:
     """Return the calls without an outcome, by output index."""
-    return [_read(index, item) for index, item, _ in fold.open_items() if item.get("type") == "mcp_call"]
+    return [
+        ToolCall(
+            item_id=item["id"],
+            output_index=index,
+            label=item["server_label"],
+            name=item["name"],
+            arguments=item["arguments"],
+            approval=item.get("approval_request_id"),
+            begun=item.get("status") == CALLING,
+        )
+        for index, item, _ in fold.open_items()
+        if item.get("type") == "mcp_call"
+    ]
 
 
 def count_made(fold: Fold) -> int:
@@ -186,30 +198,16 @@ def find_approved(past: Sequence[Json], given: Sequence[Json], output: Sequence[
     Raises InvalidRequest for an answer to a request that does not exist.
     """
     before = [*past, *given]
-    requests = {item["id"]: item for item in before if item.get("type") == "mcp_approval_request" and _is_whole(item)}
+    asked = (item for item in before if item.get("type") == "mcp_approval_request")
+    # An older version may have stored requests without all that their calls need.
+    needed = ("server_label", "name", "arguments")
+    requests = {item["id"]: item for item in asked if all(isinstance(item.get(name), str) for name in needed)}
     made = {approval_of(item) for item in (*before, *output) if item.get("type") == "mcp_call"}
     answers = {approval_of(item): item for item in given if item.get("type") == "mcp_approval_response"}
     if unknown := answers.keys() - made - requests.keys():
         raise InvalidRequest(UNKNOWN_APPROVAL.format(unknown.pop()), param="input")
     open_requests = (item for request_id, item in requests.items() if request_id not in made)
     return [item for item in open_requests if answers.get(item["id"], {}).get("approve") is True]
-
-
-def _is_whole(request: Json) -> bool:
-    """Return True if an approval request has all that its call needs; an older version may have stored others."""
-    return all(isinstance(request.get(name), str) for name in ("server_label", "name", "arguments"))
-
-
-def _read(output_index: int, item: Json) -> ToolCall:
-    return ToolCall(
-        item_id=item["id"],
-        output_index=output_index,
-        label=item["server_label"],
-        name=item["name"],
-        arguments=item["arguments"],
-        approval=item.get("approval_request_id"),
-        begun=item.get("status") == CALLING,
-    )
 
 
 # -- the tools in a request to the model: the client's tools as they are, the server's as functions

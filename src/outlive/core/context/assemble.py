@@ -11,7 +11,8 @@ that call; and a call whose output comes after later turns of the model is repea
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -158,8 +159,13 @@ def _repeat_late_calls(items: list[Json]) -> list[Json]:
     Behind the old call, the output would be followed by the model's later words, and the model asked to go on from
     those. The old call gets a placeholder, as it had when the model answered in between.
     """
-    if not (late := _find_late(items)):
-        return items
+    turn, is_turn = 0, False  # the number of the model's turn, and True while it lasts
+    turns: list[int] = []
+    for item in items:
+        was_turn, is_turn = is_turn, _is_models(item)
+        turn += is_turn and not was_turn
+        turns.append(turn)
+    late = {output: call for call, output in _pair(items).items() if turns[output] > turns[call]}
     repeated: list[Json] = []
     outputs = 0  # position in `repeated` at which the outputs begin that stand last
     for position, item in enumerate(items):
@@ -172,17 +178,6 @@ def _repeat_late_calls(items: list[Json]) -> list[Json]:
             outputs += 1
         repeated.append(item)
     return repeated
-
-
-def _find_late(items: list[Json]) -> dict[int, int]:
-    """Map the positions of outputs that come after a later turn of the model to the positions of their calls."""
-    turn, is_turn = 0, False  # the number of the model's turn, and True while it lasts
-    turns: list[int] = []
-    for item in items:
-        was_turn, is_turn = is_turn, _is_models(item)
-        turn += is_turn and not was_turn
-        turns.append(turn)
-    return {output: call for call, output in _pair(items).items() if turns[output] > turns[call]}
 
 
 def _output_of(call: Json, given: Json | None) -> Json | None:
@@ -198,17 +193,14 @@ def _output_of(call: Json, given: Json | None) -> Json | None:
 
 def is_made_up(output: Json) -> bool:
     """Return True for the placeholder of a call whose type is unknown here."""
-    return output.get("output") == PLACEHOLDER_OUTPUT and _call_type(output) not in _PLACEHOLDERS
-
-
-def _call_type(output: Json) -> str:
-    return str(output.get("type")).removesuffix("_output")
+    call_type = str(output.get("type")).removesuffix("_output")
+    return output.get("output") == PLACEHOLDER_OUTPUT and call_type not in _PLACEHOLDERS
 
 
 def is_pair(call: Json, output: Json) -> bool:
     """Return True if the output is of the type that answers calls of this type."""
-    named = "tool_search_call" if output.get("type") == "tool_search_output" else _call_type(output)
-    return call.get("type") == named
+    kind = "tool_search_call_output" if output.get("type") == "tool_search_output" else output.get("type")
+    return f"{call.get('type')}_output" == kind
 
 
 def _finish(item: Json) -> Json:
@@ -267,34 +259,32 @@ def as_function_calls(items: Sequence[Json], names: Names | None = None) -> Sequ
     if not any(item.get("type") in _KINDS for item in items):
         return items
     made = {approval_of(item) for item in items if item.get("type") == "mcp_call"}
-    return list(_convert(items, made, names or {}))
+    waiting: dict[str | None, Json] = {}  # requests for an approval, by their id
+    converted: list[Json] = []
+    for item in items:
+        kind = item.get("type")
+        if kind == "mcp_call":
+            converted.append(_as_function(item, names or {}))
+            if (output := _read_outcome(item)) is not None:
+                converted.append(_as_output(item, output))
+        elif kind == "mcp_approval_request":
+            # An approved one is followed by its call; one without an answer gets a placeholder from `assemble`.
+            if item["id"] not in made:
+                waiting[item["id"]] = item
+                converted.append(_as_function(item, names or {}))
+        elif kind == "mcp_approval_response":
+            if item.get("approve") is not True and (asked := waiting.pop(approval_of(item), None)) is not None:
+                reason = item.get("reason")
+                converted.append(_as_output(asked, f"{REFUSED} Their reason: {reason}" if reason else REFUSED))
+        elif kind not in _KINDS:
+            converted.append(item)
+    return converted
 
 
 def approval_of(item: Json) -> str | None:
     """Return the id of the approval request that an item belongs to; None for one that names none."""
     request_id = item.get("approval_request_id")
     return request_id if isinstance(request_id, str) else None
-
-
-def _convert(items: Sequence[Json], made: set[str | None], names: Names) -> Iterator[Json]:
-    waiting: dict[str | None, Json] = {}  # requests for an approval, by their id
-    for item in items:
-        kind = item.get("type")
-        if kind == "mcp_call":
-            yield _as_function(item, names)
-            if (output := _read_outcome(item)) is not None:
-                yield _as_output(item, output)
-        elif kind == "mcp_approval_request":
-            # An approved one is followed by its call; one without an answer gets a placeholder from `assemble`.
-            if item["id"] not in made:
-                waiting[item["id"]] = item
-                yield _as_function(item, names)
-        elif kind == "mcp_approval_response":
-            if item.get("approve") is not True and (asked := waiting.pop(approval_of(item), None)) is not None:
-                reason = item.get("reason")
-                yield _as_output(asked, f"{REFUSED} Their reason: {reason}" if reason else REFUSED)
-        elif kind not in _KINDS:
-            yield item
 
 
 def _as_function(item: Json, names: Names) -> Json:
@@ -314,23 +304,17 @@ def _as_output(item: Json, output: str) -> Json:
 
 
 def _read_outcome(item: Json) -> str | None:
-    """Return the outcome of a call as text; None when it is unknown."""
+    """Return the outcome of a call as text; None when it is unknown. Images and sounds in an output are replaced by
+    their size: as base64 text they would only fill the model's window."""
     if (error := item.get("error")) is not None:
         return f"The call failed. {_read_error(error)}"
     if (output := item.get("output")) is None:
         return None
-    return _strip_data(output if isinstance(output, str) else msgspec.json.encode(output).decode())
-
-
-def _strip_data(output: str) -> str:
-    """Replace images and sounds in an output by their size: as base64 text they would only fill the model's window."""
-    if not output.startswith("[{") or ('"data":"' not in output and '"blob":"' not in output):
-        return output
-    try:
-        blocks = _BLOCKS.decode(output)
-    except msgspec.DecodeError:
-        return output
-    return msgspec.json.encode([_describe(block) for block in blocks]).decode()
+    text = output if isinstance(output, str) else msgspec.json.encode(output).decode()
+    if text.startswith("[{") and ('"data":"' in text or '"blob":"' in text):
+        with contextlib.suppress(msgspec.DecodeError):
+            return msgspec.json.encode([_describe(block) for block in _BLOCKS.decode(text)]).decode()
+    return text
 
 
 def _describe(block: Json) -> Json:

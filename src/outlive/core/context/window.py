@@ -33,7 +33,9 @@ _ENVELOPE = frozenset({"id", "type", "status", "role", "call_id", "encrypted_con
 
 def estimate_request(request: CreateResponse, items: Iterable[Json]) -> int:
     """Estimate everything that the model would read."""
-    total = sum(map(estimate_item, items)) + sum(map(_estimate_tool, request.tools))
+    total = sum(map(estimate_item, items))
+    for tool in request.tools:
+        total += PER_ITEM + _json({name: value for name, value in tool.items() if name not in ("type", "strict")})
     if request.instructions:
         total += PER_ITEM + _text(request.instructions)
     form = request.text.get("format") or {}
@@ -42,10 +44,6 @@ def estimate_request(request: CreateResponse, items: Iterable[Json]) -> int:
 
 def estimate_item(item: Json) -> int:
     return PER_ITEM + sum(_value(value) for name, value in item.items() if name not in _ENVELOPE)
-
-
-def _estimate_tool(tool: Json) -> int:
-    return PER_ITEM + _json({name: value for name, value in tool.items() if name not in ("type", "strict")})
 
 
 def _value(value: object) -> int:
@@ -128,19 +126,16 @@ def _groups(items: list[Json], tail: int) -> list[list[int]]:
             turns.append([])
         if not is_instruction(items[position]):
             turns[-1].append(position)
-    steps = [position for position in range(question + 1, tail) if not is_instruction(items[position])]
-    return [turn for turn in turns if turn] + _steps(items, steps)
-
-
-def _steps(items: list[Json], positions: list[int]) -> list[list[int]]:
-    """Group the positions of a turn: calls with their outputs, and reasoning with the item that it led to."""
-    groups: list[list[int]] = []
+    # Within the newest turn: calls with their outputs, and reasoning with the item that it led to.
+    groups = [turn for turn in turns if turn]
     calls: dict[str, list[int]] = {}
     reasoning: list[int] = []
-    for position in positions:
+    for position in range(question + 1, tail):
         item = items[position]
         if item.get("type") == "reasoning":
             reasoning.append(position)
+        elif is_instruction(item):
+            continue
         elif is_output(item) and (calling := calls.get(call_of(item) or "")) is not None:
             calling.append(position)
         else:

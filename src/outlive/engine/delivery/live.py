@@ -11,7 +11,7 @@ from typing import NamedTuple
 from outlive.core.context.window import BYTES_PER_TOKEN
 from outlive.core.endings import Outcome
 from outlive.core.errors import StaleFence
-from outlive.core.events import AnyDraft, Draft, Json, Renaming, number, split_frames
+from outlive.core.events import AnyDraft, Draft, Json, number, rename, split_frames
 from outlive.core.fold import Fold
 from outlive.core.owners import split
 from outlive.core.usage import add_usage, drop_resumed
@@ -111,7 +111,6 @@ class LiveResponse:
     state: State = State.OPEN
     pending: PendingEvents = field(init=False)
     tail: Tail = field(init=False)
-    renaming: Renaming | None = None  # for a response that was created under other names of events
     # Finished items by output index, durable or not; what was finished before this claim is in the fold.
     output: dict[int, Json] = field(init=False)
     on_lost: Callable[[], object] | None = None  # stops the run, which may wait for a silent upstream
@@ -138,8 +137,6 @@ class LiveResponse:
         self.output = dict(enumerate(fold.output)) if fold.visible else {}
         if frames:
             self.tail.push(Batch(0, fold.last, frames))
-        if claim.request.event_names != "openai":
-            self.renaming = Renaming()
 
     def transition(self, event: str) -> None:
         """Move to the next state. Raises StaleFence for a response that is lost, IllegalTransition for a bug."""
@@ -203,8 +200,8 @@ class LiveResponse:
         """Number the drafts and hold them for the next commit."""
         if self.state is not State.OPEN:
             self.transition("emit")  # raises
-        if self.renaming is not None:
-            drafts = self.renaming.rename(drafts)
+        if self.claim.request.event_names != "openai":
+            drafts = rename(drafts)
         self.pending.add(drafts)
         if Draft in map(type, drafts):  # deltas, of which nearly all calls consist, finish no item
             self.collect(drafts)

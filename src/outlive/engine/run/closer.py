@@ -8,7 +8,7 @@ from outlive.core import endings
 from outlive.core.context.window import estimate_item, estimate_request
 from outlive.core.endings import Outcome, TerminalStatus
 from outlive.core.errors import InvalidRequest, StaleFence, UpstreamFault
-from outlive.core.events import AnyDraft, Json, number
+from outlive.core.events import AnyDraft, Json, number, rename
 from outlive.core.usage import UsageRecord, add_usage, count_tokens
 from outlive.engine.delivery.committer import Committer
 from outlive.engine.delivery.live import LiveResponse, State
@@ -87,8 +87,8 @@ class Closer:
 
     async def _send(self, live: LiveResponse, drafts: list[AnyDraft], outcome: Outcome) -> None:
         """Render the terminal event and send it to the ledger with the last drafts; in a thread if they are long."""
-        if live.renaming is not None:
-            drafts = live.renaming.rename(drafts)
+        if live.claim.request.event_names != "openai":
+            drafts = rename(drafts)
         live.outcome = outcome
         live.collect(drafts)
         is_long = max(live.fold.size, live.pending.size, live.claim.size) > SMALL_INPUT
@@ -142,7 +142,7 @@ def _render(live: LiveResponse, drafts: list[AnyDraft]) -> tuple[list[bytes], by
     assert live.outcome is not None
     output = [item for _, item in sorted(live.output.items())]
     terminal = endings.terminal(endings.end(live.fold.header, output, live.outcome))
-    return number([*drafts, terminal], live.pending.last), endings.snapshot_of(terminal), output
+    return number([*drafts, terminal], live.pending.last), bytes(terminal.fields["response"]), output
 
 
 def _is_call(item: Json) -> bool:
