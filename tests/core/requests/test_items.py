@@ -21,8 +21,9 @@ from openai.types.responses import (
 
 from outlive.core.errors import InvalidRequest, NotFound
 from outlive.core.events import Json
-from outlive.core.requests.checks import Limits, check_text, check_value, make_check
-from outlive.core.requests.items import Content, Part, find_references, parse_items, resolve, user_message
+from outlive.core.requests.checks import Limits, Text, check_value, make_check
+from outlive.core.requests.create import parse_create
+from outlive.core.requests.items import Content, Part, find_references, parse_items, resolve
 
 LIMITS = Limits()
 
@@ -70,7 +71,8 @@ def test_a_message_without_type_gets_type_id_and_status():
 
 
 def test_a_plain_string_stands_for_a_user_message():
-    assert user_message("hi", CountingIds()) == parse({"role": "user", "content": "hi"})[0]
+    request = parse_create({"model": "m", "input": "hi"}, CountingIds(), Limits())
+    assert request.input == parse({"role": "user", "content": "hi"})
 
 
 @pytest.mark.parametrize("role", ["user", "system", "developer"])
@@ -614,6 +616,6 @@ def test_content_is_a_list_of_parts() -> None:
 
 
 def test_text_is_measured_in_characters() -> None:
-    assert check_text("\N{PILE OF POO}" * 10, SHORT)
+    assert make_check(Text)("\N{PILE OF POO}" * 10, SHORT)
     with pytest.raises(InvalidRequest):
-        check_text("\N{PILE OF POO}" * 11, SHORT)
+        make_check(Text)("\N{PILE OF POO}" * 11, SHORT)

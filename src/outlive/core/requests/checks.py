@@ -107,15 +107,6 @@ def check_enum(value: object, path: str, values: Collection[str]) -> str:
     return value
 
 
-def check_text(value: object, limits: Limits) -> str:
-    """Check a string that the model reads: its greatest length is a setting."""
-    if type(value) is not str:
-        refuse_type(value, "", "a string")
-    if len(value) > limits.max_text:
-        refuse_length(value, limits.max_text, "characters", "string_above_max_length")
-    return value
-
-
 def check_object(value: object, limits: Limits) -> Json:
     if type(value) is not dict:
         refuse_type(value, "", "an object")
@@ -143,7 +134,8 @@ def shorten(value: str) -> str:
 
 # -- describing
 
-Text = Annotated[str, Meta(extra={"check": check_text})]
+# A string that the model reads: its greatest length is a setting.
+Text = Annotated[str, Meta(extra={"limit": "max_text"})]
 _NOT_AN_ID = "is not an id: 1 to 128 letters, digits, '_' or '-' make one."
 Id = Annotated[str, Meta(pattern=ID_PATTERN, extra={"says": _NOT_AN_ID})]
 
@@ -181,13 +173,11 @@ def shaped(shape: type[Struct]) -> Meta:
 
 def one_of(*shapes: type[Struct], other: type[Struct] | None = None) -> Meta:
     """Describe an object by the shape whose `type` it has, or by that for all other types."""
-    known = {kind: make_completion(shape) for shape in shapes for kind in kinds_of(shape)}
+    known = make_completions(*shapes)
     otherwise = make_completion(other) if other is not None else None
 
     def check(value: Any, limits: Limits) -> Json:
-        if type(value) is not dict:
-            refuse_type(value, "", "an object")
-        kind = value.get("type")
+        kind = check_object(value, limits).get("type")
         complete = known.get(kind, otherwise) if type(kind) is str else None
         if complete is None:
             if kind is None:
@@ -203,8 +193,8 @@ def one_of(*shapes: type[Struct], other: type[Struct] | None = None) -> Meta:
 
 def kinds_of(shape: type[Struct]) -> list[str]:
     """Return the values that the `type` of a shape can have."""
-    (tag,) = (field.type for field in _fields(shape) if _is_tag(field))
-    return cast(list[str], list(cast(inspect.LiteralType, tag).values))
+    (tag,) = (each.type for each in msgspec.structs.fields(shape) if each.name == "type")
+    return [str(kind) for kind in cast(inspect.LiteralType, inspect.type_info(tag)).values]
 
 
 def refer(shape: type[Struct]) -> Json:
@@ -220,7 +210,12 @@ def make_check(described: Any) -> Check:
 
 def make_checks(shape: type[Struct]) -> dict[str, Check]:
     """Make the checks of a shape's fields, but not of the `type` that it is chosen by."""
-    return {field.name: _make(field.type) for field in _fields(shape) if not _is_tag(field)}
+    return {field.name: _make(field.type) for field in _fields(shape)}
+
+
+def make_completions(*shapes: type[Struct]) -> dict[str, Callable[[Json, Limits], None]]:
+    """Make the functions of `make_completion` by the type of the object."""
+    return {kind: make_completion(shape) for shape in shapes for kind in kinds_of(shape)}
 
 
 def make_completion(shape: type[Struct]) -> Callable[[Json, Limits], None]:
@@ -229,7 +224,7 @@ def make_completion(shape: type[Struct]) -> Callable[[Json, Limits], None]:
     A shape may have two functions of its own: `complete`, for rules that types cannot express, and `hint`, for the end
     of the message that a field is missing.
     """
-    fields = [(field.name, _make(field.type), *_find_default(field)) for field in _fields(shape) if not _is_tag(field)]
+    fields = [(field.name, _make(field.type), *_find_default(field)) for field in _fields(shape)]
     hint: Callable[[Json], str] = getattr(shape, "hint", lambda value: "")
     finish: Callable[[Json], None] | None = getattr(shape, "complete", None)
 
@@ -257,12 +252,9 @@ def drop_nulls(value: Json) -> None:
         del value[name]
 
 
-def _fields(shape: type[Struct]) -> tuple[inspect.Field, ...]:
-    return cast(inspect.StructType, inspect.type_info(shape)).fields
-
-
-def _is_tag(field: inspect.Field) -> bool:
-    return field.name == "type" and isinstance(field.type, inspect.LiteralType)
+def _fields(shape: type[Struct]) -> list[inspect.Field]:
+    every = cast(inspect.StructType, inspect.type_info(shape)).fields
+    return [field for field in every if not (field.name == "type" and isinstance(field.type, inspect.LiteralType))]
 
 
 def _find_default(field: inspect.Field) -> tuple[object, Callable[[], object] | None]:
@@ -297,7 +289,7 @@ def _make_number(info: inspect.IntType | inspect.FloatType, extra: Json) -> Chec
 
 
 def _make_str(info: inspect.StrType, extra: Json) -> Check:
-    least, most = info.min_length or 0, info.max_length
+    least, limit = info.min_length or 0, extra.get("limit")
     matches = re.compile(info.pattern).fullmatch if info.pattern is not None else None
     prefix: str | None = extra.get("prefix")
 
@@ -306,6 +298,7 @@ def _make_str(info: inspect.StrType, extra: Json) -> Check:
             refuse_type(value, "", "a string")
         if len(value) < least:
             raise WrongField("must not be empty.", code="string_below_min_length")
+        most = getattr(limits, limit) if limit else info.max_length
         if most is not None and len(value) > most:
             refuse_length(value, most, "characters", "string_above_max_length")
         if matches is not None and matches(value) is None:

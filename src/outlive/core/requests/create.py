@@ -11,7 +11,7 @@ from outlive.core.ids import IdSource
 from outlive.core.origin import Origin
 from outlive.core.requests import checks
 from outlive.core.requests.checks import Given, IdOfConversation, IdOfResponse, Limits, Text, WrongField, note, refuse
-from outlive.core.requests.items import STANDING_IN, TRIGGER, InputItem, parse_items, user_message
+from outlive.core.requests.items import STANDING_IN, TRIGGER, InputItem, parse_item, parse_items
 from outlive.core.requests.tools import ToolChoice, Tools, list_brought, match_tool_choice, split_secrets
 
 Includable = Literal[
@@ -125,7 +125,7 @@ class OutliveOptions(Struct, forbid_unknown_fields=True):
                 raise WrongField("is unknown here.", f".{checks.shorten(name)}", "unknown_parameter")
 
 
-_check_metadata = checks.make_check(Metadata)
+_check_metadata, _check_text = checks.make_check(Metadata), checks.make_check(Text)
 
 
 def parse_metadata(value: object) -> dict[str, str]:
@@ -239,12 +239,16 @@ def parse_create(body: object, ids: IdSource, limits: Limits) -> CreateResponse:
         fields["generate"] = False
     given = body.get("input")
     if type(given) is str:
-        fields["input"] = [user_message(checks.check_value(checks.check_text, given, "input", limits), ids)]
+        text = checks.check_value(_check_text, given, "input", limits)
+        fields["input"] = [parse_item({"role": "user", "content": text}, ids, limits)]
     else:
         fields["input"] = _parse_input(body, fields, ids, limits)
         fields["given_ids"] = given is not None and any(item.get("id") is not None for item in given)
         if fields["input"] and fields["input"][-1]["type"] == TRIGGER:
-            _take_trigger(fields)
+            fields["input"].pop()  # it is acted on, and is no part of the conversation
+            fields["compacts"] = True
+            if not fields["input"] and "conversation" not in fields and "previous_response_id" not in fields:
+                refuse("There is nothing to compact: 'input' has a trigger alone, and nothing came before.", "input")
         fields["refers"] = any(item["type"] in STANDING_IN for item in fields["input"])
     if "tool_choice" in fields:
         tools = [*fields.get("tools", ()), *list_brought(fields["input"])]
@@ -330,14 +334,6 @@ def _parse_input(body: Json, fields: dict[str, Any], ids: IdSource, limits: Limi
     if not given and not continues:
         refuse("'input' must not be empty when nothing came before.", "input", "empty_array")
     return parse_items(given, "input", ids, limits, in_request=True)
-
-
-def _take_trigger(fields: dict[str, Any]) -> None:
-    """Act on a trigger and drop it: it is no part of the conversation."""
-    fields["input"].pop()
-    fields["compacts"] = True
-    if not fields["input"] and "conversation" not in fields and "previous_response_id" not in fields:
-        refuse("There is nothing to compact: 'input' has a trigger alone, and nothing came before.", "input")
 
 
 def _refusing(why: str) -> checks.Check:

@@ -305,9 +305,7 @@ KEPT_ITEMS = (
 KeptItem = Annotated[Json, one_of(*KEPT_ITEMS, other=OtherItem)]
 InputItem = Annotated[Json, one_of(*KEPT_ITEMS, ItemReference, other=OtherItem)]
 
-_completions = {
-    kind: checks.make_completion(shape) for shape in (*KEPT_ITEMS, ItemReference) for kind in checks.kinds_of(shape)
-}
+_completions = checks.make_completions(*KEPT_ITEMS, ItemReference)
 _complete_other = checks.make_completion(OtherItem)
 _check_array = checks.make_check(Annotated[list[Any], checks.some("items", "max_items")])
 
@@ -328,51 +326,36 @@ def parse_items(
         given = _check_array(value, limits)
         checks.check_depth(given, limits.max_depth)
         for n, element in enumerate(given):
-            item = _parse_item(element, ids, limits)
+            item = parse_item(element, ids, limits)
             if element.get("id") is not None and _is_repeat(item, kinds):
                 continue
-            if item["type"] in _CONTROLS:
-                _check_control(item["type"], in_request, n == len(given) - 1)
+            if (kind := item["type"]) in _CONTROLS and not in_request:
+                checks.refuse_unsupported(".type", f"items of type '{kind}' cannot be kept: {_CONTROLS[kind]}")
+            if kind == TRIGGER and n < len(given) - 1:
+                raise WrongField(f"must be the last item of the input: it is a '{TRIGGER}'.")
             items.append(item)
     except WrongField as wrong:
         raise wrong.under(param if n is None else f"{param}[{n}]") from None
     return items
 
 
-def user_message(text: str, ids: IdSource) -> Json:
-    """Make the item that a plain string as input stands for."""
-    return {
-        "id": ids.new("msg"),
-        "type": "message",
-        "role": "user",
-        "content": [{"type": "input_text", "text": text}],
-        "status": "completed",
-    }
-
-
-def _parse_item(value: object, ids: IdSource, limits: Limits) -> Json:
-    if type(value) is not dict:
-        checks.refuse_type(value, "", "an object")
-    kind = _find_kind(value)
-    item: Json = {"id": None, "type": kind, **value}
+def parse_item(value: object, ids: IdSource, limits: Limits) -> Json:
+    given = checks.check_object(value, limits)
+    kind = given.get("type")
+    if kind is None and "role" in given:
+        kind = "message"
+    elif kind is None:
+        if given.keys() - {"type"} != {"id"}:
+            checks.refuse_missing(".type")
+        kind = REFERENCE
+    if type(kind) is not str:
+        checks.refuse_type(kind, ".type", "a string")
+    item: Json = {"id": None, "type": kind, **given}
     item["type"] = kind
     _completions.get(kind, _complete_other)(item, limits)
     if item["id"] is None:
         item["id"] = ids.new(item_prefix(kind))
     return item
-
-
-def _find_kind(item: Json) -> str:
-    kind = item.get("type")
-    if kind is None:
-        if "role" in item:
-            return "message"
-        if item.keys() - {"type"} != {"id"}:
-            checks.refuse_missing(".type")
-        return REFERENCE
-    if type(kind) is not str:
-        checks.refuse_type(kind, ".type", "a string")
-    return kind
 
 
 def _is_repeat(item: Json, kinds: dict[str, str]) -> bool:
@@ -384,13 +367,6 @@ def _is_repeat(item: Json, kinds: dict[str, str]) -> bool:
     if item["type"] not in (kind, REFERENCE):
         raise WrongField(f"is the id of two different items, a '{kind}' and a '{checks.shorten(item['type'])}'.", ".id")
     return True
-
-
-def _check_control(kind: str, in_request: bool, is_last: bool) -> None:
-    if not in_request:
-        checks.refuse_unsupported(".type", f"items of type '{kind}' cannot be kept: {_CONTROLS[kind]}")
-    if kind == TRIGGER and not is_last:
-        raise WrongField(f"must be the last item of the input: it is a '{TRIGGER}'.")
 
 
 # -- items that a request names instead of sending them
