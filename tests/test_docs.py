@@ -15,11 +15,10 @@ import pytest
 import typer
 
 from outlive.cli import app
-from outlive.config.load import load
+from outlive.config.load import KEYS, load
 from outlive.config.options import LIMITS, NEVER
 from outlive.config.presets import PRESETS
 from outlive.config.settings import FIELDS, OPTIONS, Settings
-from outlive.config.tables import KEYS
 from outlive.core.grammar import TERMINAL_EVENTS
 from outlive.engine.delivery import committer, live, reader
 from outlive.http.routes import ROUTES

@@ -15,8 +15,8 @@ import uvloop
 
 from outlive import server
 from outlive.clock import RandomIds, SystemClock
+from outlive.config.load import make_prices
 from outlive.config.settings import Settings
-from outlive.config.tables import make_prices
 from outlive.core import routing
 from outlive.core.errors import InvalidRequest, SettingsError
 from outlive.core.ids import IdSource

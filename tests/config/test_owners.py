@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from outlive.config.load import load
+from outlive.config.load import load, make_prices
 from outlive.config.settings import Settings
-from outlive.config.tables import make_prices
 from outlive.core.errors import SettingsError
 from outlive.core.owners import Policy
 from outlive.core.usage import Price

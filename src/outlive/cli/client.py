@@ -9,8 +9,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
+from outlive.config.load import check_url
 from outlive.config.sources import resolve
-from outlive.config.tables import check_url
 from outlive.core.errors import OutliveError, require
 from outlive.core.events import Json
 from outlive.dialects.transport.event_stream import EventStream

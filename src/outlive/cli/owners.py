@@ -14,8 +14,7 @@ from outlive.cli.client import ApiClient, segment
 from outlive.cli.options import DATABASE, JSON, SERVER, Answer, JsonFlag, Place, command, shared, use_database
 from outlive.cli.terminal import clean, console, print_json, print_rows, show_time
 from outlive.clock import RandomIds, SystemClock
-from outlive.config.load import load
-from outlive.config.tables import make_policy, make_prices
+from outlive.config.load import load, make_policy, make_prices
 from outlive.core.errors import SettingsError, require
 from outlive.core.events import Json
 from outlive.engine.keys import Keys

@@ -21,8 +21,8 @@ def find_proxy(url: str, environ: Mapping[str, str]) -> str | None:
     parts = urlsplit(url)
     name = f"{parts.scheme}_proxy"
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-    written = _read(name, environ)
-    if not written or is_loopback(host) or _is_excluded(host, port, _read("no_proxy", environ)):
+    written, excluded = _read(name, environ), _read("no_proxy", environ).lower().replace(",", " ").split()
+    if not written or is_loopback(host) or any(_matches(entry, host.rstrip("."), port) for entry in excluded):
         return None
     proxy = written if "://" in written else f"http://{written}"
     try:
@@ -46,12 +46,8 @@ def _read(name: str, environ: Mapping[str, str]) -> str:
     return (environ.get(name) or environ.get(name.upper()) or "").strip()
 
 
-def _is_excluded(host: str, port: int, no_proxy: str) -> bool:
-    """Return True if NO_PROXY names the host: by a domain, an address, a network or *, each perhaps with a port."""
-    return any(_matches(entry, host.lower().rstrip("."), port) for entry in no_proxy.lower().replace(",", " ").split())
-
-
 def _matches(entry: str, host: str, port: int) -> bool:
+    """Return True if an entry of NO_PROXY names the host: a domain, an address, a network or *, perhaps with a port."""
     name, colon, digits = entry.rpartition(":")
     if colon and digits.isdigit() and (":" not in name or name.endswith("]")):
         if int(digits) != port:

@@ -61,35 +61,31 @@ def read_options(struct: type[msgspec.Struct]) -> dict[str, Option]:
     for field in msgspec.structs.fields(struct):
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
             options |= read_options(field.type)
-        else:
-            options[field.name] = _read_field(field)
+            continue
+        kind, *notes = get_args(field.type) if get_origin(field.type) is Annotated else (field.type,)
+        bounds: Meta = next((note for note in notes if isinstance(note, Meta)), Meta())
+        names: dict[str, Any] = next((note for note in notes if isinstance(note, dict)), {})
+        optional = NoneType in get_args(kind)
+        if optional:
+            (kind,) = (arg for arg in get_args(kind) if arg is not NoneType)
+        never = optional and kind is float
+        defaults = {
+            "flag": "--" + field.name.replace("_", "-"),
+            "variable": "OUTLIVE_" + field.name.upper(),
+            "table": LIMITS if field.name.startswith("max_") else "",
+            "metavar": "|".join(get_args(kind)) if get_origin(kind) is Literal else "TEXT" if kind is str else "NUMBER",
+            "wanted": _describe(kind, bounds, never),
+        }
+        options[field.name] = Option(
+            name=field.name,
+            type=kind,
+            bounds=bounds,
+            default=UNSET if field.default is msgspec.NODEFAULT else field.default,
+            help=next((note for note in notes if isinstance(note, str)), ""),
+            never=never,
+            **defaults | names,
+        )
     return options
-
-
-def _read_field(field: msgspec.structs.FieldInfo) -> Option:
-    kind, *notes = get_args(field.type) if get_origin(field.type) is Annotated else (field.type,)
-    bounds: Meta = next((note for note in notes if isinstance(note, Meta)), Meta())
-    names: dict[str, Any] = next((note for note in notes if isinstance(note, dict)), {})
-    optional = NoneType in get_args(kind)
-    if optional:
-        (kind,) = (arg for arg in get_args(kind) if arg is not NoneType)
-    never = optional and kind is float
-    defaults = {
-        "flag": "--" + field.name.replace("_", "-"),
-        "variable": "OUTLIVE_" + field.name.upper(),
-        "table": LIMITS if field.name.startswith("max_") else "",
-        "metavar": "|".join(get_args(kind)) if get_origin(kind) is Literal else "TEXT" if kind is str else "NUMBER",
-        "wanted": _describe(kind, bounds, never),
-    }
-    return Option(
-        name=field.name,
-        type=kind,
-        bounds=bounds,
-        default=UNSET if field.default is msgspec.NODEFAULT else field.default,
-        help=next((note for note in notes if isinstance(note, str)), ""),
-        never=never,
-        **defaults | names,
-    )
 
 
 def _describe(kind: Any, bounds: Meta, never: bool) -> str:
@@ -115,19 +111,13 @@ def convert(option: Option, given: Given) -> Any:
         value = _read_text(option, value.strip())
     try:
         value = msgspec.convert(value, Annotated[option.type, option.bounds])
-        if _has_content(value):
+        parts = value if isinstance(value, list) else [value]
+        if "" not in parts and not any(isinstance(part, float) and not math.isfinite(part) for part in parts):
             return value
     except msgspec.ValidationError:
         pass  # our sentence names the place, and the values that are possible
     shown = "" if option.type == list[str] else f", not {_show(given.value)}"
     raise SettingsError(f"{given.where} must be {option.wanted}{shown}.")
-
-
-def _has_content(value: Any) -> bool:
-    """Return False for an empty text, also in a list, and for a number that is not finite."""
-    if isinstance(value, list | str):
-        return all(value) if isinstance(value, list) else bool(value)
-    return math.isfinite(value)
 
 
 def _read_text(option: Option, text: str) -> object:
