@@ -81,7 +81,6 @@ def test_open_calls_are_found_with_their_progress() -> None:
     assert [call.begun for call in toolcalls.find_open(fold_of(drafts[: announced + 1]))] == [True]
     assert [call.begun for call in toolcalls.find_open(fold_of(drafts[: announced + 2]))] == [True]
     assert toolcalls.find_open(fold_of(drafts)) == []
-    assert toolcalls.count_made(fold_of(drafts)) == 1
 
 
 def test_a_fold_is_the_same_from_drafts_and_from_frames() -> None:

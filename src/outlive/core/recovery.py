@@ -69,7 +69,9 @@ def decide(
         return Decision(Action.INTERRUPT)
     if reattachable:
         return Decision(Action.REATTACH)
-    if _may_step(fold) if stepwise else _is_only_compacted(fold):
+    # Or the output is a compaction alone, and the answer is still to come.
+    is_compacted = {item.get("type") for item in fold.output} == {"compaction"} and not any(fold.open_items())
+    if _may_step(fold) if stepwise else is_compacted:
         return Decision(Action.NEXT_STEP)
     can_continue = continuation in CONTINUABLE and text_format == "text"
     open_text = find_open_text(fold, stepwise=stepwise) if can_continue else None
@@ -86,12 +88,6 @@ def _may_step(fold: Fold) -> bool:
     last = fold.output[-MAX_ATTEMPTS:]
     broken = [item for item in last if item.get("type") == "reasoning" and item.get("status") != "completed"]
     return len(broken) < MAX_ATTEMPTS
-
-
-def _is_only_compacted(fold: Fold) -> bool:
-    """Return True if the output is a compaction alone, and the answer is still to come."""
-    kinds = {item.get("type") for item in fold.output}
-    return kinds == {"compaction"} and next(fold.open_items(), None) is None
 
 
 def find_open_text(fold: Fold, *, stepwise: bool = False) -> OpenText | None:
@@ -126,10 +122,6 @@ class ReplayFilter(msgspec.Struct, eq=False):
     _left: int  # drafts to drop
     _repeated: Fold = msgspec.field(default_factory=lambda: Fold({"status": "in_progress"}))
 
-    @property
-    def is_over(self) -> bool:
-        return self._left == 0
-
     def filter(self, drafts: list[AnyDraft]) -> list[AnyDraft]:
         """Return the new drafts among these. Raises UpstreamFault when the repeated run differs from the journal."""
         if not self._left or not drafts:
@@ -137,7 +129,7 @@ class ReplayFilter(msgspec.Struct, eq=False):
         known, new = drafts[: self._left], drafts[self._left :]
         self._left -= len(known)
         self._repeated.apply(known)
-        if self.is_over and self._repeated.output != self._fold.output:
+        if not self._left and self._repeated.output != self._fold.output:
             raise UpstreamFault(NOT_THE_SAME, retryable=False)
         return new
 

@@ -185,11 +185,6 @@ def find_open(fold: Fold) -> list[ToolCall]:
     ]
 
 
-def count_made(fold: Fold) -> int:
-    """Count the calls so far, whatever their outcome."""
-    return sum(item.get("type") == "mcp_call" for item in fold.output)
-
-
 def find_approved(past: Sequence[Json], given: Sequence[Json], output: Sequence[Json]) -> list[Json]:
     """Return the approval requests that a turn's input approves and that have no call yet, in this turn or before.
 
@@ -233,8 +228,10 @@ def add_server_tools(
     """
     client_tools = [tool for tool in request.tools if tool["type"] != SERVER_TOOL_TYPE]
     choice = _resolve_choice(request.tool_choice, specs)
-    if not first:
-        choice = _relax(choice)
+    if not first and isinstance(choice, dict) and choice["type"] == "allowed_tools":
+        choice = {**choice, "mode": "auto"}
+    elif not first:
+        choice = "none" if choice == "none" else "auto"
     if spent and not client_tools:
         choice = "none"
     elif spent:
@@ -252,23 +249,15 @@ def _resolve_choice(choice: str | Json, specs: Mapping[str, ToolSpec]) -> str | 
         choice = {"type": "allowed_tools", "mode": "required", "tools": [choice]}
     if choice["type"] != "allowed_tools":
         return choice
-    return {**choice, "tools": [named for entry in choice["tools"] for named in _find(entry, specs)]}
-
-
-def _find(entry: Json, specs: Mapping[str, ToolSpec]) -> list[Json]:
-    if entry["type"] != SERVER_TOOL_TYPE:
-        return [entry]
-    return [
-        {"type": "function", "name": alias}
-        for alias, spec in specs.items()
-        if spec.label == entry.get("server_label") and entry.get("name") in (None, spec.name)
-    ]
-
-
-def _relax(choice: str | Json) -> str | Json:
-    if not isinstance(choice, str) and choice["type"] == "allowed_tools":
-        return {**choice, "mode": "auto"}
-    return "none" if choice == "none" else "auto"
+    tools: list[Json] = []
+    for entry in choice["tools"]:
+        if entry["type"] != SERVER_TOOL_TYPE:
+            tools.append(entry)
+            continue
+        label, name = entry.get("server_label"), entry.get("name")
+        found = [alias for alias, spec in specs.items() if spec.label == label and name in (None, spec.name)]
+        tools += [{"type": "function", "name": alias} for alias in found]
+    return {**choice, "tools": tools}
 
 
 # -- the calls in the model's answer

@@ -161,7 +161,10 @@ class ToolPlan:
 
     def _calls_left(self, fold: Fold) -> int | None:
         most = self._request.max_tool_calls
-        return None if most is None else max(0, most - toolcalls.count_made(fold))
+        if most is None:
+            return None
+        made: int = sum(item.get("type") == "mcp_call" for item in fold.output)
+        return max(0, most - made)
 
     def _is_spent(self, fold: Fold, checkpoint: Checkpoint) -> bool:
         return self._calls_left(fold) == 0 or checkpoint.steps >= self._max_steps

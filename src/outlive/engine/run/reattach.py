@@ -39,7 +39,7 @@ class ReplayingTranslator:
         except UpstreamFault:
             self.failed = True
             raise
-        return drafts if self._replay.is_over else self._replay.filter(drafts)
+        return self._replay.filter(drafts)
 
     def end(self) -> tuple[list[AnyDraft], Ending]:
         self._replay.end()
