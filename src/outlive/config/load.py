@@ -209,7 +209,15 @@ def _read_upstreams(sources: Sources, silence_seconds: float) -> list[Upstream]:
         require(_NAME.match(name), f"The upstream name {name!r} may hold only letters, digits, '_', '.' and '-'.")
     if (chosen := sources.given.get("upstream")) is not None:
         tables = _choose(chosen, tables)
-    _apply_flags(tables, sources)
+    # The key and the dialect of flags and variables win over those of the TOML file.
+    given = sources.given
+    file, key, dialect = given.get("upstream_key_file"), given.get("upstream_key"), given.get("upstream_dialect")
+    if file is not None and (key is None or file.where.startswith("--")):
+        _find_only(tables, file, "key").update(key=read_key_file(str(file.value), file.where))
+    elif key is not None:
+        _find_only(tables, key, "key").update(key=resolve(key.value, key.where, sources.environ))
+    if dialect is not None:
+        _find_only(tables, dialect, "dialect").update(dialect=convert(_OPTIONS["upstreams"]["dialect"], dialect))
     built = [_UpstreamTable("upstreams", name, tables[name], sources.environ).build(silence_seconds) for name in tables]
     defaults = [name for name, table in tables.items() if table.get("default") is True]
     require(len(defaults) <= 1, f"Only one upstream can be the default, not {' and '.join(defaults)}.")
@@ -238,18 +246,6 @@ def _choose(chosen: Given, tables: dict[str, dict[str, Any]]) -> dict[str, dict[
     names = ", ".join([*tables, *(name for name, preset in PRESETS.items() if preset.url and name not in tables)])
     wanted = f"a URL such as http://localhost:8000/v1, or one of {names}"
     raise SettingsError(f"{chosen.where} must be {wanted}; not {value!r}.")
-
-
-def _apply_flags(tables: dict[str, dict[str, Any]], sources: Sources) -> None:
-    """Set the key and the dialect of flags and variables, which win over those of the TOML file."""
-    given = sources.given
-    file, key, dialect = given.get("upstream_key_file"), given.get("upstream_key"), given.get("upstream_dialect")
-    if file is not None and (key is None or file.where.startswith("--")):
-        _find_only(tables, file, "key").update(key=read_key_file(str(file.value), file.where))
-    elif key is not None:
-        _find_only(tables, key, "key").update(key=resolve(key.value, key.where, sources.environ))
-    if dialect is not None:
-        _find_only(tables, dialect, "dialect").update(dialect=convert(_OPTIONS["upstreams"]["dialect"], dialect))
 
 
 def _find_only(tables: dict[str, dict[str, Any]], given: Given, key: str) -> dict[str, Any]:
@@ -284,9 +280,6 @@ class _Table(msgspec.Struct):
         """Return the values of those of the keys that the table has. `lax`: texts may stand for other values."""
         present = [key for key in keys if key in self.table]
         return {key: convert(_OPTIONS[self.kind][key], Given(self.table[key], self.place(key), lax)) for key in present}
-
-    def secret(self, key: str) -> str:
-        return resolve(self.table[key], self.place(key), self.environ)
 
     def secrets(self, key: str) -> dict[str, str]:
         """Resolve every value of a table of secrets."""
@@ -366,7 +359,7 @@ class _UpstreamTable(_Table):
         both = "key" in self.table and "key_file" in self.table
         require(not both, f"[upstreams.{self.name}] has both key and key_file; give one of them.")
         if "key" in self.table:
-            return self.secret("key")
+            return resolve(self.table["key"], self.place("key"), self.environ)
         if "key_file" in self.table:
             place = self.place("key_file")
             return read_key_file(convert(_OPTIONS["upstreams"]["key"], Given(self.table["key_file"], place)), place)
@@ -395,7 +388,7 @@ def _read_tool_servers(sources: Sources, seconds: float) -> list[ToolServer]:
         is_url = fields["url"].startswith(("http://", "https://"))
         require(is_url, f"{table.place('url')} must be a URL such as https://example.com/mcp.")
         if "authorization" in given:
-            fields["authorization"] = table.secret("authorization")
+            fields["authorization"] = resolve(given["authorization"], table.place("authorization"), sources.environ)
         servers.append(ToolServer(label=label, headers=table.secrets("headers"), **fields))
     return servers
 

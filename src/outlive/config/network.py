@@ -1,5 +1,6 @@
 """Addresses of this machine, and the proxies of the environment that lead to others."""
 
+import contextlib
 import ipaddress
 from collections.abc import Mapping
 from urllib.parse import urlsplit
@@ -25,15 +26,12 @@ def find_proxy(url: str, environ: Mapping[str, str]) -> str | None:
     if not written or is_loopback(host) or any(_matches(entry, host.rstrip("."), port) for entry in excluded):
         return None
     proxy = written if "://" in written else f"http://{written}"
-    try:
+    with contextlib.suppress(ValueError):
         found = urlsplit(proxy)
-        is_valid = found.scheme in ("http", "https") and bool(found.hostname) and found.port != 0
-    except ValueError:
-        is_valid = False
-    if not is_valid:
-        # It may hold a password, so it is not repeated.
-        raise SettingsError(f"{name.upper()} must be a URL such as http://proxy.example.com:3128.")
-    return proxy
+        if found.scheme in ("http", "https") and found.hostname and found.port != 0:
+            return proxy
+    # It may hold a password, so it is not repeated.
+    raise SettingsError(f"{name.upper()} must be a URL such as http://proxy.example.com:3128.")
 
 
 def hide_password(proxy: str) -> str:

@@ -118,7 +118,12 @@ class Fold:
         elif type_ in (ITEM_ADDED, ITEM_DONE):
             self._set_item(fields["output_index"], fields["item"], is_open=type_ == ITEM_ADDED)
         elif type_ == ANNOTATION_ADDED:
-            self._annotate(fields)
+            item, index = self._items[fields["output_index"]], fields["content_index"]
+            listed = item.get("content") or []
+            if index < len(listed):
+                annotations = [*(listed[index].get("annotations") or []), fields["annotation"]]
+                annotated = {**listed[index], "annotations": annotations}
+                self._items[fields["output_index"]] = _with_part(item, "content", index, annotated)
         elif type_ == CALL_BEGUN:
             self._items[fields["output_index"]] = {**self._items[fields["output_index"]], "status": CALLING}
 
@@ -132,22 +137,12 @@ class Fold:
 
     def _set_part(self, parts: PartList, fields: Json, *, is_open: bool) -> None:
         item, index = self._items[fields["output_index"]], fields[parts.index_field]
-        listed = list(item.get(parts.name) or [])
-        listed[index : index + 1] = [fields["part"]]
-        self._items[fields["output_index"]] = {**item, parts.name: listed}
+        self._items[fields["output_index"]] = _with_part(item, parts.name, index, fields["part"])
         open_parts = self._open.setdefault(fields["output_index"], [])
         if is_open:
             open_parts.append((parts.name, index))
         elif (parts.name, index) in open_parts:
             open_parts.remove((parts.name, index))
-
-    def _annotate(self, fields: Json) -> None:
-        item, index = self._items[fields["output_index"]], fields["content_index"]
-        listed = list(item.get("content") or [])
-        if index < len(listed):
-            annotations = [*(listed[index].get("annotations") or []), fields["annotation"]]
-            listed[index] = {**listed[index], "annotations": annotations}
-            self._items[fields["output_index"]] = {**item, "content": listed}
 
     def _set_item(self, index: int, item: Json, *, is_open: bool) -> None:
         while len(self._items) <= index:
@@ -176,13 +171,18 @@ def _key_of(text: Text, fields: Json) -> tuple[str, int, int]:
 
 
 def _with_text(item: Json, text: Text, index: int, whole: str) -> Json:
-    """Copy the item with that text in its place. A copy, because the item may have been handed out already."""
+    """Copy the item with that text in its place."""
     if text.parts is None:
         return {**item, text.field: whole}
-    listed: list[Any] = list(item.get(text.parts.name) or [])
-    if index >= len(listed):
-        # A reasoning text may come without a part event before it.
-        listed.append({"type": text.part})
-        index = len(listed) - 1
-    listed[index] = {**listed[index], text.field: whole}
-    return {**item, text.parts.name: listed}
+    listed = item.get(text.parts.name) or []
+    # A reasoning text may come without a part event before it.
+    part = listed[index] if index < len(listed) else {"type": text.part}
+    return _with_part(item, text.parts.name, index, {**part, text.field: whole})
+
+
+def _with_part(item: Json, name: str, index: int, part: Json) -> Json:
+    """Copy the item with that part in its list, at its end if it is shorter. A copy, because the item may have been
+    handed out already."""
+    listed: list[Any] = list(item.get(name) or [])
+    listed[index : index + 1] = [part]
+    return {**item, name: listed}

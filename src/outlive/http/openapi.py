@@ -7,16 +7,16 @@ Bodies are also checked by their shapes. No object of a shape is ever made: requ
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from http import HTTPStatus
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
+from msgspec import Meta, Struct, UnsetType
 
 from outlive import __version__
 from outlive.core.endings import EndReason
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
-from outlive.core.requests.checks import REF, REFERRED, IdOfConversation, kinds_of, refer, shorten
+from outlive.core.requests.checks import REF, REFERRED, IdOfConversation, kinds_of, refer, shape, shorten
 from outlive.core.requests.create import Metadata, ModelName, Truncation
 from outlive.core.requests.items import KEPT_ITEMS, KeptItem, OtherItem
 from outlive.core.requests.tools import Tool
@@ -50,13 +50,6 @@ ITEM: Json = {
         _if_type([kind for each in KEPT_ITEMS for kind in kinds_of(each)]) | {"else": refer(OtherItem)},
     ],
 }
-
-
-def shape(name: str, about: str, base: type[Struct] = Struct, /, **fields: Any) -> Any:
-    """Make a shape of fields that are types, or pairs of a type and a default."""
-    pairs = {field: kind if isinstance(kind, tuple) else (kind,) for field, kind in fields.items()}
-    declared = [(field, *pair, *[UNSET] * (UnsetType in get_args(pair[0]))) for field, pair in pairs.items()]
-    return defstruct(name, declared, bases=(base,), namespace={"__doc__": about} if about else None, kw_only=True)
 
 
 def noted(kind: Any, about: str, **limits: Any) -> Any:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sized
 from functools import partial
-from typing import Annotated, Any, NoReturn, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, NoReturn, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
-from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType, inspect
+from msgspec import NODEFAULT, UNSET, Meta, Struct, UnsetType, defstruct, inspect
 
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
@@ -163,6 +163,13 @@ def some(things: str, most: int | str) -> Meta:
     if isinstance(most, str):
         return Meta(extra={"things": things, "limit": most})
     return Meta(max_length=most, extra={"things": things})
+
+
+def shape(name: str, about: str, base: type[Struct] = Struct, /, **fields: Any) -> Any:
+    """Make a shape of fields that are types, or pairs of a type and a default."""
+    pairs = {field: kind if isinstance(kind, tuple) else (kind,) for field, kind in fields.items()}
+    declared = [(field, *pair, *[UNSET] * (UnsetType in get_args(pair[0]))) for field, pair in pairs.items()]
+    return defstruct(name, declared, bases=(base,), namespace={"__doc__": about} if about else None, kw_only=True)
 
 
 def shaped(shape: type[Struct]) -> Meta:

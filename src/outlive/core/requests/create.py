@@ -39,10 +39,7 @@ class ConversationRef(Struct):
     id: IdOfConversation
 
 
-class SimpleFormat(Struct):
-    """Text, or JSON of any shape."""
-
-    type: Literal["text", "json_object"]
+SimpleFormat = checks.shape("SimpleFormat", "Text, or JSON of any shape.", type=Literal["text", "json_object"])
 
 
 class SchemaFormat(Struct, kw_only=True):

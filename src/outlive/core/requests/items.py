@@ -10,7 +10,7 @@ from outlive.core.errors import NotFound
 from outlive.core.events import Json
 from outlive.core.ids import IdSource, item_prefix
 from outlive.core.requests import checks
-from outlive.core.requests.checks import Given, Id, Limits, Text, WrongField, one_of
+from outlive.core.requests.checks import Given, Id, Limits, Text, WrongField, one_of, shape
 
 # Characters; data URLs and base64 are far longer than any text.
 MAX_IMAGE_URL = 20_971_520
@@ -22,26 +22,14 @@ Data = Annotated[str, Meta(min_length=1, max_length=MAX_FILE_DATA)]
 FileId = Annotated[str, Meta(min_length=1, max_length=512)]
 
 
-class TextPart(Struct):
-    """Text in a message, or in a tool's output."""
-
-    type: Literal["input_text", "text", "summary_text", "reasoning_text"]
-    text: Text
-
-
-class OutputTextPart(Struct):
-    """Text that the model wrote."""
-
-    type: Literal["output_text"]
-    text: Text
-    annotations: list[Any] = []
-
-
-class RefusalPart(Struct):
-    """Text that the model wrote instead of an answer."""
-
-    type: Literal["refusal"]
-    refusal: Text
+InputTextType = Literal["input_text", "text", "summary_text", "reasoning_text"]
+TextPart = shape("TextPart", "Text in a message, or in a tool's output.", type=InputTextType, text=Text)
+OutputTextPart = shape(
+    "OutputTextPart", "Text that the model wrote.", type=Literal["output_text"], text=Text, annotations=(list[Any], [])
+)
+RefusalPart = shape(
+    "RefusalPart", "Text that the model wrote instead of an answer.", type=Literal["refusal"], refusal=Text
+)
 
 
 class ImagePart(Struct):
@@ -74,25 +62,9 @@ class FilePart(Struct):
             raise WrongField("needs 'file_data' or 'file_url'.", code="missing_required_parameter")
 
 
-class Audio(Struct):
-    data: Data
-    format: Data
-
-
-class AudioPart(Struct):
-    """Sound, as base64."""
-
-    type: Literal["input_audio"]
-    input_audio: Audio
-
-
-class VideoPart(Struct):
-    """A video, by its address."""
-
-    type: Literal["input_video"]
-    video_url: Data
-
-
+Audio = shape("Audio", "", data=Data, format=Data)
+AudioPart = shape("AudioPart", "Sound, as base64.", type=Literal["input_audio"], input_audio=Audio)
+VideoPart = shape("VideoPart", "A video, by its address.", type=Literal["input_video"], video_url=Data)
 Part = Annotated[Json, one_of(TextPart, OutputTextPart, RefusalPart, ImagePart, FilePart, AudioPart, VideoPart)]
 Content = list[Part]
 
@@ -273,11 +245,9 @@ class ReasoningItem(AnyItem, kw_only=True):
     status: Given[Status] = UNSET
 
 
-class Compaction(AnyItem, kw_only=True):
-    """Stands for all items before it."""
-
-    type: Literal["compaction"]
-    encrypted_content: Text
+Compaction = shape(
+    "Compaction", "Stands for all items before it.", AnyItem, type=Literal["compaction"], encrypted_content=Text
+)
 
 
 class ItemReference(Struct, kw_only=True):

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, Struct, field
 
 from outlive.core.events import Json
 from outlive.core.requests import checks
-from outlive.core.requests.checks import Given, Limits, Text, WrongField, one_of, some
+from outlive.core.requests.checks import Given, Limits, Text, WrongField, one_of, shape, some
 
 _CHAT_HINT = " Tools are flat here: 'name' and 'parameters' stand beside 'type', not inside 'function'."
 # The field by which a choice names one of several tools of a kind.
@@ -25,10 +25,7 @@ def hint_at_chat(tool: Json) -> str:
     return _CHAT_HINT if "function" in tool else ""
 
 
-class PlainInput(Struct):
-    """Any text, as the input of a custom tool."""
-
-    type: Literal["text"]
+PlainInput = shape("PlainInput", "Any text, as the input of a custom tool.", type=Literal["text"])
 
 
 class GrammarInput(Struct):
