@@ -16,9 +16,8 @@ import typer
 
 from outlive.cli import app
 from outlive.config.load import KEYS, load
-from outlive.config.options import LIMITS, NEVER
 from outlive.config.presets import PRESETS
-from outlive.config.settings import FIELDS, OPTIONS, Settings
+from outlive.config.settings import FIELDS, LIMITS, NEVER, OPTIONS, Settings
 from outlive.core.grammar import TERMINAL_EVENTS
 from outlive.engine.delivery import committer, live, reader
 from outlive.http.routes import ROUTES

@@ -11,8 +11,7 @@ from msgspec import UNSET
 from outlive.cli.client import ApiClient
 from outlive.cli.terminal import print_json
 from outlive.config import database_url
-from outlive.config.options import LIMITS, NEVER, Option
-from outlive.config.settings import OPTIONS
+from outlive.config.settings import LIMITS, NEVER, OPTIONS, Option
 from outlive.core.errors import require
 from outlive.ports.database import Statements
 

@@ -16,9 +16,8 @@ import msgspec
 
 from outlive.config import database_url
 from outlive.config.network import find_proxy, is_loopback
-from outlive.config.options import Given, convert, read_options
 from outlive.config.presets import PRESETS, recognise
-from outlive.config.settings import FIELDS, Settings
+from outlive.config.settings import FIELDS, Given, Settings, convert, read_options
 from outlive.config.sources import Sources, gather, read_key_file, read_key_lines, resolve, unknown
 from outlive.core.errors import SettingsError, require
 from outlive.core.owners import Oidc, Policy

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from outlive.config.options import LIMITS, Given
-from outlive.config.settings import OPTIONS
+from outlive.config.settings import LIMITS, OPTIONS, Given
 from outlive.core.errors import SettingsError, require
 
 log = logging.getLogger("outlive")
