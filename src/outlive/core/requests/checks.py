@@ -180,7 +180,7 @@ def shaped(shape: type[Struct]) -> Meta:
 
 def one_of(*shapes: type[Struct], other: type[Struct] | None = None) -> Meta:
     """Describe an object by the shape whose `type` it has, or by that for all other types."""
-    known = make_completions(*shapes)
+    known = {kind: make_completion(shape) for shape in shapes for kind in kinds_of(shape)}
     otherwise = make_completion(other) if other is not None else None
 
     def check(value: Any, limits: Limits) -> Json:
@@ -218,11 +218,6 @@ def make_check(described: Any) -> Check:
 def make_checks(shape: type[Struct]) -> dict[str, Check]:
     """Make the checks of a shape's fields, but not of the `type` that it is chosen by."""
     return {field.name: _make(field.type) for field in _fields(shape)}
-
-
-def make_completions(*shapes: type[Struct]) -> dict[str, Callable[[Json, Limits], None]]:
-    """Make the functions of `make_completion` by the type of the object."""
-    return {kind: make_completion(shape) for shape in shapes for kind in kinds_of(shape)}
 
 
 def make_completion(shape: type[Struct]) -> Callable[[Json, Limits], None]:

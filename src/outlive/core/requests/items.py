@@ -275,8 +275,7 @@ KEPT_ITEMS = (
 KeptItem = Annotated[Json, one_of(*KEPT_ITEMS, other=OtherItem)]
 InputItem = Annotated[Json, one_of(*KEPT_ITEMS, ItemReference, other=OtherItem)]
 
-_completions = checks.make_completions(*KEPT_ITEMS, ItemReference)
-_complete_other = checks.make_completion(OtherItem)
+_check_item = checks.make_check(InputItem)
 _check_array = checks.make_check(Annotated[list[Any], checks.some("items", "max_items")])
 
 
@@ -320,9 +319,7 @@ def parse_item(value: object, ids: IdSource, limits: Limits) -> Json:
         kind = REFERENCE
     if type(kind) is not str:
         checks.refuse_type(kind, ".type", "a string")
-    item: Json = {"id": None, "type": kind, **given}
-    item["type"] = kind
-    _completions.get(kind, _complete_other)(item, limits)
+    item: Json = _check_item({"id": None, "type": kind} | given | {"type": kind}, limits)
     if item["id"] is None:
         item["id"] = ids.new(item_prefix(kind))
     return item
