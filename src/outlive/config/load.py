@@ -302,15 +302,9 @@ class _UpstreamTable(_Table):
         models = self.table.get("models", {})
         is_table = isinstance(models, dict) and all(isinstance(value, str) and value for value in models.values())
         require(is_table, f'{self.place("models")} must be a table of aliases such as {{ fast = "gpt-4o-mini" }}.')
+        proxy = find_proxy(url, self.environ)
         return Upstream(
-            name=self.name,
-            url=url,
-            key=key,
-            headers=headers,
-            query=query,
-            models=dict(models),
-            proxy=find_proxy(url, self.environ),
-            **fields,
+            name=self.name, url=url, key=key, headers=headers, query=query, models=dict(models), proxy=proxy, **fields
         )
 
     def check_tls(self, url: str, fields: dict[str, Any]) -> None:
@@ -377,8 +371,7 @@ def _read_tool_servers(sources: Sources, seconds: float) -> list[ToolServer]:
     tables = _read_tables(sources, "mcp", "LABEL")
     allowed = f"may hold only letters, digits, '_' and '-', and not be {_OWN_LABEL!r}"
     for label in tables:
-        is_valid = _LABEL.match(label) and label != _OWN_LABEL
-        require(is_valid, f"The label {label!r} of an MCP server {allowed}.")
+        require(_LABEL.match(label) and label != _OWN_LABEL, f"The label {label!r} of an MCP server {allowed}.")
     servers = []
     for label, given in tables.items():
         table = _Table("mcp", label, given, sources.environ)

@@ -180,17 +180,17 @@ def shaped(shape: type[Struct]) -> Meta:
 
 def one_of(*shapes: type[Struct], other: type[Struct] | None = None) -> Meta:
     """Describe an object by the shape whose `type` it has, or by that for all other types."""
-    known = {kind: make_completion(shape) for shape in shapes for kind in kinds_of(shape)}
-    otherwise = make_completion(other) if other is not None else None
+    known = {kind: make_check(shape) for shape in shapes for kind in kinds_of(shape)}
+    otherwise = make_check(other) if other is not None else None
 
     def check(value: Any, limits: Limits) -> Json:
         kind = check_object(value, limits).get("type")
-        complete = known.get(kind, otherwise) if type(kind) is str else None
-        if complete is None:
+        chosen = known.get(kind, otherwise) if type(kind) is str else None
+        if chosen is None:
             if kind is None:
                 refuse_missing(".type")
-            complete = known[check_enum(kind, ".type", known)]
-        complete(kept := {**value}, limits)
+            chosen = known[check_enum(kind, ".type", known)]
+        kept: Json = chosen(value, limits)
         return kept
 
     every = (*shapes, other) if other is not None else shapes
@@ -218,35 +218,6 @@ def make_check(described: Any) -> Check:
 def make_checks(shape: type[Struct]) -> dict[str, Check]:
     """Make the checks of a shape's fields, but not of the `type` that it is chosen by."""
     return {field.name: _make(field.type) for field in _fields(shape)}
-
-
-def make_completion(shape: type[Struct]) -> Callable[[Json, Limits], None]:
-    """Make the function that checks an object of this shape and fills in its defaults, in place.
-
-    A shape may have two functions of its own: `complete`, for rules that types cannot express, and `hint`, for the end
-    of the message that a field is missing.
-    """
-    fields = [(field.name, _make(field.type), *_find_default(field)) for field in _fields(shape)]
-    hint: Callable[[Json], str] = getattr(shape, "hint", lambda value: "")
-    finish: Callable[[Json], None] | None = getattr(shape, "complete", None)
-
-    def complete(value: Json, limits: Limits) -> None:
-        name = ""
-        try:
-            for name, check, default, make in fields:
-                given = value.get(name)
-                if given is not None:
-                    value[name] = check(given, limits)
-                elif default is NODEFAULT:
-                    refuse_missing("", hint(value))
-                elif default is not UNSET:
-                    value[name] = default if make is None else make()
-        except WrongField as wrong:
-            raise wrong.under(f".{name}") from None
-        if finish is not None:
-            finish(value)
-
-    return complete
 
 
 def drop_nulls(value: Json) -> None:
@@ -348,25 +319,44 @@ def _make_dict(info: inspect.DictType, extra: Json) -> Check:
     def check(value: Any, limits: Limits) -> Json:
         if info.max_length is not None and len(check_object(value, limits)) > info.max_length:
             refuse_length(value, info.max_length, counted, code)
-        key, good = "", False
-        try:
-            for key, inner in value.items():
-                good = False
+        for key, inner in value.items():
+            path = "" if things else f".{shorten(key)}"
+            try:
                 check_key(key, limits)
-                good = True
+                path = f".{key}"
                 check_inner(inner, limits)
-        except WrongField as wrong:
-            raise wrong.under(f".{key}" if good else "" if things else f".{shorten(key)}") from None
+            except WrongField as wrong:
+                raise wrong.under(path) from None
         return cast(Json, value)
 
     return check
 
 
 def _make_struct(info: inspect.StructType, extra: Json) -> Check:
-    complete = make_completion(info.cls)
+    """Make the check of an object of this shape, which fills in its defaults.
+
+    A shape may have two functions of its own: `complete`, for rules that types cannot express, and `hint`, for the end
+    of the message that a field is missing.
+    """
+    fields = [(field.name, _make(field.type), *_find_default(field)) for field in _fields(info.cls)]
+    hint: Callable[[Json], str] = getattr(info.cls, "hint", lambda value: "")
+    complete: Callable[[Json], None] | None = getattr(info.cls, "complete", None)
 
     def check(value: Any, limits: Limits) -> Json:
-        complete(kept := {**check_object(value, limits)}, limits)
+        kept, name = {**check_object(value, limits)}, ""
+        try:
+            for name, check_field, default, make in fields:
+                given = kept.get(name)
+                if given is not None:
+                    kept[name] = check_field(given, limits)
+                elif default is NODEFAULT:
+                    refuse_missing("", hint(kept))
+                elif default is not UNSET:
+                    kept[name] = default if make is None else make()
+        except WrongField as wrong:
+            raise wrong.under(f".{name}") from None
+        if complete is not None:
+            complete(kept)
         return kept
 
     return check
