@@ -216,25 +216,13 @@ def make_check(described: Any) -> Check:
 
 
 def make_checks(shape: type[Struct]) -> dict[str, Check]:
-    """Make the checks of a shape's fields, but not of the `type` that it is chosen by."""
-    return {field.name: _make(field.type) for field in _fields(shape)}
+    """Make the checks of a shape's fields."""
+    return {field.name: _make(field.type) for field in cast(inspect.StructType, inspect.type_info(shape)).fields}
 
 
 def drop_nulls(value: Json) -> None:
     for name in [name for name, given in value.items() if given is None]:
         del value[name]
-
-
-def _fields(shape: type[Struct]) -> list[inspect.Field]:
-    every = cast(inspect.StructType, inspect.type_info(shape)).fields
-    return [field for field in every if not (field.name == "type" and isinstance(field.type, inspect.LiteralType))]
-
-
-def _find_default(field: inspect.Field) -> tuple[object, Callable[[], object] | None]:
-    """Return a field's default (NODEFAULT where it is required, UNSET where it stays out), or a function to make it."""
-    if callable(field.default_factory):
-        return None, field.default_factory
-    return (field.default if field.required or field.default is not NODEFAULT else UNSET), None
 
 
 def _make(info: inspect.Type) -> Check:
@@ -338,7 +326,12 @@ def _make_struct(info: inspect.StructType, extra: Json) -> Check:
     A shape may have two functions of its own: `complete`, for rules that types cannot express, and `hint`, for the end
     of the message that a field is missing.
     """
-    fields = [(field.name, _make(field.type), *_find_default(field)) for field in _fields(info.cls)]
+    fields: list[tuple[str, Check, Any, Any]] = []
+    for field in info.fields:
+        # A required field has no default, and one that stays out where it is left out has UNSET.
+        default = field.default if field.required or field.default is not NODEFAULT else UNSET
+        if not (field.name == "type" and isinstance(field.type, inspect.LiteralType)):  # the shape was chosen by it
+            fields.append((field.name, _make(field.type), default, field.default_factory))
     hint: Callable[[Json], str] = getattr(info.cls, "hint", lambda value: "")
     complete: Callable[[Json], None] | None = getattr(info.cls, "complete", None)
 
@@ -349,10 +342,12 @@ def _make_struct(info: inspect.StructType, extra: Json) -> Check:
                 given = kept.get(name)
                 if given is not None:
                     kept[name] = check_field(given, limits)
+                elif make is not NODEFAULT:
+                    kept[name] = make()
                 elif default is NODEFAULT:
                     refuse_missing("", hint(kept))
                 elif default is not UNSET:
-                    kept[name] = default if make is None else make()
+                    kept[name] = default
         except WrongField as wrong:
             raise wrong.under(f".{name}") from None
         if complete is not None:
