@@ -184,7 +184,9 @@ def one_of(*shapes: type[Struct], other: type[Struct] | None = None) -> Meta:
     otherwise = make_check(other) if other is not None else None
 
     def check(value: Any, limits: Limits) -> Json:
-        kind = check_object(value, limits).get("type")
+        if type(value) is not dict:
+            refuse_type(value, "", "an object")
+        kind = value.get("type")
         chosen = known.get(kind, otherwise) if type(kind) is str else None
         if chosen is None:
             if kind is None:
@@ -336,7 +338,9 @@ def _make_struct(info: inspect.StructType, extra: Json) -> Check:
     complete: Callable[[Json], None] | None = getattr(info.cls, "complete", None)
 
     def check(value: Any, limits: Limits) -> Json:
-        kept, name = {**check_object(value, limits)}, ""
+        if type(value) is not dict:
+            refuse_type(value, "", "an object")
+        kept, name = {**value}, ""
         try:
             for name, check_field, default, make in fields:
                 given = kept.get(name)

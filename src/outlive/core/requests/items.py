@@ -309,17 +309,20 @@ def parse_items(
 
 
 def parse_item(value: object, ids: IdSource, limits: Limits) -> Json:
-    given = checks.check_object(value, limits)
-    kind = given.get("type")
-    if kind is None and "role" in given:
+    if type(value) is not dict:
+        checks.refuse_type(value, "", "an object")
+    kind = value.get("type")
+    if kind is None and "role" in value:
         kind = "message"
     elif kind is None:
-        if given.keys() - {"type"} != {"id"}:
+        if value.keys() - {"type"} != {"id"}:
             checks.refuse_missing(".type")
         kind = REFERENCE
     if type(kind) is not str:
         checks.refuse_type(kind, ".type", "a string")
-    item: Json = _check_item({"id": None, "type": kind} | given | {"type": kind}, limits)
+    item: Json = {"id": None, "type": kind, **value}
+    item["type"] = kind
+    item = _check_item(item, limits)
     if item["id"] is None:
         item["id"] = ids.new(item_prefix(kind))
     return item
