@@ -291,7 +291,13 @@ class _UpstreamTable(_Table):
     """A table [upstreams.NAME], of which `build` makes an Upstream."""
 
     def build(self, silence_seconds: float) -> Upstream:
-        preset_name, url, query = self.address()
+        named = self.table.get("preset", self.name if self.name in PRESETS else None)
+        names = ", ".join(PRESETS)
+        require(named in (None, *PRESETS), f"{self.place('preset')} must be one of {names}, not {named!r}.")
+        written, hint = self.table.get("url", PRESETS[named].url if named else None), PRESETS[named or "generic"].note
+        require(written is not None, f"The upstream {self.name} has no address: {hint}.")
+        url, query = check_url(written, self.place("url"))
+        preset_name = named or recognise(url)
         fields = {"silence_seconds": silence_seconds} | PRESETS[preset_name].quirks | self.read(_QUIRKS)
         self.adjust_to_dialect(fields)
         self.check_tls(url, fields)
@@ -336,17 +342,6 @@ class _UpstreamTable(_Table):
             wrong = f"{self.place('continuation')} can only be none or prefill in this dialect."
             require("continuation" not in self.table, wrong)
             fields["continuation"] = "prefill"  # the preset's value is for Chat Completions
-
-    def address(self) -> tuple[str, str, dict[str, str]]:
-        """Return the preset's name, the base URL, and the query of the URL."""
-        named = self.table.get("preset", self.name if self.name in PRESETS else None)
-        names = ", ".join(PRESETS)
-        require(named in (None, *PRESETS), f"{self.place('preset')} must be one of {names}, not {named!r}.")
-        written = self.table.get("url", PRESETS[named].url if named else None)
-        hint = PRESETS[named or "generic"].note
-        require(written is not None, f"The upstream {self.name} has no address: {hint}.")
-        url, query = check_url(written, self.place("url"))
-        return named or recognise(url), url, query
 
     def key(self, preset_name: str, url: str, headers: Mapping[str, str]) -> str | None:
         both = "key" in self.table and "key_file" in self.table

@@ -29,10 +29,8 @@ class OutliveError(Exception):
     ) -> None:
         self.message = message or (self.__doc__ or "").strip()
         self.param = param
-        if code is not None:
-            self.code = code
-        if retry_after is not None:
-            self.retry_after = retry_after
+        self.code = self.code if code is None else code
+        self.retry_after = self.retry_after if retry_after is None else retry_after
         super().__init__(self.message)
 
 

@@ -329,11 +329,9 @@ def _describe(block: Json) -> Json:
 def _read_error(error: object) -> str:
     if not isinstance(error, dict):
         return str(error)
-    content = error.get("content")
-    if isinstance(content, list):
-        texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
-        if texts:
-            return "\n".join(texts)
-    if isinstance(error.get("message"), str):
-        return str(error["message"])
-    return content if isinstance(content, str) else msgspec.json.encode(error).decode()
+    content, message = error.get("content"), error.get("message")
+    parts = content if isinstance(content, list) else []
+    if texts := [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]:
+        return "\n".join(texts)
+    found = message if isinstance(message, str) else content
+    return found if isinstance(found, str) else msgspec.json.encode(error).decode()
