@@ -26,7 +26,7 @@ class _Item(msgspec.Struct, frozen=True):
 
 
 class _Event(msgspec.Struct):
-    """What a timeline needs of an event, and of a final Response object."""
+    """The fields that a timeline needs, of an event or of a final Response object."""
 
     sequence_number: int = 0
     output_index: int = 0
