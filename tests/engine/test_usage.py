@@ -162,6 +162,28 @@ def test_an_interrupted_response_that_another_process_ends_is_estimated(tmp_path
     asyncio.run(body())
 
 
+def test_the_input_of_an_attempt_is_estimated_if_its_process_died_and_another_continues(tmp_path: Path) -> None:
+    async def body() -> None:
+        gate = Gate()
+        async with open_harness(tmp_path, ["Hel", "lo", gate], continuation="prefill") as harness:
+            accepted = await harness.create()
+            await gate.reached.wait()
+            live = harness.live.get(accepted.response_id)
+            assert live is not None
+            await live.flush()
+            harness.worker._running[accepted.response_id].task.cancel()
+        async with open_harness(tmp_path, DONE, continuation="prefill") as harness:
+            await harness.worker.recover()
+            final = await harness.end(accepted.response_id)
+            (record,) = await records(harness)
+            call = harness.backend.calls[0]
+            given = estimate_request(call.request, call.items)
+            assert (final["status"], record["attempts"]) == ("completed", 2)
+            assert tokens(record) == (100 + given, 9, given, 2)
+
+    asyncio.run(body())
+
+
 def test_usage_that_is_absurd_ends_the_response_all_the_same(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         final = await harness.answer()

@@ -279,11 +279,14 @@ class Run:
         emit = partial(self._services.committer.submit, live)
         if live.asked_at is None and not live.fold.visible:
             live.asked_at = self._clock.monotonic()
+        estimate = partial(estimate_request, call.request, call.items)
+        resumed = call.resume.deltas if call.resume is not None else 0
+        if call.resume is not None and live.step_usage is None:
+            # The process that showed this text is gone, and with it the count of its input.
+            live.estimated = live.estimated[0] + estimate(), live.estimated[1]
         # A try that reports nothing leaves what the one before it had reported.
         earlier = live.step_usage() if live.step_usage is not None else None
         live.step_usage = lambda: translator.usage() or earlier
-        estimate = partial(estimate_request, call.request, call.items)
-        resumed = call.resume.deltas if call.resume is not None else 0
         live.attempt = Attempt(translator.usage, estimate, resumed, live.fold.size)
 
         def on_chunks(chunks: list[bytes]) -> bool:
