@@ -285,6 +285,28 @@ async def test_many_items_are_erased_in_parts(harness: StorageHarness) -> None:
 
 
 @storage_test
+async def test_a_step_of_erasing_goes_on_where_the_one_before_stopped(harness: StorageHarness) -> None:
+    conversation_id = await harness.converse()
+    response_id, lease = await harness.start(conversation=conversation_id)
+    await harness.close(lease, turn=[message(f"msg_{n}", f"Page {n}", "assistant") for n in range(2000)])
+    loose = [message(f"loose_{n}", f"Line {n}") for n in range(50)]
+    await harness.storage.conversations.add_items("ann", conversation_id, loose, harness.tick(), None)
+    await harness.storage.conversations.delete("ann", conversation_id)
+    await harness.storage.inspector.update_statistics()
+    left, work = [], []
+    with short_steps():
+        for _ in range(3):
+            work.append(await harness.storage.inspector.work_of(lambda: harness.storage.retention.erase(100)))
+            left.append((await harness.storage.inspector.rows())["items"])
+    assert left == [2031, 2011, 2001]  # those of the response stay
+    assert max(work[1:]) < work[0] / 4
+    assert (await harness.storage.inspector.rows())["conversations"] == 0
+    await harness.ledger.delete("ann", response_id)
+    await erase_all(harness)
+    await assert_empty(harness)
+
+
+@storage_test
 async def test_only_deleted_responses_are_erased(harness: StorageHarness) -> None:
     await harness.answer()
     await harness.converse("Hi")

@@ -20,6 +20,8 @@ class Retention:
     def __init__(self, database: Database) -> None:
         self._database = database
         self.shrink, self.scrub = database.shrink, database.scrub
+        # Of a conversation that is partly erased, its thread and the position up to which it is.
+        self._reached: dict[int, int] = {}
 
     async def expire(
         self,
@@ -77,11 +79,16 @@ class Retention:
     async def erase(self, limit: int) -> int:
         """Erase the bytes of some deleted things that no unfinished run needs. Returns 0 when nothing is left."""
 
-        async def work(db: Transaction) -> int:
+        async def work(db: Transaction) -> tuple[int, dict[int, int]]:
             ends_at = time.monotonic() + STEP_SECONDS
-            return await _erase_responses(db, limit, ends_at) or await _erase_conversations(db, limit, ends_at)
+            if begun := await _erase_responses(db, limit, ends_at):
+                return begun, self._reached
+            return await _erase_conversations(db, limit, ends_at, self._reached)
 
-        return await self._database.erase_staged() or await self._database.atomically("erase", work, heavy=True)
+        if await self._database.erase_staged():
+            return 1
+        begun, self._reached = await self._database.atomically("erase", work, heavy=True)
+        return begun
 
     async def forget_keys(self, before: float) -> bool:
         """Erase some Idempotency-Keys and records of unanswered creates that are older, tickets that expired before,
@@ -153,18 +160,25 @@ async def _erase_responses(db: Transaction, limit: int, ends_at: float) -> int:
     return begun
 
 
-async def _erase_conversations(db: Transaction, limit: int, ends_at: float) -> int:
+async def _erase_conversations(
+    db: Transaction, limit: int, ends_at: float, reached: dict[int, int]
+) -> tuple[int, dict[int, int]]:
+    """Erase some conversations, long ones in several transactions: each goes on where the one before stopped, for items
+    that remain must not be looked at again and again. Returns the number that was begun, and where it stopped."""
     begun = 0
     for key, conversation_id, thread, _ in await _find_idle(db, "erasable_conversations", limit):
         begun += 1
-        if not await _erase_rows(db.erase_items, ends_at, "erase_loose_items", thread):
-            break
+        position = reached.get(thread, 0)
+        while len(rows := await db.erase_items("erase_loose_items", thread, position, STEP_ROWS)) == STEP_ROWS:
+            position = max(row[1] for row in rows) + 1
+            if time.monotonic() >= ends_at:
+                return begun, {thread: position}
         await db.fetch("erase_keys", conversation_id)
         await db.fetch("erase_conversation", key)
         await _erase_thread(db, thread)
         if time.monotonic() >= ends_at:
             break
-    return begun
+    return begun, {}
 
 
 async def _erase_thread(db: Transaction, thread: int | None) -> None:

@@ -208,9 +208,9 @@ class SqliteTransaction:
         return [(staging.load_raw(self._db, body),) for (body,) in await self.fetch(name, *values)]
 
     async def erase_items(self, name: str, *values: Any) -> list[Any]:
-        references = await self.fetch(name, *values)
-        staging.mark_erased(self._db, references)
-        return references
+        rows = await self.fetch(name, *values)
+        staging.mark_erased(self._db, rows)
+        return rows
 
     async def drop_item(self, thread: int, item_id: str) -> bool:
         bodies = await self.fetch("drop_item", thread, item_id)

@@ -554,12 +554,13 @@ DELETE FROM items WHERE thread = ?2 AND position IN
 RETURNING CASE WHEN substr(body, 1, 1) = x'40' THEN body END;
 
 -- erase_loose_items --
--- Items of a deleted conversation that are not input or output of a remaining response, at most so many. Returns what refers
--- to staged pieces.
+-- Items of a deleted conversation that are not input or output of a remaining response, from a position on, at most so many.
+-- Returns what refers to staged pieces, and the positions.
 DELETE FROM items WHERE thread = ?1 AND position IN (
-    SELECT position FROM items i WHERE thread = ?1
-       AND (response IS NULL OR NOT EXISTS (SELECT 1 FROM responses r WHERE r.key = i.response)) LIMIT ?2)
-RETURNING CASE WHEN substr(body, 1, 1) = x'40' THEN body END;
+    SELECT position FROM items i WHERE thread = ?1 AND position >= ?2
+       AND (response IS NULL OR NOT EXISTS (SELECT 1 FROM responses r WHERE r.key = i.response))
+     ORDER BY position LIMIT ?3)
+RETURNING CASE WHEN substr(body, 1, 1) = x'40' THEN body END, position;
 
 -- erase_response --
 -- The row itself.

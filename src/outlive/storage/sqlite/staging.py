@@ -6,7 +6,8 @@ references to them. Pieces of a request that was not accepted are dropped again.
 """
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -69,9 +70,10 @@ def load_some(db: sqlite3.Connection, rows: Iterable[tuple[bytes]], most: int) -
     return items, most
 
 
-def mark_erased(db: sqlite3.Connection, references: Iterable[tuple[bytes | None]]) -> None:
-    """Let `erase_some` erase all pieces of the requests that items came with, given the bodies that refer to them."""
-    for staging_id in {_parse(body)[0] for (body,) in references if body is not None}:
+def mark_erased(db: sqlite3.Connection, rows: Iterable[Sequence[Any]]) -> None:
+    """Let `erase_some` erase all pieces of the requests that items came with. Rows begin with the bodies that refer to
+    them, or None."""
+    for staging_id in {_parse(row[0])[0] for row in rows if row[0] is not None}:
         db.execute(SQL["mark_erased"], (staging_id,))
 
 
