@@ -107,6 +107,43 @@ def test_a_copy_has_everything_and_its_runs_continue(run: Run, tmp_path: Path, e
     run_on(lambda: at(target), lambda harness: check(harness, made), 1000)
 
 
+def write_text(file: Path) -> None:
+    file.write_text("Not a database, but longer than the header of one would be: " + 100 * "x")
+
+
+def make_other(file: Path) -> None:
+    """Write the database of another program."""
+    with closing(sqlite3.connect(file)) as db:
+        db.execute("CREATE TABLE bookmarks (url TEXT)")
+
+
+@pytest.mark.parametrize(
+    ("source", "make", "message"),
+    [
+        ("sqlite:///FOLDER/missing.db", None, "There is no database FOLDER/missing.db."),
+        ("outlive.db", None, "must be written sqlite:///FILE"),
+        ("mysql://host/name", None, "must be written sqlite:///FILE"),
+        ("postgresql+asyncpg://host/name", None, "without a driver's name"),
+        ("sqlite:///FOLDER", None, "is a folder"),
+        ("sqlite:///FOLDER/outlive.db", write_text, "FOLDER/outlive.db cannot be opened: file is not a database."),
+        ("sqlite:///FOLDER/outlive.db", make_other, "FOLDER/outlive.db is not a database of Outlive."),
+        ("sqlite:///FOLDER/outlive.db", Path.touch, "FOLDER/outlive.db is not a database of Outlive."),
+    ],
+)
+def test_copying_from_what_is_no_database_is_refused_and_makes_nothing(
+    run: Run, tmp_path: Path, empty: str, source: str, make: Callable[[Path], object] | None, message: str
+) -> None:
+    file = tmp_path / "outlive.db"
+    if make is not None:
+        make(file)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    done = run("copy", "--from", source.replace("FOLDER", str(tmp_path)), "--to", empty)
+    assert done.exit_code == 2, done.output
+    assert message.replace("FOLDER", str(tmp_path)) in done.output
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert DATABASES.server.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'outlive'", "bare_cli") == "0"
+
+
 def test_copying_to_a_database_that_is_not_empty_is_refused(run: Run, tmp_path: Path) -> None:
     url, target = f"sqlite:///{tmp_path / 'outlive.db'}", DATABASES.borrow(f"{tmp_path}")
     run_on(lambda: open_sqlite(tmp_path / "outlive.db"), fill)
@@ -156,12 +193,6 @@ def test_a_copy_that_differs_is_reported(run: Run, tmp_path: Path, empty: str, m
     done = run("copy", "--from", f"sqlite:///{tmp_path / 'outlive.db'}", "--to", empty)
     assert done.exit_code == 1
     assert "did not arrive" in done.output
-
-
-def test_copying_a_missing_database_creates_nothing(run: Run, tmp_path: Path, empty: str) -> None:
-    done = run("copy", "--from", f"sqlite:///{tmp_path / 'none.db'}", "--to", empty)
-    assert done.exit_code == 2
-    assert not (tmp_path / "none.db").exists()
 
 
 # -- migrating

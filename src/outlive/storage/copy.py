@@ -12,7 +12,7 @@ from outlive.ports.archive import TABLES, Archive
 from outlive.ports.catalog import Catalog, Paging
 from outlive.ports.journal import Journal
 from outlive.storage.sqlite.archive import SqliteArchive
-from outlive.storage.sqlite.connection import SqliteDatabase
+from outlive.storage.sqlite.connection import SqliteDatabase, check_file
 from outlive.storage.sqlite.journal import SqliteJournal
 
 PAGE_BYTES = 1024 * 1024
@@ -41,10 +41,12 @@ class Copied(msgspec.Struct, frozen=True):
 
 async def copy(source_url: str, target_url: str, report: Report) -> Copied:
     """Copy into an empty database, in one transaction. Raises SettingsError or CopyError."""
+    check(source_url)
+    check(target_url)
     if not is_shared(source_url) and not is_shared(target_url):
         raise SettingsError("Both are SQLite files: use `outlive backup` and `outlive restore`.")
-    if not is_shared(source_url) and not path_of(source_url).exists():
-        raise SettingsError(f"There is no database {path_of(source_url)}.")
+    if not is_shared(source_url):
+        check_file(path_of(source_url))
     async with _open(source_url) as source, _open(target_url) as target:
         rows = await _move(source.archive, target.archive, target_url, report)
         # The comparison reads through the ports that serve clients.
@@ -111,7 +113,6 @@ async def _hash(side: Side, kind: str, owner: str, thing_id: str) -> bytes:
 
 @contextlib.asynccontextmanager
 async def _open(url: str) -> AsyncIterator[Side]:
-    check(url)
     async with contextlib.AsyncExitStack() as stack:
         if is_shared(url):
             yield await _open_postgres(url, stack)

@@ -11,11 +11,10 @@ from pathlib import Path
 import msgspec
 from zstandard import ZstdError
 
-from outlive.core.errors import OutliveError, SettingsError
+from outlive.core.errors import OutliveError
 from outlive.storage.packing import open_row
-from outlive.storage.queries import find_migrations
 from outlive.storage.sqlite import SQL
-from outlive.storage.sqlite.connection import connect_read_only
+from outlive.storage.sqlite.connection import check_content, connect_read_only
 from outlive.storage.sqlite.files import DatabaseFile
 from outlive.storage.sqlite.journal import read_rows
 
@@ -84,9 +83,7 @@ def _draft(file: Path) -> Iterator[sqlite3.Connection]:
 
 def _copy(source: sqlite3.Connection, target: sqlite3.Connection, name: str) -> None:
     """Copy all pages. Raises SettingsError for what is no database of Outlive, or one of a later version."""
-    find_migrations(__package__, source.execute("PRAGMA user_version").fetchone()[0], name)
-    if ("responses",) not in source.execute(_TABLES).fetchall():
-        raise SettingsError(f"The {name} is not a database of Outlive.")
+    check_content(source, name)
     source.backup(target, pages=STEP_PAGES, progress=lambda *_: time.sleep(STEP_PAUSE))
     target.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
 

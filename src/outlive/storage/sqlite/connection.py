@@ -317,6 +317,24 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def check_file(path: Path) -> None:
+    """Raise SettingsError for a file that is missing or no database of Outlive. Nothing is made or changed."""
+    if not path.exists():
+        raise SettingsError(f"There is no database {path}.")
+    try:
+        with contextlib.closing(connect_read_only(path)) as connection:
+            check_content(connection, f"database {path}")
+    except sqlite3.Error as error:
+        raise SettingsError(f"The database {path} cannot be opened: {error}.") from error
+
+
+def check_content(connection: sqlite3.Connection, name: str) -> None:
+    """Raise SettingsError for what is no database of Outlive, or one of a later version."""
+    find_migrations(__package__, connection.execute("PRAGMA user_version").fetchone()[0], name)
+    if not connection.execute("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'responses'").fetchall():
+        raise SettingsError(f"The {name} is not a database of Outlive.")
+
+
 def shrink(path: str) -> tuple[int, int]:
     """Rewrite a file that no server is using without its free pages. Returns its bytes before and after."""
     file = DatabaseFile(path)
