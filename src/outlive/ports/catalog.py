@@ -8,7 +8,7 @@ import msgspec
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.owners import add_owner, join
-from outlive.ports.database import Database, decode, encode
+from outlive.ports.database import Database, Stored, decode, encode
 from outlive.ports.ledger import Checkpoint
 from outlive.ports.refusals import bad_cursor, conversation_not_found, item_not_found, response_not_found
 
@@ -191,11 +191,8 @@ class ListQuery:
         return " AND ".join(self._conditions)
 
 
-class Catalog:
+class Catalog(Stored[Database]):
     """Every method answers for one owner alone: things of another owner are NotFound."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     async def response(self, owner: str, response_id: str) -> Record:
         rows = await self._database.fetch("find_response", response_id, owner)

@@ -2,19 +2,16 @@
 
 from typing import Any
 
-from outlive.core.errors import ConversationLocked
+from outlive.core.errors import Conflict, ConversationLocked
 from outlive.core.events import Json
 from outlive.ports.catalog import ConversationRow, to_conversation
-from outlive.ports.database import Database, Transaction, decode_items, encode, lock_key
+from outlive.ports.database import Database, Stored, Transaction, decode_items, encode, lock_key
 from outlive.ports.ledger import Idempotency
-from outlive.ports.refusals import item_not_found, match_key
+from outlive.ports.refusals import item_not_found
 
 
-class Conversations:
+class Conversations(Stored[Database]):
     """Changes conversations; each method is one transaction."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     async def create(
         self, owner: str, conversation: Json, items: list[Json], at: float, key: Idempotency | None, large: bool = False
@@ -122,7 +119,9 @@ async def _find_by_key(db: Transaction, owner: str, kind: str, key: Idempotency 
     # Another node may be about to use the same key.
     await db.lock("lock", lock_key(kind, owner, key.key))
     rows = await db.fetch("find_key", owner, kind, key.key)
-    return match_key(rows[0] if rows else None, key)
+    if rows and rows[0][0] != key.digest:
+        raise Conflict(param="Idempotency-Key")
+    return str(rows[0][1]) if rows else None
 
 
 async def _save_key(db: Transaction, owner: str, kind: str, key: Idempotency | None, target: str, at: float) -> None:

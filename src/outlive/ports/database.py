@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterable
 from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
 
 T = TypeVar("T")
+D = TypeVar("D", bound="Statements")
 Change = tuple[str, tuple[Any, ...]]  # the name of a statement, and its values
 
 
@@ -36,8 +37,9 @@ class Transaction(Protocol):
     async def run_all(self, name: str, rows: list[tuple[Any, ...]]) -> None:
         """Run a statement with the values of each row."""
 
-    async def lock(self, name: str, *values: Any) -> None:
+    async def lock(self, name: str, *values: Any) -> object:
         """Run a statement that takes locks; only where several transactions may be under way."""
+        return None
 
     async def add_items(self, thread: int, first: int, items: list[Json]) -> None:
         """Add items to a thread, from a position on."""
@@ -117,16 +119,30 @@ class Database(Statements, Protocol):
         """Decode items as `load` does, in order, up to the one with which they have more bytes than `most`."""
 
     async def erase_staged(self) -> bool:
-        """Erase some of what was staged with items that are erased, in a short step. False when this is done."""
+        """Erase some of what was staged with items that are erased, in a short step. False when this is done; Postgres
+        stores items whole."""
+        return False
 
     async def shrink(self) -> bool:
-        """Give some free space back, in a short step, if a large part is free. False when this is done."""
+        """Give some free space back, in a short step, if a large part is free. False when this is done; on Postgres,
+        autovacuum frees space, by the settings of each table."""
+        return False
 
     async def scrub(self) -> None:
-        """Make sure that erased bytes are in no file any more."""
+        """Make sure that erased bytes are in no file any more. On Postgres, erased rows stay in files until a vacuum,
+        and only its administrator can read them there."""
+        return
 
     def count_connections(self) -> dict[str, tuple[int, int]]:
-        """Return by pool how many connections are in use, and how many there may be."""
+        """Return by pool how many connections are in use, and how many there may be. SQLite has threads, not a pool."""
+        return {}
+
+
+class Stored(Generic[D]):
+    """Base of what is stored in a database."""
+
+    def __init__(self, database: D) -> None:
+        self._database = database
 
 
 def lock_key(*names: str) -> int:

@@ -2,16 +2,18 @@
 
 import asyncio
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from outlive.core.endings import TerminalStatus
-from outlive.core.errors import Behind
+from outlive.core.errors import Behind, StaleFence
 from outlive.core.events import Json
 from outlive.core.owners import Policy, name_of
 from outlive.core.requests.create import CreateResponse
 from outlive.core.usage import UsageRecord
+from outlive.ports.database import Transaction
+from outlive.ports.refusals import response_not_found
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -183,6 +185,8 @@ class RunLedger(Protocol):
 class Ledger(RunLedger, Protocol):
     """The one write port. Every method checks before it writes, so an error means that nothing was written."""
 
+    _database: Any  # a Statements, of a narrower type in each adapter
+
     def admit(self, admission: Admission) -> asyncio.Future[Admitted]:
         """Accept a response, or return the id of an earlier one with the same Idempotency-Key.
 
@@ -205,9 +209,11 @@ class Ledger(RunLedger, Protocol):
 
     async def find_deleted(self, worker: str) -> list[str]:
         """Find deleted responses that have not ended, but wait or are run by this worker."""
+        return [row[0] for row in await self._database.fetch("find_deleted", worker)]
 
     async def find_overdue(self, at: float, limit: int) -> list[str]:
         """Find some queued responses whose deadline is at that time or before it."""
+        return [row[0] for row in await self._database.fetch("find_overdue", at, limit)]
 
     async def confirm_leases(self, worker: str, leases: list[Lease]) -> list[bool]:
         """Check which of these leases a worker still holds. One that was freed because the worker seemed dead, and was
@@ -224,3 +230,16 @@ class Ledger(RunLedger, Protocol):
 
     async def delete(self, owner: str, response_id: str) -> None:
         """Delete a finished response. Its bytes are erased later, by `Retention.erase`. Raises NotFound."""
+
+        async def work(db: Transaction) -> None:
+            rows = await db.fetch("find_deletable", response_id, owner)
+            if not rows:
+                raise response_not_found(response_id)
+            key, thread, first, running = rows[0]
+            if running:
+                raise StaleFence("The response is running again.")
+            await db.fetch("delete_response", key)
+            await db.fetch("make_hole", first, thread)
+            await db.fetch("drop_deliveries_of", response_id)
+
+        await self._database.atomically("delete", work)

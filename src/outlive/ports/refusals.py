@@ -1,9 +1,6 @@
 """Errors with which both databases refuse a request."""
 
-from typing import Any
-
 from outlive.core.errors import ClientFault, Conflict, ConversationLocked, InvalidRequest, MustWait, NotFound
-from outlive.ports.ledger import Idempotency
 
 
 def response_not_found(response_id: str) -> NotFound:
@@ -20,15 +17,6 @@ def item_not_found(item_id: str) -> NotFound:
 
 def bad_cursor(after: str) -> InvalidRequest:
     return InvalidRequest(f"There is nothing with id '{after}' in this list to go on from.", param="after")
-
-
-def match_key(row: Any, idempotency: Idempotency) -> str | None:
-    """Return the target that an Idempotency-Key was first used for. Raises Conflict if that was with another body."""
-    if row is None:
-        return None
-    if row[0] != idempotency.digest:
-        raise Conflict(param="Idempotency-Key")
-    return str(row[1])
 
 
 def refuse(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from outlive.ports.database import Database, Transaction
+from outlive.ports.database import Database, Stored, Transaction
 
 # Seconds after which a transaction that erases is committed (which takes as long again): on SQLite, running responses
 # wait for it. And rows that one statement erases, each of up to 64 KB.
@@ -13,12 +13,12 @@ STEP_SECONDS = 0.005
 STEP_ROWS = 20
 
 
-class Retention:
+class Retention(Stored[Database]):
     """Hides and deletes what has expired, and erases what was deleted, for the sweeper. With a `limit`, a method
     does so to as many things of a kind at most, and returns their number."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        super().__init__(database)
         self.shrink, self.scrub = database.shrink, database.scrub
         # Of a conversation that is partly erased, its thread and the position up to which it is.
         self._reached: dict[int, int] = {}

@@ -13,7 +13,7 @@ import asyncpg
 from outlive import failpoints
 from outlive.core.errors import OutliveError, SettingsError, StorageUnavailable
 from outlive.core.events import Json
-from outlive.ports.database import Database, LoadedItems, decode_items
+from outlive.ports.database import Database, LoadedItems, Transaction, decode_items
 from outlive.ports.database import Work as TransactionWork
 from outlive.storage.batching import hit_failpoints
 from outlive.storage.postgres import staging
@@ -251,18 +251,6 @@ class PostgresDatabase(Database):
                 await self.write("probe", lambda connection: connection.execute("SELECT pg_current_xact_id()"))
         return self.healthy
 
-    async def erase_staged(self) -> bool:
-        """Do nothing: items are stored whole."""
-        return False
-
-    async def shrink(self) -> bool:
-        """Do nothing: autovacuum frees space, by the settings of each table."""
-        return False
-
-    async def scrub(self) -> None:
-        """Do nothing: erased rows lie in the database's files until it vacuums them by itself, and only its
-        administrator can read them there."""
-
     async def read_clock(self) -> None:
         with contextlib.suppress(StorageUnavailable):
             await self.read("clock", self._read_clock)
@@ -282,7 +270,7 @@ class PostgresDatabase(Database):
         return PooledConnection(connection, token)
 
 
-class PostgresTransaction:
+class PostgresTransaction(Transaction):
     def __init__(self, db: Connection, large: bool = False) -> None:
         self._db = db
         self._large = large
@@ -290,12 +278,11 @@ class PostgresTransaction:
     async def fetch(self, name: str, *values: Any) -> list[Any]:
         return list(await self._db.fetch(SQL[name], *map(_to_sql, values)))
 
+    lock = read_bodies = erase_items = fetch  # items are stored whole
+
     async def run_all(self, name: str, rows: list[tuple[Any, ...]]) -> None:
         if rows:
             await self._db.executemany(SQL[name], rows)
-
-    async def lock(self, name: str, *values: Any) -> None:
-        await self.fetch(name, *values)
 
     async def add_items(self, thread: int, first: int, items: list[Json]) -> None:
         ids = ids_of(items)
@@ -306,21 +293,8 @@ class PostgresTransaction:
         else:
             await self.fetch("add_items", thread, first, ids, [encode(item) for item in items])
 
-    async def read_bodies(self, name: str, *values: Any) -> list[Any]:
-        return await self.fetch(name, *values)
-
-    async def erase_items(self, name: str, *values: Any) -> list[Any]:
-        return await self.fetch(name, *values)
-
     async def drop_item(self, thread: int, item_id: str) -> bool:
         return bool(await self.fetch("drop_item", thread, item_id))
-
-
-class PostgresPort:
-    """Base of the adapters of ports on a Postgres database."""
-
-    def __init__(self, database: PostgresDatabase) -> None:
-        self._database = database
 
 
 async def connect_once(dsn: str) -> Connection:

@@ -6,13 +6,13 @@ from operator import itemgetter
 from typing import Any
 
 from outlive.core.events import Json
-from outlive.ports.database import MANY_BYTES, LoadedItems
+from outlive.ports.database import MANY_BYTES, LoadedItems, Stored
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Position
 from outlive.ports.refusals import refuse
-from outlive.ports.storage import UNBOUNDED, Packed
+from outlive.ports.storage import UNBOUNDED, Packed, Packing
 from outlive.storage.packing import JOURNAL_FORMAT, PACKED, pack
-from outlive.storage.postgres.connection import Connection, PostgresPort, as_text
+from outlive.storage.postgres.connection import Connection, PostgresDatabase, as_text
 from outlive.storage.postgres.schema import SQL
 from outlive.storage.rows import gather, read_each
 
@@ -23,7 +23,7 @@ PACKED_BYTES = 1024 * 1024  # ... so many bytes of frames
 PACKED_ROWS = 500  # read at a time
 
 
-class PostgresJournal(PostgresPort):
+class PostgresJournal(Stored[PostgresDatabase]):
     async def read(self, response_id: str, after: int, max_bytes: int) -> Batch | None:
         arguments = (as_text(response_id), min(after + 1, MOST), max_bytes, JOURNAL_FORMAT)
         rows = await self._database.read("read", lambda db: db.fetch(SQL["read_journal"], *arguments))
@@ -40,7 +40,7 @@ class PostgresJournal(PostgresPort):
         return read_each(after, lambda id_, number: _gather(id_, found[id_], number, max_bytes))
 
 
-class PostgresHistory(PostgresPort):
+class PostgresHistory(Stored[PostgresDatabase]):
     async def before(self, position: Position, most: int = UNBOUNDED) -> LoadedItems:
         loaded = await self._database.load_some("read_history", position.thread, position.first, most=most)
         return LoadedItems(loaded.items[::-1], loaded.whole)
@@ -69,7 +69,7 @@ def _gather(response_id: str, rows: list[Any], after: int, max_bytes: int) -> Ba
     return gather(response_id, (row[1:5] for row in rows if row[1] is not None), ended, after, max_bytes)
 
 
-class PostgresPacking(PostgresPort):
+class PostgresPacking(Stored[PostgresDatabase], Packing):
     """Packs on any number of nodes at once, each journal in the transaction that deletes its rows."""
 
     async def pack(self, ended_before: float) -> Packed:
@@ -83,10 +83,6 @@ class PostgresPacking(PostgresPort):
             return packed
 
         return await self._database.transact("pack", work)
-
-    async def release(self, ended_before: float) -> bool:
-        """Do nothing: the rows go in the transaction that packs them."""
-        return False
 
 
 async def _pack(db: Connection, response: int) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from outlive.core.errors import Behind, OutliveError, StaleFence
 from outlive.core.webhooks import find_events
-from outlive.ports.database import decode_items, lock_key
+from outlive.ports.database import Stored, decode_items, lock_key
 from outlive.ports.ledger import (
     CLAIM_BYTES,
     Admission,
@@ -19,9 +19,9 @@ from outlive.ports.ledger import (
     Closing,
     Entry,
     Lease,
+    Ledger,
     Quota,
 )
-from outlive.ports.refusals import response_not_found
 from outlive.storage.postgres import admissions, appends
 from outlive.storage.postgres.connection import Connection, InDoubt, PostgresDatabase, as_text, ids_of
 from outlive.storage.postgres.schema import SQL
@@ -32,10 +32,10 @@ NO_QUOTA = Quota(queued=admissions.UNLIMITED)
 LAST_SECONDS = 2.0
 
 
-class PostgresLedger:
+class PostgresLedger(Stored[PostgresDatabase], Ledger):
     def __init__(self, database: PostgresDatabase, worker: str | None = None, quota: Quota | None = None) -> None:
         """`worker`: the node that writes; None for tests that write for several."""
-        self._database = database
+        super().__init__(database)
         self._worker = worker
         self._loop = asyncio.get_running_loop()
         self._quota = quota or NO_QUOTA
@@ -135,12 +135,6 @@ class PostgresLedger:
         rows = ([lease.key for lease in leases], [lease.fence for lease in leases])
         await self._database.change("release_leases", *rows, self._worker)
 
-    async def find_deleted(self, worker: str) -> list[str]:
-        return [row[0] for row in await self._database.fetch("find_deleted", worker)]
-
-    async def find_overdue(self, at: float, limit: int) -> list[str]:
-        return [row[0] for row in await self._database.fetch("find_overdue", at, limit)]
-
     async def confirm_leases(self, worker: str, leases: list[Lease]) -> list[bool]:
         rows = ([lease.key for lease in leases], [lease.fence for lease in leases])
         held = await self._database.write("confirm", lambda db: db.fetch(SQL["confirm_leases"], worker, *rows))
@@ -168,20 +162,6 @@ class PostgresLedger:
         for key in keys:
             self._appends.forget(key)
         return [_to_error(row[0]) for row in results]
-
-    async def delete(self, owner: str, response_id: str) -> None:
-        async def work(db: Connection) -> None:
-            row = await db.fetchrow(SQL["lock_deletable"], as_text(response_id), owner)
-            if row is None:
-                raise response_not_found(response_id)
-            key, thread, first, runs = row
-            if runs:
-                raise StaleFence("The response is running again.")
-            await db.execute(SQL["delete_response"], key)
-            await db.execute(SQL["make_hole"], first, thread)
-            await db.execute(SQL["drop_deliveries_of"], as_text(response_id))
-
-        await self._database.transact("delete", work)
 
 
 async def _take(db: Connection, keys: list[int], worker: str, attempts: int, was_queued: bool = False) -> list[Claim]:

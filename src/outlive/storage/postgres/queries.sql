@@ -137,7 +137,7 @@ SELECT count(*) FROM leases l JOIN responses r ON r.key = l.response, unnest($2:
 -- The creating connections have had their answers.
 DELETE FROM unanswered WHERE response IN (SELECT key FROM responses WHERE id = ANY ($1::text[]));
 
--- lock_deletable --
+-- find_deletable --
 -- A response to be deleted, with the position of its items.
 SELECT r.key, r.thread, r.first, EXISTS (SELECT 1 FROM leases l WHERE l.response = r.key) AS runs
   FROM responses r WHERE r.id = $1 AND r.owner IS NOT DISTINCT FROM $2 AND r.hidden IS NOT TRUE FOR UPDATE OF r;

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from outlive.core.errors import SettingsError, StorageUnavailable
 from outlive.core.events import Json
-from outlive.ports.database import Database, LoadedItems, Statements
+from outlive.ports.database import Database, LoadedItems, Statements, Transaction
 from outlive.ports.database import Work as TransactionWork
 from outlive.ports.ledger import Position
 from outlive.ports.storage import UNBOUNDED
@@ -120,9 +120,6 @@ class SqliteDatabase(Database):
         sql = self.find_statement(statement, parts)
         return await self.read("find", work)
 
-    def count_connections(self) -> dict[str, tuple[int, int]]:
-        return {}  # threads, not a pool
-
     async def probe(self) -> bool:
         """Return True if the database can be written. Tries it only if the last write failed."""
         self._file.look()
@@ -185,8 +182,8 @@ class SqliteDatabase(Database):
             raise StorageUnavailable(name, str(error)) from error
 
 
-class SqliteTransaction:
-    """A transaction of the one writer. No method waits, so that `_run` can run what calls them."""
+class SqliteTransaction(Transaction):
+    """A transaction of the one writer. No method waits, so that `_run` can run what calls them; none needs a lock."""
 
     def __init__(self, db: sqlite3.Connection, staged: staging.StagedItems | None = None) -> None:
         self._db = db
@@ -197,9 +194,6 @@ class SqliteTransaction:
 
     async def run_all(self, name: str, rows: list[tuple[Any, ...]]) -> None:
         self._db.executemany(SQL[name], rows)
-
-    async def lock(self, name: str, *values: Any) -> None:
-        """Do nothing: the transaction is the only one."""
 
     async def add_items(self, thread: int, first: int, items: list[Json]) -> None:
         threads.add_items(self._db, Position(thread, first), items, staged=self._staged)
@@ -273,13 +267,6 @@ def _is_current(path: Path) -> bool:
         return False
     with contextlib.closing(connect_read_only(path)) as db:
         return bool(db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,))
-
-
-class SqlitePort:
-    """Base of the adapters of ports on a SQLite file."""
-
-    def __init__(self, database: SqliteDatabase) -> None:
-        self._database = database
 
 
 def _to_sql(values: tuple[Any, ...]) -> list[Any]:

@@ -5,22 +5,22 @@ from collections.abc import Iterable, Iterator
 
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json
-from outlive.ports.database import LoadedItems
+from outlive.ports.database import LoadedItems, Stored
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Position
 from outlive.ports.refusals import response_not_found
-from outlive.ports.storage import UNBOUNDED, Packed
+from outlive.ports.storage import UNBOUNDED, Packed, Packing
 from outlive.storage.packing import JOURNAL_FORMAT, PACKED, SHORT, Row, pack
 from outlive.storage.rows import TimedRow, gather, read_each
 from outlive.storage.sqlite import SQL, threads
-from outlive.storage.sqlite.connection import SqlitePort
+from outlive.storage.sqlite.connection import SqliteDatabase
 
 PACKED_RESPONSES = 50  # packed in one transaction, or fewer that have ...
 PACKED_BYTES = 1024 * 1024  # ... so many bytes of frames
 RELEASED_ROWS = 500  # deleted in one transaction
 
 
-class SqliteJournal(SqlitePort):
+class SqliteJournal(Stored[SqliteDatabase]):
     async def read(self, response_id: str, after: int, max_bytes: int) -> Batch | None:
         return await self._database.read("read", lambda db: _read(db, response_id, after, max_bytes))
 
@@ -31,7 +31,7 @@ class SqliteJournal(SqlitePort):
         return await self._database.read("read", work)
 
 
-class SqliteHistory(SqlitePort):
+class SqliteHistory(Stored[SqliteDatabase]):
     async def before(self, position: Position, most: int = UNBOUNDED) -> LoadedItems:
         return await self._database.read("history", lambda db: threads.read_before(db, position, most))
 
@@ -82,7 +82,7 @@ def _rows(db: sqlite3.Connection, key: int, eras: range, wanted: int) -> Iterato
         yield from db.execute(SQL["read_events"], (era, key, first))
 
 
-class SqlitePacking(SqlitePort):
+class SqlitePacking(Stored[SqliteDatabase], Packing):
     """Compresses in a reader's thread, and changes the file in short transactions.
 
     Rows of many responses lie side by side on each page, so the rows of packed journals are deleted in the order of

@@ -8,7 +8,7 @@ from outlive.core.errors import StaleFence
 from outlive.core.owners import name_of
 from outlive.core.requests.create import pack
 from outlive.core.webhooks import find_events
-from outlive.ports.database import MANY_BYTES
+from outlive.ports.database import MANY_BYTES, Stored
 from outlive.ports.ledger import (
     CLAIM_BYTES,
     Admission,
@@ -20,14 +20,15 @@ from outlive.ports.ledger import (
     Closing,
     Entry,
     Lease,
+    Ledger,
     Position,
 )
-from outlive.ports.refusals import refuse, response_not_found
+from outlive.ports.refusals import refuse
 from outlive.ports.storage import UNBOUNDED
 from outlive.storage.packing import SHORT
 from outlive.storage.rows import encode, make_claim, to_rows
 from outlive.storage.sqlite import SQL, staging, threads
-from outlive.storage.sqlite.connection import SqlitePort
+from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.staging import StagedItems
 from outlive.storage.sqlite.threads import InsertionPoint
 
@@ -37,7 +38,7 @@ MANY_ITEMS = 200
 SHORT_ENDING = 8 * 1024
 
 
-class SqliteLedger(SqlitePort):
+class SqliteLedger(Stored[SqliteDatabase], Ledger):
     def admit(self, admission: Admission) -> asyncio.Future[Admitted]:
         if not admission.size:
             many = len(admission.request.input) > MANY_ITEMS
@@ -82,12 +83,6 @@ class SqliteLedger(SqlitePort):
     async def mark_answered(self, response_id: str) -> None:
         await self._database.write("mark answered", lambda db: db.execute(SQL["drop_unanswered"], (response_id,)))
 
-    async def find_deleted(self, worker: str) -> list[str]:
-        return [row[0] for row in await self._database.fetch("find_deleted", worker)]
-
-    async def find_overdue(self, at: float, limit: int) -> list[str]:
-        return [row[0] for row in await self._database.fetch("find_overdue", at, limit)]
-
     async def confirm_leases(self, worker: str, leases: list[Lease]) -> list[bool]:
         rows = [(worker, lease.key, lease.fence) for lease in leases]
         return await self._database.write(
@@ -105,20 +100,6 @@ class SqliteLedger(SqlitePort):
 
     async def count_queued(self) -> dict[str, int]:
         return await self._database.read("count", lambda db: dict(db.execute(SQL["count_queued"]).fetchall()))
-
-    async def delete(self, owner: str, response_id: str) -> None:
-        def work(db: sqlite3.Connection) -> None:
-            row = db.execute(SQL["find_deletable"], (response_id, owner)).fetchone()
-            if row is None:
-                raise response_not_found(response_id)
-            key, thread, first, running = row
-            if running:
-                raise StaleFence("The response is running again.")
-            db.execute(SQL["delete_response"], (key,))
-            db.execute(SQL["make_hole"], (first, thread))
-            db.execute(SQL["drop_deliveries_of"], (response_id,))
-
-        await self._database.write("delete", work)
 
 
 # -- admission
