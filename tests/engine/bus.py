@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from outlive.ports.bell import Listener, Ring
+from outlive.ports.bell import Bell, Listener, Ring
+from outlive.ports.storage import Heartbeat
 
 
 class Bus:
@@ -23,7 +24,7 @@ class Bus:
         return sum(ring.kind == kind for ring in self.rung)
 
 
-class BusBell:
+class BusBell(Bell):
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._heard: Listener | None = None
@@ -44,7 +45,7 @@ class BusBell:
             self._heard(ring)
 
 
-class CountingHeartbeat:
+class CountingHeartbeat(Heartbeat):
     """Counts its ticks, and beats until a test stops it."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from outlive.engine.admission import Accepted, Submission
 from outlive.engine.engine import Engine, EngineOptions
 from outlive.engine.slots import Capacity
 from outlive.ports.backend import Backend, Backends, ContinuationMode
-from outlive.ports.bell import NoBell
+from outlive.ports.bell import Bell
 from outlive.ports.catalog import Catalog, Paging
 from outlive.ports.conversations import Conversations
 from outlive.ports.database import LoadedItems
@@ -206,7 +206,7 @@ class Harness:
             retention=self.retention,
             database=database,
             packing=SqlitePacking(database),
-            bell=bus.bell() if bus is not None else NoBell(),
+            bell=bus.bell() if bus is not None else Bell(),
             heartbeat=self.heartbeat,
             probe=database.probe,
             secret=b"secret",

@@ -133,8 +133,8 @@ def copy(
     if database_url.is_shared(source) or database_url.is_shared(target):
         import_postgres()
     out = console()
-    copied = asyncio.run(copy.copy(source, target, lambda line: out.print(f"  {line}")))
-    replayed = f"{copied.responses} responses and {copied.conversations} conversations replay as before"
+    responses, conversations = asyncio.run(copy.copy(source, target, lambda line: out.print(f"  {line}")))
+    replayed = f"{responses} responses and {conversations} conversations replay as before"
     out.print(f"Copied to {database_url.show(target)}: {replayed}.")
 
 

@@ -1,7 +1,7 @@
 """The bell: nodes on one database notify each other of changes. A ring may be lost without harm."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 # advanced   the journal of a response has reached this number; rung only for responses that were wanted
 # wanted     a client reads this response on the ringing node, which has it up to this number
@@ -22,8 +22,9 @@ class Ring(NamedTuple):
 Listener = Callable[[Ring], None]
 
 
-class Bell(Protocol):
-    """The state is in the database alone: a ring that is lost, late or doubled causes a delay, and no other harm."""
+class Bell:
+    """The state is in the database alone: a ring that is lost, late or doubled causes a delay, and no other harm. This
+    is the bell of a database with a single server: it has no other nodes to notify."""
 
     def ring(self, ring: Ring) -> None:
         """Notify the other nodes soon. Returns at once and never raises.
@@ -37,7 +38,3 @@ class Bell(Protocol):
         """Call `listener`, on the loop, for each ring of another node (never for this node's own), and with `missed`
         whenever the connection was lost and is up again."""
         return
-
-
-class NoBell(Bell):
-    """The bell of a database with a single server: it has no other nodes to notify."""

@@ -89,11 +89,11 @@ class Packing(Protocol):
         return False
 
 
-class Heartbeat(Protocol):
+class Heartbeat:
     """Beats for one worker, from a thread of its own, so that a busy loop does not lose its leases.
 
     The leases are the worker's own only while its last beat is valid: for the lease time, by the database's clock.
-    While the storage is down, a beat is tried again. The defaults are those of a database with a single server, whose
+    While the storage is down, a beat is tried again. This is the heartbeat of a database with a single server, whose
     lock on the file shows that it lives.
     """
 
@@ -112,10 +112,6 @@ class Heartbeat(Protocol):
     async def stop(self) -> None:
         """Withdraw the last beat: the worker is gone, and its leases are free for any worker at once."""
         return
-
-
-class NoHeartbeat(Heartbeat):
-    """The heartbeat of a database with a single server."""
 
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,21 +3,26 @@
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from hashlib import sha256
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
 from outlive.config.database_url import check, is_shared, path_of, show
 from outlive.core.errors import NotFound, OutliveError, SettingsError
-from outlive.ports.archive import TABLES, Archive
 from outlive.ports.catalog import Catalog, Paging
 from outlive.ports.journal import Journal
 from outlive.storage.sqlite.archive import SqliteArchive
 from outlive.storage.sqlite.connection import SqliteDatabase, check_file
 from outlive.storage.sqlite.journal import SqliteJournal
+from outlive.storage.tables import TABLES
+
+if TYPE_CHECKING:
+    from outlive.storage.postgres.archive import PostgresArchive
 
 PAGE_BYTES = 1024 * 1024
 PAGE_ITEMS = 100
 
+Archive: TypeAlias = "SqliteArchive | PostgresArchive"
 Report = Callable[[str], None]  # called with each line of progress
 
 
@@ -33,14 +38,9 @@ class Side(msgspec.Struct, frozen=True):
     catalog: Catalog
 
 
-class Copied(msgspec.Struct, frozen=True):
-    rows: dict[str, int]
-    responses: int  # replayed from both sides and found the same
-    conversations: int
-
-
-async def copy(source_url: str, target_url: str, report: Report) -> Copied:
-    """Copy into an empty database, in one transaction. Raises SettingsError or CopyError."""
+async def copy(source_url: str, target_url: str, report: Report) -> tuple[int, int]:
+    """Copy into an empty database, in one transaction. Returns how many responses and conversations clients see, each
+    replayed from both sides and found the same. Raises SettingsError or CopyError."""
     check(source_url)
     check(target_url)
     if not is_shared(source_url) and not is_shared(target_url):
@@ -48,41 +48,35 @@ async def copy(source_url: str, target_url: str, report: Report) -> Copied:
     if not is_shared(source_url):
         check_file(path_of(source_url))
     async with _open(source_url) as source, _open(target_url) as target:
-        rows = await _move(source.archive, target.archive, target_url, report)
-        # The comparison reads through the ports that serve clients.
-        responses = [(owner, id_) async for id_, owner in _visible(source.archive, "responses")]
-        conversations = [(owner, id_) async for id_, owner in _visible(source.archive, "conversations")]
+        visible = await _move(source.archive, target.archive, target_url, report)
+    responses, conversations = visible["responses"], visible["conversations"]
+    # The comparison reads through the ports that serve clients.
     async with _open(source_url) as source, _open(target_url) as target:
         report(f"comparing {len(responses)} responses and {len(conversations)} conversations")
         for kind, things in (("Response", responses), ("Conversation", conversations)):
             for owner, id_ in things:
                 if await _hash(source, kind, owner, id_) != await _hash(target, kind, owner, id_):
                     raise CopyError(f"{kind} {id_} did not arrive as it was sent.")
-    return Copied(rows, len(responses), len(conversations))
+    return len(responses), len(conversations)
 
 
-async def _move(source: Archive, target: Archive, target_url: str, report: Report) -> dict[str, int]:
+async def _move(source: Archive, target: Archive, target_url: str, report: Report) -> dict[str, list[tuple[str, str]]]:
+    """Copy all tables. Returns the owners and ids of the responses and of the conversations that clients see."""
     for table in TABLES:
         if table != "secrets" and await target.count(table):
             raise SettingsError(f"{show(target_url)} is not empty; give one that is.")
-    moved: dict[str, int] = {}
-    for table in TABLES:
-        moved[table] = 0
+    visible: dict[str, list[tuple[str, str]]] = {"responses": [], "conversations": []}
+    for table, columns in TABLES.items():
+        moved = 0
         async for rows in source.read(table):
             await target.write(table, rows)
-            moved[table] += len(rows)
-        report(f"{moved[table]} {table}")
+            moved += len(rows)
+            if table in visible:
+                owner, id_, hidden = map(columns.index, ("owner", "id", "hidden"))
+                visible[table] += [(row[owner], row[id_]) for row in rows if not row[hidden]]
+        report(f"{moved} {table}")
     await target.commit()
-    return moved
-
-
-async def _visible(archive: Archive, table: str) -> AsyncIterator[tuple[str, str]]:
-    columns = TABLES[table]
-    id_, owner, hidden = columns.index("id"), columns.index("owner"), columns.index("hidden")
-    async for rows in archive.read(table):
-        for row in rows:
-            if not row[hidden]:
-                yield row[id_], row[owner]
+    return visible
 
 
 # -- comparing

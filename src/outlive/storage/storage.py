@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from outlive.config.database_url import is_shared, path_of
 from outlive.core.errors import SettingsError
-from outlive.ports.bell import NoBell
+from outlive.ports.bell import Bell
 from outlive.ports.catalog import Catalog
 from outlive.ports.conversations import Conversations
 from outlive.ports.database import Statements
 from outlive.ports.ledger import Quota
 from outlive.ports.retention import Retention
-from outlive.ports.storage import NoHeartbeat, Storage
+from outlive.ports.storage import Heartbeat, Storage
 from outlive.storage.sqlite.connection import SharedFile, SqliteDatabase
 from outlive.storage.sqlite.journal import SqliteHistory, SqliteJournal, SqlitePacking
 from outlive.storage.sqlite.ledger import SqliteLedger
@@ -46,8 +46,8 @@ async def _open_sqlite(url: str, stack: contextlib.AsyncExitStack) -> Storage:
         journal=SqliteJournal(database),
         history=SqliteHistory(database),
         packing=SqlitePacking(database),
-        bell=NoBell(),
-        heartbeat=NoHeartbeat(),
+        bell=Bell(),
+        heartbeat=Heartbeat(),
         shared=False,
     )
 

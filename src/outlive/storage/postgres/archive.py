@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator
 from typing import Any, Self
 
-from outlive.ports.archive import TABLES, Row
 from outlive.storage.postgres.connection import as_text, connect
 from outlive.storage.postgres.schema import SCHEMA
+from outlive.storage.tables import TABLES, Row
 
 ROWS = 200
 KEYED = ("threads", "responses", "conversations", "webhook_deliveries")

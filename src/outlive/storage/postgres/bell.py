@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any, cast
 
-from outlive.ports.bell import Kind, Listener, Ring
+from outlive.ports.bell import Bell, Kind, Listener, Ring
 from outlive.storage.postgres.connection import ERRORS, Connection, connect, describe
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ CHECK_SECONDS = 5.0
 _NOTIFY = "SELECT pg_notify($1, payload) FROM unnest($2::text[]) AS payload"
 
 
-class PostgresBell:
+class PostgresBell(Bell):
     """Rings between `start` and `close`. Made on the loop."""
 
     def __init__(self, dsn: str) -> None:

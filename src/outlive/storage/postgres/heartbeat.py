@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 
-from outlive.ports.storage import HUNG_SECONDS
+from outlive.ports.storage import HUNG_SECONDS, Heartbeat
 from outlive.storage.batching import settle
 from outlive.storage.packing import JOURNAL_FORMAT
 from outlive.storage.postgres.connection import ERRORS, Connection, connect, describe
@@ -19,7 +19,7 @@ RETRY_SECONDS = 0.5
 LAST_SECONDS = 2.0
 
 
-class PostgresHeartbeat:
+class PostgresHeartbeat(Heartbeat):
     def __init__(self, dsn: str, worker: str, lease_seconds: float) -> None:
         self._dsn = dsn
         self._worker = worker

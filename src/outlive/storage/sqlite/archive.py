@@ -3,8 +3,8 @@
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 
-from outlive.ports.archive import TABLES, Row
 from outlive.storage.sqlite import SQL, staging
+from outlive.storage.tables import TABLES, Row
 
 ROWS = 500
 MANY_BYTES = 4 * 1024 * 1024
@@ -22,8 +22,16 @@ class SqliteArchive:
         return int(self._db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
 
     async def read(self, table: str) -> AsyncIterator[list[Row]]:
-        rows = _read(self._db, table)
-        while batch := _take(rows):
+        """Yield all rows: ROWS at a time, or about MANY_BYTES."""
+        batch: list[Row] = []
+        size = 0
+        for row in _read(self._db, table):
+            batch.append(row)
+            size += sum(len(value) for value in row if isinstance(value, bytes))
+            if len(batch) >= ROWS or size >= MANY_BYTES:
+                yield batch
+                batch, size = [], 0
+        if batch:
             yield batch
 
     async def write(self, table: str, rows: list[Row]) -> None:
@@ -80,15 +88,3 @@ def _read(db: sqlite3.Connection, table: str) -> Iterator[Row]:
         yield from db.execute(f"SELECT {columns} FROM events ORDER BY key")
     else:
         yield from db.execute(f"SELECT {columns} FROM {table}")
-
-
-def _take(rows: Iterator[Row]) -> list[Row]:
-    """Take the next rows: ROWS of them, or about MANY_BYTES."""
-    batch: list[Row] = []
-    size = 0
-    for row in rows:
-        batch.append(row)
-        size += sum(len(value) for value in row if isinstance(value, bytes))
-        if len(batch) >= ROWS or size >= MANY_BYTES:
-            break
-    return batch

@@ -1,7 +1,6 @@
 """All tables of a database, for copying them to another."""
 
-from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Any
 
 Row = tuple[Any, ...]
 
@@ -41,19 +40,3 @@ TABLES: dict[str, tuple[str, ...]] = {
         *("delivered_at", "log"),
     ),
 }
-
-
-class Archive(Protocol):
-    """Reads one snapshot of the database, and writes in one transaction."""
-
-    async def count(self, table: str) -> int: ...
-
-    def read(self, table: str) -> AsyncIterator[list[Row]]:
-        """Yield all rows, some at a time."""
-
-    async def write(self, table: str, rows: list[Row]) -> None: ...
-
-    async def commit(self) -> None:
-        """Commit all that was written."""
-
-    async def close(self) -> None: ...
