@@ -17,8 +17,7 @@ from outlive.ports.catalog import Paging
 from outlive.ports.database import lock_key
 from outlive.ports.ledger import Entry, Lease, Quota
 from outlive.storage.postgres import connection as postgres
-from outlive.storage.postgres.admissions import LATE_SECONDS
-from outlive.storage.postgres.ledger import PostgresLedger
+from outlive.storage.postgres.ledger import LATE_SECONDS, PostgresLedger
 from outlive.storage.postgres.schema import SQL
 from tests.conformance.harness import STALE, WRITTEN, StorageHarness, entry, frames, message
 from tests.conformance.storages import Storage, open_postgres

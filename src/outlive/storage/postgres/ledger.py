@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from outlive.core.errors import Behind, OutliveError, StaleFence
+import asyncpg
+
+from outlive.core.errors import Behind, OutliveError, StaleFence, StorageUnavailable, TooMany
+from outlive.core.owners import name_of
+from outlive.core.requests.create import pack
 from outlive.core.webhooks import find_events
 from outlive.ports.database import Stored, decode_items, lock_key
 from outlive.ports.ledger import (
     CLAIM_BYTES,
     Admission,
     Admitted,
+    AppendResult,
     AppendResults,
     Checkpoint,
     Claim,
@@ -20,16 +25,29 @@ from outlive.ports.ledger import (
     Entry,
     Lease,
     Ledger,
+    Position,
     Quota,
 )
-from outlive.storage.postgres import admissions, appends
+from outlive.ports.refusals import refuse
+from outlive.storage.packing import SHORT, shorten
+from outlive.storage.postgres import staging
 from outlive.storage.postgres.connection import Connection, InDoubt, PostgresDatabase, as_text, ids_of
 from outlive.storage.postgres.schema import SQL
 from outlive.storage.postgres.writer import PostgresWriter
 from outlive.storage.rows import encode, make_claim, to_rows
 
-NO_QUOTA = Quota(queued=admissions.UNLIMITED)
 LAST_SECONDS = 2.0
+# A silent retry finds the response that it repeats in the database (D17). An admission that arrives there later than
+# this, because its connection was slow or its node stood still, may have been repeated elsewhere by then. So it is
+# refused, and a client that still waits may ask again.
+LATE_SECONDS = 2.0
+# A limit this high is not counted.
+UNLIMITED = (1 << 31) - 1
+NO_QUOTA = Quota(queued=UNLIMITED)
+
+Outcome = Admitted | OutliveError
+Asked = tuple[Admission, float]  # and the time of asking, on the monotonic clock
+EventRow = tuple[int, int, int, int, float, bytes]  # response, fence, first, count, at, frames
 
 
 class PostgresLedger(Stored[PostgresDatabase], Ledger):
@@ -39,9 +57,10 @@ class PostgresLedger(Stored[PostgresDatabase], Ledger):
         self._worker = worker
         self._loop = asyncio.get_running_loop()
         self._quota = quota or NO_QUOTA
-        self._admissions = admissions.Admissions(database, self._quota)
-        self._appends = appends.Appends(database, worker)
-        self._admitting: PostgresWriter[admissions.Asked, Admitted] = PostgresWriter(self._admissions.write)
+        # The responses whose journals were seen to be complete since a connection was last lost.
+        self._generation = 0
+        self._seen: set[int] = set()
+        self._admitting: PostgresWriter[Asked, Admitted] = PostgresWriter(self._admit_all)
         self._closing: PostgresWriter[Closing, None] = PostgresWriter(self._close_all)
         self._answering: PostgresWriter[str, None] = PostgresWriter(self._mark_all_answered)
 
@@ -56,8 +75,94 @@ class PostgresLedger(Stored[PostgresDatabase], Ledger):
     def admit(self, admission: Admission) -> asyncio.Future[Admitted]:
         asked = (admission, time.monotonic())
         if admission.size:
-            return self._loop.create_task(self._admissions.write_large(asked))
+            return self._loop.create_task(self._admit_large(asked))
         return self._admitting.submit(asked)
+
+    async def _admit_all(self, asked: list[Asked]) -> list[Outcome]:
+        admissions = [admission for admission, _ in asked]
+        arguments = self._to_arguments(asked)
+        try:
+            rows = await self._database.write("admit", lambda db: db.fetch(SQL["admit_all"], *arguments), hot=True)
+        except InDoubt as doubt:
+            return await self._resolve(admissions, doubt)
+        if any(row[0] == "late" for row in rows):
+            await self._database.read_clock()  # it may have been set to another time
+        return [self._to_outcome(admission, row) for admission, row in zip(admissions, rows, strict=True)]
+
+    async def _admit_large(self, asked: Asked) -> Admitted:
+        admission, _ = asked
+        arguments = self._to_arguments([asked])
+
+        async def work(db: Connection) -> Outcome:
+            await staging.write(db, admission.response_id, admission.request.input)
+            outcome = self._to_outcome(admission, await db.fetchrow(SQL["admit_all"], *arguments))
+            if isinstance(outcome, OutliveError) or outcome.attached is not None:
+                raise _Undo(outcome)
+            return outcome
+
+        outcome: Outcome
+        try:
+            outcome = await self._database.transact("admit", work)
+        except _Undo as undo:
+            outcome = undo.outcome
+        except InDoubt as doubt:
+            (outcome,) = await self._resolve([admission], doubt)
+        if isinstance(outcome, OutliveError):
+            raise outcome
+        return outcome
+
+    def _to_arguments(self, asked: list[Asked]) -> tuple[Any, ...]:
+        admissions, quota = [admission for admission, _ in asked], self._quota
+        limited = quota.queued < UNLIMITED
+        locks: set[int] = set()
+        rows = []
+        for admission, at in asked:
+            running, queued = quota.running_of(admission.owner), quota.queued_of(admission.owner)
+            rows.append((*_to_admission_row(admission, self._latest(admission, at)), running, queued))
+            if admission.idempotency is not None:
+                locks.add(lock_key("response", admission.owner, admission.idempotency.key))
+            if admission.worker is not None and running:
+                locks.add(lock_key("running", name_of(admission.owner)))
+            if admission.worker is None and (limited or queued):
+                locks.add(lock_key("waiting"))
+        return (
+            rows,
+            sorted(locks),
+            [as_text(a.request.conversation) for a in admissions if a.request.conversation is not None],
+            [as_text(a.request.previous_response_id) for a in admissions if a.request.previous_response_id is not None],
+            quota.queued if limited else None,
+        )
+
+    def _latest(self, admission: Admission, at: float) -> float | None:
+        """Return the latest time for an admission, by the database's clock; None if it cannot be done twice."""
+        if admission.retry_digest is None or admission.idempotency is not None or self._database.clock_offset is None:
+            return None
+        return at + self._database.clock_offset + LATE_SECONDS
+
+    def _to_outcome(self, admission: Admission, row: Any) -> Outcome:
+        refusal, detail, *made = row
+        if refusal is None:
+            return _to_admitted(admission, *made)
+        if refusal == "attached":
+            return Admitted(attached=detail)
+        if refusal == "late":
+            return StorageUnavailable("admit", "it took too long to get there")
+        if refusal == "too many":
+            return TooMany.waiting(self._quota.queued)
+        if refusal == "too many of owner":
+            return TooMany.waiting_of_owner(self._quota.queued_of(admission.owner))
+        request = admission.request
+        return refuse(refusal, detail, conversation=request.conversation, parent=request.previous_response_id)
+
+    async def _resolve(self, admissions: list[Admission], doubt: InDoubt) -> list[Outcome]:
+        """Find what came of admissions whose connection was lost: one that was accepted holds a lease of this node."""
+        ids = [admission.response_id for admission in admissions]
+        rows = await self._database.resolve(doubt, lambda db: db.fetch(SQL["find_admitted"], ids))
+        found = {row[0]: row for row in rows}
+        return [
+            _to_admitted(admission, *found[admission.response_id][1:5]) if admission.response_id in found else doubt
+            for admission in admissions
+        ]
 
     async def mark_answered(self, response_id: str) -> None:
         await self._answering.submit(response_id)
@@ -69,7 +174,51 @@ class PostgresLedger(Stored[PostgresDatabase], Ledger):
     # -- running
 
     def append(self, entries: list[Entry]) -> asyncio.Future[AppendResults]:
-        return self._loop.create_task(self._appends.write(entries))
+        return self._loop.create_task(self._append(entries))
+
+    async def _append(self, entries: list[Entry]) -> AppendResults:
+        behind = await self._find_behind(entries) if self._database.generation else {}
+        written = [entry for entry in entries if entry.lease.key not in behind]
+        rows = [(e.lease.key, e.lease.fence, *row[:2], e.at, row[2]) for e in written for row in to_rows(e)]
+        stale = await self._write_rows(rows) if rows else set()
+        return [
+            behind.get(entry.lease.key)
+            or (AppendResult.STALE if (entry.lease.key, entry.lease.fence) in stale else AppendResult.WRITTEN)
+            for entry in entries
+        ]
+
+    async def _write_rows(self, rows: list[EventRow]) -> set[tuple[int, int]]:
+        """Append rows in one statement. Returns the stale leases among theirs (key, fence)."""
+        columns: list[Any] = [*map(list, zip(*rows, strict=True)), self._worker]
+        sql = SQL["append_events"]
+        try:
+            numbers = await self._database.write("append", lambda db: db.fetchval(sql, *columns), hot=True)
+        except asyncpg.UniqueViolationError:
+            # An append that seemed to have failed was committed after all. These are the same events, and perhaps more:
+            # they replace it.
+            return await self._database.transact("append", lambda db: _replace(db, rows, self._worker))
+        return {rows[number - 1][:2] for number in numbers or ()}
+
+    async def _find_behind(self, entries: list[Entry]) -> dict[int, Behind]:
+        """Find the journals that a failover has shortened: a promoted standby may lack the last commits."""
+        generation = self._database.generation
+        if generation != self._generation:
+            self._generation = generation
+            self._seen.clear()
+        unseen = [entry for entry in entries if entry.lease.key not in self._seen]
+        if not unseen:
+            return {}
+        keys, ids = [entry.lease.key for entry in unseen], [entry.lease.response_id for entry in unseen]
+        rows = await self._database.write("append", lambda db: db.fetch(SQL["find_journal_ends"], keys, ids), hot=True)
+        ends: dict[int, int] = {row[0]: row[1] for row in rows}
+        behind = {}
+        for entry in unseen:
+            last = ends.get(entry.lease.key)
+            if last is not None and last >= entry.first - 1:
+                self._seen.add(entry.lease.key)
+            else:
+                behind[entry.lease.key] = Behind(last if last is not None else -1)
+        return behind
 
     async def save_checkpoint(self, lease: Lease, checkpoint: Checkpoint) -> None:
         notes = encode(checkpoint).decode()
@@ -123,13 +272,10 @@ class PostgresLedger(Stored[PostgresDatabase], Ledger):
         try:
             await self._database.transact(name, remember)
         except InDoubt as doubt:
-            if not claims or not await self._holds(worker, claims, doubt):
+            taken = (worker, [c.lease.response_id for c in claims], [c.lease.fence for c in claims])
+            if not claims or not await self._database.resolve(doubt, lambda db: db.fetchval(SQL["find_taken"], *taken)):
                 raise
         return claims
-
-    async def _holds(self, worker: str, claims: list[Claim], doubt: InDoubt) -> bool:
-        ids, fences = [c.lease.response_id for c in claims], [c.lease.fence for c in claims]
-        return bool(await self._database.resolve(doubt, lambda db: db.fetchval(SQL["find_taken"], worker, ids, fences)))
 
     async def release_leases(self, leases: list[Lease]) -> None:
         rows = ([lease.key for lease in leases], [lease.fence for lease in leases])
@@ -154,14 +300,51 @@ class PostgresLedger(Stored[PostgresDatabase], Ledger):
         return self._closing.submit(closing)
 
     async def _close_all(self, closings: list[Closing]) -> list[OutliveError | None]:
-        rows = [_as_row(closing) for closing in closings]
+        rows = [_to_closing_row(closing) for closing in closings]
         keys = [closing.entry.lease.key for closing in closings]
         results = await self._database.write(
             "close", lambda db: db.fetch(SQL["close_all"], rows, keys, self._worker), hot=True
         )
-        for key in keys:
-            self._appends.forget(key)
+        self._seen.difference_update(keys)
         return [_to_error(row[0]) for row in results]
+
+
+class _Undo(OutliveError):
+    """Rolls the transaction back, and with it the staged items."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
+def _to_admission_row(admission: Admission, latest: float | None) -> tuple[Any, ...]:
+    request, repeat = admission.request, admission.idempotency
+    conversation, parent = request.conversation, request.previous_response_id
+    return (
+        *(admission.response_id, admission.owner, admission.status, request.background, admission.at),
+        *(as_text(conversation) if conversation is not None else None, as_text(parent) if parent is not None else None),
+        *(pack(request), admission.frames, shorten(admission.frames), admission.count),
+        *(admission.worker, admission.sealed),
+        *((as_text(repeat.key), repeat.digest) if repeat is not None else (None, None)),
+        *(admission.retry_digest, ids_of(request.input)),
+        None if admission.size else [encode(item) for item in request.input],
+        *(request.given_ids, admission.about, admission.expires_at, request.deadline, latest),
+    )
+
+
+def _to_admitted(admission: Admission, key: int, thread: int, first: int, journal: int) -> Admitted:
+    lease = Lease(admission.response_id, key, 1, journal == SHORT) if admission.worker is not None else None
+    return Admitted(Position(thread, first), lease)
+
+
+async def _replace(db: Connection, rows: list[EventRow], worker: str | None) -> set[tuple[int, int]]:
+    held = {tuple(row) for row in await db.fetch(SQL["hold_leases"], [row[0] for row in rows], worker)}
+    good = [row for row in rows if row[:2] in held]
+    if good:
+        columns: list[list[Any]] = list(map(list, zip(*good, strict=True)))
+        await db.execute(SQL["drop_events"], columns[0], columns[2])
+        await db.execute(SQL["append_events"], *columns, worker)
+    return {row[:2] for row in rows if row[:2] not in held}
 
 
 async def _take(db: Connection, keys: list[int], worker: str, attempts: int, was_queued: bool = False) -> list[Claim]:
@@ -179,20 +362,17 @@ def _to_error(result: str) -> OutliveError | None:
     return StaleFence() if result == "stale" else Behind(int(result))
 
 
-def _as_row(closing: Closing) -> tuple[Any, ...]:
+def _to_closing_row(closing: Closing) -> tuple[Any, ...]:
     entry, turn = closing.entry, closing.turn
     rows = to_rows(entry)
+    usage: tuple[Any, ...] = (None,) * 8
+    if closing.usage is not None:
+        _, owner, end_user, model, upstream, at, _, *tokens, attempts, tool_calls = closing.usage.to_row()
+        usage = (owner, end_user, as_text(model), upstream, at, tokens, attempts, tool_calls)
     return (
         *(entry.lease.response_id, entry.lease.key, entry.lease.fence, entry.at),
         *([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]),
         *(closing.status, closing.snapshot, ids_of(turn), [encode(item) for item in turn], closing.keep_turn),
         find_events(closing.status, turn),
-        *_usage_of(closing),
+        *usage,
     )
-
-
-def _usage_of(closing: Closing) -> tuple[Any, ...]:
-    if closing.usage is None:
-        return (None,) * 8
-    _, owner, end_user, model, upstream, at, _, *tokens, attempts, tool_calls = closing.usage.to_row()
-    return owner, end_user, as_text(model), upstream, at, tokens, attempts, tool_calls
