@@ -1,13 +1,14 @@
 """Batching: what is to be written while one transaction commits goes into the next one, together."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from outlive import failpoints
 
 J = TypeVar("J")
 R = TypeVar("R")
+V = TypeVar("V")
 
 # After a transaction of several jobs the next one waits so many seconds for each but the first, at most so many in all:
 # a commit costs more than the jobs in it, so under load it should carry many.
@@ -52,6 +53,20 @@ class Batching(Generic[J]):
         batch, self._gathered = self._gathered[:MAX_JOBS], self._gathered[MAX_JOBS:]
         self._writing = True
         self._start(batch)
+
+
+def cut(values: Iterable[V], size_of: Callable[[V], int], bound: int) -> Iterator[list[V]]:
+    """Yield the values in lists, each with so many that their sizes reach the bound."""
+    gathered: list[V] = []
+    size = 0
+    for value in values:
+        gathered.append(value)
+        size += size_of(value)
+        if size >= bound:
+            yield gathered
+            gathered, size = [], 0
+    if gathered:
+        yield gathered
 
 
 def settle(future: asyncio.Future[R], result: R | Exception) -> None:

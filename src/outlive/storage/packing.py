@@ -13,6 +13,8 @@ from itertools import accumulate
 import msgspec
 import zstandard
 
+from outlive.storage.batching import cut
+
 # Formats of journals, in `responses.format`: plain rows, blocks, or rows that may be compressed. On Postgres each node
 # announces in `workers.reads` the newest one that it reads, before any other may write it.
 PLAIN, PACKED, SHORT = 1, 2, 3
@@ -62,24 +64,16 @@ _decode = msgspec.msgpack.Decoder(_Flushes).decode
 def pack(rows: Iterable[Row]) -> tuple[list[Row], int]:
     """Join the rows of a journal to blocks of about BLOCK_BYTES. Returns them, and the bytes of all frames."""
     blocks: list[Row] = []
-    gathered: list[Row] = []
-    total = size = 0
-    for first, count, data, at in rows:
-        gathered.append((first, count, lengthen(data), at))
-        size += len(gathered[-1][2])
-        if size >= BLOCK_BYTES:
-            blocks.append(_pack(gathered))
-            gathered, size, total = [], 0, total + size
-    if gathered:
-        blocks.append(_pack(gathered))
-    return blocks, total + size
-
-
-def _pack(rows: list[Row]) -> Row:
-    firsts, counts, frames, times = zip(*rows, strict=True)
-    millis = [round((at - times[0]) * 1000) for at in times]
-    content = _encode(_Flushes(list(counts), millis, b"".join(frames)))
-    return firsts[0], sum(counts), _MARK + zstandard.ZstdCompressor(level=LEVEL).compress(content), times[0]
+    total = 0
+    opened = ((first, count, lengthen(data), at) for first, count, data, at in rows)
+    for gathered in cut(opened, lambda row: len(row[2]), BLOCK_BYTES):
+        firsts, counts, frames, times = zip(*gathered, strict=True)
+        millis = [round((at - times[0]) * 1000) for at in times]
+        content = _encode(_Flushes(list(counts), millis, b"".join(frames)))
+        block = _MARK + zstandard.ZstdCompressor(level=LEVEL).compress(content)
+        blocks.append((firsts[0], sum(counts), block, times[0]))
+        total += sum(map(len, frames))
+    return blocks, total
 
 
 def shorten(frames: bytes) -> bytes:

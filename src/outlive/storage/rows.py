@@ -12,19 +12,17 @@ from outlive.core.requests.create import unpack
 from outlive.ports.journal import Batch
 from outlive.ports.ledger import Checkpoint, Claim, Entry, Lease, Position
 from outlive.ports.refusals import response_not_found
-from outlive.storage.packing import MOST_SHORT, SHORT, open_row, shorten
+from outlive.storage.batching import cut
+from outlive.storage.packing import MOST_SHORT, SHORT, Row, open_row, shorten
 
 ROW_BYTES = 64 * 1024
 
-encode = msgspec.json.Encoder().encode
-decode = msgspec.json.Decoder().decode
 _decode_checkpoint = msgspec.json.Decoder(Checkpoint).decode
 
 
 # -- journals
 
 JournalRow = tuple[int, int, bytes]  # first, count, frames
-TimedRow = tuple[int, int, bytes, float]  # and the time of their commit
 
 
 def to_rows(entry: Entry, short: bool = True) -> list[JournalRow]:
@@ -38,18 +36,13 @@ def to_rows(entry: Entry, short: bool = True) -> list[JournalRow]:
 
 def _split(entry: Entry) -> Iterator[JournalRow]:
     """Split an entry into rows of about ROW_BYTES, for a reader, however slow, holds one row at a time."""
-    first, size, frames = entry.first, 0, []
-    for frame in split_frames(entry.frames):
-        frames.append(frame)
-        size += len(frame)
-        if size >= ROW_BYTES:
-            yield first, len(frames), b"".join(frames)
-            first, size, frames = first + len(frames), 0, []
-    if frames:
+    first = entry.first
+    for frames in cut(split_frames(entry.frames), len, ROW_BYTES):
         yield first, len(frames), b"".join(frames)
+        first += len(frames)
 
 
-def gather(response_id: str, rows: Iterable[TimedRow], ended: bool, after: int, max_bytes: int) -> Batch | None:
+def gather(response_id: str, rows: Iterable[Row], ended: bool, after: int, max_bytes: int) -> Batch | None:
     """Join the rows of a journal from the one that holds number `after` + 1 on, as `Journal.read` returns them."""
     parts: list[bytes] = []
     times: list[tuple[int, float]] = []

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -13,12 +13,11 @@ import asyncpg
 from outlive import failpoints
 from outlive.core.errors import OutliveError, SettingsError, StorageUnavailable
 from outlive.core.events import Json
-from outlive.ports.database import Database, LoadedItems, Transaction, decode_items
+from outlive.ports.database import Database, LoadedItems, Transaction, decode_items, encode
 from outlive.ports.database import Work as TransactionWork
-from outlive.storage.batching import hit_failpoints
-from outlive.storage.postgres import staging
+from outlive.storage.batching import cut, hit_failpoints
 from outlive.storage.postgres.schema import SEARCH_PATH, SQL, migrate
-from outlive.storage.rows import encode, weigh
+from outlive.storage.rows import weigh
 
 T = TypeVar("T")
 Connection: TypeAlias = Any  # asyncpg.Connection, which has no types of its own
@@ -37,6 +36,7 @@ LOCK_SECONDS = 10
 IDLE_SECONDS = 10
 # While a lost connection's last transaction is in doubt: how long until the next check.
 RESOLVE_SECONDS = 0.5
+PIECE_BYTES = 256 * 1024  # of large input, in one message
 
 # The connection is gone, or will be: its last statement may or may not have taken effect.
 LOST = (
@@ -89,7 +89,9 @@ class ConnectionPool:
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[PooledConnection]:
         async with self._slots:
-            pooled = await self._find()
+            while self._idle and self._idle[-1].connection.is_closed():
+                self._idle.pop()
+            pooled = self._idle.pop() if self._idle else await self._open()
             sound = False
             self.used += 1
             try:
@@ -104,13 +106,6 @@ class ConnectionPool:
                     self._idle.append(pooled)
                 else:
                     pooled.connection.terminate()
-
-    async def _find(self) -> PooledConnection:
-        while self._idle:
-            pooled = self._idle.pop()
-            if not pooled.connection.is_closed():
-                return pooled
-        return await self._open()
 
     async def close(self) -> None:
         for pooled in self._idle:
@@ -288,13 +283,29 @@ class PostgresTransaction(Transaction):
         ids = ids_of(items)
         if self._large:
             staging_id = secrets.token_hex(16)
-            await staging.write(self._db, staging_id, items)
+            await stage(self._db, staging_id, items)
             await self.fetch("move_staged_items", staging_id, ids, list(range(1, len(ids) + 1)), thread, first)
         else:
             await self.fetch("add_items", thread, first, ids, [encode(item) for item in items])
 
     async def drop_item(self, thread: int, item_id: str) -> bool:
         return bool(await self.fetch("drop_item", thread, item_id))
+
+
+async def stage(db: Connection, staging_id: str, items: list[Json]) -> None:
+    """Write large input in pieces, so that no single message is so long that it blocks the event loop. The transaction
+    that accepts it first writes the pieces to an unlogged table (`stash`), in which items are numbered from 1, and then
+    joins them: if it is undone, so are they."""
+    batches = await asyncio.to_thread(lambda: list(cut(_to_pieces(items), lambda piece: len(piece[2]), PIECE_BYTES)))
+    for batch in batches:
+        await db.execute(SQL["add_pieces"], staging_id, *map(list, zip(*batch, strict=True)))
+
+
+def _to_pieces(items: list[Json]) -> Iterator[tuple[int, int, bytes]]:
+    for number, item in enumerate(items, 1):
+        body = encode(item)
+        for piece, at in enumerate(range(0, len(body), PIECE_BYTES)):
+            yield number, piece, body[at : at + PIECE_BYTES]
 
 
 async def connect_once(dsn: str) -> Connection:

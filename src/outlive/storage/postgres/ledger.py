@@ -12,7 +12,7 @@ from outlive.core.errors import Behind, OutliveError, StaleFence, StorageUnavail
 from outlive.core.owners import name_of
 from outlive.core.requests.create import pack
 from outlive.core.webhooks import find_events
-from outlive.ports.database import Stored, decode_items, lock_key
+from outlive.ports.database import Stored, decode_items, encode, lock_key
 from outlive.ports.ledger import (
     CLAIM_BYTES,
     Admission,
@@ -30,11 +30,10 @@ from outlive.ports.ledger import (
 )
 from outlive.ports.refusals import refuse
 from outlive.storage.packing import SHORT, shorten
-from outlive.storage.postgres import staging
-from outlive.storage.postgres.connection import Connection, InDoubt, PostgresDatabase, as_text, ids_of
+from outlive.storage.postgres.connection import Connection, InDoubt, PostgresDatabase, as_text, ids_of, stage
 from outlive.storage.postgres.schema import SQL
 from outlive.storage.postgres.writer import PostgresWriter
-from outlive.storage.rows import encode, make_claim, to_rows
+from outlive.storage.rows import make_claim, to_rows
 
 LAST_SECONDS = 2.0
 # A silent retry finds the response that it repeats in the database (D17). An admission that arrives there later than
@@ -94,7 +93,7 @@ class PostgresLedger(Stored[PostgresDatabase], Ledger):
         arguments = self._to_arguments([asked])
 
         async def work(db: Connection) -> Outcome:
-            await staging.write(db, admission.response_id, admission.request.input)
+            await stage(db, admission.response_id, admission.request.input)
             outcome = self._to_outcome(admission, await db.fetchrow(SQL["admit_all"], *arguments))
             if isinstance(outcome, OutliveError) or outcome.attached is not None:
                 raise _Undo(outcome)

@@ -13,12 +13,11 @@ from urllib.parse import quote
 
 from outlive.core.errors import SettingsError, StorageUnavailable
 from outlive.core.events import Json
-from outlive.ports.database import Database, LoadedItems, Statements, Transaction
+from outlive.ports.database import Database, LoadedItems, Statements, Transaction, encode
 from outlive.ports.database import Work as TransactionWork
 from outlive.ports.ledger import Position
 from outlive.ports.storage import UNBOUNDED
 from outlive.storage.queries import SCHEMA_VERSION, find_migrations
-from outlive.storage.rows import encode
 from outlive.storage.sqlite import SQL, staging, threads
 from outlive.storage.sqlite.files import DatabaseFile
 from outlive.storage.sqlite.writer import BUSY_MS, Checkpointer, SqliteWriter, T, Work

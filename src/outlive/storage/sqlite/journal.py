@@ -1,7 +1,7 @@
 """The journal and the history on SQLite: read and pack committed frames, and read the items of threads."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Json
@@ -11,7 +11,7 @@ from outlive.ports.ledger import Position
 from outlive.ports.refusals import response_not_found
 from outlive.ports.storage import UNBOUNDED, Packed, Packing
 from outlive.storage.packing import JOURNAL_FORMAT, PACKED, SHORT, Row, pack
-from outlive.storage.rows import TimedRow, gather, read_each
+from outlive.storage.rows import gather, read_each
 from outlive.storage.sqlite import SQL, threads
 from outlive.storage.sqlite.connection import SqliteDatabase
 
@@ -52,25 +52,19 @@ def _read(db: sqlite3.Connection, response_id: str, after: int, max_bytes: int) 
             raise response_not_found(response_id)
         key, ended, first_era, last_era, journal_format = row
         if journal_format > JOURNAL_FORMAT:
-            found = (
-                f"the journal of {response_id} has format {journal_format}, this version reads up to {JOURNAL_FORMAT}"
-            )
-            raise StorageUnavailable("read", found)
+            found = f"has format {journal_format}, this version reads up to {JOURNAL_FORMAT}"
+            raise StorageUnavailable("read", f"the journal of {response_id} {found}")
         rows = read_rows(db, key, range(first_era, last_era + 1), journal_format, after + 1)
         return gather(response_id, rows, ended, after, max_bytes)
     finally:
         db.execute("COMMIT")
 
 
-def read_rows(db: sqlite3.Connection, key: int, eras: range, journal_format: int, wanted: int) -> Iterable[TimedRow]:
-    """Read the rows of a journal, packed or not, from the one that holds the wanted number on."""
+def read_rows(db: sqlite3.Connection, key: int, eras: range, journal_format: int, wanted: int) -> Iterator[Row]:
+    """Yield the rows of a journal, packed or not, from the one that holds the wanted number on."""
     if journal_format == PACKED:
-        return db.execute(SQL["read_packs"], (key, wanted))
-    return _rows(db, key, eras, wanted)
-
-
-def _rows(db: sqlite3.Connection, key: int, eras: range, wanted: int) -> Iterator[TimedRow]:
-    """Yield the rows of a journal from the one that holds the wanted number on."""
+        yield from db.execute(SQL["read_packs"], (key, wanted))
+        return
     begin, first = eras.start, 0
     # Most readers want what is new, so the search begins at the end.
     for era in reversed(eras) if wanted > 0 else ():
@@ -104,12 +98,10 @@ class SqlitePacking(Stored[SqliteDatabase], Packing):
         return Packed(len(blocks), before, sum(len(block) for _, _, _, block, _ in rows))
 
     async def release(self, ended_before: float) -> bool:
-        span = (self._released, RELEASED_ROWS)
-        ((last, packed, oldest),) = await self._database.fetch("find_releasable", *span)
+        ((last, packed, oldest),) = await self._database.fetch("find_releasable", self._released, RELEASED_ROWS)
         if packed:
-            await self._database.write(
-                "release", lambda db: db.execute(SQL["release_events"], (span[0], last)), heavy=True
-            )
+            rows = (self._released, last)
+            await self._database.write("release", lambda db: db.execute(SQL["release_events"], rows), heavy=True)
         # Later rows are newer, and belong to responses that are not packed yet.
         more = last is not None and oldest < ended_before
         self._released = last if more else 0

@@ -8,7 +8,7 @@ from outlive.core.errors import StaleFence
 from outlive.core.owners import name_of
 from outlive.core.requests.create import pack
 from outlive.core.webhooks import find_events
-from outlive.ports.database import MANY_BYTES, Stored
+from outlive.ports.database import MANY_BYTES, Stored, encode
 from outlive.ports.ledger import (
     CLAIM_BYTES,
     Admission,
@@ -26,7 +26,7 @@ from outlive.ports.ledger import (
 from outlive.ports.refusals import refuse
 from outlive.ports.storage import UNBOUNDED
 from outlive.storage.packing import SHORT
-from outlive.storage.rows import encode, make_claim, to_rows
+from outlive.storage.rows import make_claim, to_rows
 from outlive.storage.sqlite import SQL, staging, threads
 from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.staging import StagedItems

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from outlive.core.events import Json
-from outlive.storage.rows import decode, encode, weigh
+from outlive.ports.database import decode, encode
+from outlive.storage.rows import weigh
 from outlive.storage.sqlite import SQL
 
 PIECE_BYTES = 256 * 1024

@@ -6,11 +6,10 @@ from bisect import bisect_right
 import msgspec
 
 from outlive.core.events import Json
-from outlive.ports.database import LoadedItems
+from outlive.ports.database import LoadedItems, encode
 from outlive.ports.ledger import Position
 from outlive.ports.refusals import refuse
 from outlive.ports.storage import UNBOUNDED
-from outlive.storage.rows import encode
 from outlive.storage.sqlite import SQL, staging
 from outlive.storage.sqlite.staging import StagedItems
 

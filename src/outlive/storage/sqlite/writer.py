@@ -16,7 +16,9 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from outlive import failpoints
 from outlive.core.errors import OutliveError, StorageUnavailable
@@ -36,27 +38,17 @@ MAX_LOG_BYTES = 32 * 1024 * 1024
 PAGE_BYTES = 4096
 
 
-class Job(Generic[T]):
+class Job(msgspec.Struct):
     """A unit of work for the next transaction, and its caller's future."""
 
-    __slots__ = ("future", "heavy", "name", "result", "work")
-
-    def __init__(self, name: str, work: Work[T], future: asyncio.Future[T], heavy: bool) -> None:
-        self.name = name
-        self.work = work
-        self.future = future
-        self.heavy = heavy
-        self.result: Any = None  # or the error
-
-    def run(self, connection: sqlite3.Connection) -> None:
-        """Run the work. An OutliveError is its result, and has written nothing; any other undoes the transaction."""
-        try:
-            self.result = self.work(connection)
-        except OutliveError as error:
-            self.result = error
+    name: str
+    work: Work[Any]
+    future: asyncio.Future[Any]
+    heavy: bool
+    result: Any = None  # or the error
 
 
-class SqliteWriter(Batching[Job[Any]]):
+class SqliteWriter(Batching[Job]):
     """Commits one batch while the next one gathers, so loop and thread never use the connection at once."""
 
     def __init__(self, connection: sqlite3.Connection, checkpointer: Checkpointer, file: DatabaseFile) -> None:
@@ -67,7 +59,7 @@ class SqliteWriter(Batching[Job[Any]]):
         self._connection = connection
         self._checkpointer = checkpointer
         # Batches on their way to the disk, and whether their statements have been run; an empty one is the end.
-        self._batches: queue.SimpleQueue[tuple[list[Job[Any]], bool]] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[tuple[list[Job], bool]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_forever, name="outlive-writer", daemon=True)
         self._thread.start()
 
@@ -89,11 +81,11 @@ class SqliteWriter(Batching[Job[Any]]):
 
     # -- on the loop
 
-    def _start(self, batch: list[Job[Any]]) -> None:
+    def _start(self, batch: list[Job]) -> None:
         light = not any(job.heavy for job in batch)
         self._batches.put((batch, light and self._run(batch) is None))
 
-    def _settle(self, jobs: list[Job[Any]]) -> None:
+    def _settle(self, jobs: list[Job]) -> None:
         for job in jobs:
             settle(job.future, job.result)
         self._finish(len(jobs))
@@ -111,10 +103,11 @@ class SqliteWriter(Batching[Job[Any]]):
                 self._write(jobs)
                 self._connection.execute("PRAGMA busy_timeout = 0")
             if self._checkpointer.wanted:
-                self._checkpointer.finish(self._connection)
+                self._checkpointer.wanted = False
+                _checkpoint(self._connection)
             self._loop.call_soon_threadsafe(self._settle, jobs)
 
-    def _write(self, jobs: list[Job[Any]]) -> None:
+    def _write(self, jobs: list[Job]) -> None:
         """Run and commit a batch; where that fails, each job alone."""
         error = self._run(jobs)
         began = error is None or self._began
@@ -134,20 +127,23 @@ class SqliteWriter(Batching[Job[Any]]):
 
     # -- on either
 
-    def _run(self, jobs: list[Job[Any]]) -> Exception | None:
+    def _run(self, jobs: list[Job]) -> Exception | None:
         """Run the statements of a batch up to its commit. Returns the error with which it was undone."""
         self._began = False
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             self._began = True
             for job in jobs:
-                job.run(self._connection)
+                try:
+                    job.result = job.work(self._connection)
+                except OutliveError as error:  # its result: it has written nothing. Any other undoes the transaction.
+                    job.result = error
         except Exception as error:  # a bug in one job must reach its caller, and not end the writer of all
             self._roll_back()
             return error
         return None
 
-    def _commit(self, jobs: list[Job[Any]]) -> sqlite3.Error | None:
+    def _commit(self, jobs: list[Job]) -> sqlite3.Error | None:
         try:
             if failpoints.is_set:
                 hit_failpoints("before", [job.name for job in jobs])
@@ -174,17 +170,12 @@ class Checkpointer:
 
     def __init__(self, path: str, connection: sqlite3.Connection, file: DatabaseFile) -> None:
         self._file = file
-        self.wanted = False  # by the writer: see `finish`
+        self.wanted = False  # by the writer, between two commits
         self._log = Path(path + "-wal")
         self._connection = connection
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="outlive-checkpoint", daemon=True)
         self._thread.start()
-
-    def finish(self, writer: sqlite3.Connection) -> None:
-        """Copy the last part. Called by the writer between two commits."""
-        self.wanted = False
-        _checkpoint(writer)
 
     def close(self) -> None:
         self._stop.set()
@@ -194,14 +185,9 @@ class Checkpointer:
     def _run(self) -> None:
         while not self._stop.wait(CHECKPOINT_SECONDS):
             self._file.look()
-            if self._size() >= MIN_LOG_BYTES:
-                self.wanted = _checkpoint(self._connection) >= MAX_LOG_BYTES
-
-    def _size(self) -> int:
-        try:
-            return self._log.stat().st_size
-        except OSError:
-            return 0
+            with contextlib.suppress(OSError):  # there is no log yet
+                if self._log.stat().st_size >= MIN_LOG_BYTES:
+                    self.wanted = _checkpoint(self._connection) >= MAX_LOG_BYTES
 
 
 def _checkpoint(connection: sqlite3.Connection) -> int:
