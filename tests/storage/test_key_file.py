@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 
 from outlive.core.errors import BrokenSeal, StorageUnavailable
-from outlive.storage.seal import KeyFileSeal, read_or_make
+from outlive.storage.seal import SecretSeal, read_or_make
 
 
 def test_no_key_file_is_written_before_the_first_seal(tmp_path: Path) -> None:
-    seal = KeyFileSeal(tmp_path / "outlive.db.key")
+    seal = SecretSeal(tmp_path / "outlive.db.key")
     assert list(tmp_path.iterdir()) == []
     sealed = seal.close(b"canary", "for a test")
     (file,) = tmp_path.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert b"canary" not in sealed
-    assert KeyFileSeal(file).open(sealed, "for a test") == b"canary"
+    assert SecretSeal(file).open(sealed, "for a test") == b"canary"
 
 
 def test_another_key_opens_nothing(tmp_path: Path) -> None:
-    sealed = KeyFileSeal(tmp_path / "one").close(b"canary", "for a test")
+    sealed = SecretSeal(tmp_path / "one").close(b"canary", "for a test")
     with pytest.raises(BrokenSeal):
-        KeyFileSeal(tmp_path / "two").open(sealed, "for a test")
+        SecretSeal(tmp_path / "two").open(sealed, "for a test")
 
 
 def test_a_key_file_is_kept_and_an_empty_one_is_replaced(tmp_path: Path) -> None:
@@ -37,4 +37,4 @@ def test_a_key_file_is_kept_and_an_empty_one_is_replaced(tmp_path: Path) -> None
 
 def test_an_unwritable_folder_raises_storage_unavailable(tmp_path: Path) -> None:
     with pytest.raises(StorageUnavailable):
-        KeyFileSeal(tmp_path / "nowhere" / "key").close(b"x", "y")
+        SecretSeal(tmp_path / "nowhere" / "key").close(b"x", "y")

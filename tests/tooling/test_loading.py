@@ -13,7 +13,7 @@ from outlive.config.settings import Settings
 from outlive.config.user_modules import load_module, load_object
 from outlive.core.errors import SettingsError
 from outlive.core.requests.create import CreateResponse
-from outlive.storage.seal import KeyFileSeal, SecretSeal, make_seal
+from outlive.storage.seal import SecretSeal, make_seal
 from outlive.tooling.functions import load_tools
 from tests.support.scripting import CountingIds
 
@@ -105,10 +105,13 @@ def test_the_limits_come_from_the_settings() -> None:
     assert (tools.max_steps, tools.max_output) == (5, 9)
 
 
-def test_secrets_are_sealed_with_the_configured_key_or_one_beside_the_database() -> None:
-    given = make_seal(Settings().database, ["k" * 32])
-    assert isinstance(given, SecretSeal)
-    assert isinstance(make_seal(Settings().database, []), KeyFileSeal)
+def test_secrets_are_sealed_with_the_configured_key_or_one_beside_the_database(tmp_path: Path) -> None:
+    url, file = f"sqlite:///{tmp_path / 'outlive.db'}", tmp_path / "outlive.db.key"
+    for keys, is_made in ((["k" * 32], False), ([], True)):
+        seal = make_seal(url, keys)
+        assert isinstance(seal, SecretSeal)
+        assert seal.open(seal.close(b"canary", "for a test"), "for a test") == b"canary"
+        assert file.exists() == is_made
     assert make_seal("postgresql://db/outlive", []) is None
 
 

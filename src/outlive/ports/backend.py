@@ -13,12 +13,7 @@ from outlive.core.requests.create import CreateResponse
 
 ContinuationMode = Literal["none", "prefill", "continue_final_message", "prefix"]
 Dialect = Literal["chat", "responses", "anthropic"]
-# The way to count tokens: an endpoint beside the one that answers (llama.cpp), or /tokenize (vLLM).
-Tokenizer = Literal["none", "llamacpp", "vllm"]
 OnChunks = Callable[[list[bytes]], bool]  # takes chunks as they are read; False: its caller must yield
-ReasoningInput = Literal["any", "encrypted", "plain"]
-Thinking = Literal["auto", "adaptive", "budget"]
-UnrunnableTools = Literal["refuse", "leave_out"]
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,15 +33,16 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     stream_options: bool = True  # False: the server refuses `stream_options`
     sends_store: bool = False  # True: the server knows `store`, and gets `store: false`
     default_max_tokens: Annotated[int, Meta(ge=1)] = 32_000  # if the API wants a limit and the caller gives none
-    thinking: Thinking = "auto"  # the form in which the effort is sent (Anthropic)
+    thinking: Literal["auto", "adaptive", "budget"] = "auto"  # the form in which the effort is sent (Anthropic)
     reattach: bool = False  # True: runs continue in its background mode, and are reattached after a crash (Responses)
     prompt_cache: bool = False  # True: prompts are cached even if the request does not ask (Anthropic)
-    reasoning_input: ReasoningInput = "any"  # the reasoning items that the server accepts as input (Responses)
+    reasoning_input: Literal["any", "encrypted", "plain"] = "any"  # the reasoning that it accepts as input (Responses)
     any_model: bool = False  # True: every model name is answered by the one model there is (the embedded one)
     silence_seconds: Annotated[float, Meta(gt=0)] = 1800.0
     context_window: Annotated[int | None, Meta(ge=1)] = None  # tokens; None: ask the server
-    tokenizer: Tokenizer = "none"
-    unrunnable_tools: UnrunnableTools = "leave_out"  # hosted tools, where the upstream takes functions only
+    # To count tokens: an endpoint beside the one that answers (llama.cpp), or /tokenize (vLLM).
+    tokenizer: Literal["none", "llamacpp", "vllm"] = "none"
+    unrunnable_tools: Literal["refuse", "leave_out"] = "leave_out"  # hosted tools, if it takes functions only
     proxy: str | None = None  # URL of the proxy on the way there, perhaps with a password; None: direct
     ca_file: str | None = None  # certificate authorities to trust besides those of the system
     client_cert: str | None = None  # this server's own certificate, if the upstream asks for one

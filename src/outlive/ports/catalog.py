@@ -1,6 +1,5 @@
 """The catalog: finds responses, conversations and their items, one by one and in pages, one owner at a time."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -8,7 +7,7 @@ import msgspec
 from outlive.core.errors import InvalidRequest
 from outlive.core.events import Json
 from outlive.core.owners import add_owner, join
-from outlive.ports.database import Database, Stored, decode, encode
+from outlive.ports.database import Database, Statements, Stored, Transaction, decode, encode
 from outlive.ports.ledger import Checkpoint
 from outlive.ports.refusals import bad_cursor, conversation_not_found, item_not_found, response_not_found
 
@@ -121,11 +120,11 @@ class ConversationRow(NamedTuple):
         return {"id": self.id, "object": "conversation", "created_at": created_at, "metadata": metadata}
 
 
-def to_conversation(row: Any, conversation_id: str) -> ConversationRow:
-    """Convert a row, or raise NotFound where there is none."""
-    if row is None:
+async def find_conversation(db: Statements | Transaction, owner: str, conversation_id: str) -> ConversationRow:
+    rows = await db.fetch("find_conversation", conversation_id, owner)
+    if not rows:
         raise conversation_not_found(conversation_id)
-    return ConversationRow(*row)
+    return ConversationRow(*rows[0])
 
 
 class About(msgspec.Struct):
@@ -228,7 +227,13 @@ class Catalog(Stored[Database]):
 
     async def runs(self, response_ids: list[str]) -> dict[str, RunRecord]:
         """Return the nodes and the extent of those of these responses that exist."""
-        return {row[0]: _to_run(row) for row in await self._database.fetch("find_runs", response_ids)}
+        found = {}
+        rows = await self._database.fetch("find_runs", response_ids)
+        for response_id, created_at, ended_at, events, runs, node, attempts, checkpoint in rows:
+            taken = [(float(at), by, counted) for at, by, counted in decode(f"[{runs or ''}]")]
+            resumed_at = msgspec.json.decode(checkpoint, type=Checkpoint).resumed_at if checkpoint is not None else []
+            found[response_id] = RunRecord(created_at, ended_at, events, taken, node, attempts, resumed_at)
+        return found
 
     async def measure(self) -> DatabaseState:
         """Return the size of the database and of the queue, and the nodes that use it."""
@@ -257,7 +262,7 @@ class Catalog(Stored[Database]):
         return [row[0] for row in await self._database.fetch("find_unanswered", owner, digest, since)]
 
     async def conversation(self, owner: str, conversation_id: str) -> Json:
-        return (await self._conversation(owner, conversation_id)).to_json()
+        return (await find_conversation(self._database, owner, conversation_id)).to_json()
 
     async def conversations(self, owner: str, paging: Paging, filters: Filters = NO_FILTERS) -> Page:
         """List conversations by `metadata` and the time of their creation."""
@@ -268,11 +273,11 @@ class Catalog(Stored[Database]):
         return Page(data, len(rows) > paging.limit)
 
     async def items(self, owner: str, conversation_id: str, paging: Paging) -> Page:
-        conversation = await self._conversation(owner, conversation_id)
+        conversation = await find_conversation(self._database, owner, conversation_id)
         return await self._items(conversation.thread, 0, MOST_ITEMS, paging)
 
     async def item(self, owner: str, conversation_id: str, item_id: str) -> Json:
-        conversation = await self._conversation(owner, conversation_id)
+        conversation = await find_conversation(self._database, owner, conversation_id)
         items = await self._database.load("read_item", conversation.thread, item_id)
         if not items:
             raise item_not_found(item_id)
@@ -286,24 +291,24 @@ class Catalog(Stored[Database]):
             raise InvalidRequest(message, param="input")
         return {item["id"]: item for item in loaded.items}  # of several with one id the last, which is the newest
 
-    async def _conversation(self, owner: str, conversation_id: str) -> ConversationRow:
-        rows = await self._database.fetch("find_conversation", conversation_id, owner)
-        return to_conversation(rows[0] if rows else None, conversation_id)
-
     async def _page(self, query: ListQuery, kind: str, paging: Paging, filters: Filters) -> list[Any]:
         """Read a page of an owner's things by their keys, which grow with time, and one row more if there is one."""
         if paging.after is not None:
             owner = await self.find_owner(paging.after) or "" if paging.wide else query.owner
-            rows = await self._database.fetch(f"find_{kind}_key", paging.after, owner)
-            if not rows:
-                raise bad_cursor(paging.after)
-            query.add(BEYOND[paging.order], rows[0][0])
+            key = await self._find_cursor(paging.after, f"find_{kind}_key", paging.after, owner)
+            query.add(BEYOND[paging.order], key)
         if filters.scans:
             keys = await self._scan(query, kind, paging, filters)
             query = ListQuery(self._database.sign, query.owner, paging.wide)
             query.add("t.key IN ({})" if keys else "1 = 0", *keys)
         where, limit = query.where(), query.parameters(paging.limit + 1)
         return await self._database.fetch(f"list_{kind}s", *query.values, where=where, order=paging.order, limit=limit)
+
+    async def _find_cursor(self, after: str, statement: str, *values: Any) -> int:
+        rows = await self._database.fetch(statement, *values)
+        if not rows:
+            raise bad_cursor(after)
+        return int(rows[0][0])
 
     async def _scan(self, query: ListQuery, kind: str, paging: Paging, filters: Filters) -> list[int]:
         """Find the keys of the rows of a page, and of one more, by filters that no index serves: in pieces, so that no
@@ -328,18 +333,8 @@ class Catalog(Stored[Database]):
 
     async def _items(self, thread: int, first: int, end: int, paging: Paging) -> Page:
         if paging.after is not None:
-            rows = await self._database.fetch("item_position", thread, paging.after)
-            if not rows:
-                raise bad_cursor(paging.after)
-            position = rows[0][0]
+            position = await self._find_cursor(paging.after, "item_position", thread, paging.after)
             first, end = (first, min(end, position)) if paging.order == "desc" else (max(first, position + 1), end)
         span = (thread, first, end, paging.limit + 1)
         items, whole = await self._database.load_some("list_items", *span, most=PAGE_BYTES, order=paging.order)
         return Page(items[: paging.limit], len(items) > paging.limit or not whole)
-
-
-def _to_run(row: Sequence[Any]) -> RunRecord:
-    _, created_at, ended_at, events, runs, node, attempts, checkpoint = row
-    taken = [(float(at), by, counted) for at, by, counted in decode(f"[{runs or ''}]")]
-    resumed_at = msgspec.json.decode(checkpoint, type=Checkpoint).resumed_at if checkpoint is not None else []
-    return RunRecord(created_at, ended_at, events, taken, node, attempts, resumed_at)

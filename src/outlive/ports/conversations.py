@@ -4,7 +4,7 @@ from typing import Any
 
 from outlive.core.errors import Conflict, ConversationLocked
 from outlive.core.events import Json
-from outlive.ports.catalog import ConversationRow, to_conversation
+from outlive.ports.catalog import ConversationRow, find_conversation
 from outlive.ports.database import Database, Stored, Transaction, decode_items, encode, lock_key
 from outlive.ports.ledger import Idempotency
 from outlive.ports.refusals import item_not_found
@@ -104,8 +104,7 @@ class Conversations(Stored[Database]):
 async def _find(db: Transaction, owner: str, conversation_id: str) -> ConversationRow:
     """Find a conversation, and lock it: its changes are made one after the other."""
     await db.lock("hold_conversation", conversation_id, owner)
-    rows = await db.fetch("find_conversation", conversation_id, owner)
-    return to_conversation(rows[0] if rows else None, conversation_id)
+    return await find_conversation(db, owner, conversation_id)
 
 
 def _check_unlocked(found: ConversationRow) -> None:

@@ -23,7 +23,9 @@ _NONCE_BYTES = 12
 class SecretSeal:
     """Closes with the first secret and opens with any: a secret can be replaced while things it closed still exist."""
 
-    def __init__(self, given: Sequence[bytes]) -> None:
+    def __init__(self, given: Sequence[bytes] | Path) -> None:
+        """`given`: the secrets; or a file, made when it is first needed, with a key of its own, beside the database: a
+        copy of the database alone reveals no secret."""
         self._given = given
 
     def close(self, content: bytes, purpose: str) -> bytes:
@@ -46,25 +48,11 @@ class SecretSeal:
         # Loaded with the first seal: most servers never need one, and it is a large library.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-        return [AESGCM(hashlib.sha256(b"outlive seal\0" + secret).digest()) for secret in self._find_secrets()]
-
-    def _find_secrets(self) -> Sequence[bytes]:
-        return self._given
-
-
-class KeyFileSeal(SecretSeal):
-    """A seal whose key lies in a file of its own, beside the database: a copy of the database alone reveals no secret.
-    The file is made when it is first needed."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__([])
-        self._path = path
-
-    def _find_secrets(self) -> Sequence[bytes]:
         try:
-            return [read_or_make(self._path)]
+            given = [read_or_make(self._given)] if isinstance(self._given, Path) else self._given
         except OSError as error:
             raise StorageUnavailable("reading the key file", error.strerror or "") from error
+        return [AESGCM(hashlib.sha256(b"outlive seal\0" + secret).digest()) for secret in given]
 
 
 def read_or_make(path: Path) -> bytes:
@@ -95,5 +83,5 @@ def make_seal(database_url: str, keys: Sequence[str]) -> Seal | None:
         return SecretSeal([key.encode() for key in keys])
     if not is_shared(database_url):
         path = path_of(database_url)
-        return KeyFileSeal(path.with_name(f"{path.name}.key"))
+        return SecretSeal(path.with_name(f"{path.name}.key"))
     return None

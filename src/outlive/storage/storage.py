@@ -33,23 +33,19 @@ async def open_storage(url: str, node: str, lease_seconds: float, quota: Quota) 
     async with contextlib.AsyncExitStack() as stack:
         if is_shared(url):
             yield await _open_postgres(url, node, lease_seconds, quota, stack)
-        else:
-            yield await _open_sqlite(url, stack)
-
-
-async def _open_sqlite(url: str, stack: contextlib.AsyncExitStack) -> Storage:
-    database = SqliteDatabase(str(path_of(url)))
-    stack.push_async_callback(database.close)
-    return await _assemble(
-        database,
-        ledger=SqliteLedger(database),
-        journal=SqliteJournal(database),
-        history=SqliteHistory(database),
-        packing=SqlitePacking(database),
-        bell=Bell(),
-        heartbeat=Heartbeat(),
-        shared=False,
-    )
+            return
+        database = SqliteDatabase(str(path_of(url)))
+        stack.push_async_callback(database.close)
+        yield await _assemble(
+            database,
+            ledger=SqliteLedger(database),
+            journal=SqliteJournal(database),
+            history=SqliteHistory(database),
+            packing=SqlitePacking(database),
+            bell=Bell(),
+            heartbeat=Heartbeat(),
+            shared=False,
+        )
 
 
 async def _open_postgres(

@@ -7,17 +7,17 @@ nothing. A ring while the connection is down is lost; listeners get `missed` onc
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
 from typing import Any, cast
 
 from outlive.ports.bell import Bell, Kind, Listener, Ring
+from outlive.storage.batching import cut
 from outlive.storage.postgres.connection import ERRORS, Connection, connect, describe
 
 log = logging.getLogger(__name__)
 
 CHANNEL = "outlive"
-# The longest that Postgres takes is 8,000 bytes.
-PAYLOAD_BYTES = 7900
+# The longest that Postgres takes is 8,000 bytes: one ring more than this fits.
+PAYLOAD_BYTES = 7800
 # How long until a lost connection is tried again, and how often an idle one is checked.
 RETRY_SECONDS = 0.5
 CHECK_SECONDS = 5.0
@@ -95,7 +95,9 @@ class PostgresBell(Bell):
                 continue
             self._wanted.clear()
             pending, self._pending = self._pending, {}
-            await connection.execute(_NOTIFY, CHANNEL, list(_payloads(pending)), timeout=CHECK_SECONDS)
+            lines = (f"{kind} {number} {response_id}" for (kind, response_id), number in pending.items())
+            payloads = ["\n".join(part) for part in cut(lines, lambda line: len(line) + 1, PAYLOAD_BYTES)]
+            await connection.execute(_NOTIFY, CHANNEL, payloads, timeout=CHECK_SECONDS)
 
     def _receive(self, connection: Any, sender: int, channel: str, payload: object) -> None:
         if sender == connection.get_server_pid():
@@ -109,18 +111,3 @@ class PostgresBell(Bell):
     def _notify(self, ring: Ring) -> None:
         for listener in self._listeners:
             listener(ring)
-
-
-def _payloads(pending: dict[tuple[Kind, str], int]) -> Iterator[str]:
-    """Yield payloads with one line for each ring, as many as fit into each."""
-    lines: list[str] = []
-    size = 0
-    for (kind, response_id), number in pending.items():
-        line = f"{kind} {number} {response_id}"
-        if size + len(line) >= PAYLOAD_BYTES and lines:
-            yield "\n".join(lines)
-            lines, size = [], 0
-        lines.append(line)
-        size += len(line) + 1
-    if lines:
-        yield "\n".join(lines)

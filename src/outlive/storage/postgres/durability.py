@@ -41,13 +41,10 @@ async def find_risks(connection: Any) -> list[Risk]:
     has_synchronous = bool(settings.get("synchronous_standby_names"))
     if commit == "off" or (commit in ("local", "remote_write") and has_synchronous):
         risks.append(Risk("synchronous_commit", _SENTENCES[commit]))
-    return risks + _judge([tuple(row) for row in await connection.fetch(_STANDBYS)])
-
-
-def _judge(standbys: list[tuple[str, str | None]]) -> list[Risk]:
-    if any(state is None for _, state in standbys):
-        return [Risk("standby", _SENTENCES["unseen"])]
+    standbys = await connection.fetch(_STANDBYS)
     asynchronous = sorted(name for name, state in standbys if state == "async")
-    if not asynchronous:
-        return []
-    return [Risk("standby", _SENTENCES["async"].format(names=", ".join(asynchronous)))]
+    if any(state is None for _, state in standbys):
+        risks.append(Risk("standby", _SENTENCES["unseen"]))
+    elif asynchronous:
+        risks.append(Risk("standby", _SENTENCES["async"].format(names=", ".join(asynchronous))))
+    return risks

@@ -60,7 +60,14 @@ class PostgresHeartbeat(Heartbeat):
             try:
                 if connection is None or connection.is_closed():
                     connection = await connect(self._dsn)
-                await self._beat(connection)
+                now = time.monotonic()
+                if now - self._ticked < HUNG_SECONDS:  # else the server's loop hangs
+                    arguments = (self._worker, self._lease, JOURNAL_FORMAT)
+                    await connection.execute(SQL["beat"], *arguments, timeout=max(self._lease / 2, 1.0))
+                    self._valid_until = now + self._lease
+                    if self._beaten is not None:  # the first: `start` waits for it, on the server's loop
+                        self._beaten.get_loop().call_soon_threadsafe(settle, self._beaten, None)
+                        self._beaten = None
                 pause = between
             except ERRORS as error:
                 log.warning("heartbeat failed: %s", describe(error))
@@ -71,14 +78,3 @@ class PostgresHeartbeat(Heartbeat):
             with contextlib.suppress(*ERRORS):
                 await connection.execute(SQL["stop_beating"], self._worker, timeout=LAST_SECONDS)
                 await connection.close(timeout=LAST_SECONDS)
-
-    async def _beat(self, connection: Connection) -> None:
-        """Beat once, unless the server's loop hangs."""
-        now = time.monotonic()
-        if now - self._ticked < HUNG_SECONDS:
-            arguments = (self._worker, self._lease, JOURNAL_FORMAT)
-            await connection.execute(SQL["beat"], *arguments, timeout=max(self._lease / 2, 1.0))
-            self._valid_until = now + self._lease
-            beaten, self._beaten = self._beaten, None
-            if beaten is not None:  # the first: `start` waits for it, on the server's loop
-                beaten.get_loop().call_soon_threadsafe(settle, beaten, None)

@@ -50,10 +50,8 @@ class PostgresHistory(Stored[PostgresDatabase]):
 
     async def locate(self, owner: str, *, conversation: str | None, parent: str | None) -> Position | None:
         async def work(db: Connection) -> Position | None:
-            if conversation is not None:
-                row = await db.fetchrow(SQL["locate_in_conversation"], owner, as_text(conversation))
-            else:
-                row = await db.fetchrow(SQL["locate_after"], owner, as_text(parent))
+            name = "locate_after" if conversation is None else "locate_in_conversation"
+            row = await db.fetchrow(SQL[name], owner, as_text(parent if conversation is None else conversation))
             if row["refusal"] is not None:
                 raise refuse(row["refusal"], row["detail"], conversation=conversation, parent=parent)
             if row["thread"] is not None:

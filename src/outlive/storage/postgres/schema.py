@@ -31,7 +31,13 @@ async def migrate(connection: Any) -> tuple[int, int]:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATING)
         version = await find_version(connection)  # another node may have done it meanwhile
         for number, text in find_migrations(PACKAGE, version, "database"):
-            await _apply(connection, number, text)
+            if number == 1:
+                await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
+                await connection.execute(f"CREATE TABLE {SCHEMA}.schema (version int NOT NULL)")
+                await connection.execute(f"INSERT INTO {SCHEMA}.schema VALUES (0)")
+            await connection.execute(f"SET LOCAL search_path = {SCHEMA}")
+            await connection.execute(text)
+            await connection.execute(f"UPDATE {SCHEMA}.schema SET version = {number}")
         if not await _has_functions(connection):
             await connection.execute(f"CREATE SCHEMA {FUNCTIONS_SCHEMA}")
             await connection.execute(f"SET LOCAL search_path = {FUNCTIONS_SCHEMA}, {SCHEMA}")
@@ -49,13 +55,3 @@ async def find_version(connection: Any) -> int:
 
 async def _has_functions(connection: Any) -> bool:
     return bool(await connection.fetchval(_HAS_SCHEMA, FUNCTIONS_SCHEMA))
-
-
-async def _apply(connection: Any, number: int, text: str) -> None:
-    if number == 1:
-        await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
-        await connection.execute(f"CREATE TABLE {SCHEMA}.schema (version int NOT NULL)")
-        await connection.execute(f"INSERT INTO {SCHEMA}.schema VALUES (0)")
-    await connection.execute(f"SET LOCAL search_path = {SCHEMA}")
-    await connection.execute(text)
-    await connection.execute(f"UPDATE {SCHEMA}.schema SET version = {number}")

@@ -72,7 +72,8 @@ class SqliteDatabase(Database):
         """Stage items, each piece in a transaction of its own; then do the work that accepts them."""
         staged = await asyncio.to_thread(staging.stage, staging_id, items)
         try:
-            for row in staged.rows():
+            for number, piece in enumerate(staged.pieces):
+                row = (staging_id, number, piece)
                 await self.write("stage", lambda db, row=row: db.execute(SQL["add_piece"], row))  # type: ignore[misc]
             return await self.write(name, lambda db: work(db, staged), heavy=True)
         finally:

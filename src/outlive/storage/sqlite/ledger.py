@@ -30,7 +30,6 @@ from outlive.storage.rows import make_claim, to_rows
 from outlive.storage.sqlite import SQL, staging, threads
 from outlive.storage.sqlite.connection import SqliteDatabase
 from outlive.storage.sqlite.staging import StagedItems
-from outlive.storage.sqlite.threads import InsertionPoint
 
 # More items than this are written in the thread.
 MANY_ITEMS = 200
@@ -113,7 +112,15 @@ def _admit(admission: Admission, db: sqlite3.Connection, staged: StagedItems | N
     items = threads.without_repeats(db, request.input, point.position) if request.given_ids else request.input
     if not items:
         point = point.forked()
-    position = Position(_extend_thread(db, point, len(items), admission.at), point.first)
+    thread, head = point.thread, point.first + len(items)
+    if point.root is not None:
+        db.execute(SQL["use_thread"], (admission.at, point.root))
+    if thread is None:
+        new = (point.root, point.parent, point.fork, head, admission.at)
+        thread = int(db.execute(SQL["add_thread"], new).lastrowid or 0)
+    else:
+        db.execute(SQL["move_head"], (head, thread))
+    position = Position(thread, point.first)
     key = _add_response(db, admission, position, len(items))
     threads.add_items(db, position, items, key, staged)
     if point.conversation is not None:
@@ -133,17 +140,6 @@ def _find_by_key(db: sqlite3.Connection, admission: Admission) -> str | None:
     if row[0] != admission.idempotency.digest:
         raise refuse("conflict", row[1])
     return str(row[1])
-
-
-def _extend_thread(db: sqlite3.Connection, point: InsertionPoint, count: int, at: float) -> int:
-    """Move the thread's head past the new items; make a new thread where the point has none. Returns the thread."""
-    head = point.first + count
-    if point.root is not None:
-        db.execute(SQL["use_thread"], (at, point.root))
-    if point.thread is None:
-        return int(db.execute(SQL["add_thread"], (point.root, point.parent, point.fork, head, at)).lastrowid or 0)
-    db.execute(SQL["move_head"], (head, point.thread))
-    return point.thread
 
 
 def _add_response(db: sqlite3.Connection, admission: Admission, position: Position, count: int) -> int:

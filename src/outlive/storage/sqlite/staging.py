@@ -29,9 +29,6 @@ class StagedItems(msgspec.Struct, frozen=True):
     pieces: list[bytes]
     bodies: dict[str, bytes]  # the references that items' rows hold, by the items' ids
 
-    def rows(self) -> list[tuple[str, int, bytes]]:
-        return [(self.staging_id, number, piece) for number, piece in enumerate(self.pieces)]
-
 
 def stage(staging_id: str, items: list[Json]) -> StagedItems:
     bodies: dict[str, bytes] = {}
