@@ -32,9 +32,7 @@ class Bell:
         Rings that gather while one is on its way go out together; of rings that differ only in their number, the
         highest.
         """
-        return
 
     def listen(self, listener: Listener) -> None:
         """Call `listener`, on the loop, for each ring of another node (never for this node's own), and with `missed`
         whenever the connection was lost and is up again."""
-        return

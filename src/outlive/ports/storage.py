@@ -99,11 +99,9 @@ class Heartbeat:
 
     async def start(self) -> None:
         """Return after the first beat: from then on the leases that this worker takes are its own."""
-        return
 
     def tick(self) -> None:
         """Show that the loop is alive. Without this for `HUNG_SECONDS` the beats stop until the next tick."""
-        return
 
     def is_beating(self) -> bool:
         """Return True if the last beat is valid, so that leases taken now are this worker's own. Costs nothing."""
@@ -111,7 +109,6 @@ class Heartbeat:
 
     async def stop(self) -> None:
         """Withdraw the last beat: the worker is gone, and its leases are free for any worker at once."""
-        return
 
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True):

@@ -109,25 +109,21 @@ async def _hash(side: Side, kind: str, owner: str, thing_id: str) -> bytes:
 async def _open(url: str) -> AsyncIterator[Side]:
     async with contextlib.AsyncExitStack() as stack:
         if is_shared(url):
-            yield await _open_postgres(url, stack)
+            # Its driver is an extra, which a server on SQLite does not need.
+            from outlive.storage.postgres.archive import PostgresArchive
+            from outlive.storage.postgres.connection import PostgresDatabase
+            from outlive.storage.postgres.journal import PostgresJournal
+
+            server = await PostgresDatabase.open(url)
+            stack.push_async_callback(server.close)
+            snapshot = await PostgresArchive.open(url)
+            stack.push_async_callback(snapshot.close)
+            if nodes := await snapshot.nodes():
+                raise SettingsError(f"{nodes} nodes are at work on {show(url)}; stop them first.")
+            yield Side(snapshot, PostgresJournal(server), Catalog(server))
         else:
             database = SqliteDatabase(str(path_of(url)))  # migrates its schema, and keeps servers out
             stack.push_async_callback(database.close)
             archive = SqliteArchive(database.path)
             stack.push_async_callback(archive.close)
             yield Side(archive, SqliteJournal(database), Catalog(database))
-
-
-async def _open_postgres(url: str, stack: contextlib.AsyncExitStack) -> Side:
-    # Its driver is an extra, which a server on SQLite does not need.
-    from outlive.storage.postgres.archive import PostgresArchive
-    from outlive.storage.postgres.connection import PostgresDatabase
-    from outlive.storage.postgres.journal import PostgresJournal
-
-    database = await PostgresDatabase.open(url)
-    stack.push_async_callback(database.close)
-    archive = await PostgresArchive.open(url)
-    stack.push_async_callback(archive.close)
-    if nodes := await archive.nodes():
-        raise SettingsError(f"{nodes} nodes are at work on {show(url)}; stop them first.")
-    return Side(archive, PostgresJournal(database), Catalog(database))

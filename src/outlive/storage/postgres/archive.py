@@ -34,7 +34,13 @@ class PostgresArchive:
         return int(await self._connection.fetchval("SELECT count(*) FROM workers WHERE expires_at > clock_timestamp()"))
 
     async def read(self, table: str) -> AsyncIterator[list[Row]]:
-        cursor = await self._connection.cursor(_select(table))
+        columns, source = ", ".join(f"t.{name}" for name in TABLES[table]), f"{table} t"
+        if table == "responses":
+            columns = columns.replace("t.snapshot", "s.body")
+            source = "responses t LEFT JOIN snapshots s ON s.response = t.key ORDER BY t.key"
+        elif table == "events":
+            source = "events t ORDER BY t.response, t.first"
+        cursor = await self._connection.cursor(f"SELECT {columns} FROM {source}")
         while rows := await cursor.fetch(ROWS):
             yield [tuple(row) for row in rows]
 
@@ -68,12 +74,3 @@ class PostgresArchive:
 
     async def close(self) -> None:
         self._connection.terminate()
-
-
-def _select(table: str) -> str:
-    columns = ", ".join(f"t.{name}" for name in TABLES[table])
-    if table == "responses":
-        columns = columns.replace("t.snapshot", "s.body")
-        return f"SELECT {columns} FROM responses t LEFT JOIN snapshots s ON s.response = t.key ORDER BY t.key"
-    order = " ORDER BY t.response, t.first" if table == "events" else ""
-    return f"SELECT {columns} FROM {table} t{order}"

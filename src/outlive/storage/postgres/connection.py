@@ -124,9 +124,8 @@ class PostgresDatabase(Database):
         self.healthy = True
         self.clock_offset: float | None = None  # seconds from this machine's monotonic clock to the database's clock
         self.generation = 0  # how often a writing connection was lost: each time a standby may have been promoted
-        self._hot = ConnectionPool(self._open_pooled, HOT)
-        self._writers = ConnectionPool(self._open_pooled, WRITERS)
-        self._readers = ConnectionPool(self._open_pooled, READERS)
+        sizes = {"hot": HOT, "write": WRITERS, "read": READERS}
+        self._pools = {name: ConnectionPool(self._open_pooled, size) for name, size in sizes.items()}
 
     @classmethod
     async def open(cls, dsn: str) -> Self:
@@ -135,12 +134,12 @@ class PostgresDatabase(Database):
         return cls(dsn)
 
     async def close(self) -> None:
-        for pool in (self._hot, self._writers, self._readers):
+        for pool in self._pools.values():
             await pool.close()
 
     async def read(self, name: str, work: Work[T]) -> T:
         try:
-            async with self._readers.use() as pooled:
+            async with self._pools["read"].use() as pooled:
                 return await work(pooled.connection)
         except MISTAKES:
             raise
@@ -170,7 +169,7 @@ class PostgresDatabase(Database):
         """Run one statement, and so one transaction. Raises InDoubt when it is unknown whether it was committed."""
         token = None
         try:
-            async with (self._hot if hot else self._writers).use() as pooled:
+            async with self._pools["hot" if hot else "write"].use() as pooled:
                 token = pooled.token
                 if failpoints.is_set:
                     hit_failpoints("before", [name])
@@ -236,8 +235,7 @@ class PostgresDatabase(Database):
                 await asyncio.sleep(RESOLVE_SECONDS)
 
     def count_connections(self) -> dict[str, tuple[int, int]]:
-        pools = {"hot": self._hot, "write": self._writers, "read": self._readers}
-        return {name: (pool.used, pool.size) for name, pool in pools.items()}
+        return {name: (pool.used, pool.size) for name, pool in self._pools.items()}
 
     async def probe(self) -> bool:
         """Return True if the database can be written. Tries it only if the last write failed."""

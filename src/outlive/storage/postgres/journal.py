@@ -72,27 +72,20 @@ class PostgresPacking(Stored[PostgresDatabase], Packing):
 
     async def pack(self, ended_before: float) -> Packed:
         async def work(db: Connection) -> Packed:
-            packed = Packed()
+            responses = before = after = 0
             for row in await db.fetch(SQL["find_unpacked"], ended_before, PACKED, PACKED_RESPONSES):
-                before, after = await _pack(db, row["key"])
-                packed = Packed(packed.responses + 1, packed.before + before, packed.after + after)
-                if packed.before >= PACKED_BYTES:
+                key, first = row["key"], 0
+                while rows := await db.fetch(SQL["read_flushes"], key, first, PACKED_ROWS):
+                    # In a thread, for the other responses of this node must not wait for it.
+                    blocks, size = await asyncio.to_thread(pack, rows)
+                    await db.executemany(SQL["add_pack"], [(key, *block) for block in blocks])
+                    before, after = before + size, after + sum(len(block) for _, _, block, _ in blocks)
+                    first = rows[-1][0] + 1
+                await db.execute(SQL["release_events"], key)
+                await db.execute(SQL["mark_packed"], key)
+                responses += 1
+                if before >= PACKED_BYTES:
                     break
-            return packed
+            return Packed(responses, before, after)
 
         return await self._database.transact("pack", work)
-
-
-async def _pack(db: Connection, response: int) -> tuple[int, int]:
-    """Pack one journal. Returns the bytes of its frames and of its blocks."""
-    before = after = first = 0
-    while rows := await db.fetch(SQL["read_flushes"], response, first, PACKED_ROWS):
-        # In a thread, for the other responses of this node must not wait for it.
-        blocks, size = await asyncio.to_thread(pack, rows)
-        await db.executemany(SQL["add_pack"], [(response, *block) for block in blocks])
-        before += size
-        after += sum(len(block) for _, _, block, _ in blocks)
-        first = rows[-1][0] + 1
-    await db.execute(SQL["release_events"], response)
-    await db.execute(SQL["mark_packed"], response)
-    return before, after

@@ -114,10 +114,13 @@ class PostgresLedger(Stored[PostgresDatabase], Ledger):
         admissions, quota = [admission for admission, _ in asked], self._quota
         limited = quota.queued < UNLIMITED
         locks: set[int] = set()
-        rows = []
+        rows, clock = [], self._database.clock_offset
         for admission, at in asked:
             running, queued = quota.running_of(admission.owner), quota.queued_of(admission.owner)
-            rows.append((*_to_admission_row(admission, self._latest(admission, at)), running, queued))
+            # The latest time for it, by the database's clock; none if it cannot be done twice.
+            repeats = admission.retry_digest is not None and admission.idempotency is None
+            latest = at + clock + LATE_SECONDS if repeats and clock is not None else None
+            rows.append((*_to_admission_row(admission, latest), running, queued))
             if admission.idempotency is not None:
                 locks.add(lock_key("response", admission.owner, admission.idempotency.key))
             if admission.worker is not None and running:
@@ -131,12 +134,6 @@ class PostgresLedger(Stored[PostgresDatabase], Ledger):
             [as_text(a.request.previous_response_id) for a in admissions if a.request.previous_response_id is not None],
             quota.queued if limited else None,
         )
-
-    def _latest(self, admission: Admission, at: float) -> float | None:
-        """Return the latest time for an admission, by the database's clock; None if it cannot be done twice."""
-        if admission.retry_digest is None or admission.idempotency is not None or self._database.clock_offset is None:
-            return None
-        return at + self._database.clock_offset + LATE_SECONDS
 
     def _to_outcome(self, admission: Admission, row: Any) -> Outcome:
         refusal, detail, *made = row

@@ -113,12 +113,9 @@ class SqliteDatabase(Database):
         return (await self.load_some(statement, *values, most=UNBOUNDED, **parts)).items
 
     async def load_some(self, statement: str, *values: Any, most: int, **parts: str) -> LoadedItems:
-        def work(db: sqlite3.Connection) -> LoadedItems:
-            items, left = staging.load_some(db, db.execute(sql, _to_sql(values)), most)
-            return LoadedItems(items, left >= 0)
-
         sql = self.find_statement(statement, parts)
-        return await self.read("find", work)
+        items, left = await self.read("find", lambda db: staging.load_some(db, db.execute(sql, _to_sql(values)), most))
+        return LoadedItems(items, left >= 0)
 
     async def probe(self) -> bool:
         """Return True if the database can be written. Tries it only if the last write failed."""

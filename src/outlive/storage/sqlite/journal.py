@@ -25,10 +25,9 @@ class SqliteJournal(Stored[SqliteDatabase]):
         return await self._database.read("read", lambda db: _read(db, response_id, after, max_bytes))
 
     async def read_many(self, after: dict[str, int], max_bytes: int) -> dict[str, Batch | None]:
-        def work(db: sqlite3.Connection) -> dict[str, Batch | None]:
-            return read_each(after, lambda response_id, number: _read(db, response_id, number, max_bytes))
-
-        return await self._database.read("read", work)
+        return await self._database.read(
+            "read", lambda db: read_each(after, lambda id_, number: _read(db, id_, number, max_bytes))
+        )
 
 
 class SqliteHistory(Stored[SqliteDatabase]):
@@ -86,7 +85,18 @@ class SqlitePacking(Stored[SqliteDatabase], Packing):
     _released = 0  # key up to which rows were looked at
 
     async def pack(self, ended_before: float) -> Packed:
-        blocks, before = await self._database.read("read", lambda db: _pack_some(db, ended_before))
+        def compress(db: sqlite3.Connection) -> tuple[dict[int, list[Row]], int]:
+            """Return the blocks of some responses, and the size of their frames before."""
+            blocks: dict[int, list[Row]] = {}
+            before = 0
+            for key, *eras in db.execute(SQL["find_unpacked"], (ended_before, PACKED_RESPONSES)).fetchall():
+                blocks[key], size = pack(read_rows(db, key, range(eras[0], eras[1] + 1), SHORT, 0))
+                before += size
+                if before >= PACKED_BYTES:
+                    break
+            return blocks, before
+
+        blocks, before = await self._database.read("read", compress)
         rows = [(key, *block) for key, of_response in blocks.items() for block in of_response]
 
         def work(db: sqlite3.Connection) -> None:
@@ -106,15 +116,3 @@ class SqlitePacking(Stored[SqliteDatabase], Packing):
         more = last is not None and oldest < ended_before
         self._released = last if more else 0
         return more
-
-
-def _pack_some(db: sqlite3.Connection, ended_before: float) -> tuple[dict[int, list[Row]], int]:
-    """Pack the journals of some responses. Returns their blocks by response, and the size of their frames before."""
-    blocks: dict[int, list[Row]] = {}
-    before = 0
-    for key, first_era, last_era in db.execute(SQL["find_unpacked"], (ended_before, PACKED_RESPONSES)).fetchall():
-        blocks[key], size = pack(read_rows(db, key, range(first_era, last_era + 1), SHORT, 0))
-        before += size
-        if before >= PACKED_BYTES:
-            break
-    return blocks, before
