@@ -28,7 +28,8 @@ class Conversations(Stored[Database]):
             metadata = encode(conversation["metadata"])
             await db.fetch("add_conversation", conversation_id, owner, at, thread, metadata)
             await db.add_items(thread, 0, items)
-            await _save_key(db, owner, "conversation", key, conversation_id, at)
+            if key is not None:
+                await db.fetch("save_key", owner, "conversation", key.key, key.digest, conversation_id, at)
             return conversation_id
 
         async def find(db: Transaction) -> str | None:
@@ -71,14 +72,16 @@ class Conversations(Stored[Database]):
             target = await _find_by_key(db, owner, kind, key)
             if target is not None:  # a repeat is answered before the lock is looked at (D17)
                 return await db.read_bodies("read_named", found.thread, target.split(","))
-            _check_unlocked(found)
+            if found.running is not None:
+                raise ConversationLocked(conversation_id, found.running)
             ((head,),) = await db.fetch("find_head", found.thread)
             there = {row[0] for row in await db.fetch("find_repeats", found.thread, ids)}
             new = [item for n, item in enumerate(items) if n not in there]
             await db.add_items(found.thread, head, new)
             await db.fetch("move_head", head + len(new), found.thread)
             await db.fetch("use_conversation", at, conversation_id)
-            await _save_key(db, owner, kind, key, ",".join(ids), at)
+            if key is not None:
+                await db.fetch("save_key", owner, kind, key.key, key.digest, ",".join(ids), at)
             return await db.read_bodies("read_named", found.thread, ids)
 
         async def find(db: Transaction) -> list[Any] | None:
@@ -93,7 +96,8 @@ class Conversations(Stored[Database]):
 
         async def work(db: Transaction) -> Json:
             found = await _find(db, owner, conversation_id)
-            _check_unlocked(found)
+            if found.running is not None:
+                raise ConversationLocked(conversation_id, found.running)
             if not await db.drop_item(found.thread, item_id):
                 raise item_not_found(item_id)
             return found.to_json()
@@ -107,11 +111,6 @@ async def _find(db: Transaction, owner: str, conversation_id: str) -> Conversati
     return await find_conversation(db, owner, conversation_id)
 
 
-def _check_unlocked(found: ConversationRow) -> None:
-    if found.running is not None:
-        raise ConversationLocked(found.id, found.running)
-
-
 async def _find_by_key(db: Transaction, owner: str, kind: str, key: Idempotency | None) -> str | None:
     if key is None:
         return None
@@ -121,8 +120,3 @@ async def _find_by_key(db: Transaction, owner: str, kind: str, key: Idempotency 
     if rows and rows[0][0] != key.digest:
         raise Conflict(param="Idempotency-Key")
     return str(rows[0][1]) if rows else None
-
-
-async def _save_key(db: Transaction, owner: str, kind: str, key: Idempotency | None, target: str, at: float) -> None:
-    if key is not None:
-        await db.fetch("save_key", owner, kind, key.key, key.digest, target, at)

@@ -58,11 +58,10 @@ class Retention(Stored[Database]):
         """Show again what expired after this time."""
 
         async def work(db: Transaction) -> int:
-            found = await _change_expired(db, "restore", after, math.inf, limit)
-            threads = [thread for _, thread, _ in found]
+            threads = [thread for _, thread, _ in await _change_expired(db, "restore", after, math.inf, limit)]
             await db.lock("lock_threads", threads)
             await db.run_all("restore_items", [(thread,) for thread in threads])
-            return len(found)
+            return len(threads)
 
         return await self._database.atomically("restore", work, heavy=True)
 

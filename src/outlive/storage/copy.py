@@ -79,9 +79,6 @@ async def _move(source: Archive, target: Archive, target_url: str, report: Repor
     return visible
 
 
-# -- comparing
-
-
 async def _hash(side: Side, kind: str, owner: str, thing_id: str) -> bytes:
     """Hash a response with its input and its frames, or a conversation with its items; no bytes where there is none."""
     catalog, is_response = side.catalog, kind == "Response"
@@ -100,9 +97,6 @@ async def _hash(side: Side, kind: str, owner: str, thing_id: str) -> bytes:
     except NotFound:
         return b""
     return hash_.digest()
-
-
-# -- the two sides
 
 
 @contextlib.asynccontextmanager

@@ -10,12 +10,9 @@ SCHEMA_VERSION = 16  # of both databases: the number of their last migration
 
 def load_queries(package: str) -> dict[str, str]:
     """Load the statements of a package's `queries.sql` by name. Each stands under a line `-- name --`."""
-    parts = re.split(r"^-- (\w+) --$", load_text(package, "queries.sql"), flags=re.M)[1:]
+    text = resources.files(package).joinpath("queries.sql").read_text()
+    parts = re.split(r"^-- (\w+) --$", text, flags=re.M)[1:]
     return {name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
-
-
-def load_text(package: str, file: str) -> str:
-    return resources.files(package).joinpath(file).read_text()
 
 
 def find_migrations(package: str, version: int, database: str) -> list[tuple[int, str]]:

@@ -1,6 +1,7 @@
 """Conversions between stored rows and the ports' types that both databases share."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -20,26 +21,20 @@ ROW_BYTES = 64 * 1024
 _decode_checkpoint = msgspec.json.Decoder(Checkpoint).decode
 
 
-# -- journals
-
 JournalRow = tuple[int, int, bytes]  # first, count, frames
 
 
 def to_rows(entry: Entry, short: bool = True) -> list[JournalRow]:
     """Convert an entry to the rows that are stored. A very long one is not compressed, for that would take long."""
     size = len(entry.frames)
-    rows = _split(entry) if size > ROW_BYTES else ((entry.first, entry.count, entry.frames),)
+    rows = [(entry.first, entry.count, entry.frames)]
+    if size > ROW_BYTES:  # a reader, however slow, holds one row at a time
+        parts = list(cut(split_frames(entry.frames), len, ROW_BYTES))
+        firsts = accumulate(map(len, parts[:-1]), initial=entry.first)
+        rows = [(first, len(part), b"".join(part)) for first, part in zip(firsts, parts, strict=True)]
     if short and entry.lease.short and size <= MOST_SHORT:
         return [(first, count, shorten(frames)) for first, count, frames in rows]
-    return list(rows)
-
-
-def _split(entry: Entry) -> Iterator[JournalRow]:
-    """Split an entry into rows of about ROW_BYTES, for a reader, however slow, holds one row at a time."""
-    first = entry.first
-    for frames in cut(split_frames(entry.frames), len, ROW_BYTES):
-        yield first, len(frames), b"".join(frames)
-        first += len(frames)
+    return rows
 
 
 def gather(response_id: str, rows: Iterable[Row], ended: bool, after: int, max_bytes: int) -> Batch | None:
@@ -80,9 +75,6 @@ def read_each(after: dict[str, int], read: Callable[[str, int], Batch | None]) -
     return found
 
 
-# -- claims
-
-
 def make_claim(row: Sequence[Any], items: list[Json], size: int, was_queued: bool) -> Claim:
     response_id, key, fence, owner, request, thread, first, _, attempts, checkpoint, background, sealed, journal = row
     return Claim(
@@ -97,9 +89,6 @@ def make_claim(row: Sequence[Any], items: list[Json], size: int, was_queued: boo
         was_queued=was_queued,
         sealed=sealed,
     )
-
-
-# -- items
 
 
 def weigh(body: bytes) -> int:

@@ -1,9 +1,10 @@
 """The schema on Postgres: brought up to date by the first node to start, and never taken back."""
 
 import hashlib
+from importlib import resources
 from typing import Any
 
-from outlive.storage.queries import SCHEMA_VERSION, find_migrations, load_queries, load_text
+from outlive.storage.queries import SCHEMA_VERSION, find_migrations, load_queries
 
 PACKAGE = "outlive.storage.postgres"
 SQL = load_queries(PACKAGE)
@@ -15,7 +16,7 @@ MIGRATING = int.from_bytes(b"outlive", "big")
 _HAS_VERSION = "SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = $1 AND tablename = 'schema')"
 _HAS_SCHEMA = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)"
 
-FUNCTIONS = load_text(PACKAGE, "functions.sql")
+FUNCTIONS = resources.files(PACKAGE).joinpath("functions.sql").read_text()
 # Nodes of two versions, side by side during a rolling upgrade, each have their own functions on the same tables.
 FUNCTIONS_SCHEMA = f"{SCHEMA}_functions_{hashlib.sha256(FUNCTIONS.encode()).hexdigest()[:12]}"
 SEARCH_PATH = f"{SCHEMA}, {FUNCTIONS_SCHEMA}"

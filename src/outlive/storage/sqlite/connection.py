@@ -14,7 +14,7 @@ from urllib.parse import quote
 from outlive.core.errors import SettingsError, StorageUnavailable
 from outlive.core.events import Json
 from outlive.ports.database import Database, LoadedItems, Statements, Transaction, encode
-from outlive.ports.database import Work as TransactionWork
+from outlive.ports.database import Work as AsyncWork
 from outlive.ports.ledger import Position
 from outlive.ports.storage import UNBOUNDED
 from outlive.storage.queries import SCHEMA_VERSION, find_migrations
@@ -95,13 +95,7 @@ class SqliteDatabase(Database):
         return await self.write(statement.replace("_", " "), lambda db: db.execute(sql, _to_sql(values)).fetchall())
 
     async def atomically(
-        self,
-        operation: str,
-        work: TransactionWork[T],
-        *,
-        find: object = None,
-        large: list[Json] | None = None,
-        heavy: bool = False,
+        self, operation: str, work: AsyncWork[T], *, large: list[Json] | None = None, heavy: bool = False, **_: Any
     ) -> T:
         if large:
             return await self.write_staged(
@@ -244,7 +238,7 @@ class SharedFile(Statements):
         except sqlite3.Error as error:
             raise StorageUnavailable(statement.replace("_", " "), str(error)) from error
 
-    async def atomically(self, operation: str, work: TransactionWork[T], **_: Any) -> T:
+    async def atomically(self, operation: str, work: AsyncWork[T], **_: Any) -> T:
         try:
             with self._db:
                 self._db.execute("BEGIN IMMEDIATE")
@@ -339,8 +333,7 @@ def shrink(path: str) -> tuple[int, int]:
 
 def _migrate(connection: sqlite3.Connection, path: str) -> int:
     """Bring the schema up to date. Returns its version before."""
-    version: int
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     for number, text in find_migrations(__package__, version, f"database {path}"):
         connection.executescript(f"BEGIN IMMEDIATE; {text}; PRAGMA user_version = {number}; COMMIT;")
     return version

@@ -65,7 +65,15 @@ class SqliteLedger(Stored[SqliteDatabase], Ledger):
         return await self._database.write("take over", work, heavy=True)
 
     def append(self, entries: list[Entry]) -> asyncio.Future[AppendResults]:
-        return self._database.write("append", lambda db: _append_all(db, entries))
+        def work(db: sqlite3.Connection) -> AppendResults:
+            rows = [(e.lease.key, *row[:2], e.at, row[2], e.lease.fence) for e in entries for row in to_rows(e)]
+            if db.executemany(SQL["append_events"], rows).rowcount == len(rows):
+                return [AppendResult.WRITTEN] * len(entries)
+            # Not all were written: look which were stale.
+            held = [db.execute(SQL["holds_lease"], (e.lease.key, e.lease.fence)).fetchone() for e in entries]
+            return [AppendResult.STALE if row is None else AppendResult.WRITTEN for row in held]
+
+        return self._database.write("append", work)
 
     def close(self, closing: Closing) -> asyncio.Future[None]:
         work = partial(_close, closing, self._database.has_webhooks)  # what is added later is written later
@@ -173,15 +181,6 @@ def _take(db: sqlite3.Connection, key: int, worker: str, attempts: int, was_queu
     row = db.execute(SQL["find_claim"], (key,)).fetchone()
     items, left = staging.load_some(db, db.execute(SQL["read_input"], row[5:8]), UNBOUNDED)
     return make_claim(row, items, UNBOUNDED - left, was_queued)
-
-
-def _append_all(db: sqlite3.Connection, entries: list[Entry]) -> AppendResults:
-    """Append in one go; if not all were written, look which were stale."""
-    rows = [(e.lease.key, *row[:2], e.at, row[2], e.lease.fence) for e in entries for row in to_rows(e)]
-    if db.executemany(SQL["append_events"], rows).rowcount == len(rows):
-        return [AppendResult.WRITTEN] * len(entries)
-    held = [db.execute(SQL["holds_lease"], (e.lease.key, e.lease.fence)).fetchone() for e in entries]
-    return [AppendResult.STALE if row is None else AppendResult.WRITTEN for row in held]
 
 
 # -- ending
