@@ -134,12 +134,9 @@ class About(msgspec.Struct):
     metadata: dict[str, str] = {}
 
 
-_decode_about = msgspec.json.Decoder(About).decode
-
-
 def has_content(kind: str, raw: bytes, filters: Filters) -> bool:
     """Return True if a row has the model and the metadata that were asked for."""
-    about = _decode_about(raw if kind == "response" else b'{"metadata":%b}' % raw)
+    about = msgspec.json.decode(raw if kind == "response" else b'{"metadata":%b}' % raw, type=About)
     return filters.model in (None, about.model) and filters.metadata.items() <= about.metadata.items()
 
 

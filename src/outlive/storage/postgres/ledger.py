@@ -287,8 +287,7 @@ class PostgresLedger(Stored[PostgresDatabase], Ledger):
         return len(await self._database.write("free dead leases", lambda db: db.fetch(SQL["free_leases"])))
 
     async def count_queued(self) -> dict[str, int]:
-        rows = await self._database.read("count", lambda db: db.fetch(SQL["count_queued"]))
-        return {row[0]: row[1] for row in rows}
+        return dict(await self._database.read("count", lambda db: db.fetch(SQL["count_queued"])))
 
     # -- ending
 

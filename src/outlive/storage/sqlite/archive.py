@@ -63,13 +63,12 @@ class SqliteArchive:
 
     def _write_events(self, rows: list[Row]) -> None:
         """Write events, and into each response the eras that its events come to lie in."""
+        keyed = [(key, *row) for key, row in enumerate(rows, self._next_event)]
+        self._next_event += len(rows)
         spans: dict[int, tuple[bool, int, int]] = {}
-        keyed = []
-        for row in rows:
-            key, self._next_event = self._next_event, self._next_event + 1
-            keyed.append((key, *row))
-            begins, first, _ = spans.get(row[0], (row[1] == 0, key, key))
-            spans[row[0]] = (begins, first, key)
+        for key, response, number, *_ in keyed:
+            begins, first, _ = spans.get(response, (number == 0, key, key))
+            spans[response] = (begins, first, key)
         self._insert("events", ("key", *TABLES["events"]), keyed)
         eras = [(begins, first >> ERA_BITS, last >> ERA_BITS, key) for key, (begins, first, last) in spans.items()]
         self._db.executemany(SQL["set_eras"], eras)

@@ -229,14 +229,13 @@ class SharedFile(Statements):
             await SqliteDatabase(str(path)).close()
         return cls(str(path))
 
-    async def fetch(self, statement: str, *values: Any, **parts: str) -> list[Any]:
-        return await self.change(statement, *values, **parts)
-
     async def change(self, statement: str, *values: Any, **parts: str) -> list[Any]:
         try:
             return self._db.execute(self.find_statement(statement, parts), _to_sql(values)).fetchall()
         except sqlite3.Error as error:
             raise StorageUnavailable(statement.replace("_", " "), str(error)) from error
+
+    fetch = change
 
     async def atomically(self, operation: str, work: AsyncWork[T], **_: Any) -> T:
         try:
@@ -315,20 +314,19 @@ def check_content(connection: sqlite3.Connection, name: str) -> None:
 
 def shrink(path: str) -> tuple[int, int]:
     """Rewrite a file that no server is using without its free pages. Returns its bytes before and after."""
-    file = DatabaseFile(path)
-    try:
+    with contextlib.closing(DatabaseFile(path)):
         before = Path(path).stat().st_size
-        with contextlib.closing(_open(path)) as connection:
-            find_migrations(__package__, connection.execute("PRAGMA user_version").fetchone()[0], f"database {path}")
-            connection.execute("PRAGMA temp_store = FILE")  # it may be larger than the memory
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-            connection.execute("VACUUM")  # and from now on `SqliteDatabase.shrink` works on it
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        try:
+            with contextlib.closing(_open(path)) as connection:
+                version = connection.execute("PRAGMA user_version").fetchone()[0]
+                find_migrations(__package__, version, f"database {path}")
+                connection.execute("PRAGMA temp_store = FILE")  # it may be larger than the memory
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+                connection.execute("VACUUM")  # and from now on `SqliteDatabase.shrink` works on it
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as error:
+            raise SettingsError(f"The database {path} was not shrunk: {error}.") from error
         return before, Path(path).stat().st_size
-    except sqlite3.Error as error:
-        raise SettingsError(f"The database {path} was not shrunk: {error}.") from error
-    finally:
-        file.close()
 
 
 def _migrate(connection: sqlite3.Connection, path: str) -> int:

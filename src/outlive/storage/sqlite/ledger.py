@@ -118,8 +118,9 @@ def _admit(admission: Admission, db: sqlite3.Connection, staged: StagedItems | N
     request = admission.request
     point = threads.locate(db, admission.owner, request.conversation, request.previous_response_id, locking=True)
     items = threads.without_repeats(db, request.input, point.position) if request.given_ids else request.input
-    if not items:
-        point = point.forked()
+    if not items and point.thread is not None and point.conversation is None:
+        # A fork, for no item would show that its position in the chain is taken.
+        point = threads.InsertionPoint(None, 0, root=point.root, parent=point.thread, fork=point.first)
     thread, head = point.thread, point.first + len(items)
     if point.root is not None:
         db.execute(SQL["use_thread"], (admission.at, point.root))

@@ -34,12 +34,6 @@ class InsertionPoint(msgspec.Struct, frozen=True):
             return Position(self.thread, self.first)
         return Position(self.parent, self.fork or 0) if self.parent is not None else None
 
-    def forked(self) -> "InsertionPoint":
-        """Fork for a response without input: no item would show that its position in a chain is taken."""
-        if self.thread is None or self.conversation is not None:
-            return self
-        return InsertionPoint(None, 0, root=self.root, parent=self.thread, fork=self.first)
-
 
 def locate(
     db: sqlite3.Connection, owner: str, conversation: str | None, parent: str | None, locking: bool
