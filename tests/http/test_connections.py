@@ -10,7 +10,7 @@ import pytest
 
 from outlive.http.connections import ConnectionLimits
 from tests.http.serving import ASKING, Served, connect, serve, serving
-from tests.http.test_intake import Echo, read_answer
+from tests.http.test_parsing import Echo, read_answer
 
 LIMITS = ConnectionLimits()
 LATER = LIMITS.receive_seconds + 1

@@ -15,7 +15,7 @@ from outlive.http import protocol, transport
 from outlive.http.protocol import WebSocketProtocol
 from outlive.http.transport import MAX_FRAGMENT_BYTES
 from tests.http.serving import Served, connect, serve
-from tests.http.test_intake import read_answer
+from tests.http.test_parsing import read_answer
 
 HANDSHAKE = (
     b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"

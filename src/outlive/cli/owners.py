@@ -105,8 +105,7 @@ def _ask(
     """Send a request to a server, or do the same work on the keys in a database."""
     if isinstance(place, ApiClient):
         return place.call(method, "/".join([path, *map(segment, ids)]), **request)
-    parts = SystemClock(), RandomIds()
-    done = use_database(place, lambda opened: work(Keys(opened, *parts)), create=method == "POST")
+    done = use_database(place, lambda opened: work(Keys(opened, SystemClock(), RandomIds())), create=method == "POST")
     return {"object": "list", "data": done} if isinstance(done, list) else done
 
 

@@ -188,8 +188,7 @@ def _ask(url: str, ask: Callable[["Webhooks"], Awaitable[Page | Json]]) -> Json:
     from outlive.engine.webhooks import Webhooks
     from outlive.tooling.sender import HttpSender
 
-    parts = HttpSender(), None, SystemClock(), RandomIds(), ""
-    done = use_database(url, lambda opened: ask(Webhooks(opened, *parts)))
+    done = use_database(url, lambda opened: ask(Webhooks(opened, HttpSender(), None, SystemClock(), RandomIds(), "")))
     return {"object": "list", "data": done.data, "has_more": done.has_more} if isinstance(done, Page) else done
 
 

@@ -363,7 +363,9 @@ class StreamFollower:
 
     def _move_cursor(self, event: Any) -> bool:
         """Move the cursor to the event. Return False if the event was delivered before."""
-        token = self.token or Token(_id_of(event))
+        response = getattr(event, "response", None)
+        found = response.get("id") if isinstance(response, dict) else getattr(response, "id", None)
+        token = self.token or Token(found if isinstance(found, str) else "")
         number = getattr(event, "sequence_number", None)
         if not isinstance(number, int):
             self._unnumbered, number = True, token.cursor
@@ -422,9 +424,3 @@ class StreamFollower:
         self.token = Token(token.response_id, number, ended=True)
         made = EVENTS[response.status].model_construct
         return Deliver(made(type=f"response.{response.status}", sequence_number=number, response=response))
-
-
-def _id_of(event: Any) -> str:
-    response = getattr(event, "response", None)
-    found = response.get("id") if isinstance(response, dict) else getattr(response, "id", None)
-    return found if isinstance(found, str) else ""

@@ -294,8 +294,8 @@ class _UpstreamTable(_Table):
         named = self.table.get("preset", self.name if self.name in PRESETS else None)
         names = ", ".join(PRESETS)
         require(named in (None, *PRESETS), f"{self.place('preset')} must be one of {names}, not {named!r}.")
-        written, hint = self.table.get("url", PRESETS[named].url if named else None), PRESETS[named or "generic"].note
-        require(written is not None, f"The upstream {self.name} has no address: {hint}.")
+        written = self.table.get("url", PRESETS[named].url if named else None)
+        require(written is not None, f"The upstream {self.name} has no address: {PRESETS[named or 'generic'].note}.")
         url, query = check_url(written, self.place("url"))
         preset_name = named or recognise(url)
         fields = {"silence_seconds": silence_seconds} | PRESETS[preset_name].quirks | self.read(_QUIRKS)
@@ -304,7 +304,8 @@ class _UpstreamTable(_Table):
         headers = self.secrets("headers")
         for name in headers:
             require(_HEADER.match(name), f"{name!r} in {self.place('headers')} is not a header's name.")
-        key, query = self.key(preset_name, url, headers), query | self.secrets("query")
+        key = self.key(preset_name, url, headers)
+        query |= self.secrets("query")
         models = self.table.get("models", {})
         is_table = isinstance(models, dict) and all(isinstance(value, str) and value for value in models.values())
         require(is_table, f'{self.place("models")} must be a table of aliases such as {{ fast = "gpt-4o-mini" }}.')
@@ -317,7 +318,8 @@ class _UpstreamTable(_Table):
         """Raise SettingsError for files of certificates and keys that cannot be used."""
         files = {key: str(Path(fields[key]).expanduser()) for key in _TLS_FILES if key in fields}
         fields |= files
-        context, place = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), f"The TLS files of [upstreams.{self.name}]"
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        place = f"The TLS files of [upstreams.{self.name}]"
         require(not files or url.startswith("https:"), f"{place} need a url that begins with https.")
         has_cert = "client_key" not in files or "client_cert" in files
         require(has_cert, f"{self.place('client_key')} needs client_cert too.")

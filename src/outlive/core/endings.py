@@ -30,7 +30,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a terminal event adds to the events before it."""
 
     status: TerminalStatus
-    at: int  # unix seconds
+    at: int = 0  # unix seconds
     usage: Json | None = None
     model: str | None = None
     service_tier: str | None = None
@@ -106,7 +106,7 @@ def turn(output: list[Json]) -> list[Json]:
     kept: list[Json] = []
     for item in output:
         kind, status = str(item.get("type")), item.get("status")
-        unfinished = status not in _OVER if kind in ITEM_TEXTS else kind.endswith("_call") and status in _UNFINISHED
-        if not unfinished:
+        is_open = kind.endswith("_call") and status in _UNFINISHED
+        if not (status not in _OVER if kind in ITEM_TEXTS else is_open):
             kept.append(item)
     return kept

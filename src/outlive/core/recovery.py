@@ -69,9 +69,9 @@ def decide(
         return Decision(Action.INTERRUPT)
     if reattachable:
         return Decision(Action.REATTACH)
-    # Or the output is a compaction alone, and the answer is still to come.
-    is_compacted = {item.get("type") for item in fold.output} == {"compaction"} and not any(fold.open_items())
-    if _may_step(fold) if stepwise else is_compacted:
+    # A run of one step has a next one only while its output is a compaction alone.
+    only_compacted = not any(fold.open_items()) and {item.get("type") for item in fold.output} == {"compaction"}
+    if (stepwise and _may_step(fold)) or (not stepwise and only_compacted):
         return Decision(Action.NEXT_STEP)
     can_continue = continuation in CONTINUABLE and text_format == "text"
     open_text = find_open_text(fold, stepwise=stepwise) if can_continue else None

@@ -290,7 +290,7 @@ class Admitter:
         self, examined: Examined, response_id: str, now: float, *, queued: bool
     ) -> tuple[CreateResponse, Fold, bytes]:
         """Set the deadline, begin the trace, and render the first events: created, then queued or in_progress. A queued
-        foreground response has one."""
+        foreground response has one event."""
         request = examined.request
         if (seconds := request.outlive.get("deadline_seconds")) is not None:
             request = msgspec.structs.replace(request, deadline=now + seconds)

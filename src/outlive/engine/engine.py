@@ -135,14 +135,16 @@ class Engine:
         self.worker = Worker(options.name, storage, self.services, live, capacity, self._shutdown, options.claims)
         self.ephemeral = EphemeralRuns(MemoryLedger(journal), self.services, live, self.usage)
         self.creates = PendingCreates(storage.bell, alone=not storage.shared)
-        catalog, after, tool_seal = storage.catalog, options.pack_after, tools.seal if tools is not None else None
-        retries, days = Retries(catalog, clock, self.creates), (options.response_days, options.conversation_days)
+        catalog, retries = storage.catalog, Retries(storage.catalog, clock, self.creates)
+        days, after = (options.response_days, options.conversation_days), options.pack_after
         parts = (storage, self.services, self.worker, self.policies)
         self.admitter = Admitter(*parts, self.ephemeral, retries, ids, options.limits, options.event_names)
         self.contexts = contexts = ContextQueries(*parts, backends, self.usage)
         self.sweeper = Sweeper(storage.retention, clock, *days, options.sweep_seconds, self.policies.active)
         self.packer = Packer(storage.packing, clock, counts, after, self.worker.slots) if after is not None else None
-        self.webhooks = Webhooks(storage.database, options.sender, tool_seal, clock, ids, options.name)
+        self.webhooks = Webhooks(
+            storage.database, options.sender, tools.seal if tools is not None else None, clock, ids, options.name
+        )
         committer.on_end = self.webhooks.wake
         self.tickets = Tickets(storage.database, clock, ids, options.ticket_seconds)
         self.keys = Keys(storage.database, clock, ids)

@@ -275,8 +275,8 @@ class Socket:
         request, parent_id = self._request, turn.body.get("previous_response_id")
         parent = self._cache.find(parent_id)
         memory = parent.memory if parent is not None else None
-        size, origin = turn.size if turn.size > LARGE_BYTES else 0, request.origin(f".{turn.number}")
-        submission = Submission(owner=request.owner, body=turn.body, size=size, memory=memory, origin=origin)
+        large, origin = (turn.size if turn.size > LARGE_BYTES else 0), request.origin(f".{turn.number}")
+        submission = Submission(owner=request.owner, body=turn.body, size=large, memory=memory, origin=origin)
         with contextlib.ExitStack() as failed:
             failed.callback(self._cache.evict, parent_id, turn.lane)
             with await request.engine.create(submission) as created:

@@ -34,7 +34,6 @@ class AgentTranslator(AnswerTranslator):
         # commit as the end of the answer, and in a journal with nothing open there is more to come.
         self._complete = False
         self._calls: dict[str, ToolCall] = {}
-        self._usage: Json | None = None
 
     def feed(self, chunk: bytes) -> list[AnyDraft]:
         match _decode(chunk):
@@ -58,9 +57,6 @@ class AgentTranslator(AnswerTranslator):
     def end(self) -> tuple[list[AnyDraft], Ending]:
         drafts = self._open_empty() + self._close_text("completed")
         return drafts, Ending("completed", usage=self._usage, model=self._name)
-
-    def usage(self) -> Json | None:
-        return self._usage
 
     def _close_text(self, status: ItemStatus) -> list[AnyDraft]:
         self._complete = False

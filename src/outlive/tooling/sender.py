@@ -121,8 +121,12 @@ class HttpSender:
         given = {"content-type": "application/json", "user-agent": f"outlive/{__version__}"} | headers
         lines = "".join(f"{name}: {value}\r\n" for name, value in given.items()).encode()
         try:
+            proxy = find_proxy(url, os.environ) if self.proxied else None
+            if proxy not in self._pools:
+                route = Route(Upstream(name="webhooks", url=url, proxy=proxy))
+                self._pools[proxy] = (HttpPool if self.private else GuardedPool)(route)
             async with asyncio.timeout(self.seconds):
-                answer = await self._find_pool(url).request("POST", url, lines, body)
+                answer = await self._pools[proxy].request("POST", url, lines, body)
         except PrivateHost:
             return Answer(None, "private address")
         except TimeoutError:
@@ -135,13 +139,6 @@ class HttpSender:
         status = answer.status
         reason = "delivered" if 200 <= status < 300 else "redirects" if 300 <= status < 400 else "refused"
         return Answer(status, reason, read_retry_after(answer.headers))
-
-    def _find_pool(self, url: str) -> HttpPool:
-        proxy = find_proxy(url, os.environ) if self.proxied else None
-        if proxy not in self._pools:
-            route = Route(Upstream(name="webhooks", url=url, proxy=proxy))
-            self._pools[proxy] = (HttpPool if self.private else GuardedPool)(route)
-        return self._pools[proxy]
 
     def close(self) -> None:
         for pool in self._pools.values():

@@ -167,8 +167,8 @@ def some(things: str, most: int | str) -> Meta:
 
 def shape(name: str, about: str, base: type[Struct] = Struct, /, **fields: Any) -> Any:
     """Make a shape of fields that are types, or pairs of a type and a default."""
-    pairs = {field: kind if isinstance(kind, tuple) else (kind,) for field, kind in fields.items()}
-    declared = [(field, *pair, *[UNSET] * (UnsetType in get_args(pair[0]))) for field, pair in pairs.items()]
+    pairs = [(field, *kind) if isinstance(kind, tuple) else (field, kind) for field, kind in fields.items()]
+    declared = [(*pair, UNSET) if UnsetType in get_args(pair[1]) else pair for pair in pairs]
     return defstruct(name, declared, bases=(base,), namespace={"__doc__": about} if about else None, kw_only=True)
 
 

@@ -109,10 +109,9 @@ def _render_thinking(request: CreateResponse, upstream: Upstream, body: Json, *,
         is_thought = made is None or made["content"][0]["type"] in ("thinking", "redacted_thinking")
         forced = (body.get("tool_choice") or {}).get("type") in ("any", "tool")
         may_think = with_thoughts and not forced and (is_thought or not is_answered)
-        budget = (
-            max(min(BUDGETS[effort], most * 3 // 4), LEAST_BUDGET) if effort else most
-        )  # a quarter is for the answer
-        if not may_think or budget >= most:
+        # A quarter is for the answer.
+        budget = max(min(BUDGETS[effort], most * 3 // 4), LEAST_BUDGET) if effort else 0
+        if not may_think or not 0 < budget < most:
             return {}
         return {"thinking": {"type": "enabled", "budget_tokens": budget, **display}}
     if not effort and not shown:

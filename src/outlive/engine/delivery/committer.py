@@ -215,11 +215,10 @@ class Committer:
         if (error := flight.exception()) is not None:
             self._put_back(taken, error)
             return
-        self._failures = count = 0
+        self._failures = 0
         self._counts.commit_seconds.add(self.clock.monotonic() - self._sent_at)
         for (live, entry, drafts), result in zip(taken, flight.result(), strict=True):
             live.pending.in_flight = False
-            count += entry.count
             try:
                 if result is AppendResult.WRITTEN:
                     live.advance(entry, drafts)
@@ -233,6 +232,7 @@ class Committer:
             except Exception:
                 # A bug in one response must not hold up the others of its commit.
                 log.exception("showing events failed", extra=live.describe())
+        count = sum([entry.count for _, entry, _ in taken])
         self._counts.commit_events.add(count)
         self._next_at = self._loop.time() + min((count - 1) * PER_EVENT, self._linger)
         if self._queue:

@@ -113,10 +113,10 @@ class Cursor:
         return False
 
     async def read_to_end(self) -> None:
-        """Read until the response has ended or the cursor was stopped, and wake no task for what comes before. Raises
+        """Read until the response has ended or the cursor was stopped, without waking a task for each event. Raises
         StreamInterrupted."""
         while not self.ended and not self.stopped:
-            await self.forward_to(bool)  # which takes any frames
+            await self.forward_to(lambda frames: True)
             await self.read()
 
     def stop(self) -> None:

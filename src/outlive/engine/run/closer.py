@@ -4,6 +4,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from outlive.core import endings
 from outlive.core.context.window import estimate_item, estimate_request
 from outlive.core.endings import Outcome, TerminalStatus
@@ -21,7 +23,7 @@ CUT_OFF = "The answer was cut off."
 
 @dataclass(eq=False)
 class Closer:
-    """Ends responses. Each method returns once the terminal event is durable, and raises StaleFence if another worker
+    """Ends responses: each ending returns once the terminal event is durable, and raises StaleFence if another worker
     has taken the response over."""
 
     _committer: Committer
@@ -32,8 +34,15 @@ class Closer:
         self, live: LiveResponse, drafts: list[AnyDraft], ending: Ending, usage: Json | None, attempts: int
     ) -> None:
         """End a response as its model ended: with its last events, and what it used."""
-        how = {"model": ending.model, "service_tier": ending.service_tier, "reason": ending.reason}
-        await self._close(live, drafts, attempts, status=ending.status, usage=usage, **how)
+        outcome = Outcome(
+            status=ending.status,
+            usage=usage,
+            model=ending.model,
+            service_tier=ending.service_tier,
+            reason=ending.reason,
+            attempts=attempts,
+        )
+        await self._close(live, drafts, outcome)
 
     async def fail(self, live: LiveResponse, fault: UpstreamFault, attempts: int | None = None) -> None:
         """End a response that cannot go on: as `failed` if nothing was visible, else as `incomplete` (D10)."""
@@ -52,16 +61,17 @@ class Closer:
         """End a response as it stands, with the fields of its outcome that say why: open items are closed as
         incomplete."""
         await live.flush()
-        drafts, reason = endings.close_open(live.fold), "interrupted" if status == "incomplete" else None
-        await self._close(live, drafts, attempts, status=status, reason=reason, usage=live.known_usage(), **why)
+        reason = "interrupted" if status == "incomplete" else None
+        counted = live.claim.attempts if attempts is None else attempts
+        outcome = Outcome(status=status, reason=reason, usage=live.known_usage(), attempts=counted, **why)
+        await self._close(live, endings.close_open(live.fold), outcome)
 
-    async def _close(self, live: LiveResponse, drafts: list[AnyDraft], attempts: int | None, **how: Any) -> None:
-        """Write the end. `how` are fields of its outcome."""
+    async def _close(self, live: LiveResponse, drafts: list[AnyDraft], outcome: Outcome) -> None:
         live.transition("close")
         resumed_at = live.checkpoint.resumed_at
         # Each resumption is another attempt, also one that was not counted: in an earlier process, or after a release.
-        counted = max(live.claim.attempts if attempts is None else attempts, len(resumed_at) + 1)
-        outcome = Outcome(at=int(self._clock.now()), attempts=counted, resumed_at=resumed_at, **how)
+        at, attempts = int(self._clock.now()), max(outcome.attempts, len(resumed_at) + 1)
+        outcome = msgspec.structs.replace(outcome, at=at, attempts=attempts, resumed_at=resumed_at)
         sent = False
         try:
             async with self._committer.ending_slot(live):

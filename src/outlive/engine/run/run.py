@@ -199,12 +199,14 @@ class Run:
 
     async def _make_call(self, text: OpenText | None) -> ModelCall:
         """Return the call: with the same context each time, or with one that holds the output so far."""
-        model, request, context, live = self._model, self._request, self._context, self._live
+        request, context, live = self._request, self._context, self._live
         if not self._is_stepwise and request.context_management is None:
-            return ModelCall(model, request, await context.assemble(), text, large=context.is_large)
+            items = await context.assemble()
+            return ModelCall(self._model, request, items, text, large=context.is_large)
         own = live.fold.output if text is None else live.fold.output[: text.output_index]
-        items, whose = await context.assemble(own), (live.lease.response_id, live.claim.owner)
-        return ModelCall(model, request, items, text, len(own), live.flush, own, *whose, large=context.is_large)
+        items = await context.assemble(own)
+        response_id, owner, large = live.lease.response_id, live.claim.owner, context.is_large
+        return ModelCall(self._model, request, items, text, len(own), live.flush, own, response_id, owner, large=large)
 
     # -- asking the model
 
@@ -276,7 +278,7 @@ class Run:
     ) -> StepResult:
         """Ask the model once, and emit what it answers as it comes, but for what a buffer holds back."""
         live, pending, tail, feed = self._live, self._live.pending, self._live.tail, translator.feed
-        emit = partial(self._services.committer.submit, live)
+        emit = partial(self._services.committer.submit, live)  # raises StaleFence if the response is lost
         if live.asked_at is None and not live.fold.visible:
             live.asked_at = self._clock.monotonic()
         estimate = partial(estimate_request, call.request, call.items)

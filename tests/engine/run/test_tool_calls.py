@@ -1,4 +1,4 @@
-"""The tool runner: every call ends in time with an outcome of bounded size in the journal, whatever its tool does."""
+"""Calls of tools: each ends in time with an outcome of bounded size in the journal, whatever its tool does."""
 
 from __future__ import annotations
 
