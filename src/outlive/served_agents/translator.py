@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from outlive.core import toolcalls
-from outlive.core.events import AnyDraft, Json
+from outlive.core.events import AnyDraft
 from outlive.core.grammar import OUTPUT_TEXT, REASONING_TEXT
 from outlive.core.ids import IdSource
 from outlive.core.toolcalls import ToolCall, ToolOutcome
