@@ -85,7 +85,7 @@ class Cursor:
         """Pass new frames to `write_now` in the call that made them durable, for as long as nothing else is to be done.
         That spares each event a task's wake-up. Anything out of the ordinary makes this return; `read` handles it."""
         tail = self._join()
-        if tail is None or tail.ended or tail.on_read is not None or tail.committed > self.after:
+        if tail is None or tail.ended or tail.committed > self.after:
             return
         if self.stopped or self._reader.shutdown.interrupting:
             return  # signalled while the last frames were being sent; the signal is not repeated
@@ -116,7 +116,8 @@ class Cursor:
         """Read until the response has ended or the cursor was stopped, without waking a task for each event. Raises
         StreamInterrupted."""
         while not self.ended and not self.stopped:
-            await self.forward_to(lambda frames: True)
+            if self._tail is None or self._tail.on_read is None:  # otherwise its run waits for `read`
+                await self.forward_to(lambda frames: True)
             await self.read()
 
     def stop(self) -> None:

@@ -271,8 +271,7 @@ class PostgresTransaction(Transaction):
     async def fetch(self, name: str, *values: Any) -> list[Any]:
         return list(await self._db.fetch(SQL[name], *map(_to_sql, values)))
 
-    lock = fetch
-    read_bodies = erase_items = fetch  # items are stored whole
+    lock = read_bodies = erase_items = fetch  # items are stored whole
 
     async def run_all(self, name: str, rows: list[tuple[Any, ...]]) -> None:
         if rows:
