@@ -141,19 +141,25 @@ def test_a_failed_response_used_nothing_if_nothing_was_reported_or_shown(tmp_pat
     run_with_harness(tmp_path, body, [BROKEN])
 
 
+async def show_and_die(tmp_path: Path, *texts: str) -> str:
+    """Show these texts of a response, and stop without ending it."""
+    gate = Gate()
+    async with open_harness(tmp_path, [*texts, gate]) as harness:
+        accepted = await harness.create()
+        await gate.reached.wait()
+        live = harness.live.get(accepted.response_id)
+        assert live is not None
+        await live.flush()
+        harness.worker._running[accepted.response_id].task.cancel()
+    return accepted.response_id
+
+
 def test_an_interrupted_response_that_another_process_ends_is_estimated(tmp_path: Path) -> None:
     async def body() -> None:
-        gate = Gate()
-        async with open_harness(tmp_path, ["Hel", gate]) as harness:
-            accepted = await harness.create()
-            await gate.reached.wait()
-            live = harness.live.get(accepted.response_id)
-            assert live is not None
-            await live.flush()
-            harness.worker._running[accepted.response_id].task.cancel()
+        response_id = await show_and_die(tmp_path, "Hel")
         async with open_harness(tmp_path, DONE) as harness:
             await harness.worker.recover()
-            final = await harness.end(accepted.response_id)
+            final = await harness.end(response_id)
             (record,) = await records(harness)
             assert (final["status"], record["status"]) == ("incomplete", "incomplete")
             assert 0 < tokens(record)[0] == tokens(record)[2]
@@ -164,17 +170,10 @@ def test_an_interrupted_response_that_another_process_ends_is_estimated(tmp_path
 
 def test_the_input_of_an_attempt_is_estimated_if_its_process_died_and_another_continues(tmp_path: Path) -> None:
     async def body() -> None:
-        gate = Gate()
-        async with open_harness(tmp_path, ["Hel", "lo", gate], continuation="prefill") as harness:
-            accepted = await harness.create()
-            await gate.reached.wait()
-            live = harness.live.get(accepted.response_id)
-            assert live is not None
-            await live.flush()
-            harness.worker._running[accepted.response_id].task.cancel()
+        response_id = await show_and_die(tmp_path, "Hel", "lo")
         async with open_harness(tmp_path, DONE, continuation="prefill") as harness:
             await harness.worker.recover()
-            final = await harness.end(accepted.response_id)
+            final = await harness.end(response_id)
             (record,) = await records(harness)
             call = harness.backend.calls[0]
             given = estimate_request(call.request, call.items)

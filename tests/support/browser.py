@@ -29,7 +29,7 @@ TIMEOUT = 15_000
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if PROGRAM is None:
-        pytest.skip("chromium is not installed")
+        pytest.skip("needs chromium: apt-get install chromium, or `make test` as root")
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=PROGRAM, args=FLAGS)
         yield running

@@ -25,7 +25,7 @@ def find_program(name: str) -> str:
     """Return the path of a program that tests need; skip the test if it is missing."""
     found = shutil.which(name)
     if found is None:
-        pytest.skip(f"{name} is not installed")
+        pytest.skip(f"needs {name}, which `make test` installs where it can")
     return found
 
 
@@ -33,7 +33,7 @@ def find_installed(name: str) -> Path:
     """Return the path of a program of an npm package that `make test` installs; skip the test if it is missing."""
     found = ROOT / "tests" / "js" / "node_modules" / ".bin" / name
     if not found.exists():
-        pytest.skip(f"the npm package with {name} is not installed in tests/js")
+        pytest.skip(f"needs the npm package with {name} in tests/js: `make test` installs it")
     return found
 
 
