@@ -1,6 +1,6 @@
 """Recovery of a run whose worker died or whose upstream broke: restart it, continue in place, or end it (D9, D10)."""
 
-from enum import Enum, auto
+from enum import StrEnum, auto
 
 import msgspec
 
@@ -26,7 +26,7 @@ class OpenText(msgspec.Struct, frozen=True):
     deltas: int
 
 
-class Action(Enum):
+class Action(StrEnum):
     """The ways to deal with a run that stopped without a terminal event."""
 
     RESTART = auto()  # nothing was visible: start over

@@ -112,8 +112,8 @@ class Admitter:
     def _examine(self, submission: Submission) -> Examined:
         """Check everything that needs no database."""
         received_at = self._services.clock.monotonic()
-        request = parse_create(submission.body, self._ids, self._limits)
-        request = msgspec.structs.replace(request, event_names=self._event_names, origin=submission.origin)
+        given = {"event_names": self._event_names, "origin": submission.origin}
+        request = parse_create(submission.body, self._ids, self._limits, **given)
         if self._policies.active:
             self._policies.check_model(submission.owner, request.model)
             if not self._policies.stores(submission.owner, request):

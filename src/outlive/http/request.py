@@ -212,11 +212,10 @@ class Request:
         raw = await self._read()
         if not raw:
             return {}
-        kind = (self.header(b"content-type") or "").partition(";")[0].strip().lower()
-        if kind != "application/json":
+        if self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
             # Web pages can send other types without a preflight, so this also keeps pages out.
             raise UnsupportedMedia
-        if (self.header(b"content-encoding") or "identity").strip().lower() != "identity":
+        if self.headers.get(b"content-encoding", b"identity").strip().lower() not in (b"", b"identity"):
             raise UnsupportedMedia("Compressed bodies are not read: send this one without Content-Encoding.")
         self.size = len(raw) if len(raw) > LARGE_BYTES else 0
         if self.size and (size := await self.work(weigh_raw, raw)) > self.size:

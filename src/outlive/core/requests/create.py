@@ -222,8 +222,9 @@ class CompactBody(Struct, kw_only=True):
     previous_response_id: IdOfResponse | None = None
 
 
-def parse_create(body: object, ids: IdSource, limits: Limits) -> CreateResponse:
-    """Parse a decoded body, or raise InvalidRequest naming the field that is wrong. `body` stays as it is."""
+def parse_create(body: object, ids: IdSource, limits: Limits, **given: Any) -> CreateResponse:
+    """Parse a decoded body, and add the fields that no body has. Raises InvalidRequest naming the field that is wrong.
+    `body` stays as it is."""
     if type(body) is not dict:
         refuse("The request body must be a JSON object.", None, "invalid_type")
     fields = _parse_fields(body, limits)
@@ -234,13 +235,13 @@ def parse_create(body: object, ids: IdSource, limits: Limits) -> CreateResponse:
     _check_state(fields)
     if (fields.get("prompt_cache_options") or {}).get("prewarm"):
         fields["generate"] = False
-    given = body.get("input")
-    if type(given) is str:
-        text = checks.check_value(_check_text, given, "input", limits)
+    asked = body.get("input")
+    if type(asked) is str:
+        text = checks.check_value(_check_text, asked, "input", limits)
         fields["input"] = [parse_item({"role": "user", "content": text}, ids, limits)]
     else:
         fields["input"] = _parse_input(body, fields, ids, limits)
-        fields["given_ids"] = given is not None and any(item.get("id") is not None for item in given)
+        fields["given_ids"] = asked is not None and any(item.get("id") is not None for item in asked)
         if fields["input"] and fields["input"][-1]["type"] == TRIGGER:
             fields["input"].pop()  # it is acted on, and is no part of the conversation
             fields["compacts"] = True
@@ -250,7 +251,7 @@ def parse_create(body: object, ids: IdSource, limits: Limits) -> CreateResponse:
     if "tool_choice" in fields:
         tools = [*fields.get("tools", ()), *list_brought(fields["input"])]
         fields["tool_choice"] = match_tool_choice(fields["tool_choice"], tools, limits)
-    return CreateResponse(**fields)
+    return CreateResponse(**fields, **given)
 
 
 def pack(request: CreateResponse) -> bytes:

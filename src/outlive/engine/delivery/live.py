@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import NamedTuple
 
 from outlive.core.context.window import BYTES_PER_TOKEN
@@ -23,7 +23,7 @@ from outlive.ports.ledger import Checkpoint, Claim, Entry, Lease, RunLedger
 PENDING_BYTES = 1024 * 1024
 
 
-class State(Enum):
+class State(StrEnum):
     """State of a live response."""
 
     OPEN = "open"
