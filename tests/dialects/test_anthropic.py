@@ -180,6 +180,18 @@ def test_overlapping_call_blocks_are_separate_calls() -> None:
     assert [item["arguments"] for item in items] == ['{"x":1}', '{"y":2}']
 
 
+def test_a_block_that_ends_twice_ends_its_call_once() -> None:
+    first = use(0, "toolu_1", "f")
+    items = output(play([start(), *first, first[-1], *use(1, "toolu_2", "g", "{}"), *end("tool_use")]))
+    assert [(item["call_id"], item["status"]) for item in items] == [("toolu_1", "completed"), ("toolu_2", "completed")]
+
+
+def test_a_block_that_begins_again_is_another_call() -> None:
+    begun, again = use(0, "toolu_1", "f", '{"a"'), use(0, "toolu_2", "g", "{}")
+    items = output(play([start(), *begun[:-1], *again, *end("tool_use")]))
+    assert [(item["call_id"], item["status"]) for item in items] == [("toolu_1", "completed"), ("toolu_2", "completed")]
+
+
 def test_a_call_with_its_input_in_the_block_start_has_arguments() -> None:
     block = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"x": 1}}
     steps: list[Step] = [

@@ -63,7 +63,7 @@ class AnthropicTranslator(AnswerTranslator):
         self._repeatable = text[len(text.rstrip()) :]
         super().__init__(call, ids, read_fault, inspects=bool(self._repeatable))
         self._calls: dict[int, GrowingCall] = {}  # the open ones, by the index of their block
-        self._over: list[int] = []  # those of them whose block has ended
+        self._over: dict[int, None] = {}  # those of them whose block has ended, in that order
         self._inputs: dict[int, Json] = {}  # of calls that came whole with their block's start
         self._counts: Json = {}
         self._stop: str | None = None
@@ -138,7 +138,9 @@ class AnthropicTranslator(AnswerTranslator):
 
     def _begin_block(self, index: int, block: Json) -> list[AnyDraft]:
         kind = block.get("type")
-        drafts = self._close_calls(self._over, "completed")
+        if index in self._calls:
+            self._over[index] = None  # it begins again
+        drafts = self._close_calls([*self._over], "completed")
         if kind == "text":
             return drafts + self._speak(block.get("text"))
         if kind == "tool_use":
@@ -160,8 +162,8 @@ class AnthropicTranslator(AnswerTranslator):
         if not call.arguments and index in self._inputs:
             call.pieces.append(msgspec.json.encode(self._inputs.pop(index)).decode())
         drafts = call.flush()
-        self._over.append(index)
-        return drafts + (self._close_calls(self._over, "completed") if is_json_object(call.arguments) else [])
+        self._over[index] = None  # not every server ends a block only once
+        return drafts + (self._close_calls([*self._over], "completed") if is_json_object(call.arguments) else [])
 
     # -- texts
 
