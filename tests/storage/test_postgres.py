@@ -776,3 +776,28 @@ async def test_the_minutes_of_an_owner_before_the_last_are_forgotten(url: str) -
 
 async def forget(database: postgres.PostgresDatabase, statement: str, key: int) -> None:
     await database.write("forget", lambda db: db.execute(statement, key))
+
+
+# -- erasing
+
+
+@postgres_test
+async def test_a_conversation_that_is_erased_while_its_response_is_leaves_no_items(url: str) -> None:
+    async with open_postgres(url) as storage:
+        harness = StorageHarness(storage)
+        conversation = await harness.converse("before")
+        await harness.ledger.delete("ann", await harness.answer("Hi", conversation=conversation))
+        other = await postgres.connect(url)
+        erasing = other.transaction()
+        await erasing.start()
+        (key, thread) = await other.fetchrow("SELECT key, thread FROM conversations")
+        await other.fetch(SQL["lock_threads"], [thread])
+        waiting = asyncio.create_task(storage.retention.erase(10))  # has found the response
+        assert await is_waiting(waiting)
+        await other.execute("UPDATE conversations SET hidden = true")
+        await other.fetch(SQL["erase_loose_items"], thread, 0, 10)
+        await other.fetch(SQL["erase_conversation"], key)
+        await erasing.commit()
+        await waiting
+        await other.close()
+        assert {name: count for name, count in (await storage.inspector.rows()).items() if count} == {}

@@ -140,11 +140,11 @@ async def _erase_rows(erase: Callable[..., Awaitable[list[Any]]], ends_at: float
 async def _erase_responses(db: Transaction, limit: int, ends_at: float) -> int:
     """Erase some responses, long ones in several transactions. Returns the number that was begun."""
     begun = 0
-    for key, response_id, thread, _, first, last, kept in await _find_idle(db, "erasable_responses", limit):
+    for key, response_id, thread, _, first, last in await _find_idle(db, "erasable_responses", limit):
         if begun and time.monotonic() >= ends_at:
             break
         begun += 1
-        own = (key, thread, first, last)
+        own, kept = (key, thread, first, last), await db.fetch("is_kept", key)
         if not (
             await _erase_rows(db.fetch, ends_at, "erase_events", key)
             and await _erase_rows(db.fetch, ends_at, "erase_packs", key)

@@ -417,13 +417,16 @@ UPDATE threads SET expired_from = NULL WHERE key = $1;
 
 -- erasable_responses --
 -- Deleted, and not being erased by another node.
-SELECT r.key, r.id, r.thread, coalesce(t.root, r.thread), r.first, r.last,
-       EXISTS (SELECT 1 FROM conversations c WHERE c.id = r.conversation AND NOT c.hidden AND c.thread = r.thread)
+SELECT r.key, r.id, r.thread, coalesce(t.root, r.thread), r.first, r.last
   FROM responses r LEFT JOIN threads t ON t.key = r.thread
  WHERE r.hidden AND r.expired_at IS NULL AND coalesce(t.root, r.thread) NOT IN
        (SELECT coalesce(ot.root, o.thread) FROM leases l JOIN responses o ON o.key = l.response
           LEFT JOIN threads ot ON ot.key = o.thread)
  ORDER BY r.key LIMIT $1 FOR UPDATE OF r SKIP LOCKED;
+
+-- is_kept --
+-- Whether the items of a deleted response stay: they are a turn of a conversation. Read with the lock of their family held.
+SELECT 1 FROM responses r JOIN conversations c ON c.id = r.conversation AND NOT c.hidden AND c.thread = r.thread WHERE r.key = $1;
 
 -- erasable_conversations --
 -- Deleted, and not being erased by another node.

@@ -511,13 +511,16 @@ UPDATE threads SET expired_from = NULL WHERE key = ?;
 -- erasable_responses --
 -- Deleted, with no unfinished run in the family of their thread (a thread with all its forks), for such a run might
 -- need their items. (CROSS JOIN keeps the order: the few leases first, whatever the statistics say.)
-SELECT r.key, r.id, r.thread, coalesce(t.root, r.thread), r.first, r.last,
-       EXISTS (SELECT 1 FROM conversations c WHERE c.id = r.conversation AND c.hidden = 0 AND c.thread = r.thread)
+SELECT r.key, r.id, r.thread, coalesce(t.root, r.thread), r.first, r.last
   FROM responses r LEFT JOIN threads t ON t.key = r.thread
  WHERE r.hidden = 1 AND r.expired_at IS NULL AND coalesce(t.root, r.thread) NOT IN
        (SELECT coalesce(ot.root, o.thread) FROM leases l CROSS JOIN responses o ON o.key = l.response
           LEFT JOIN threads ot ON ot.key = o.thread)
  LIMIT ?;
+
+-- is_kept --
+-- Whether the items of a deleted response stay: they are a turn of a conversation. Read with the lock of their family held.
+SELECT 1 FROM responses r JOIN conversations c ON c.id = r.conversation AND c.hidden = 0 AND c.thread = r.thread WHERE r.key = ?;
 
 -- erasable_conversations --
 -- Deleted, with no unfinished run in the family of their thread.
