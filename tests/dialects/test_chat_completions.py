@@ -72,6 +72,58 @@ def test_the_class_fulfils_the_translator_protocol() -> None:
     assert translator.feed(role_chunk()) == []
 
 
+pieces = st.sampled_from(["a", " é", '"', "\\", "\n", "", "content", "id", "0", "a", "a"])
+odd_ends = st.sampled_from([b"", b" ", b"x", b'"'])
+
+
+@st.composite
+def text_chunks(draw: st.DrawFn) -> bytes:
+    """Chunks with the same or other fields around their text, written in either way, some with more than a text."""
+    delta: Json = {"content": draw(pieces)}
+    if draw(st.integers(0, 7)) == 0:
+        more = st.sampled_from([("tool_calls", []), ("refusal", "no"), ("reasoning", "hm"), ("content", ["x"])])
+        delta |= dict([draw(more)])
+    if draw(st.integers(0, 7)) == 0:
+        delta["tool_calls"] = [{"index": 0, "id": "call_1", "function": {"name": "shell", "arguments": "{}"}}]
+    choice = {"index": draw(st.sampled_from([0, 0, 0, 1])), "delta": delta, "finish_reason": None}
+    fields: Json = {
+        "id": "x",
+        "created": draw(st.sampled_from([1, 1, 1, 2])),
+        "model": draw(pieces),
+        "choices": [choice],
+    }
+    tight = (",", ":") if draw(st.booleans()) else None
+    return json.dumps(fields, ensure_ascii=draw(st.booleans()), separators=tight).encode() + draw(odd_ends)
+
+
+@given(st.lists(text_chunks(), max_size=12))
+def test_a_chunk_like_the_one_before_is_read_as_any_other(chunks: list[bytes]) -> None:
+    read = []
+    for lessons in (64, 0):  # without lessons, every chunk is decoded whole
+        translator = ChatTranslator(make_call(tools=[SHELL]), CountingIds())
+        translator._lessons = lessons
+        frames: list[object] = []
+        with suppress(UpstreamFault):
+            for each in (text_chunk("first"), *chunks, *chunks, finish_chunk()):
+                frames += [draft.frame(0) for draft in translator.feed(each)]
+            drafts, ending = translator.end()
+            frames += [*(draft.frame(0) for draft in drafts), ending]
+        read.append(frames)
+    assert read[0] == read[1]
+
+
+def test_only_the_text_of_chunks_that_are_alike_is_decoded() -> None:
+    translator = ChatTranslator(make_call(), CountingIds())
+    for text in ("a", "b"):
+        translator.feed(text_chunk(text))
+    assert [draft.text for draft in translator.feed(text_chunk("c")) if isinstance(draft, Delta)] == ["c"]
+    with pytest.raises(UpstreamFault, match="not a chat completion chunk"):
+        translator.feed(b'"c"')  # a text alone is no chunk
+    for n in range(100):  # each with something else around its text, as some servers send them
+        translator.feed(chunk({"content": "d"}, obfuscation="x" * (n % 7)))
+    assert translator._around is None  # it is not learned for ever
+
+
 def test_text_deltas_share_one_channel() -> None:
     drafts, _ = translate(answer("a", "b", "c"))
     deltas = [draft for draft in drafts if isinstance(draft, Delta)]

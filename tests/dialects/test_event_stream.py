@@ -39,6 +39,20 @@ def test_data_on_several_lines_is_one_payload() -> None:
     assert EventStream().feed(b'event: x\ndata: {"a":\ndata: 1}\n\n') == [b'{"a":\n1}']
 
 
+@pytest.mark.parametrize(
+    ("read", "payloads"),
+    [
+        (b"data: 1\n\ndata: 2\n\n", [b"1", b"2"]),
+        (b"data: 1\n\ndata: \n\ndata: 2\n\n", [b"1", b"2"]),
+        (b"data: 1\n\nid: 5\ndata: 2\n\n: ping\n\ndata: 3\n\n", [b"1", b"2", b"3"]),
+        (b"data: 1\n\n\ndata: 2\n\n\n\n", [b"1", b"2"]),
+        (b"data: 1\r\n\ndata: 2\n\n", [b"1", b"2"]),
+    ],
+)
+def test_events_of_one_read_may_have_any_shape(read: bytes, payloads: list[bytes]) -> None:
+    assert EventStream().feed(read) == payloads
+
+
 def test_events_after_done_are_dropped() -> None:
     stream = EventStream()
     assert stream.feed(b"data: 1\n\ndata: [DONE]\n\ndata: 2\n\n") == [b"1"]

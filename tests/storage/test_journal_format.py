@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlive.core.errors import StorageUnavailable
-from outlive.core.events import Channel
+from outlive.core.events import Channel, Delta
 from outlive.core.grammar import OUTPUT_TEXT
 from outlive.storage.packing import JOURNAL_FORMAT, PLAIN, SHORT, lengthen, shorten
 from outlive.storage.postgres.connection import connect
@@ -127,4 +127,4 @@ def test_a_compressed_row_opens_to_the_same_bytes(frames: bytes) -> None:
 def test_a_row_of_the_first_release_with_compressed_rows_is_opened() -> None:
     """The dictionary is part of the format: with another one, no row of earlier releases could be read."""
     row = "0320b93d0100606d73675f3031206f7474657209fc4ddd544d45a4ab9205f88d3fda4fef3e2081b7ab55d85d03"
-    assert lengthen(bytes.fromhex(row)) == Channel(OUTPUT_TEXT, "msg_01", 0).frame(7, " otters")
+    assert lengthen(bytes.fromhex(row)) == Delta(Channel(OUTPUT_TEXT, "msg_01", 0), " otters").frame(7)

@@ -20,8 +20,6 @@ OTHER_MODEL = "other"
 class Histogram:
     """Counts values by bucket."""
 
-    __slots__ = ("bounds", "counts", "total")
-
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)  # the last counts what is above all bounds

@@ -24,25 +24,24 @@ DONE_FRAME = b"data: [DONE]\n\n"
 KEEP_ALIVE_FRAME = b": keep-alive\n\n"
 
 
-class Draft(msgspec.Struct, eq=False):
+class Draft(msgspec.Struct, eq=False, gc=False):
     """One event before it has a number: its type and the fields besides `type` and `sequence_number`."""
 
     type: str
     fields: Json
 
     def frame(self, number: int) -> bytes:
-        seam = b"," if self.fields else b""
-        return b"%b%d%b%b\n\n" % (_head(self.type), number, seam, _encode(self.fields)[1:])
+        return _form(self.type, b"," if self.fields else b"") % (number, _encode(self.fields)[1:])
 
 
 class Channel:
     """A text that is growing: its kind, its place, and the events that carry it.
 
-    Everything in a delta's frame but its number and its text is rendered here once, because deltas are nearly all
-    there is on the per-event path.
+    Everything in a delta's frame but its number and its text is rendered here once, into `form`, because deltas are
+    nearly all there is on the per-event path.
     """
 
-    __slots__ = ("_head", "_middle", "_tail", "key", "output_index", "place", "text", "type")
+    __slots__ = ("form", "key", "output_index", "place", "text", "type")
 
     def __init__(self, text: Text, item_id: str, output_index: int, index: int = 0) -> None:
         """`index` is the position of its part in the item's list, where the text lies in a part."""
@@ -50,19 +49,15 @@ class Channel:
         self.place: Json = {"item_id": item_id, "output_index": output_index}
         if text.parts is not None:
             self.place[text.parts.index_field] = index
-        self.type = text.delta
         self.output_index = output_index
-        self.key = (self.type, output_index, index)
-        self._head = _head(self.type)
-        self._middle = b"," + _encode(self.place)[1:-1] + b',"delta":'
-        self._tail = b',"logprobs":[]}\n\n' if text.beside == "logprobs" else b"}\n\n"
-
-    def frame(self, number: int, text: str) -> bytes:
-        return b"%b%d%b%b%b" % (self._head, number, self._middle, _encode(text), self._tail)
+        self.key = (text.delta, output_index, index)
+        self.rename(text.delta)
 
     def rename(self, name: str) -> None:
         """Give its events another name; its key, by which a fold knows it, stays."""
-        self.type, self._head = name, _head(name)
+        self.type = name
+        rest = b',"delta":%b,"logprobs":[]}\n\n' if self.text.beside == "logprobs" else b',"delta":%b}\n\n'
+        self.form = _form(name, b",").removesuffix(b"%b\n\n") + _encode(self.place)[1:-1].replace(b"%", b"%%") + rest
 
     def end(self, whole: str, beside: object = None) -> Draft:
         """End the text; `beside` is what the grammar wants besides the text."""
@@ -82,9 +77,10 @@ class Channel:
 
 
 @lru_cache(256)
-def _head(type_: str) -> bytes:
-    name = type_.encode()
-    return b'event: %b\ndata: {"type":"%b","sequence_number":' % (name, name)
+def _form(type_: str, seam: bytes) -> bytes:
+    """Return the frame of an event, with places for its number and, behind the seam, its fields."""
+    name = type_.encode().replace(b"%", b"%%")
+    return b'event: %b\ndata: {"type":"%b","sequence_number":%%d%b%%b\n\n' % (name, name, seam)
 
 
 def make_part(text: Text, whole: str, logprobs: list[Json] | None = None) -> Json:
@@ -94,7 +90,7 @@ def make_part(text: Text, whole: str, logprobs: list[Json] | None = None) -> Jso
     return {"type": text.part, text.field: whole}
 
 
-class Delta(msgspec.Struct, eq=False):
+class Delta(msgspec.Struct, eq=False, gc=False):
     """The next piece of a channel's text."""
 
     channel: Channel
@@ -105,7 +101,7 @@ class Delta(msgspec.Struct, eq=False):
         return self.channel.type
 
     def frame(self, number: int) -> bytes:
-        return self.channel.frame(number, self.text)
+        return self.channel.form % (number, _encode(self.text))
 
     def __repr__(self) -> str:
         return f"Delta({self.channel.key!r}, {self.text!r})"
@@ -134,11 +130,7 @@ def move(draft: AnyDraft, by: int) -> AnyDraft:
 
 def number(drafts: Iterable[AnyDraft], after: int) -> list[bytes]:
     """Render drafts into frames, numbered from `after + 1` on."""
-    # Nearly all are deltas, and spared a call.
-    return [
-        draft.channel.frame(n, draft.text) if type(draft) is Delta else draft.frame(n)
-        for n, draft in enumerate(drafts, after + 1)
-    ]
+    return [draft.frame(n) for n, draft in enumerate(drafts, after + 1)]
 
 
 def split_frames(frames: bytes) -> list[bytes]:

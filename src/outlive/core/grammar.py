@@ -21,7 +21,7 @@ The rules of the stream:
 7. The terminal event comes when no item is open, carries exactly the items that ended, in order, and is the last.
 """
 
-from typing import NamedTuple
+import msgspec
 
 OPENING_EVENTS = ("response.created", "response.queued", "response.in_progress")
 TERMINAL_STATUSES = frozenset({"completed", "incomplete", "failed", "cancelled"})
@@ -33,7 +33,7 @@ ANNOTATION_ADDED = "response.output_text.annotation.added"
 CALL_BEGUN = "response.mcp_call.in_progress"
 
 
-class PartList(NamedTuple):
+class PartList(msgspec.Struct, frozen=True):
     """A list of an item in which parts lie, and the events of these parts."""
 
     name: str  # of the item's field
@@ -48,7 +48,7 @@ SUMMARY = PartList(
 )
 
 
-class Text(NamedTuple):
+class Text(msgspec.Struct, frozen=True):
     """A kind of text that grows."""
 
     item: str  # the type of item that it belongs to
@@ -57,14 +57,12 @@ class Text(NamedTuple):
     events: str  # the name of its events, without the last word
     field: str  # holds the whole text: in its `done`, in its part, or in its item
     beside: str | None  # what its `done` carries besides the text
+    delta: str = ""  # the event by which it grows
+    done: str = ""  # the event with the whole text
 
-    @property
-    def delta(self) -> str:
-        return f"{self.events}.delta"
-
-    @property
-    def done(self) -> str:
-        return f"{self.events}.done"
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "delta", f"{self.events}.delta")
+        msgspec.structs.force_setattr(self, "done", f"{self.events}.done")
 
 
 # fmt: off

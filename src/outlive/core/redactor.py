@@ -68,8 +68,7 @@ class StreamRedactor:
 
     def _replace(self, piece: bytes) -> bytes:
         for secret in self._secrets:
-            if secret in piece:
-                piece = piece.replace(secret, HIDDEN.encode())
+            piece = piece.replace(secret, HIDDEN.encode())
         return piece
 
     def _find_across(self, piece: bytes, cut: int) -> int | None:

@@ -135,8 +135,9 @@ def count_tokens(shown: Json | None, reported: Json | None, estimated: tuple[int
 
 def read_count(counts: object, name: str) -> int:
     """Return a count that an upstream reported: 0 if it is missing or no number, and none that is absurd."""
-    value = counts.get(name) if isinstance(counts, dict) else None
-    return min(max(value, 0), MOST_TOKENS) if isinstance(value, int) else 0
+    if not isinstance(counts, dict) or not isinstance(value := counts.get(name), int):
+        return 0
+    return value if 0 <= value <= MOST_TOKENS else min(max(value, 0), MOST_TOKENS)
 
 
 def drop_resumed(usage: Json, deltas: int) -> Json:

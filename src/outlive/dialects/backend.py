@@ -4,10 +4,8 @@ import asyncio
 import logging
 import re
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import msgspec
@@ -79,13 +77,13 @@ class HttpBackend(Endpoint, Backend):
         generator closes the connection at once."""
         answer = await ask()
         events, last = EventStream(), self.last
-        recent: deque[list[bytes]] = deque(maxlen=2)
+        recent: list[list[bytes]] = [[], []]  # the last two
         waiting: list[list[bytes]] = []
 
         def take(give: Callable[[list[bytes]], object], piece: bytes) -> bool:
             if not (payloads := events.feed(piece)):
                 return not events.done
-            recent.append(payloads)
+            recent[0], recent[1] = recent[1], payloads
             if last is not None and last.search(payloads[-1]):
                 events.done = True  # not every server says so, or closes the connection
             return give(payloads) is not False and not events.done
@@ -106,7 +104,7 @@ class HttpBackend(Endpoint, Backend):
             if payloads := events.end():
                 yield payloads
         except OSError as error:
-            if self.enough is None or not any(map(self.enough.search, chain(*recent))):
+            if self.enough is None or not any(map(self.enough.search, recent[0] + recent[1])):
                 raise self.broken(error) from error
         finally:
             self.leave(answer, events.done)
@@ -150,7 +148,7 @@ class HttpBackend(Endpoint, Backend):
             data = await asyncio.to_thread(lambda: encode_body(render()))
         else:
             data = msgspec.json.encode(render())
-        return await self.request("POST", self._url, data, call.headers | headers)
+        return await self.request("POST", self._url, data, call.headers | headers if headers else call.headers)
 
 
 class FunctionsBackend(HttpBackend):

@@ -74,7 +74,8 @@ def make_offer(request: CreateResponse, items: Iterable[Json]) -> Offer:
     brought = [item for item in items if item.get("type") in TOOL_BRINGERS]
     is_plain = not isinstance(request.tool_choice, dict) or request.tool_choice.get("type") == "function"
     given = request.tools
-    if is_plain and not brought and all(each["type"] == "function" and not each.get("defer_loading") for each in given):
+    can_send = not given or all(each["type"] == "function" and not each.get("defer_loading") for each in given)
+    if can_send and is_plain and not brought:
         return Offer(given, request.tool_choice, {}, {})  # nearly all requests: they can be sent as they are
     searches = any(_kind_of(tool) == "tool_search" for tool in given)
     found: dict[Identity, CalledTool] = {}
@@ -230,16 +231,17 @@ def _describe(found: CalledTool, names: Names) -> Json:
 
 def check_tools_of(request: CreateResponse, upstream: Upstream) -> None:
     """Raise InvalidRequest, naming the parameter, for a tool or a choice that this upstream's model cannot be given."""
+    if not (given := _given(request)):
+        return
     # A search of the client's loads deferred tools; without one that is left out they are given from the start.
     loads = any(tool["type"] == "tool_search" for tool in request.tools)
-    given = _given(request)
     for path, listed in given:
         is_found = path != "tools"
         for n, tool in enumerate(check_value(check_tools, listed, path) if is_found else listed):
             if upstream.unrunnable_tools == "refuse" or not is_hosted(tool):
                 _check_tool(tool, f"{path}[{n}]", may_defer=is_found or loads)
     choice = request.tool_choice
-    if not given or choice in ("auto", "none"):
+    if choice in ("auto", "none"):
         return
     offer = make_offer(request, request.input)
     may_not_call = isinstance(choice, dict) and choice.get("type") == "allowed_tools"
@@ -251,8 +253,8 @@ def check_tools_of(request: CreateResponse, upstream: Upstream) -> None:
 
 def find_left_out(request: CreateResponse) -> list[str]:
     """Return the types of the hosted tools that a checked request has, each once."""
-    given = (tool for _, tools in _given(request) for tool in tools)
-    return list(dict.fromkeys(str(tool["type"]) for tool in given if is_hosted(tool)))
+    hosted = [str(tool["type"]) for _, tools in _given(request) for tool in tools if is_hosted(tool)]
+    return list(dict.fromkeys(hosted)) if hosted else hosted
 
 
 def _given(request: CreateResponse) -> list[tuple[str, list[Json]]]:

@@ -1,6 +1,8 @@
 """Parts of requests that dialects share: what the caller asked for, and content, calls and outputs of items."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from operator import attrgetter
 from typing import ClassVar
 
 import msgspec
@@ -25,6 +27,7 @@ _LEFT_OUT = frozenset({
 
 # Fields that describe an item itself and are not for the model.
 _ENVELOPE = frozenset({"id", "type", "status", "call_id", "caller", "created_by", "is_error"})
+_make_getter = lru_cache(attrgetter)  # one for each list of names
 
 
 def keep(fields: Json, *left_out: str) -> Json:
@@ -32,9 +35,12 @@ def keep(fields: Json, *left_out: str) -> Json:
     return {name: value for name, value in fields.items() if value is not None and name not in left_out}
 
 
-def read_given(request: CreateResponse, names: Iterable[str]) -> Json:
+def read_given(request: CreateResponse, names: Sequence[str]) -> Json:
     """Return the parameters of these names that the caller has given."""
-    return {name: value for name in names if (value := getattr(request, name)) is not None}
+    values = _make_getter(*names)(request)
+    if values.count(None) == len(names):
+        return {}  # as in most requests
+    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
 
 
 def read_limit(call: ModelCall, most: int) -> int:
@@ -59,7 +65,7 @@ _RESPONSES_ONLY = frozenset({"client_metadata"})
 
 def read_extra(request: CreateResponse) -> Json:
     """Return the fields that are unknown here, for the upstream."""
-    return {name: value for name, value in request.extra.items() if name not in _RESPONSES_ONLY}
+    return request.extra and {name: value for name, value in request.extra.items() if name not in _RESPONSES_ONLY}
 
 
 class ItemReader(msgspec.Struct, eq=False, kw_only=True):
@@ -156,8 +162,12 @@ def read_texts(content: object) -> list[str] | None:
     """Return the texts of content that is nothing else, as nearly all is; None for any other."""
     if not isinstance(content, list):
         return [content] if isinstance(content, str) else []
-    texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") in TEXTS]
-    return texts if [*map(type, texts)].count(str) == len(content) else None  # type: ignore[return-value]
+    texts: list[str] = []
+    for part in content:
+        if not isinstance(part, dict) or part.get("type") not in TEXTS or type(text := part.get("text")) is not str:
+            return None
+        texts.append(text)
+    return texts
 
 
 def read_role(message: Json) -> str:

@@ -120,12 +120,6 @@ class AnswerTranslator:
     chunk.
     """
 
-    __slots__ = (
-        "_asked", "_channel", "_first", "_growing", "_ids", "_index", "_inspects", "_item", "_logprobs", "_model",
-        "_next_index", "_own_seal", "_parts", "_pieces", "_read_fault", "_resume", "_resumed", "_sealed", "_thoughts",
-        "_tools", "_usage",
-    )  # fmt: skip
-
     def __init__(
         self, call: ModelCall, ids: IdSource, read_fault: ReadFault = read_fault, *, inspects: bool = False
     ) -> None:
@@ -175,9 +169,8 @@ class AnswerTranslator:
 
     def _grow(self, text: Text, piece: str, logprobs: list[Json] | None = None) -> list[AnyDraft]:
         """Grow that kind of text by a piece, which may come with its log probabilities."""
-        drafts: list[AnyDraft] = []
-        if self._growing is None or self._growing.text is not text:
-            drafts = self._open_part(text)
+        is_open = self._growing is not None and self._growing.text is text
+        drafts = [] if is_open else self._open_part(text)
         assert self._growing is not None
         self._pieces.append(piece)
         self._own_seal = None  # it was one of less text
@@ -228,7 +221,7 @@ class AnswerTranslator:
         if self._item is None:
             return []
         drafts = self._close_part()
-        item, self._item, self._resumed = self._item | {"status": status}, None, False
+        item, self._item, self._resumed = {**self._item, "status": status}, None, False
         item["content" if "content" in item else "summary"] = self._parts
         if item["type"] == "reasoning" and self._own_seal is not None:
             item["encrypted_content"] = self._own_seal
@@ -256,10 +249,10 @@ class AnswerTranslator:
 
 def _make_item(text: Text, item_id: str) -> Json:
     """Make the item in which that kind of text is to grow."""
-    item: Json = {"id": item_id, "type": text.item, "status": "in_progress"}
     if text.item == "message":
-        return item | {"role": "assistant", "content": []}
-    return item | {"summary": []} | ({"content": []} if text.parts is CONTENT else {})
+        return {"id": item_id, "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+    item: Json = {"id": item_id, "type": text.item, "status": "in_progress", "summary": []}
+    return item | {"content": []} if text.parts is CONTENT else item
 
 
 def decode_damaged(chunk: bytes, type_: type[T], kind: str) -> T:

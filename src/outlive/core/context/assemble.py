@@ -86,6 +86,8 @@ def assemble(history: Sequence[Json], input: Sequence[Json], names: Names | None
 def find_stray_output(history: list[Json], input: list[Json]) -> int | None:
     """Return the position in `input` of an output that answers no call at all, not even an unfinished one. There is
     none where a compaction stands for earlier items: the call may have been among them."""
+    if _are_messages(input):
+        return None
     if any(item.get("type") == "compaction" for item in (*history, *input)):
         return None
     asked = {item["call_id"] for item in (*history, *input) if is_call(item)}
@@ -94,12 +96,14 @@ def find_stray_output(history: list[Json], input: list[Json]) -> int | None:
 
 def _drop_repeats(items: Sequence[Json]) -> list[Json]:
     """Keep the first of each item; a reference to an item that is here is a repeat, too."""
+    ids = [item_id for item in items if isinstance(item_id := item.get("id"), str)] if len(items) > 1 else []
+    if len({*ids}) == len(ids):
+        return list(items)
     here = {str(item.get("id")) for item in items if item.get("type") != "item_reference"}
     seen: set[str] = set()
     kept: list[Json] = []
     for item in items:
-        item_id = item.get("id")
-        if isinstance(item_id, str):
+        if isinstance(item_id := item.get("id"), str):
             if item_id in seen or (item.get("type") == "item_reference" and item_id in here):
                 continue
             seen.add(item_id)

@@ -54,8 +54,6 @@ class AnthropicTranslator(AnswerTranslator):
     Sealed reasoning, and a call whose arguments are whole, are closed with their block.
     """
 
-    __slots__ = ("_calls", "_counts", "_inputs", "_over", "_repeatable", "_stop", "_stop_details")
-
     def __init__(self, call: ModelCall, ids: IdSource, read_fault: ReadFault = read_fault) -> None:
         # A text to be continued was sent without the white space at its end, which this API does not take there, so
         # the model may write that again.

@@ -55,11 +55,6 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 class ResponsesTranslator:
     """Translates the events of one stream. Several items may be open at a time."""
 
-    __slots__ = (
-        "_by_id", "_by_index", "_channel", "_final", "_growing_id", "_growing_index", "_growing_type", "_ids", "_items",
-        "_limit", "_next_index", "_pieces", "_read_fault", "_resume", "_resumed", "_taken", "_usage",
-    )  # fmt: skip
-
     def __init__(self, call: ModelCall, ids: IdSource, read_fault: ReadFault = read_fault) -> None:
         self._ids = ids
         self._read_fault = read_fault

@@ -49,8 +49,6 @@ _RELAYED_FAMILIES = ("openai-", "x-ratelimit-")
 class RelayedAnswer:
     """An answer that is passed through as it comes. Read `body` to its end, or close it."""
 
-    __slots__ = ("_answer", "_endpoint", "headers", "status")
-
     def __init__(self, endpoint: Endpoint, answer: Connection) -> None:
         self._endpoint = endpoint
         self._answer: Connection | None = answer
@@ -97,10 +95,8 @@ class Endpoint:
         self.redactor = Redactor(secrets)
         self._pool = pool.via(route)
         own = {name.lower(): value for name, value in upstream.headers.items()}
-        key = {}
-        if upstream.key is not None:
-            bearer = upstream.key_header == "authorization"
-            key = {upstream.key_header: f"Bearer {upstream.key}" if bearer else upstream.key}
+        scheme = "Bearer " if upstream.key_header == "authorization" else ""
+        key = {upstream.key_header: f"{scheme}{upstream.key}"} if upstream.key is not None else {}
         lines = (f"{name}: {value}\r\n" for name, value in (_HEADERS | self.headers | key | own).items())
         self._headers = "".join(lines).encode("latin-1", "replace")  # of every request
         self._own = own.keys()  # set by the settings, which win, whatever their case

@@ -13,6 +13,9 @@ MOST_EVENT = 32 * 1024 * 1024
 MOST_ANSWER = 128 * 1024 * 1024
 _LONG = 64 * 1024
 
+# Numbers, because to look for a text of bytes in bytes raises an error within, and drops it.
+_NEWLINE, _RETURN = b"\n\r"
+
 
 class EventStream(msgspec.Struct, eq=False):
     """Parses a stream as it is read. Comments, and fields other than `data`, are skipped."""
@@ -26,38 +29,28 @@ class EventStream(msgspec.Struct, eq=False):
     def feed(self, piece: bytes) -> list[bytes]:
         """Return the payloads that this piece completes."""
         self._size += len(piece)
-        whole = piece.startswith(b"data: {") and piece.endswith(b"}\n\n") and piece.count(b"\n") == 2
-        if whole and not self._rest and self._size <= MOST_ANSWER:
-            return [piece[6:-2]]  # one event, as in nearly every read of a model that writes slowly
         if len(self._rest) > _LONG:
             self._more.append(piece)
             self._waiting += len(piece)
             if self._waiting > MOST_EVENT:
                 self._refuse()  # before anything is joined: each copy is as long
-            if b"\n" not in piece:
+            if _NEWLINE not in piece:
                 return []
             piece = b"".join(self._more)
             self._more, self._waiting = [], 0
         read = self._rest + piece
-        if b"\r" in read:  # JSON has no raw one; a pair that is cut in half waits in the rest
+        if _RETURN in read:  # JSON has no raw one; a pair that is cut in half waits in the rest
             read = read.replace(b"\r\n", b"\n")
-        *events, self._rest = read.split(b"\n\n")
+        events, _, self._rest = read.rpartition(b"\n\n")
         if len(self._rest) > MOST_EVENT or self._size > MOST_ANSWER:
             self._refuse()
-        payloads: list[bytes] = []
-        for event in events:
-            if event.startswith(b"data: ") and b"\n" not in event:
-                payload = event[6:]
-            elif event.startswith(b"event: ") and event.count(b"\n") == 1:
-                # A name and a payload, as in every event of the Responses API; the name is in the payload, too.
-                payload = event.partition(b"\ndata: ")[2] or _join_data(event)
-            else:
-                payload = _join_data(event)
-            if payload == DONE:
-                self.done = True
-                break
-            if payload:
-                payloads.append(payload)
+        # Nearly all events are one line of data, so all that are read at once are cut at once.
+        payloads = events[6:].split(b"\n\ndata: ") if events.startswith(b"data: ") else []
+        if not payloads or b"" in payloads or _NEWLINE in b"".join(payloads):
+            payloads = [payload for event in events.split(b"\n\n") if (payload := _read_event(event))]
+        if DONE in payloads:
+            self.done = True
+            del payloads[payloads.index(DONE) :]
         return payloads
 
     def _refuse(self) -> NoReturn:
@@ -69,8 +62,13 @@ class EventStream(msgspec.Struct, eq=False):
         return self.feed(b"\n\n") if self._rest.strip() else []
 
 
-def _join_data(event: bytes) -> bytes:
-    """Return the payload of an event of any shape: its data lines, joined."""
+def _read_event(event: bytes) -> bytes:
+    """Return the payload of an event: its data lines, joined."""
+    if event.startswith(b"data: ") and _NEWLINE not in event:
+        return event[6:]
+    # A name and a payload, as in every event of the Responses API; the name is in the payload, too.
+    if event.startswith(b"event: ") and event.count(b"\n") == 1 and (payload := event.partition(b"\ndata: ")[2]):
+        return payload
     lines: list[bytes] = []
     for line in event.split(b"\n"):
         name, _, value = line.partition(b":")

@@ -10,7 +10,6 @@ import ssl
 import zlib
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -225,12 +224,9 @@ class Connection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._buffered = 0
         self._bodiless = 0  # bytes since the last that were part of a body
-        self._paused = False
-        self.is_complete = False
-        self._reusable = False
+        self.is_complete = self._head_done = self._reusable = self._paused = False
         self._lent = False  # it carries an answer that is in use
         self._on_piece: OnPiece | None = None  # is passed what comes, instead of a task being woken for it
-        self._head_done = False
         self._inflater: zlib._Decompress | None = None  # of an answer that is compressed, though none was asked for
         self._error: BaseException | None = None
         self.heard_at = 0.0  # time of the last bytes, or of the request
@@ -243,20 +239,22 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             raise Unanswered("The connection was closed.")
         self._lent = True
-        self.status, self.headers = 0, {}
+        self.status, self.headers, self._bodiless = 0, {}, 0
         self.is_complete = self._head_done = self._reusable = False
-        self._bodiless = 0
         self.heard_at = self._loop.time()
         for part in parts:
             self._transport.write(part)
 
     async def wait_head(self) -> None:
         """Wait for the head of the answer. If that fails, or the task is cancelled, the connection is closed."""
-        with ExitStack() as failure:
-            failure.callback(self.close)  # also when the head came in the very moment of a cancellation
+        failed = True  # also when the head came in the very moment of a cancellation
+        try:
             while not self._head_done:
                 await self._wait()
-            failure.pop_all()
+            failed = False
+        finally:
+            if failed:
+                self.close()
 
     async def start_tls(self, context: ssl.SSLContext) -> Connection:
         """Return the connection to the origin in the tunnel that this one has become."""
@@ -340,11 +338,11 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    async def _wait(self) -> None:
+    def _wait(self) -> asyncio.Future[None]:
         if self._error is not None:
             raise self._error
         self._waiter = self._loop.create_future()
-        await self._waiter
+        return self._waiter
 
     def _wake(self, error: Exception | None = None) -> None:
         waiter, self._waiter = self._waiter, None
@@ -364,6 +362,7 @@ class Connection(asyncio.Protocol):
             self.close()  # without a request: it would be taken for the next answer
             return
         self.heard_at = self._loop.time()
+        self._buffered += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
@@ -419,9 +418,9 @@ class Connection(asyncio.Protocol):
             body = self._inflater.decompress(body, MOST_INFLATED)
             if self._inflater.unconsumed_tail:
                 raise ConnectionBroken("The answer is too large when it is inflated.")
+            self._buffered += len(body)
         if body:  # `read` returns an empty piece for the end
             self._pieces.append(body)
-            self._buffered += len(body)
 
     def on_message_complete(self) -> None:
         if self._head_done:

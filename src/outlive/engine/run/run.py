@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Container
-from contextlib import aclosing
 from functools import partial
 
 import msgspec
@@ -282,14 +281,13 @@ class Run:
         if live.asked_at is None and not live.fold.visible:
             live.asked_at = self._clock.monotonic()
         estimate = partial(estimate_request, call.request, call.items)
-        resumed = call.resume.deltas if call.resume is not None else 0
         if call.resume is not None and live.step_usage is None:
             # The process that showed this text is gone, and with it the count of its input.
             live.estimated = live.estimated[0] + estimate(), live.estimated[1]
         # A try that reports nothing leaves what the one before it had reported.
         earlier = live.step_usage() if live.step_usage is not None else None
         live.step_usage = lambda: translator.usage() or earlier
-        live.attempt = Attempt(translator.usage, estimate, resumed, live.fold.size)
+        live.attempt = Attempt(translator.usage, estimate, call.resume.deltas if call.resume else 0, live.fold.size)
 
         def on_chunks(chunks: list[bytes]) -> bool:
             drafts: list[AnyDraft] = []
@@ -306,13 +304,16 @@ class Run:
                     emit(drafts)
             return pending.size <= pending.most and not tail.lost
 
-        async with aclosing(open_stream(on_chunks)) as stream:
+        stream = open_stream(on_chunks)
+        try:
             async for chunks in stream:
                 on_chunks(chunks)
                 if pending.size > pending.most:
                     await live.flush()
                 if tail.lost:
                     raise StaleFence
+        finally:
+            await stream.aclose()
         drafts, ending = translator.end()
         return StepResult(drafts if buffer is None else buffer.end(drafts), ending)
 
