@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Delta, Draft, Json
 from outlive.core.recovery import OpenText
-from outlive.dialects.chat.translator import ChatTranslator
+from outlive.dialects.chat.translator import MOST_LEARNED, ChatTranslator
 from outlive.ports.backend import Translator
 from outlive.testing import (
     answer,
@@ -119,6 +119,8 @@ def test_only_the_text_of_chunks_that_are_alike_is_decoded() -> None:
     assert [draft.text for draft in translator.feed(text_chunk("c")) if isinstance(draft, Delta)] == ["c"]
     with pytest.raises(UpstreamFault, match="not a chat completion chunk"):
         translator.feed(b'"c"')  # a text alone is no chunk
+    translator.feed(chunk({"content": "d"}, padding="x" * MOST_LEARNED))
+    assert translator._around is None  # a stream holds no long chunk
     for n in range(100):  # each with something else around its text, as some servers send them
         translator.feed(chunk({"content": "d"}, obfuscation="x" * (n % 7)))
     assert translator._around is None  # it is not learned for ever

@@ -54,6 +54,7 @@ class _Chunk(msgspec.Struct, gc=False):
 
 _decode, _decode_text = msgspec.json.Decoder(_Chunk).decode, msgspec.json.Decoder(str).decode
 _NOTHING = _ChunkDelta()
+MOST_LEARNED = 4 * 1024  # bytes of a chunk that is remembered: each stream holds one
 
 
 class ChatTranslator(AnswerTranslator):
@@ -122,7 +123,8 @@ class ChatTranslator(AnswerTranslator):
     def _learn(self, chunk: bytes, text: str) -> None:
         """Note what stands around the text of a chunk, where it is written as expected."""
         self._lessons -= 1
-        before, _, after = chunk.partition(msgspec.json.encode(text)) if self._lessons > 0 else (b"", b"", b"")
+        is_wanted = self._lessons > 0 and len(chunk) <= MOST_LEARNED
+        before, _, after = chunk.partition(msgspec.json.encode(text)) if is_wanted else (b"", b"", b"")
         is_found = before.endswith((b'"content":', b'"content": '))
         self._around = (before, after, len(before) + len(after)) if is_found else None
 
