@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from outlive.core.errors import UpstreamFault
 from outlive.core.events import Delta, Draft, Json
 from outlive.core.recovery import OpenText
-from outlive.dialects.chat.translator import MOST_LEARNED, ChatTranslator
+from outlive.dialects.chat.translator import MOST_TEMPLATE, ChatTranslator
 from outlive.ports.backend import Translator
 from outlive.testing import (
     answer,
@@ -99,9 +99,9 @@ def text_chunks(draw: st.DrawFn) -> bytes:
 @given(st.lists(text_chunks(), max_size=12))
 def test_a_chunk_like_the_one_before_is_read_as_any_other(chunks: list[bytes]) -> None:
     read = []
-    for lessons in (64, 0):  # without lessons, every chunk is decoded whole
+    for left in (64, 0):  # without a template, every chunk is decoded whole
         translator = ChatTranslator(make_call(tools=[SHELL]), CountingIds())
-        translator._lessons = lessons
+        translator._templates_left = left
         frames: list[object] = []
         with suppress(UpstreamFault):
             for each in (text_chunk("first"), *chunks, *chunks, finish_chunk()):
@@ -119,11 +119,11 @@ def test_only_the_text_of_chunks_that_are_alike_is_decoded() -> None:
     assert [draft.text for draft in translator.feed(text_chunk("c")) if isinstance(draft, Delta)] == ["c"]
     with pytest.raises(UpstreamFault, match="not a chat completion chunk"):
         translator.feed(b'"c"')  # a text alone is no chunk
-    translator.feed(chunk({"content": "d"}, padding="x" * MOST_LEARNED))
-    assert translator._around is None  # a stream holds no long chunk
+    translator.feed(chunk({"content": "d"}, padding="x" * MOST_TEMPLATE))
+    assert translator._template is None  # a stream holds no long chunk
     for n in range(100):  # each with something else around its text, as some servers send them
         translator.feed(chunk({"content": "d"}, obfuscation="x" * (n % 7)))
-    assert translator._around is None  # it is not learned for ever
+    assert translator._template is None  # no more are made
 
 
 def test_text_deltas_share_one_channel() -> None:

@@ -54,7 +54,7 @@ class _Chunk(msgspec.Struct, gc=False):
 
 _decode, _decode_text = msgspec.json.Decoder(_Chunk).decode, msgspec.json.Decoder(str).decode
 _NOTHING = _ChunkDelta()
-MOST_LEARNED = 4 * 1024  # bytes of a chunk that is remembered: each stream holds one
+MOST_TEMPLATE = 4 * 1024  # bytes of a chunk whose surroundings are kept: each stream holds one
 
 
 class ChatTranslator(AnswerTranslator):
@@ -68,13 +68,13 @@ class ChatTranslator(AnswerTranslator):
         self._open: GrowingCall | None = None
         self._finish: str | None = None
         self._tier: str | None = None
-        self._around: tuple[bytes, bytes, int] | None = None  # what is before and after a chunk's text, and its size
-        self._lessons = 64  # times that this is learned: some servers put something else into each chunk
+        self._template: tuple[bytes, bytes, int] | None = None  # bytes before and after a chunk's text, and how many
+        self._templates_left = 64  # that may be made: some servers put something else into each chunk
 
     def feed(self, chunk: bytes) -> list[AnyDraft]:
-        if self._channel is not None and self._around is not None:
+        if self._channel is not None and self._template is not None:
             # Most chunks differ from one before in their text alone, and only that is decoded.
-            before, after, size = self._around
+            before, after, size = self._template
             inner = chunk.removeprefix(before).removesuffix(after)
             try:
                 if len(chunk) - len(inner) == size and (text := _decode_text(inner)):
@@ -101,7 +101,7 @@ class ChatTranslator(AnswerTranslator):
                 and not (delta.tool_calls or delta.reasoning_content or delta.reasoning or delta.refusal)
                 and not (delta.function_call or choice.index)
             ):
-                self._learn(chunk, text)
+                self._make_template(chunk, text)
                 self._pieces.append(text)
                 return [Delta(channel, text)]
         if piece.error is not None:
@@ -120,13 +120,13 @@ class ChatTranslator(AnswerTranslator):
                 drafts += self._take(choice)
         return drafts
 
-    def _learn(self, chunk: bytes, text: str) -> None:
-        """Note what stands around the text of a chunk, where it is written as expected."""
-        self._lessons -= 1
-        is_wanted = self._lessons > 0 and len(chunk) <= MOST_LEARNED
+    def _make_template(self, chunk: bytes, text: str) -> None:
+        """Keep the bytes around the text of a chunk, if the text is written as expected."""
+        self._templates_left -= 1
+        is_wanted = self._templates_left > 0 and len(chunk) <= MOST_TEMPLATE
         before, _, after = chunk.partition(msgspec.json.encode(text)) if is_wanted else (b"", b"", b"")
         is_found = before.endswith((b'"content":', b'"content": '))
-        self._around = (before, after, len(before) + len(after)) if is_found else None
+        self._template = (before, after, len(before) + len(after)) if is_found else None
 
     def end(self) -> tuple[list[AnyDraft], Ending]:
         status, reason = translator.read_stop(self._finish, _INCOMPLETE)

@@ -327,7 +327,8 @@ class Connection(asyncio.Protocol):
             return  # twice in the pool, it would carry two answers at once
         self._lent = False
         self._pool.watched.discard(self)
-        if self.is_complete and self._reusable and self._error is None and self._transport is not None:
+        is_usable = self._reusable and self._error is None and not self._paused  # paused, it would read no answer
+        if self.is_complete and is_usable and self._transport is not None:
             self._pieces, self._buffered = [], 0
             self._parser = httptools.HttpResponseParser(self)
             self._pool.keep(self, self._loop)
