@@ -316,3 +316,15 @@ def test_a_body_in_pieces_is_not_held_while_the_answer_is_awaited() -> None:
         server.close()
 
     asyncio.run(main())
+
+
+def test_a_connection_whose_reading_is_paused_is_not_used_again() -> None:
+    async def main() -> None:
+        async with asked() as (connection, _):
+            connection.data_received(chunk(b"x" * MOST_HEAD * 2) + LAST)
+            assert connection._paused
+            assert connection.is_complete
+            connection.leave()
+            assert not connection._pool._idle[connection.origin]
+
+    asyncio.run(main())
