@@ -115,7 +115,7 @@ class SqliteLedger(Stored[SqliteDatabase], Ledger):
 def _admit(admission: Admission, db: sqlite3.Connection, staged: StagedItems | None = None) -> Admitted:
     if (attached := _find_by_key(db, admission)) is not None:
         return Admitted(attached=attached)
-    request = admission.request
+    request, cursor = admission.request, db.cursor()  # one for all: `db.execute` makes one each time
     point = threads.locate(db, admission.owner, request.conversation, request.previous_response_id, locking=True)
     items = threads.without_repeats(db, request.input, point.position) if request.given_ids else request.input
     if not items and point.thread is not None and point.conversation is None:
@@ -123,17 +123,17 @@ def _admit(admission: Admission, db: sqlite3.Connection, staged: StagedItems | N
         point = threads.InsertionPoint(None, 0, root=point.root, parent=point.thread, fork=point.first)
     thread, head = point.thread, point.first + len(items)
     if point.root is not None:
-        db.execute(SQL["use_thread"], (admission.at, point.root))
+        cursor.execute(SQL["use_thread"], (admission.at, point.root))
     if thread is None:
         new = (point.root, point.parent, point.fork, head, admission.at)
-        thread = int(db.execute(SQL["add_thread"], new).lastrowid or 0)
+        thread = int(cursor.execute(SQL["add_thread"], new).lastrowid or 0)
     else:
-        db.execute(SQL["move_head"], (head, thread))
+        cursor.execute(SQL["move_head"], (head, thread))
     position = Position(thread, point.first)
-    key = _add_response(db, admission, position, len(items))
-    threads.add_items(db, position, items, key, staged)
+    key = _add_response(cursor, admission, position, len(items))
+    threads.add_items(cursor, position, items, key, staged)
     if point.conversation is not None:
-        db.execute(SQL["lock_conversation"], (key, admission.at, point.conversation))
+        cursor.execute(SQL["lock_conversation"], (key, admission.at, point.conversation))
     return Admitted(position, Lease(admission.response_id, key, 1, short=True) if admission.worker else None)
 
 
@@ -151,7 +151,7 @@ def _find_by_key(db: sqlite3.Connection, admission: Admission) -> str | None:
     return str(row[1])
 
 
-def _add_response(db: sqlite3.Connection, admission: Admission, position: Position, count: int) -> int:
+def _add_response(cursor: sqlite3.Cursor, admission: Admission, position: Position, count: int) -> int:
     owner, at, request = admission.owner, admission.at, admission.request
     end = position.first + count
     runs = encode([at, admission.worker, 1]).decode() if admission.worker is not None else None
@@ -160,16 +160,16 @@ def _add_response(db: sqlite3.Connection, admission: Admission, position: Positi
         *(position.thread, position.first, end, end, pack(request), runs, SHORT),
         *(admission.about, admission.expires_at),
     )
-    key = int(db.execute(SQL["add_response"], row).lastrowid or 0)
+    key = int(cursor.execute(SQL["add_response"], row).lastrowid or 0)
     taken = int(admission.worker is not None)
     lease = (key, name_of(owner), request.background, admission.worker, taken, taken)
-    db.execute(SQL["add_lease"], (*lease, admission.sealed, request.deadline))
-    db.execute(SQL["add_events"], (key, 0, admission.count, at, admission.frames))
+    cursor.execute(SQL["add_lease"], (*lease, admission.sealed, request.deadline))
+    cursor.execute(SQL["add_events"], (key, 0, admission.count, at, admission.frames))
     if admission.idempotency is not None:
         saved = admission.idempotency
-        db.execute(SQL["save_key"], (owner, "response", saved.key, saved.digest, admission.response_id, at))
+        cursor.execute(SQL["save_key"], (owner, "response", saved.key, saved.digest, admission.response_id, at))
     if admission.retry_digest is not None:
-        db.execute(SQL["add_unanswered"], (key, owner, admission.retry_digest, at))
+        cursor.execute(SQL["add_unanswered"], (key, owner, admission.retry_digest, at))
     return key
 
 
@@ -188,27 +188,29 @@ def _take(db: sqlite3.Connection, key: int, worker: str, attempts: int, was_queu
 
 
 def _close(closing: Closing, has_webhooks: bool, db: sqlite3.Connection) -> None:
-    entry = closing.entry
+    entry, cursor = closing.entry, db.cursor()
     key = entry.lease.key
-    if db.execute(SQL["drop_lease"], (key, entry.lease.fence)).rowcount != 1:
+    if cursor.execute(SQL["drop_lease"], (key, entry.lease.fence)).rowcount != 1:
         raise StaleFence
+    [(thread, first, input_end, conversation, goes_on)] = cursor.execute(SQL["find_turn"], (key,)).fetchall()
+    turn = closing.turn if closing.keep_turn and goes_on else []
+    last, events = input_end + len(turn), entry.first + entry.count
     for start, count, frames in to_rows(entry, short=len(entry.frames) > SHORT_ENDING):
-        db.execute(SQL["add_events"], (key, start, count, entry.at, frames))
-    turn, events = closing.turn if closing.keep_turn else [], entry.first + entry.count
-    row = (closing.status, closing.snapshot, entry.at, events, len(turn), key)
-    [(thread, first, input_end, last, conversation)] = db.execute(SQL["end_response"], row).fetchall()
-    if last > input_end:
-        threads.add_items(db, Position(thread, input_end), turn, key)
+        cursor.execute(SQL["add_events"], (key, start, count, entry.at, frames))
+    row = (closing.status, closing.snapshot, entry.at, events, last, cursor.lastrowid, key)
+    cursor.execute(SQL["end_response"], row)
+    if turn:
+        threads.add_items(cursor, Position(thread, input_end), turn, key)
     if closing.keep_turn:
-        db.execute(SQL["move_head"], (last, thread))
-    if not closing.keep_turn and (first > 0 or conversation is not None):
+        cursor.execute(SQL["move_head"], (last, thread))
+    elif first > 0 or conversation is not None:
         _move_out(db, key, Position(thread, first), input_end, entry.at)
     if closing.usage is not None:
-        db.execute(SQL["add_usage"], closing.usage.to_row())
+        cursor.execute(SQL["add_usage"], closing.usage.to_row())
     if conversation is not None:
-        db.execute(SQL["unlock_conversation"], (entry.at, conversation, key))
+        cursor.execute(SQL["unlock_conversation"], (entry.at, conversation, key))
     for event in find_events(closing.status, closing.turn) if has_webhooks else ():
-        db.execute(SQL["add_deliveries"], (key, event, entry.at))
+        cursor.execute(SQL["add_deliveries"], (key, event, entry.at))
 
 
 def _move_out(db: sqlite3.Connection, key: int, position: Position, input_end: int, at: float) -> None:

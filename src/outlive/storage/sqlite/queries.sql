@@ -191,13 +191,17 @@ UPDATE leases SET notes = ? WHERE response = ? AND fence = ?;
 -- No attempt is counted for a run that was released on purpose.
 UPDATE leases SET worker = NULL, attempts = max(attempts - 1, 0) WHERE response = ? AND fence = ?;
 
+-- find_turn --
+-- Where the output of a response goes, and whether it goes there: not if its conversation is gone.
+SELECT r.thread, r.first, r.input_end, r.conversation, CASE WHEN r.conversation IS NULL OR EXISTS
+       (SELECT 1 FROM conversations c WHERE c.id = r.conversation AND c.hidden = 0) THEN 1 ELSE 0 END
+  FROM responses r WHERE r.key = ?;
+
 -- end_response --
--- The final object; the request is no longer needed. The turn goes nowhere if its conversation is gone.
-UPDATE responses SET status = ?, snapshot = ?, ended_at = ?, events = ?, request = NULL,
-       last = input_end + CASE WHEN conversation IS NULL OR EXISTS
-           (SELECT 1 FROM conversations c WHERE c.id = responses.conversation AND c.hidden = 0) THEN ? ELSE 0 END,
-       last_era = (SELECT max(key) FROM events) >> 12
- WHERE key = ? RETURNING thread, first, input_end, last, conversation;
+-- The final object; the request is no longer needed. The era is that of its newest event. (RETURNING would take
+-- longer than to read the row before.)
+UPDATE responses SET status = ?, snapshot = ?, ended_at = ?, events = ?, request = NULL, last = ?, last_era = ? >> 12
+ WHERE key = ?;
 
 -- drop_lease --
 -- Ended, if the lease is still held: no worker may write any more.

@@ -62,7 +62,7 @@ def read_before(db: sqlite3.Connection, position: Position, most: int = UNBOUNDE
 
 
 def add_items(
-    db: sqlite3.Connection,
+    db: sqlite3.Connection | sqlite3.Cursor,
     position: Position,
     items: list[Json],
     response: int | None = None,
