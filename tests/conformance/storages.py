@@ -234,10 +234,10 @@ class PostgresInspector:
             entries = "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes"
             return int(await db.fetchval(tables)) + int(await db.fetchval(entries))
 
-        await self._flush_counts()
+        await self.flush_counts()
         before = await self.database.read("count", count)
         await act()
-        await self._flush_counts()
+        await self.flush_counts()
         return await self.database.read("count", count) - before
 
     async def update_statistics(self) -> None:
@@ -252,7 +252,7 @@ class PostgresInspector:
         await self.database.write("beat", lambda db: db.execute(sql, worker, 3600.0 if alive else -1.0))
         return True
 
-    async def _flush_counts(self) -> None:
+    async def flush_counts(self) -> None:
         """Make every connection report its counts now: it would report them later by itself."""
         gate = asyncio.Event()
 

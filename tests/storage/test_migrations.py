@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from outlive.storage.packing import JOURNAL_FORMAT, PACKED
 from outlive.storage.queries import SCHEMA_VERSION
 from outlive.storage.sqlite import SQL, connection
 
@@ -51,15 +52,32 @@ def test_the_schema_version_is_the_number_of_the_last_migration() -> None:
     assert max(int(file.name[:4]) for file in FOLDER.iterdir()) == SCHEMA_VERSION
 
 
-def test_unpacked_responses_are_measured_by_their_index(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "values", "range_"),
+    [
+        ("measure_unpacked", (10,), "ended_at>?"),
+        ("find_unpacked", (1.0, 10), "ended_at<?"),
+        ("expire_responses", (1.0, 10, None, "[]"), "ended_at<?"),
+    ],
+)
+def test_ended_responses_are_found_by_their_index(
+    tmp_path: Path, name: str, values: tuple[object, ...], range_: str
+) -> None:
     db = old_file(tmp_path / "old.db", 5)
     connection._migrate(db, "old.db")
-    plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {SQL['measure_unpacked']}", (10,))]
-    assert [step for step in plan if "responses" in step] == [
-        "SEARCH responses USING INDEX responses_unpacked (ended_at>?)"
+    plan = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {SQL[name]}", values)]
+    assert [step.split(" ", 2)[2] for step in plan if "responses" in step] == [
+        f"USING INDEX responses_ended (format=? AND {range_})"
     ]
     assert not any("SORT" in step or "B-TREE" in step for step in plan), plan
     db.close()
+
+
+def test_statements_about_ended_responses_list_every_format_of_journals() -> None:
+    formats = range(1, JOURNAL_FORMAT + 1)
+    assert f"format IN ({', '.join(map(str, formats))})" in SQL["expire_responses"]
+    unpacked = f"format IN ({', '.join(str(each) for each in formats if each != PACKED)})"
+    assert unpacked in SQL["find_unpacked"] and unpacked in SQL["measure_unpacked"]
 
 
 @pytest.mark.parametrize("version", [2, 4])

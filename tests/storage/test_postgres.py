@@ -20,7 +20,7 @@ from outlive.storage.postgres import connection as postgres
 from outlive.storage.postgres.ledger import LATE_SECONDS, PostgresLedger
 from outlive.storage.postgres.schema import SQL
 from tests.conformance.harness import STALE, WRITTEN, StorageHarness, entry, frames, message
-from tests.conformance.storages import Storage, open_postgres
+from tests.conformance.storages import PostgresInspector, Storage, open_postgres
 from tests.support.postgres import DATABASES
 from tests.support.proxy import Proxy
 
@@ -801,3 +801,25 @@ async def test_a_conversation_that_is_erased_while_its_response_is_leaves_no_ite
         await waiting
         await other.close()
         assert {name: count for name, count in (await storage.inspector.rows()).items() if count} == {}
+
+
+@postgres_test
+async def test_a_response_that_ends_is_updated_in_place(url: str) -> None:
+    # Otherwise every index of the table would get a new entry with each end.
+    async with open_postgres(url) as storage:
+        harness, inspector = StorageHarness(storage), storage.inspector
+        assert isinstance(inspector, PostgresInspector)
+
+        async def count() -> list[int]:
+            async def work(db: postgres.Connection) -> list[int]:
+                sql = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'responses'"
+                return list(await db.fetchrow(sql))
+
+            await inspector.flush_counts()
+            return await inspector.database.read("count", work)
+
+        before = await count()
+        for _ in range(10):
+            _, lease = await harness.start()
+            await harness.close(lease)
+        assert await count() == [number + 10 for number in before]

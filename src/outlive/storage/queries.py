@@ -5,7 +5,7 @@ from importlib import resources
 
 from outlive.core.errors import SettingsError
 
-SCHEMA_VERSION = 16  # of both databases: the number of their last migration
+SCHEMA_VERSION = 17  # of both databases: the number of their last migration
 
 
 def load_queries(package: str) -> dict[str, str]:

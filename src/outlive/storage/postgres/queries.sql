@@ -453,10 +453,10 @@ DELETE FROM packs WHERE response = $1 AND first IN (SELECT first FROM packs WHER
 
 -- find_unpacked --
 -- Responses that ended before a time and are not packed, locked against other nodes; none while a node is alive that
--- does not read this format ($2).
-SELECT key FROM responses WHERE format <> 2 AND ended_at IS NOT NULL AND ended_at < $1 AND NOT hidden
+-- does not read this format ($2). By the time of their creation, for an index of the end would be changed by each end.
+SELECT key FROM responses WHERE format <> 2 AND created_at < $1 AND ended_at < $1 AND NOT hidden
    AND NOT EXISTS (SELECT 1 FROM workers WHERE expires_at > clock_timestamp() AND reads < $2)
- ORDER BY ended_at LIMIT $3 FOR UPDATE SKIP LOCKED;
+ ORDER BY created_at LIMIT $3 FOR UPDATE SKIP LOCKED;
 
 -- read_flushes --
 -- Rows of a journal with their times, from a number on.
@@ -556,11 +556,10 @@ SELECT count(*), min(d.created_at) FROM webhook_deliveries d JOIN webhook_endpoi
  WHERE d.due_at IS NOT NULL AND d.give_up_at > extract(epoch FROM clock_timestamp()) AND e.disabled_at IS NULL;
 
 -- measure_unpacked --
--- The number of ended responses that are not packed, up to a limit, and the time at which the first of them ended; by the
--- index alone, so deleted ones count until they are erased.
+-- The number of ended responses that are not packed, up to a limit, and the time at which the first of them ended.
 SELECT count(*), min(ended_at) FROM
-       (SELECT ended_at FROM responses WHERE format <> 2 AND ended_at IS NOT NULL
-         ORDER BY ended_at LIMIT $1) AS unpacked;
+       (SELECT ended_at FROM responses WHERE format <> 2 AND ended_at IS NOT NULL AND NOT hidden
+         ORDER BY created_at LIMIT $1) AS unpacked;
 
 -- measure_bytes --
 -- The size of the database.

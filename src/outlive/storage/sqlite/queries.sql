@@ -252,9 +252,9 @@ SELECT first, count, block, at FROM packs WHERE response = ?1 AND first >=
        coalesce((SELECT max(first) FROM packs WHERE response = ?1 AND first <= ?2), 0) ORDER BY first;
 
 -- find_unpacked --
--- Responses that ended before a time and are not packed, with the eras of their rows.
-SELECT key, era, last_era FROM responses
- WHERE format <> 2 AND ended_at IS NOT NULL AND ended_at < ? AND hidden = 0 ORDER BY ended_at LIMIT ?;
+-- Responses that ended before a time and are not packed, with the eras of their rows; the first to end of each format first.
+-- (Formats are listed, so that the index is used.)
+SELECT key, era, last_era FROM responses WHERE format IN (1, 3) AND ended_at < ? AND hidden = 0 LIMIT ?;
 
 -- mark_packed --
 -- From here on readers read the blocks.
@@ -459,7 +459,7 @@ UPDATE conversations SET hidden = 1, expired_at = NULL WHERE key = ?;
 -- end users, or of all owners but some.
 SELECT r.key FROM responses r
   LEFT JOIN threads t ON t.key = r.thread LEFT JOIN threads root ON root.key = t.root
- WHERE r.hidden = 0 AND r.ended_at < ?1 AND (r.expires_at IS NULL OR ?3 IS NOT NULL)
+ WHERE r.hidden = 0 AND r.format IN (1, 2, 3) AND r.ended_at < ?1 AND (r.expires_at IS NULL OR ?3 IS NOT NULL)
    AND (?3 IS NULL OR r.owner = ?3 OR (r.owner > ?3 || char(31) AND r.owner < ?3 || char(32)))
    AND substr(r.owner, 1, instr(r.owner || char(31), char(31)) - 1) NOT IN (SELECT value FROM json_each(?4))
    AND max(coalesce(t.used_at, 0), coalesce(root.used_at, 0)) < ?1 LIMIT ?2;
@@ -622,10 +622,9 @@ SELECT count(*), min(d.created_at) FROM webhook_deliveries d JOIN webhook_endpoi
 
 -- measure_unpacked --
 -- The number of ended responses that are not packed, up to a limit, and the time at which the first of them ended; by the
--- index alone, so deleted ones count until they are erased.
+-- index alone.
 SELECT count(*), min(ended_at) FROM
-       (SELECT ended_at FROM responses WHERE format <> 2 AND ended_at IS NOT NULL
-         ORDER BY ended_at LIMIT ?);
+       (SELECT ended_at FROM responses WHERE format IN (1, 3) AND ended_at IS NOT NULL AND hidden = 0 LIMIT ?);
 
 -- measure_bytes --
 -- The size of the database.
