@@ -33,7 +33,7 @@ MIN_FREE_PAGES = 4096  # 16 MB: what comes and goes stays
 STEP_PAGES = 64  # moved from the end of the file in one transaction, in some ms
 
 # They change nothing. For a value of these types without an adapter, the module makes and drops an error each time.
-sqlite3.register_adapter(bytes, bytes)
+sqlite3.register_adapter(bytes, bytes.__bytes__)
 sqlite3.register_adapter(bool, int)
 sqlite3.register_adapter(type(None), {}.get)  # type: ignore[arg-type]
 
