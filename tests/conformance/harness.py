@@ -133,7 +133,12 @@ class StorageHarness:
             size=1_000_000 if large else 0,
             sealed=sealed,
         )
-        return response_id, await self.ledger.admit(admission)
+        admitted = await self.ledger.admit(admission)
+        if admitted.history is not None:
+            assert admitted.position is not None
+            position = admitted.position
+            assert admitted.history == (await self.storage.history.before(position)).items
+        return response_id, admitted
 
     async def start(self, text: str = "hello", **fields: Any) -> tuple[str, Lease]:
         response_id, admitted = await self.admit(text, **fields)

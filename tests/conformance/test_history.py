@@ -7,7 +7,9 @@ import asyncio
 import pytest
 
 from outlive.core.errors import InvalidRequest, NotFound
-from tests.conformance.harness import StorageHarness, storage_test, texts
+from outlive.storage.sqlite.ledger import SqliteLedger
+from outlive.storage.sqlite.threads import NEAR_ITEMS
+from tests.conformance.harness import StorageHarness, message, storage_test, texts
 
 TURNS = 1000
 
@@ -222,3 +224,41 @@ async def test_only_output_of_the_owners_responses_is_found_as_output(harness: S
     assert len(ids) == 3
     assert await harness.storage.history.find_outputs("ann", ids) == past[2:]
     assert await harness.storage.history.find_outputs("bob", ids) == []
+
+
+@storage_test
+async def test_a_short_history_comes_with_the_admission_on_sqlite(harness: StorageHarness) -> None:
+    # What it holds is compared with the history by `StorageHarness.admit`.
+    comes = isinstance(harness.ledger, SqliteLedger)
+    conversation = await harness.converse("before")
+    one = await harness.answer("one", conversation=conversation)
+    _, admitted = await harness.admit("two", conversation=conversation)
+    assert (admitted.history is not None) == comes
+    _, forked = await harness.admit("fork", parent=one)  # its history is in two threads
+    assert forked.history is None
+    chain = await harness.answer("one")
+    for _ in range(NEAR_ITEMS // 2 - 1):
+        chain = await harness.answer("more", parent=chain)
+    last = await harness.answer("twenty items before", parent=chain)
+    _, after = await harness.admit("too many", parent=last)
+    assert after.history is None
+
+
+@storage_test
+async def test_a_long_history_does_not_come_with_the_admission(harness: StorageHarness) -> None:
+    for sizes in ([20_000], [15_000] * 5):
+        items = [message(harness.new("msg"), "x" * size) for size in sizes]
+        response_id, lease = await harness.start(items=items)
+        await harness.close(lease)
+        _, admitted = await harness.admit("next", parent=response_id)
+        assert admitted.history is None
+        assert len(await harness.history_of(admitted.position)) == len(sizes) + 1
+
+
+@storage_test
+async def test_staged_items_do_not_come_with_an_admission(harness: StorageHarness) -> None:
+    response_id, lease = await harness.start("staged", large=True)
+    await harness.close(lease)
+    _, admitted = await harness.admit("next", parent=response_id)
+    assert admitted.history is None or not isinstance(harness.ledger, SqliteLedger)
+    assert await harness.history_of(admitted.position) == ["staged", "answer"]

@@ -231,8 +231,9 @@ class Admitter:
             return
         counts.responses_admitted[counts.name_model(admission.request.model)] += 1
         if admitted.lease is not None and admitted.position is not None:
-            about = (1, NO_CHECKPOINT, admission.request.background, admission.size)
-            claim = Claim(admitted.lease, admission.owner, admission.request, admitted.position, *about)
+            request, history = admission.request, admitted.history
+            about = (1, NO_CHECKPOINT, request.background, admission.size)
+            claim = Claim(admitted.lease, admission.owner, request, admitted.position, *about, history=history)
             read_at = self._services.clock.monotonic()
             self._worker.start(LiveResponse(claim, fold, self._storage.ledger, read_at, admission.frames, received_at))
         else:

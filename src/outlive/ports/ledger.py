@@ -88,6 +88,7 @@ class Admitted(msgspec.Struct, frozen=True):
     position: Position | None = None
     lease: Lease | None = None
     attached: str | None = None
+    history: list[Json] | None = None  # the items before it, where the admission has read them: if they are few
 
 
 class Checkpoint(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -136,6 +137,7 @@ class Claim(msgspec.Struct, frozen=True):
     was_queued: bool = False  # no worker held it before; set by `take_over` only
     memory: Memory | None = None  # what it continues, when that is not stored
     sealed: bytes | None = None  # the secrets of its tools
+    history: list[Json] | None = None  # the items before it, if the admission has read them
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -23,6 +23,7 @@ from outlive.ports.backend import ModelCall
 from outlive.ports.catalog import Paging
 from outlive.ports.database import LoadedItems
 from outlive.ports.ledger import Position
+from outlive.storage.sqlite import threads
 from outlive.testing import Script, finish_chunk, text_chunk, usage_chunk
 from tests.engine.harness import Harness, answer_of, run_with_harness, text_of
 from tests.support.scripting import Gate
@@ -399,6 +400,7 @@ def test_disabled_truncation_leaves_out_nothing(tmp_path: Path) -> None:
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Histories of at most 5,000 bytes, which two of the long turns have."""
     monkeypatch.setattr(context, "STEPS", (500, 1000, 5000))
+    monkeypatch.setattr(threads, "NEAR_ITEMS", 0)
 
 
 @pytest.mark.usefixtures("short")

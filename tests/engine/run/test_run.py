@@ -384,8 +384,9 @@ def test_a_history_that_cannot_be_read_for_a_while_delays_a_run_and_changes_noth
 def test_a_history_that_cannot_be_read_at_all_fails_the_response_with_the_reason(tmp_path: Path) -> None:
     async def body(harness: Harness) -> None:
         first = await harness.answer()
+        await harness.answer(previous_response_id=first["id"])
         harness.history.failing = 1_000
-        final = await harness.answer(previous_response_id=first["id"])
+        final = await harness.answer(previous_response_id=first["id"])  # a fork: its history is read by the run
         assert final["status"] == "failed"
         assert "database is unavailable" in final["error"]["message"]
 

@@ -70,8 +70,8 @@ class ContextLoader:
             else:
                 in_conversation = request.conversation is not None and claim.position.first > 0
                 position = claim.position if request.previous_response_id is not None or in_conversation else None
-            items: list[Json] = []
-            if position is not None:
+            items = finish_calls(claim.history or ())
+            if position is not None and claim.history is None:
                 read = partial(read_history, self._history, position, self._budget, claim.owner, request)
                 items, self._room = await self._keep_trying(read)
             self._items = items if memory is None else items + memory.items

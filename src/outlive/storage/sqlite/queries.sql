@@ -278,6 +278,12 @@ DELETE FROM events WHERE key > ? AND key <= ? AND (SELECT format = 2 FROM respon
 -- One indexed range: the items of a thread below a position, newest first.
 SELECT body FROM items WHERE thread = ? AND position < ? ORDER BY position DESC;
 
+-- read_near --
+-- The items of a thread that was not forked from another, below a position. NULL: one that is long, or a reference.
+SELECT CASE WHEN length(i.body) < 16384 AND substr(i.body, 1, 1) <> x'40' THEN i.body END
+  FROM threads t CROSS JOIN items i ON i.thread = t.key
+ WHERE t.key = ?1 AND t.parent IS NULL AND i.position < ?2 ORDER BY i.position;
+
 -- read_input --
 -- A response's own input.
 SELECT body FROM items WHERE thread = ? AND position >= ? AND position < ? ORDER BY position;
