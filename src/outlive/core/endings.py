@@ -65,9 +65,7 @@ def end(header: Json, output: list[Json], outcome: Outcome) -> Json:
         details = {"attempts": outcome.attempts, "resumed_at": outcome.resumed_at}
     if outcome.ended_by is not None:
         details["reason"] = EndReason(outcome.ended_by, outcome.ended_by != "deadline_exceeded")
-    if details:
-        return add_details(response, details)
-    return response
+    return add_details(response, details) if details else response
 
 
 def add_details(response: Json, details: Json) -> Json:

@@ -77,9 +77,7 @@ class Fold:
 
     def response(self) -> Json:
         """The Response object as of the last event."""
-        if self.ended:
-            return self.header
-        return {**self.header, "output": self.output}
+        return self.header if self.ended else {**self.header, "output": self.output}
 
     def snapshot(self) -> bytes:
         return msgspec.json.encode(self.response())

@@ -80,6 +80,6 @@ def settle(future: asyncio.Future[R], result: R | Exception) -> None:
 
 def hit_failpoints(when: str, names: Iterable[str]) -> None:
     """Hit the failpoints of a commit: `before-commit` by itself, `before-commit-of-close` by what it commits."""
-    failpoints.hit(f"{when}-commit")
-    for name in names:
-        failpoints.hit(f"{when}-commit-of-{name.replace(' ', '-')}")
+    if failpoints.is_set:
+        for point in ("", *(f"-of-{name.replace(' ', '-')}" for name in names)):
+            failpoints.hit(f"{when}-commit{point}")

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import asyncpg
 
-from outlive import failpoints
 from outlive.core.errors import OutliveError, SettingsError, StorageUnavailable
 from outlive.core.events import Json
 from outlive.ports.database import Database, LoadedItems, Transaction, decode_items, encode
@@ -171,11 +170,9 @@ class PostgresDatabase(Database):
         try:
             async with self._pools["hot" if hot else "write"].use() as pooled:
                 token = pooled.token
-                if failpoints.is_set:
-                    hit_failpoints("before", [name])
+                hit_failpoints("before", [name])
                 result = await work(pooled.connection)
-                if failpoints.is_set:
-                    hit_failpoints("after", [name])
+                hit_failpoints("after", [name])
                 self.healthy = True
                 return result
         except MISTAKES:

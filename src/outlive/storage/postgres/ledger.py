@@ -301,7 +301,8 @@ class PostgresLedger(Stored[PostgresDatabase], Ledger):
             "close", lambda db: db.fetch(SQL["close_all"], rows, keys, self._worker), hot=True
         )
         self._seen.difference_update(keys)
-        return [_to_error(row[0]) for row in results]
+        ends = [row[0] for row in results]
+        return [None if end == "ended" else StaleFence() if end == "stale" else Behind(int(end)) for end in ends]
 
 
 class _Undo(OutliveError):
@@ -349,12 +350,6 @@ async def _take(db: Connection, keys: list[int], worker: str, attempts: int, was
         size = sum(len(body) for (body,) in bodies)
         claims.append(make_claim(row, await decode_items(bodies), size, was_queued))
     return claims
-
-
-def _to_error(result: str) -> OutliveError | None:
-    if result == "ended":
-        return None
-    return StaleFence() if result == "stale" else Behind(int(result))
 
 
 def _to_closing_row(closing: Closing) -> tuple[Any, ...]:

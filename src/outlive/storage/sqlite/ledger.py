@@ -134,10 +134,8 @@ def _admit(admission: Admission, db: sqlite3.Connection, staged: StagedItems | N
     threads.add_items(cursor, position, items, key, staged)
     if point.conversation is not None:
         cursor.execute(SQL["lock_conversation"], (key, admission.at, point.conversation))
-    if not admission.worker:
-        return Admitted(position)
-    lease = Lease(admission.response_id, key, 1, short=True)
-    return Admitted(position, lease, history=threads.read_near(cursor, point))
+    lease = Lease(admission.response_id, key, 1, short=True) if admission.worker else None
+    return Admitted(position, lease, history=threads.read_near(cursor, point) if lease is not None else None)
 
 
 def _find_by_key(db: sqlite3.Connection, admission: Admission) -> str | None:

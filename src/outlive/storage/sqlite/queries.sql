@@ -280,7 +280,7 @@ SELECT body FROM items WHERE thread = ? AND position < ? ORDER BY position DESC;
 
 -- read_near --
 -- The items of a thread that was not forked from another, below a position. NULL: one that is long, or a reference.
-SELECT CASE WHEN length(i.body) < 16384 AND substr(i.body, 1, 1) <> x'40' THEN i.body END
+SELECT CASE WHEN length(i.body) < 4096 AND substr(i.body, 1, 1) <> x'40' THEN i.body END
   FROM threads t CROSS JOIN items i ON i.thread = t.key
  WHERE t.key = ?1 AND t.parent IS NULL AND i.position < ?2 ORDER BY i.position;
 

@@ -13,9 +13,8 @@ from outlive.ports.storage import UNBOUNDED
 from outlive.storage.sqlite import SQL, staging
 from outlive.storage.sqlite.staging import StagedItems
 
-# Items and bytes of a history that is read with the admission: some 100 µs.
+# Items of a history that is read with the admission, if each is short: some 100 µs.
 NEAR_ITEMS = 20
-NEAR_BYTES = 64 * 1024
 # Lookups, besides one for each item, to find which items of a request its chain holds already: some 50 ms.
 MAX_LOOKUPS = 10_000
 
@@ -66,12 +65,9 @@ def read_before(db: sqlite3.Connection, position: Position, most: int = UNBOUNDE
 
 def read_near(db: sqlite3.Connection | sqlite3.Cursor, point: InsertionPoint) -> list[Json] | None:
     """Return the items before a point, oldest first, if they are few and short, else None."""
-    if point.thread is None or not 0 < point.first <= NEAR_ITEMS:
-        return None
-    bodies = [body for (body,) in db.execute(SQL["read_near"], (point.thread, point.first)).fetchall()]
-    if not bodies or None in bodies or sum(map(len, bodies)) > NEAR_BYTES:
-        return None
-    return list(map(decode, bodies))
+    is_near = point.thread is not None and 0 < point.first <= NEAR_ITEMS
+    rows = db.execute(SQL["read_near"], (point.thread, point.first)).fetchall() if is_near else []
+    return [decode(body) for (body,) in rows] if rows and (None,) not in rows else None
 
 
 def add_items(

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from outlive import failpoints
 from outlive.core.errors import OutliveError, StorageUnavailable
 from outlive.storage.batching import Batching, hit_failpoints, settle
 from outlive.storage.sqlite.files import DatabaseFile
@@ -145,11 +144,9 @@ class SqliteWriter(Batching[Job]):
 
     def _commit(self, jobs: list[Job]) -> sqlite3.Error | None:
         try:
-            if failpoints.is_set:
-                hit_failpoints("before", [job.name for job in jobs])
+            hit_failpoints("before", (job.name for job in jobs))
             self._connection.execute("COMMIT")
-            if failpoints.is_set:
-                hit_failpoints("after", [job.name for job in jobs])
+            hit_failpoints("after", (job.name for job in jobs))
         except sqlite3.Error as error:
             self._roll_back()
             return error
