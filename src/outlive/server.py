@@ -37,6 +37,8 @@ log = logging.getLogger("outlive")
 # Seconds between two collections of young garbage; after this many of them, one of all garbage.
 COLLECT_SECONDS = 5.0
 FULL_EVERY = 60
+MANY_BLOCKS = 500_000  # of Python's allocator: some 20 ms of a collection
+MOST_SKIPPED = 6
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024  # of a WebSocket
 # Seconds that a WebSocket client may leave a ping unanswered: a slow reader is not disconnected.
 PONG_SECONDS = 120.0
@@ -181,12 +183,16 @@ async def end_stubborn_tasks() -> None:
 
 
 async def _collect_garbage() -> None:
-    """Collect garbage by the clock, not by the number of objects: a burst of requests must not pay for it."""
-    while True:
-        for _ in range(FULL_EVERY):
-            await asyncio.sleep(COLLECT_SECONDS)
-            gc.collect(1)
-        gc.collect()
+    """Collect garbage by the clock, not by the number of objects: a burst of requests must not pay for it. Wait for the
+    end of a burst, MOST_SKIPPED turns at most, for to look at so many objects would hold up the event loop."""
+    kept, skipped = sys.getallocatedblocks(), 0
+    for turn in count(1):
+        await asyncio.sleep(COLLECT_SECONDS)
+        if sys.getallocatedblocks() > kept + MANY_BLOCKS and skipped < MOST_SKIPPED:
+            skipped += 1
+        else:
+            gc.collect(2 if turn % FULL_EVERY == 0 else 1)
+            kept, skipped = sys.getallocatedblocks(), 0
 
 
 def _stop_on_signal(

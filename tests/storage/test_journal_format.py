@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from outlive.core.errors import StorageUnavailable
 from outlive.core.events import Channel, Delta
 from outlive.core.grammar import OUTPUT_TEXT
-from outlive.storage.packing import JOURNAL_FORMAT, PLAIN, SHORT, lengthen, shorten
+from outlive.storage.packing import JOURNAL_FORMAT, MOST_SHORT, PLAIN, SHORT, lengthen, shorten
 from outlive.storage.postgres.connection import connect
 from outlive.storage.postgres.heartbeat import PostgresHeartbeat
 from tests.conformance.harness import StorageHarness, entry
@@ -83,6 +83,24 @@ def test_rows_are_compressed_only_if_every_node_reads_that(tmp_path: Path) -> No
                     assert lengthen(frames) == added.frames
             assert found == [(PLAIN, True)] * 2 + [(SHORT, False)] * 2
             await connection.close()
+
+    asyncio.run(go())
+
+
+def test_first_events_on_postgres_are_stored_as_they_are_if_they_are_long(tmp_path: Path) -> None:
+    url = DATABASES.borrow(f"{tmp_path}")
+
+    async def go() -> None:
+        async with open_postgres(url) as storage:
+            harness = StorageHarness(storage)
+            for instructions, is_compressed in (("short", True), ("x" * MOST_SHORT, False)):
+                response_id, _ = await harness.admit(instructions=instructions)
+                batch = await storage.journal.read(response_id, -1, 1 << 30)
+                assert batch is not None and instructions.encode() in batch.frames
+                connection = await connect(url)
+                stored = await connection.fetchval("SELECT frames FROM events ORDER BY response DESC LIMIT 1")
+                await connection.close()
+                assert (stored == batch.frames) == (not is_compressed)
 
     asyncio.run(go())
 

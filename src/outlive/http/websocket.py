@@ -312,9 +312,7 @@ class Socket:
 
 def _text(payload: bytes, lane: str | None) -> str:
     """Render an event as its journal has it; on a named lane with that name added."""
-    if lane is None:
-        return payload.decode()
-    return f'{payload[:-1].decode()},"stream_id":"{lane}"}}'
+    return payload.decode() if lane is None else f'{payload[:-1].decode()},"stream_id":"{lane}"}}'
 
 
 def _error_text(error: OutliveError, lane: str | None) -> str:

@@ -33,9 +33,7 @@ def refuse(
     if refusal == "too many branches":
         message = "The ids of these items are in too many branches of this chain. Send the items without ids."
         return InvalidRequest(message, param="input")
-    if refusal == "must wait":
-        return MustWait()
-    return _refuse_parent(refusal, detail, parent)
+    return MustWait() if refusal == "must wait" else _refuse_parent(refusal, detail, parent)
 
 
 def _refuse_parent(refusal: str, detail: str | None, parent: str | None) -> InvalidRequest:

@@ -292,11 +292,9 @@ def read_usage(usage: Json, resume: OpenText | None) -> Json:
 def read_logprobs(logprobs: object) -> list[Json]:
     """Translate a choice's log probabilities, with every field that a finished part must have."""
     entries = logprobs.get("content") if isinstance(logprobs, dict) else None
-    if not isinstance(entries, list):
-        return []
     return [
         _entry(entry) | {"top_logprobs": [_entry(other) for other in entry.get("top_logprobs") or ()]}
-        for entry in entries
+        for entry in (entries if isinstance(entries, list) else ())
     ]
 
 

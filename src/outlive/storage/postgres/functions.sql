@@ -233,7 +233,7 @@ BEGIN
     INSERT INTO leases (response, owner, background, worker, fence, attempts, request, sealed, deadline)
     VALUES (made.key, split_part(a.owner, chr(31), 1), a.background, a.worker, (a.worker IS NOT NULL)::int, (a.worker IS NOT NULL)::int,
             a.request, a.sealed, a.deadline);
-    INSERT INTO events (response, first, count, at, frames) VALUES (made.key, 0, a.count, a.at, CASE in_format WHEN 3 THEN a.short_frames ELSE a.frames END);
+    INSERT INTO events (response, first, count, at, frames) VALUES (made.key, 0, a.count, a.at, CASE in_format WHEN 3 THEN coalesce(a.short_frames, a.frames) ELSE a.frames END);
     IF a.item_bodies IS NOT NULL THEN
         INSERT INTO items (thread, position, id, response, body)
         SELECT s.thread, s.first + k.number - 1, a.item_ids[k.n], made.key, a.item_bodies[k.n]

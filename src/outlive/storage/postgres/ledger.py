@@ -315,11 +315,11 @@ class _Undo(OutliveError):
 
 def _to_admission_row(admission: Admission, latest: float | None) -> tuple[Any, ...]:
     request, repeat = admission.request, admission.idempotency
-    conversation, parent = request.conversation, request.previous_response_id
+    conversation, parent, frames = request.conversation, request.previous_response_id, admission.frames
     return (
         *(admission.response_id, admission.owner, admission.status, request.background, admission.at),
         *(as_text(conversation) if conversation is not None else None, as_text(parent) if parent is not None else None),
-        *(pack(request), admission.frames, shorten(admission.frames), admission.count),
+        *(pack(request), frames, None if (short := shorten(frames)) is frames else short, admission.count),
         *(admission.worker, admission.sealed),
         *((as_text(repeat.key), repeat.digest) if repeat is not None else (None, None)),
         *(admission.retry_digest, ids_of(request.input)),
