@@ -39,6 +39,7 @@ COLLECT_SECONDS = 5.0
 FULL_EVERY = 60
 MANY_BLOCKS = 500_000  # of Python's allocator: some 20 ms of a collection
 MOST_SKIPPED = 6
+REST_EVERY_SECONDS, REST_SECONDS = 0.01, 0.00005
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024  # of a WebSocket
 # Seconds that a WebSocket client may leave a ping unanswered: a slow reader is not disconnected.
 PONG_SECONDS = 120.0
@@ -142,7 +143,7 @@ async def run_until_signal(
     scrape = partial(fetch_metrics, inherited.port) if inherited else metrics.render
     server = EngineServer(settings, engine, scrape, own=fault is None)
     server.shares_port = inherited is not None
-    background = [asyncio.create_task(job) for job in (engine.run(), metrics.run(), _collect_garbage())]
+    background = [asyncio.create_task(job) for job in (engine.run(), metrics.run(), _collect_garbage(), _rest_often())]
     if inherited or settings.metrics_port:
         own = inherited.metrics if inherited else listen(settings.host, settings.metrics_port)
         background.append(asyncio.create_task(serve_metrics(metrics.render, own)))
@@ -180,6 +181,16 @@ async def end_stubborn_tasks() -> None:
         log.warning("tasks of agents or tools did not stop: exiting anyway", extra={"count": len(stubborn)})
         logging.shutdown()
         os._exit(0)
+
+
+async def _rest_often() -> None:
+    """Rest for a moment now and then while the event loop is busy. It releases the interpreter's lock again and again,
+    but takes it back before a thread that waits for it has woken up: commits would wait for a second, and longer."""
+    while True:
+        used = time.thread_time()
+        await asyncio.sleep(REST_EVERY_SECONDS)
+        if time.thread_time() - used > REST_EVERY_SECONDS / 2:
+            time.sleep(REST_SECONDS)  # noqa: ASYNC251 - as it says
 
 
 async def _collect_garbage() -> None:

@@ -257,10 +257,9 @@ class ResponsesTranslator:
         if wanted is None and ("item_id" in event or "output_index" in event):
             return None
         name = type_.removeprefix("response.")
-        for passing in reversed(self._items):
-            if not passing.over and (passing.kind == wanted if wanted else name.startswith(passing.kind)):
-                return passing
-        return None
+        open_items = (passing for passing in reversed(self._items) if not passing.over)
+        fits = (each for each in open_items if (each.kind == wanted if wanted else name.startswith(each.kind)))
+        return next(fits, None)
 
     def _know(self, passing: PassingItem, item: Json, event: Json) -> None:
         if passing not in self._items:

@@ -2,7 +2,6 @@
 rings the bell for responses that run here and are read elsewhere."""
 
 import asyncio
-import logging
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -12,8 +11,6 @@ from outlive.engine.delivery.tail import Tail
 from outlive.ports.bell import Bell, Ring
 from outlive.ports.clock import Clock
 from outlive.ports.journal import Journal
-
-log = logging.getLogger(__name__)
 
 # Read of one response in one query.
 PAGE_BYTES = 64 * 1024
@@ -89,7 +86,6 @@ class Mirrors:
     def _start_polling(self) -> None:
         if self._due and (self._polling is None or self._polling.done()):
             self._polling = asyncio.create_task(self._poll_due())
-            self._polling.add_done_callback(_log_failure)
 
     async def _poll_due(self) -> None:
         """Poll until nothing is due: what becomes due during one query is part of the next."""
@@ -130,11 +126,6 @@ class Mirrors:
     def _drop(self, tail: Tail) -> None:
         if self._tails.get(tail.response_id) is tail:
             del self._tails[tail.response_id]
-
-
-def _log_failure(polling: asyncio.Task[None]) -> None:
-    if not polling.cancelled() and (error := polling.exception()) is not None:
-        log.error("polling the journal for other nodes failed", exc_info=error)
 
 
 @dataclass(slots=True, eq=False)
