@@ -19,6 +19,7 @@ from outlive.ports.ledger import (
     Claim,
     Closing,
     Entry,
+    Idempotency,
     Lease,
     Ledger,
     Position,
@@ -39,10 +40,9 @@ SHORT_ENDING = 8 * 1024
 
 class SqliteLedger(Stored[SqliteDatabase], Ledger):
     def admit(self, admission: Admission) -> asyncio.Future[Admitted]:
-        if not admission.size:
-            many = len(admission.request.input) > MANY_ITEMS
-            return self._database.write("admit", lambda db: _admit(admission, db), heavy=many)
         work, items = partial(_admit, admission), admission.request.input
+        if not admission.size:
+            return self._database.write("admit", work, heavy=len(items) > MANY_ITEMS)
         return asyncio.ensure_future(self._database.write_staged("admit", work, admission.response_id, items))
 
     async def claim(self, worker: str, limit: int, busy_owners: frozenset[str]) -> list[Claim]:
@@ -113,7 +113,8 @@ class SqliteLedger(Stored[SqliteDatabase], Ledger):
 
 
 def _admit(admission: Admission, db: sqlite3.Connection, staged: StagedItems | None = None) -> Admitted:
-    if (attached := _find_by_key(db, admission)) is not None:
+    saved = admission.idempotency
+    if saved is not None and (attached := _find_by_key(db, admission.owner, saved)) is not None:
         return Admitted(attached=attached)
     request, cursor = admission.request, db.cursor()  # one for all: `db.execute` makes one each time
     point = threads.locate(db, admission.owner, request.conversation, request.previous_response_id, locking=True)
@@ -130,7 +131,7 @@ def _admit(admission: Admission, db: sqlite3.Connection, staged: StagedItems | N
     else:
         cursor.execute(SQL["move_head"], (head, thread))
     position = Position(thread, point.first)
-    key = _add_response(cursor, admission, position, len(items))
+    key = _add_response(cursor, admission, position, head)
     threads.add_items(cursor, position, items, key, staged)
     if point.conversation is not None:
         cursor.execute(SQL["lock_conversation"], (key, admission.at, point.conversation))
@@ -138,36 +139,32 @@ def _admit(admission: Admission, db: sqlite3.Connection, staged: StagedItems | N
     return Admitted(position, lease, history=threads.read_near(cursor, point) if lease is not None else None)
 
 
-def _find_by_key(db: sqlite3.Connection, admission: Admission) -> str | None:
-    if admission.idempotency is None:
-        return None
-    row = db.execute(SQL["find_key"], (admission.owner, "response", admission.idempotency.key)).fetchone()
+def _find_by_key(db: sqlite3.Connection, owner: str, given: Idempotency) -> str | None:
+    row = db.execute(SQL["find_key"], (owner, "response", given.key)).fetchone()
     if row is None:
         return None
-    status = db.execute(SQL["find_status"], (row[1], admission.owner)).fetchone()
+    status = db.execute(SQL["find_status"], (row[1], owner)).fetchone()
     if status is None or status[0] == "failed":
         return None
-    if row[0] != admission.idempotency.digest:
+    if row[0] != given.digest:
         raise refuse("conflict", row[1])
     return str(row[1])
 
 
-def _add_response(cursor: sqlite3.Cursor, admission: Admission, position: Position, count: int) -> int:
+def _add_response(cursor: sqlite3.Cursor, admission: Admission, position: Position, end: int) -> int:
     owner, at, request = admission.owner, admission.at, admission.request
-    end = position.first + count
     runs = encode([at, admission.worker, 1]).decode() if admission.worker is not None else None
+    taken, background = int(admission.worker is not None), int(request.background)
     row = (
-        *(admission.response_id, owner, admission.status, request.background, at, request.conversation),
+        *(admission.response_id, owner, admission.status, background, at, request.conversation),
         *(position.thread, position.first, end, end, pack(request), runs, SHORT),
         *(admission.about, admission.expires_at),
     )
     key = int(cursor.execute(SQL["add_response"], row).lastrowid or 0)
-    taken = int(admission.worker is not None)
-    lease = (key, name_of(owner), request.background, admission.worker, taken, taken)
+    lease = (key, name_of(owner), background, admission.worker, taken, taken)
     cursor.execute(SQL["add_lease"], (*lease, admission.sealed, request.deadline))
     cursor.execute(SQL["add_events"], (key, 0, admission.count, at, admission.frames))
-    if admission.idempotency is not None:
-        saved = admission.idempotency
+    if (saved := admission.idempotency) is not None:
         cursor.execute(SQL["save_key"], (owner, "response", saved.key, saved.digest, admission.response_id, at))
     if admission.retry_digest is not None:
         cursor.execute(SQL["add_unanswered"], (key, owner, admission.retry_digest, at))

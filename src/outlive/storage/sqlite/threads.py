@@ -79,8 +79,8 @@ def add_items(
 ) -> None:
     bodies = staged.bodies if staged is not None else {}
     rows = [
-        (position.thread, position.first + i, item["id"], response, bodies.get(item["id"]) or encode(item))
-        for i, item in enumerate(items)
+        (position.thread, at, item["id"], response, bodies.get(item["id"]) or encode(item))
+        for at, item in enumerate(items, position.first)
     ]
     db.executemany(SQL["add_item"], rows)
     if rows and staged is not None:
