@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from outlive.core.requests.create import pack
 from outlive.storage.sqlite import connection
+from outlive.storage.sqlite.ledger import MIN_REQUEST
 from tests.cli.test_storage import run_on
 from tests.conformance.harness import StorageHarness, message
 from tests.conformance.storages import open_sqlite
@@ -59,5 +61,21 @@ def test_the_space_of_what_was_erased_is_used_again(tmp_path: Path) -> None:
             sizes.append(file.stat().st_size)
             await erase(harness, written)
         assert sizes[2] <= sizes[0] * 1.1
+
+    run_on(lambda: open_sqlite(file), go)
+
+
+@pytest.mark.parametrize("length", [1, 5_000])
+def test_the_row_of_a_response_has_room_for_its_final_object(length: int, tmp_path: Path) -> None:
+    file = tmp_path / "outlive.db"
+
+    async def go(harness: StorageHarness) -> None:
+        response_id, _ = await harness.admit(worker=None, instructions="i" * length)
+        with closing(sqlite3.connect(file)) as db:
+            ((stored,),) = db.execute("SELECT request FROM responses WHERE id = ?", (response_id,)).fetchall()
+        [claim] = await harness.claim()
+        assert claim.request.instructions == "i" * length
+        assert stored.rstrip(b" ") == pack(claim.request)
+        assert len(stored) == max(len(pack(claim.request)), MIN_REQUEST)
 
     run_on(lambda: open_sqlite(file), go)

@@ -36,6 +36,9 @@ from outlive.storage.sqlite.staging import StagedItems
 MANY_ITEMS = 200
 # Bytes of last events up to which they are stored as they are: to compress them would take longer than to write them.
 SHORT_ENDING = 8 * 1024
+# Bytes that a request is filled up to, with spaces: the final object takes its place in the row. A row that grows moves
+# others to another page, and a commit has to write each page that changes.
+MIN_REQUEST = 1024
 
 
 class SqliteLedger(Stored[SqliteDatabase], Ledger):
@@ -157,7 +160,7 @@ def _add_response(cursor: sqlite3.Cursor, admission: Admission, position: Positi
     taken, background = int(admission.worker is not None), int(request.background)
     row = (
         *(admission.response_id, owner, admission.status, background, at, request.conversation),
-        *(position.thread, position.first, end, end, pack(request), runs, SHORT),
+        *(position.thread, position.first, end, end, pack(request).ljust(MIN_REQUEST), runs, SHORT),
         *(admission.about, admission.expires_at),
     )
     key = int(cursor.execute(SQL["add_response"], row).lastrowid or 0)
