@@ -27,7 +27,5 @@ class RandomIds:
 
     def new(self, prefix: str) -> str:
         if not self._batch:
-            # In batches, because each read from the system is a system call.
-            random = os.urandom(BATCH * RANDOM_BYTES).hex()
-            self._batch = [random[at : at + 2 * RANDOM_BYTES] for at in range(0, len(random), 2 * RANDOM_BYTES)]
+            self._batch = os.urandom(BATCH * RANDOM_BYTES).hex(" ", RANDOM_BYTES).split()
         return f"{prefix}_{int(time.time() * 1000):012x}{self._batch.pop()}"

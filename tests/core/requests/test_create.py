@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import json
 from openai.types.responses import Response
 
 from outlive.core.errors import InvalidRequest
@@ -408,6 +409,12 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
 }
 bodies = st.fixed_dictionaries({"model": st.text(min_size=1, max_size=9), "input": texts}, optional=OPTIONS)
 statuses = st.sampled_from(["queued", "in_progress"])
+
+
+@given(st.text())
+def test_a_text_stands_for_a_message_of_the_user(text: str) -> None:
+    message = {"role": "user", "content": text}
+    assert json.encode(parse(input=text).input) == json.encode(parse(input=[message]).input)
 
 
 @given(bodies, statuses, st.data())

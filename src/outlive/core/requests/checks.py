@@ -183,7 +183,7 @@ def one_of(*shapes: type[Struct], other: type[Struct] | None = None) -> Meta:
     known = {kind: make_check(shape) for shape in shapes for kind in kinds_of(shape)}
     otherwise = make_check(other) if other is not None else None
 
-    def check(value: Any, limits: Limits) -> Json:
+    def check(value: Any, limits: Limits) -> Any:
         if type(value) is not dict:
             refuse_type(value, "", "an object")
         kind = value.get("type")
@@ -192,8 +192,7 @@ def one_of(*shapes: type[Struct], other: type[Struct] | None = None) -> Meta:
             if kind is None:
                 refuse_missing(".type")
             chosen = known[check_enum(kind, ".type", known)]
-        kept: Json = chosen(value, limits)
-        return kept
+        return chosen(value, limits)
 
     every = (*shapes, other) if other is not None else shapes
     REFERRED.extend(every)

@@ -11,7 +11,7 @@ from outlive.core.ids import IdSource
 from outlive.core.origin import Origin
 from outlive.core.requests import checks
 from outlive.core.requests.checks import Given, IdOfConversation, IdOfResponse, Limits, Text, WrongField, note, refuse
-from outlive.core.requests.items import STANDING_IN, TRIGGER, InputItem, parse_item, parse_items
+from outlive.core.requests.items import STANDING_IN, TRIGGER, InputItem, make_message, parse_items
 from outlive.core.requests.tools import ToolChoice, Tools, list_brought, match_tool_choice, split_secrets
 
 Includable = Literal[
@@ -238,7 +238,7 @@ def parse_create(body: object, ids: IdSource, limits: Limits, **given: Any) -> C
     asked = body.get("input")
     if type(asked) is str:
         text = checks.check_value(_check_text, asked, "input", limits)
-        fields["input"] = [parse_item({"role": "user", "content": text}, ids, limits)]
+        fields["input"] = [make_message(text, ids)]
     else:
         fields["input"] = _parse_input(body, fields, ids, limits)
         fields["given_ids"] = asked is not None and any(item.get("id") is not None for item in asked)

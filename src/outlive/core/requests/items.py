@@ -101,12 +101,10 @@ class Message(CompletedItem, kw_only=True):
 
     @staticmethod
     def complete(item: Json) -> None:
-        text = item["content"]
-        if type(text) is str:
-            if item["role"] == "assistant":
-                item["content"] = [{"type": "output_text", "text": text, "annotations": []}]
-            else:
-                item["content"] = [{"type": "input_text", "text": text}]
+        if type(text := item["content"]) is str and item["role"] == "assistant":
+            item["content"] = [{"type": "output_text", "text": text, "annotations": []}]
+        elif type(text) is str:
+            item["content"] = [{"type": "input_text", "text": text}]
 
 
 class FunctionCall(CompletedItem, kw_only=True):
@@ -157,11 +155,10 @@ class CommandOutput(Struct):
 _check_part, _check_command = checks.make_check(Part), checks.make_check(CommandOutput)
 
 
-def _check_client_part(value: object, limits: Limits) -> Json:
+def _check_client_part(value: object, limits: Limits) -> Any:
     """Check a part of a client's output: a part as in messages, or else the output of a command."""
     typed = type(value) is dict and value.get("type") is not None
-    checked: Json = (_check_part if typed else _check_command)(value, limits)
-    return checked
+    return (_check_part if typed else _check_command)(value, limits)
 
 
 ClientPart = Annotated[Json, Meta(extra_json_schema={"type": "object"}, extra={"check": _check_client_part})]
@@ -306,6 +303,12 @@ def parse_items(
     except WrongField as wrong:
         raise wrong.under(param if n is None else f"{param}[{n}]") from None
     return items
+
+
+def make_message(text: str, ids: IdSource) -> Json:
+    """Make the message that a text alone stands for: the item that `parse_item` makes of it and the role of a user."""
+    content = [{"type": "input_text", "text": text}]
+    return {"id": ids.new("msg"), "type": "message", "role": "user", "content": content, "status": "completed"}
 
 
 def parse_item(value: object, ids: IdSource, limits: Limits) -> Json:
