@@ -99,12 +99,12 @@ class JournaledResponse:
         self.drafts += drafts
         self.live.advance(entry, taken)
 
-    async def finish(self, *, remove: bool = True) -> None:
+    async def finish(self, *, remove: bool = True, last: Draft = COMPLETED) -> None:
         self.live.transition("close")
-        self.live.pending.add([COMPLETED])
+        self.live.pending.add([last])
         entry, _ = self.live.pending.take(self.lease, 1.0)
         await self._ledger.close(Closing(entry, "completed", b"{}", [], keep_turn=True))
-        self.drafts.append(COMPLETED)
+        self.drafts.append(last)
         self.live.finish(entry, b"{}")
         if remove:
             self._node.remove(self.live)

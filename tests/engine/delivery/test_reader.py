@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlive.core.events import KEEP_ALIVE_FRAME, AnyDraft, is_last, split_frames
+from outlive.core.events import KEEP_ALIVE_FRAME, AnyDraft, Draft, is_last, split_frames
 from outlive.engine.delivery.live import LiveResponse, LiveResponses, State
 from outlive.engine.delivery.reader import PAGE_BYTES, Cursor, Reader, Shutdown, StreamInterrupted, WriteNow
-from outlive.engine.delivery.tail import TAIL_BYTES
+from outlive.engine.delivery.tail import BATCH_BYTES, TAIL_BYTES
 from outlive.engine.ephemeral import MemoryLedger
 from tests.engine.harness import FixedClock
-from tests.engine.live_responses import ADDED, CountingJournal, JournaledResponse, deltas, read_to_end
+from tests.engine.live_responses import ADDED, COMPLETED, CountingJournal, JournaledResponse, deltas, read_to_end
 from tests.engine.virtual_clock import elapsed, in_virtual_time, turn
 
 
@@ -41,8 +41,8 @@ class ReaderHarness:
     async def commit(self, *drafts: AnyDraft) -> None:
         await self.response.commit(*drafts)
 
-    async def finish(self, *, remove: bool = True) -> None:
-        await self.response.finish(remove=remove)
+    async def finish(self, *, remove: bool = True, last: Draft = COMPLETED) -> None:
+        await self.response.finish(remove=remove, last=last)
 
     def follow(self, after: int = -1) -> Cursor:
         return self.reader.follow("resp_1", after)
@@ -348,6 +348,19 @@ async def test_a_reader_that_waits_for_the_end_is_woken_by_nothing_before_it() -
         await harness.commit(*drafts)  # returns from the call that shows them: no reader has had a turn since
         assert (cursor.after, live.tail._waiters, reading.done()) == (live.tail.committed, [], False)
     await harness.finish()
+    await reading
+    assert (cursor.ended, cursor.final, harness.journal.reads) == (True, b"{}", 0)
+
+
+@in_virtual_time
+async def test_a_reader_that_waits_for_the_end_does_not_read_an_end_that_the_tail_is_too_short_for() -> None:
+    harness = ReaderHarness()
+    live = harness.start()
+    cursor = harness.follow(live.tail.committed)
+    reading = asyncio.create_task(cursor.read_to_end())
+    await turn()
+    long = {"id": "resp_1", "status": "completed", "output": "y" * BATCH_BYTES}
+    await harness.finish(last=Draft("response.completed", {"response": long}))
     await reading
     assert (cursor.ended, cursor.final, harness.journal.reads) == (True, b"{}", 0)
 

@@ -82,6 +82,17 @@ def test_a_huge_batch_is_not_kept_at_all() -> None:
     assert not tail._batches
 
 
+@given(st.lists(st.integers(1, TAIL_BYTES * 2) | st.integers(BATCH_BYTES - 1, BATCH_BYTES + 1), min_size=1))
+def test_a_tail_keeps_as_many_of_the_newest_batches_as_fit_and_the_newest_unless_it_is_huge(sizes: list[int]) -> None:
+    tail = Tail("resp_1", -1)
+    for n, size in enumerate(sizes):
+        tail.push(Batch(n, n, b"y" * size))
+    suffixes = [sizes[start:] for start in range(len(sizes) + 1)]
+    fitting = next(suffix for suffix in suffixes if sum(suffix) <= TAIL_BYTES)
+    kept = fitting or [size for size in sizes[-1:] if size <= BATCH_BYTES]
+    assert [len(batch.frames) for batch in tail._batches] == kept
+
+
 def test_a_tail_without_the_frames_of_the_admission_leaves_them_to_the_journal() -> None:
     assert make_tail().slice(-1) is None
     assert make_tail(just_admitted=True).slice(-1) == batch_of(opening(), -1)

@@ -89,7 +89,7 @@ class Cursor:
             return
         if self.stopped or self._reader.shutdown.interrupting:
             return  # signalled while the last frames were being sent; the signal is not repeated
-        self._write_now, self._forwarding = write_now, asyncio.get_running_loop().create_future()
+        self._write_now, self._forwarding = write_now, self._reader.loop.create_future()
         tail.follow(self._forward)
         try:
             await self._forwarding
@@ -113,12 +113,14 @@ class Cursor:
         return False
 
     async def read_to_end(self) -> None:
-        """Read until the response has ended or the cursor was stopped, without waking a task for each event. Raises
+        """Wait until the response has ended or the cursor was stopped, without waking a task for each event. Raises
         StreamInterrupted."""
         while not self.ended and not self.stopped:
             if self._tail is None or self._tail.on_read is None:  # otherwise its run waits for `read`
                 await self.forward_to(lambda frames: True)
-            await self.read()
+            self.ended = self._tail is not None and self._tail.ended  # what is left to read is not wanted
+            if not self.ended:
+                await self.read()
 
     def stop(self) -> None:
         """Make a waiting `read` return."""
@@ -262,6 +264,7 @@ class Reader:
     keep_alive: float
     mirrors: Mirrors | None = None  # None on a single server: what does not run here runs nowhere
     answers: ByteBudget = field(default_factory=lambda: ByteBudget(OWNER_ANSWERS))
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     def __post_init__(self) -> None:
         self.remote_folds = RemoteFolds(self.journal, self.clock) if self.mirrors is not None else None

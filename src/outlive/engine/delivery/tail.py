@@ -47,8 +47,7 @@ class Tail:
         self.committed = batch.last
         self._batches.append(batch)
         self._bytes += len(batch.frames)
-        least = 0 if len(batch.frames) > BATCH_BYTES else 1
-        while self._bytes > TAIL_BYTES and len(self._batches) > least:
+        while self._bytes > TAIL_BYTES and (len(self._batches) > 1 or len(batch.frames) > BATCH_BYTES):
             self._bytes -= len(self._batches.popleft().frames)
         self.wake()
 
