@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
@@ -409,8 +408,7 @@ class Engine:
         return conversation
 
 
-@dataclass(slots=True, eq=False)
-class Created:
+class Created(msgspec.Struct, frozen=True, eq=False):
     """A response in the hands of the connection that created it."""
 
     engine: Engine

@@ -6,7 +6,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+
+import msgspec
 
 from outlive.core.errors import NotFound, ShuttingDown, StaleFence, StorageUnavailable, TooMany, UpstreamFault
 from outlive.engine.delivery.live import LiveResponse, LiveResponses, State
@@ -27,7 +28,7 @@ LAST_SECONDS = 5.0  # for which a storage that is down can delay the shutdown
 SHUT_DOWN = "The server was shut down before the answer was complete."
 
 
-class Running(NamedTuple):
+class Running(msgspec.Struct, frozen=True):
     """A run, its task and its live response."""
 
     task: asyncio.Task[None]
@@ -58,6 +59,7 @@ class Worker:
     _claim_again: bool = False
     _ending: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _releasing: set[asyncio.Task[None]] = field(default_factory=set)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     def __post_init__(self) -> None:
         clock, database, shared = self._services.clock, self._storage.database, self._storage.shared
@@ -135,7 +137,7 @@ class Worker:
         self._live.add(live)
         self.slots.hold_input(live.claim.owner, live.claim.size)
         run = Run(self._services, live)
-        task = asyncio.create_task(run.run())
+        task = self._loop.create_task(run.run())
         self._running[live.lease.response_id] = Running(task, run, live)
         # Not in the task itself: one that is cancelled before it begins never comes to its end.
         task.add_done_callback(partial(self._on_done, live))
@@ -295,10 +297,10 @@ class Worker:
     async def cancel_abandoned(self, seconds: float) -> None:
         """Cancel foreground runs that had no reader for so long (D1)."""
         now = self._services.clock.monotonic()
-        for response_id, (_, _, live) in list(self._running.items()):
+        for live in [running.live for running in self._running.values()]:
             goes_on = live.claim.background or live.claim.request.outlive.get("on_disconnect") == "continue"
             if not goes_on and live.tail.readers == 0 and now - live.tail.read_at > seconds:
-                await self.cancel(response_id)
+                await self.cancel(live.lease.response_id)
 
     # -- shutdown
 
@@ -324,7 +326,7 @@ class Worker:
         """Stop and release the runs that another worker can continue without dropping anything that was shown."""
         try:
             async with asyncio.timeout(LAST_SECONDS):
-                for _, _, live in list(self._running.values()):
+                for live in [running.live for running in self._running.values()]:
                     # A first output may be on its way to the journal: the response is visible in a moment.
                     while not live.fold.visible and not live.is_durable:
                         await live.tail.wait()

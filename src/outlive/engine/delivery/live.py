@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+
+import msgspec
 
 from outlive.core.context.window import BYTES_PER_TOKEN
 from outlive.core.endings import Outcome
@@ -83,7 +84,7 @@ class PendingEvents:
         self.size += len(entry.frames)
 
 
-class Attempt(NamedTuple):
+class Attempt(msgspec.Struct, frozen=True):
     """One time that the model is asked."""
 
     usage: Callable[[], Json | None]  # as far as the upstream has reported it

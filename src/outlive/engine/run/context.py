@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
+
+import msgspec
 
 from outlive.core.context.assemble import Names, finish_calls
 from outlive.core.context.assemble import assemble as assemble_context
@@ -38,8 +39,7 @@ STORAGE_TRIES = 300
 T = TypeVar("T")
 
 
-@dataclass(slots=True, eq=False)
-class ContextLoader:
+class ContextLoader(msgspec.Struct, eq=False):
     """Loads the context of one claim."""
 
     _claim: Claim
@@ -70,7 +70,7 @@ class ContextLoader:
             else:
                 in_conversation = request.conversation is not None and claim.position.first > 0
                 position = claim.position if request.previous_response_id is not None or in_conversation else None
-            items = finish_calls(claim.history or ())
+            items = finish_calls(claim.history) if claim.history else []
             if position is not None and claim.history is None:
                 read = partial(read_history, self._history, position, self._budget, claim.owner, request)
                 items, self._room = await self._keep_trying(read)
