@@ -74,5 +74,5 @@ class Counts:
         code = str(outcome.error["code"]) if outcome.error is not None else outcome.reason or ""
         self.ended[outcome.status, code, name_of(owner)] += 1
         usage, name = outcome.usage or {}, self.name_model(model)
-        for direction in ("input", "output"):
-            self.tokens[name, direction] += usage.get(f"{direction}_tokens") or 0
+        self.tokens[name, "input"] += usage.get("input_tokens") or 0
+        self.tokens[name, "output"] += usage.get("output_tokens") or 0

@@ -112,8 +112,8 @@ class Admitter:
     def _examine(self, submission: Submission) -> Examined:
         """Check everything that needs no database."""
         received_at = self._services.clock.monotonic()
-        given = {"event_names": self._event_names, "origin": submission.origin}
-        request = parse_create(submission.body, self._ids, self._limits, **given)
+        body, origin = submission.body, submission.origin
+        request = parse_create(body, self._ids, self._limits, event_names=self._event_names, origin=origin)
         if self._policies.active:
             self._policies.check_model(submission.owner, request.model)
             if not self._policies.stores(submission.owner, request):
@@ -124,7 +124,7 @@ class Admitter:
             if not (request.conversation or request.previous_response_id or submission.memory):
                 _refuse_stray_output([], request)
         may_repeat = request.store and (submission.idempotency_key is not None or submission.retry_count is not None)
-        digest = sha256(canonical(submission.body)).digest() if may_repeat else None
+        digest = sha256(canonical(body)).digest() if may_repeat else None
         return Examined(request, model, digest, received_at)
 
     def _check(self, backend: Backend, request: CreateResponse) -> None:
@@ -158,32 +158,32 @@ class Admitter:
     async def _admit_stored(self, submission: Submission, examined: Examined) -> Accepted:
         runs = self._worker.reserve(submission.owner, submission.size)
         try:
-            return await self._admit_reserved(submission, examined, runs=runs)
+            return await self._admit_reserved(submission, examined, runs)
         except MustWait:
             self._worker.slots.enqueue(submission.owner)
             return await self._admit_reserved(submission, examined, runs=False)
 
-    async def _admit_reserved(self, submission: Submission, examined: Examined, *, runs: bool) -> Accepted:
+    async def _admit_reserved(self, submission: Submission, examined: Examined, runs: bool) -> Accepted:
         made = None
         try:
             if submission.idempotency_key is None and submission.is_abandoned():
                 # Its client may have asked another node by now, and been answered.
                 raise ClientDisconnected
-            make = partial(self._make_admission, submission, examined, runs=runs)
-            made = admission, fold = await asyncio.to_thread(make) if submission.size else make()
+            make, about = self._make_admission, (submission, examined, runs)
+            made = admission, fold = await asyncio.to_thread(make, *about) if submission.size else make(*about)
         finally:
             if made is None:
                 self._worker.release_slot(submission.owner, runs)  # otherwise `_on_admitted` owns the slot
         admitting = self._storage.ledger.admit(admission)
         self._retries.register(admission, admitting)
         # A future of its own: a transaction that was sent counts, also if the connection is gone by then.
-        answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[str | None] = admitting.get_loop().create_future()
         admitting.add_done_callback(partial(self._on_admitted, admission, fold, examined.received_at, answer))
         if (attached := await answer) is not None:
             return Accepted(attached, examined.request)
         return Accepted(admission.response_id, examined.request, fold)
 
-    def _make_admission(self, submission: Submission, examined: Examined, *, runs: bool) -> tuple[Admission, Fold]:
+    def _make_admission(self, submission: Submission, examined: Examined, runs: bool) -> tuple[Admission, Fold]:
         key, digest = submission.idempotency_key, examined.digest
         now, response_id = self._services.clock.now(), self._ids.new("resp")
         request, fold, frames = self._open(examined, response_id, now, queued=not runs)
@@ -231,9 +231,9 @@ class Admitter:
             return
         counts.responses_admitted[counts.name_model(admission.request.model)] += 1
         if admitted.lease is not None and admitted.position is not None:
-            request, history = admission.request, admitted.history
-            about = (1, NO_CHECKPOINT, request.background, admission.size)
-            claim = Claim(admitted.lease, admission.owner, request, admitted.position, *about, history=history)
+            lease, position, request = admitted.lease, admitted.position, admission.request
+            owner, size, history = admission.owner, admission.size, admitted.history
+            claim = Claim(lease, owner, request, position, 1, NO_CHECKPOINT, request.background, size, history=history)
             read_at = self._services.clock.monotonic()
             self._worker.start(LiveResponse(claim, fold, self._storage.ledger, read_at, admission.frames, received_at))
         else:

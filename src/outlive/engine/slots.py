@@ -99,7 +99,7 @@ class Slots:
     @property
     def running(self) -> int:
         """Number of slots taken."""
-        return self.taken.total()
+        return sum(self.taken.values())
 
     # -- queued
 

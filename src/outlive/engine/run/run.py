@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Container
 from functools import partial
+from typing import cast
 
 import msgspec
 
@@ -17,7 +18,7 @@ from outlive.core.counts import Counts
 from outlive.core.errors import InvalidRequest, StaleFence, StorageUnavailable, UpstreamFault
 from outlive.core.events import AnyDraft, Draft
 from outlive.core.recovery import Action, Decision, OpenText
-from outlive.core.toolcalls import RequestedCall, ToolCallBuffer
+from outlive.core.toolcalls import ToolCallBuffer
 from outlive.core.usage import NOTHING_USED, add_usage
 from outlive.engine.budget import ByteBudget
 from outlive.engine.delivery.committer import Committer
@@ -74,14 +75,10 @@ class Run:
     """One live response being run."""
 
     def __init__(self, services: RunServices, live: LiveResponse) -> None:
-        self._services = services
-        self._live = live
-        self._request = live.claim.request
-        self._clock = services.clock
-        self._context = ContextLoader(
-            live.claim, services.history, services.compactor, services.clock, services.contexts
-        )
-        self._attempts = max(live.claim.attempts, 1)
+        claim, self._clock = live.claim, services.clock
+        self._services, self._live, self._request = services, live, claim.request
+        self._context = ContextLoader(claim, services.history, services.compactor, self._clock, services.contexts)
+        self._attempts = max(claim.attempts, 1)
         self._asked = 0  # times the model was asked in this step
         self._asked_again = 0  # times it was asked again, in all steps
         self._step_from = -1  # last event before this step, if nothing of the step was visible then
@@ -160,7 +157,7 @@ class Run:
         if self._tools is not None:
             return await self._run_tools(backend, self._tools)
         step = await self._ask(backend, self._make_call)
-        return Finish([draft for draft in step.drafts if not isinstance(draft, RequestedCall)], step.ending)
+        return Finish(cast("list[AnyDraft]", step.drafts), step.ending)  # without tools, no calls are among them
 
     async def _run_tools(self, backend: Backend, tools: Tools) -> Finish:
         services = self._services
