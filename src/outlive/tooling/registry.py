@@ -4,6 +4,7 @@ import asyncio
 import copy
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from operator import itemgetter
 from typing import Protocol
 
 import msgspec
@@ -19,6 +20,7 @@ MAX_NAME = 64  # the longest name of a function that every model's server accept
 MAX_ENTRIES = 32  # servers of tools in one request: a connection is opened to each
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
+_type_of = itemgetter("type")
 
 
 class OpenedSource(msgspec.Struct, frozen=True):
@@ -78,10 +80,10 @@ class ToolRegistry(msgspec.Struct):
             source.check(entry, f"tools[{n}]")
 
     def serves(self, request: CreateResponse) -> bool:
-        if self.always or SERVER_TOOL_TYPE in [tool["type"] for tool in request.tools]:
+        if self.always or SERVER_TOOL_TYPE in map(_type_of, request.tools):
             return True
         # An approval of a call whose tools this request leaves out: the call then fails, visibly.
-        return "mcp_approval_response" in [item["type"] for item in request.input]
+        return "mcp_approval_response" in map(_type_of, request.input)
 
     async def open(self, session_request: SessionRequest) -> ToolSession:
         given = session_request.request.tools

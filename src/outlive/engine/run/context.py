@@ -65,11 +65,9 @@ class ContextLoader(msgspec.Struct, eq=False):
         """Return the items of ended turns: from the storage, and from the memory of the connection that asks."""
         if self._items is None:
             claim, request, memory = self._claim, self._claim.request, self._claim.memory
-            if memory is not None:
-                position = memory.position
-            else:
-                in_conversation = request.conversation is not None and claim.position.first > 0
-                position = claim.position if request.previous_response_id is not None or in_conversation else None
+            in_conversation = request.conversation is not None and claim.position.first > 0
+            continues = request.previous_response_id is not None or in_conversation
+            position = memory.position if memory is not None else claim.position if continues else None
             items = finish_calls(claim.history) if claim.history else []
             if position is not None and claim.history is None:
                 read = partial(read_history, self._history, position, self._budget, claim.owner, request)
@@ -92,12 +90,12 @@ class ContextLoader(msgspec.Struct, eq=False):
         request, history = self._claim.request, await self.history()
         # Reasoning that was cut off is left out: the model reasons anew.
         whole = [item for item in own if item.get("type") != "reasoning" or item.get("status") != "incomplete"]
-        given = [*finish_calls(request.input), *whole]
-        if "compaction" in [item.get("type") for item in (*history, *given)]:
-            history, given = await self._compactor.open(self._claim.owner, [*history, *given]), []
-        if len(history) + len(given) > MANY_ITEMS:
-            return await asyncio.to_thread(assemble_context, history, given, names)
-        return assemble_context(history, given, names)
+        items = [*history, *finish_calls(request.input), *whole]
+        if "compaction" in [item.get("type") for item in items]:
+            items = await self._compactor.open(self._claim.owner, items)
+        if len(items) > MANY_ITEMS:
+            return await asyncio.to_thread(assemble_context, items, (), names)
+        return assemble_context(items, (), names)
 
 
 async def read_history(
