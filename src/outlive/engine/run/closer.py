@@ -105,7 +105,7 @@ class Closer:
         frames, snapshot, output = await asyncio.to_thread(_render, live, drafts) if is_long else _render(live, drafts)
         while live.pending.in_flight:  # a commit may have begun meanwhile
             await live.tail.wait()
-        if live.state is State.LOST:
+        if live.tail.lost:
             raise StaleFence
         turn, usage = endings.turn(output), self.make_record(live, outcome, output)
         self._committer.close(live, frames, outcome.status, snapshot=snapshot, turn=turn, usage=usage)
@@ -150,7 +150,7 @@ class Closer:
 def _render(live: LiveResponse, drafts: list[AnyDraft]) -> tuple[list[bytes], bytes, list[Json]]:
     """Return the last frames, the final object, and its items."""
     assert live.outcome is not None
-    output = [item for _, item in sorted(live.output.items())]
+    output = [live.output[index] for index in sorted(live.output)]
     terminal = endings.terminal(endings.end(live.fold.header, output, live.outcome))
     return number([*drafts, terminal], live.pending.last), bytes(terminal.fields["response"]), output
 
