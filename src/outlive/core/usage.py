@@ -126,8 +126,10 @@ def count_tokens(shown: Json | None, reported: Json | None, estimated: tuple[int
     """Count the tokens of a response: those that upstreams reported for all attempts, and what is estimated besides, of
     input and output. `shown` is the usage in its final object, which counts text that was continued by its deltas."""
     given, written = read_count(reported, "input_tokens"), read_count(reported, "output_tokens")
-    more_given = max(read_count(shown, "input_tokens") - given, estimated[0])
-    more_written = max(read_count(shown, "output_tokens") - written, estimated[1])
+    more_given, more_written = estimated
+    if shown is not reported:  # it is, where one attempt made the whole answer
+        more_given = max(read_count(shown, "input_tokens") - given, more_given)
+        more_written = max(read_count(shown, "output_tokens") - written, more_written)
     cached = read_count((reported or {}).get("input_tokens_details"), "cached_tokens")
     reasoning = read_count((reported or {}).get("output_tokens_details"), "reasoning_tokens")
     return Tokens(given + more_given, cached, written + more_written, reasoning, more_given, more_written)
