@@ -59,7 +59,7 @@ class HttpBackend(Endpoint, Backend):
         self._url = self.url(self.path)
         self._logged: set[str] = set()  # types of tools that were left out
 
-    async def _ask(self, call: ModelCall) -> Connection:
+    def _ask(self, call: ModelCall) -> Awaitable[Connection]:
         """Send the request, again without what a server refuses, and wait for the head of the answer."""
         raise NotImplementedError
 

@@ -172,7 +172,7 @@ async def _list_models(prober: Prober, url: str) -> list[str] | UpstreamFault:
     """Return the listed names, or the refusal, which the backend's own list would leave out."""
     endpoint = prober.open(url=url)
     assert isinstance(endpoint, Endpoint)
-    answer = await endpoint.ask("GET", endpoint.url("models", **endpoint.list_query))
+    answer = await endpoint.request("GET", endpoint.url("models", **endpoint.list_query), any_status=True)
     try:
         if answer.status != 200:
             return await read_error(answer, endpoint.redactor)

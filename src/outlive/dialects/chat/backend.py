@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Awaitable
 
 from outlive.core.recovery import OpenText
 from outlive.core.requests.create import CreateResponse
@@ -26,8 +27,8 @@ class ChatBackend(FunctionsBackend):
     def translator(self, call: ModelCall) -> ChatTranslator:
         return ChatTranslator(call, self._ids, self.read_fault)
 
-    async def _ask(self, call: ModelCall) -> Connection:
-        return await self._post(call, lambda: render(call, self.upstream))
+    def _ask(self, call: ModelCall) -> Awaitable[Connection]:
+        return self._post(call, lambda: render(call, self.upstream))
 
     def _to_chunks(self, body: bytes, resume: OpenText | None) -> list[bytes]:
         return [to_chunk(body, resume, self.read_fault)]

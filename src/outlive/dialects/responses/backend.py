@@ -199,7 +199,7 @@ class ResponsesBackend(HttpBackend):
         log.warning("deleting a background response failed: a copy may remain there", extra={"upstream": self.name})
 
     async def _send(self, method: str, path: str) -> int:
-        answer = await self.ask(method, self.url(path))
+        answer = await self.request(method, self.url(path), any_status=True)
         try:
             await answer.read_start(_MOST_BYTES)
             return answer.status

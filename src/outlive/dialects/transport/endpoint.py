@@ -26,6 +26,7 @@ from outlive.dialects.transport.http1 import AnswerTooLong, BadUrl, ConnectFaile
 from outlive.dialects.transport.route import Route
 from outlive.ports.backend import Upstream
 
+Headers = dict[str, str] | None
 CHAT_PATH = "chat/completions"
 
 _FETCH_SECONDS = 10.0
@@ -107,25 +108,19 @@ class Endpoint:
         written = urlencode({**query, **dict(parse_qsl(base.query)), **self.upstream.query})
         return urlunsplit((base.scheme, base.netloc, f"{base.path.rstrip('/')}/{path}", written, ""))
 
-    async def ask(
-        self, method: str, url: str, data: EncodedBody = b"", headers: dict[str, str] | None = None
+    async def request(
+        self, method: str, url: str, data: EncodedBody = b"", headers: Headers = None, *, any_status: bool = False
     ) -> Connection:
-        """Send a request and wait for the head of its answer, whatever its status. Raises UpstreamFault."""
+        """Send a request; wait for the answer's head. Raises UpstreamFault, by default also for a status but 200."""
         lines = self._headers
         for name, value in headers.items() if headers is not None else ():
             if name not in self._own:
                 lines += f"{name}: {value}\r\n".encode("latin-1", "replace")
         try:
-            return await self._pool.request(method, url, lines, data, self.upstream.silence_seconds)
+            answer = await self._pool.request(method, url, lines, data, self.upstream.silence_seconds)
         except (OSError, BadUrl) as error:
             raise self.broken(error) from error
-
-    async def request(
-        self, method: str, url: str, data: EncodedBody = b"", headers: dict[str, str] | None = None
-    ) -> Connection:
-        """Send a request and wait for the head of its answer. Raises UpstreamFault, also for a status but 200."""
-        answer = await self.ask(method, url, data, headers)
-        if answer.status != 200:
+        if answer.status != 200 and not any_status:
             raise await self._refuse(answer)
         return answer
 
@@ -166,12 +161,12 @@ class Endpoint:
         """Read the fault in an error that came within an answer of status 200, without secrets."""
         return read_fault(self.redactor.redact(error))
 
-    async def pass_through(self, body: Json, headers: dict[str, str] | None = None) -> RelayedAnswer:
+    async def pass_through(self, body: Json, headers: Headers = None) -> RelayedAnswer:
         """Send a Chat Completions request as it is, and relay the answer as it comes, errors included (D12)."""
         # No upstream is asked to keep anything (D4).
         sent = {**body, "store": False} if self.upstream.sends_store else body
         data, large = msgspec.json.encode(sent), isinstance(body.get("messages"), msgspec.Raw)
-        asking = self.ask("POST", self.url(CHAT_PATH), [data] if large else data, headers)
+        asking = self.request("POST", self.url(CHAT_PATH), [data] if large else data, headers, any_status=True)
         del data  # what is large is held by no one once it was sent
         answer = await asking
         status = answer.status

@@ -97,13 +97,12 @@ class HttpPool:
         for when nothing came for `read_timeout` seconds.
         """
         origin, host, target = _locate(url)
-        size = len(body) if isinstance(body, bytes) else sum(map(len, body))
-        length = f"Content-Length: {size}\r\n" if method == "POST" else ""
+        whole, pieces = (body, []) if isinstance(body, bytes) else (b"", body)
+        length = f"Content-Length: {len(whole) + sum(map(len, pieces))}\r\n" if method == "POST" else ""
         if self._route.proxy is not None and not origin[2]:
             target, length = f"http://{host}{target}", length + self._route.proxy.authorization
         head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\n{length}"
-        message = b"%b%b\r\n%b" % (head.encode(), headers, body if isinstance(body, bytes) else b"")
-        pieces = body if isinstance(body, list) else []
+        message = b"%b%b\r\n%b" % (head.encode(), headers, whole)
         while True:
             # Pieces are sent on a new connection, only once, so that nothing holds them while the model thinks.
             idle = self._idle[origin] if not pieces else []
