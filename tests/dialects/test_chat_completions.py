@@ -411,6 +411,14 @@ def test_a_custom_tools_unwrapped_text_is_its_input() -> None:
 def test_a_call_without_a_name_is_a_fault() -> None:
     with pytest.raises(UpstreamFault, match="without the function's name"):
         translate([call_chunk(0, "call_a", arguments="{}"), finish_chunk("tool_calls")])
+    with pytest.raises(UpstreamFault, match="without the function's name"):
+        translate([chunk({"function_call": {}}), finish_chunk("stop")])
+
+
+@pytest.mark.parametrize("field", ["tool_calls", "function_call", "refusal"])
+@pytest.mark.parametrize("value", [0, 7, False, True, "", [], [7]])
+def test_fields_of_odd_types_are_skipped(field: str, value: object) -> None:
+    assert play([chunk({"content": "a", field: value}), finish_chunk()]) == play([text_chunk("a"), finish_chunk()])
 
 
 fragments = st.fixed_dictionaries(

@@ -54,8 +54,7 @@ def wants_logprobs(request: CreateResponse) -> bool:
 
 def wants_summary(request: CreateResponse) -> bool:
     """Return True if reasoning is to be a summary: most clients look for it nowhere else, and ask for one."""
-    reasoning = request.reasoning or {}
-    return bool(reasoning.get("summary") or reasoning.get("generate_summary"))
+    return bool((asked := request.reasoning) and (asked.get("summary") or asked.get("generate_summary")))
 
 
 # Extras that clients of the Responses API send beside what it documents (Codex, about itself); strict servers of other

@@ -141,14 +141,14 @@ class AnswerTranslator:
         self._pieces: list[str] = []
         self._logprobs: list[Json] = []
         self._next_index = self._first = call.first
-        self._resume = call.resume
-        self._resumed = call.resume is not None  # the open text is the one that an earlier attempt began
-        if call.resume is not None:  # continue a text that an earlier attempt opened, and sent this far
-            self._item = _make_item(OUTPUT_TEXT, call.resume.item_id)
-            self._index = call.resume.output_index
+        self._resume = resume = call.resume
+        self._resumed = resume is not None  # the open text is the one that an earlier attempt began
+        if resume is not None:  # continue a text that an earlier attempt opened, and sent this far
+            self._item = _make_item(OUTPUT_TEXT, resume.item_id)
+            self._index = resume.output_index
             self._next_index = self._index + 1
-            self._begin(OUTPUT_TEXT, call.resume.content_index)
-            self._pieces.append(call.resume.text)
+            self._begin(OUTPUT_TEXT, resume.content_index)
+            self._pieces.append(resume.text)
 
     def usage(self) -> Json | None:
         """Return the usage that the upstream has reported so far."""
@@ -178,8 +178,7 @@ class AnswerTranslator:
             drafts.append(Delta(self._growing, piece))
         else:
             self._logprobs += logprobs
-            fields = {**self._growing.place, "delta": piece, "logprobs": logprobs}
-            drafts.append(Draft(self._growing.type, fields))
+            drafts.append(Draft(self._growing.type, {**self._growing.place, "delta": piece, "logprobs": logprobs}))
         return drafts
 
     def _open_part(self, text: Text) -> list[AnyDraft]:
@@ -209,9 +208,9 @@ class AnswerTranslator:
         self._channel = self._growing if is_plain and not self._inspects else None
 
     def _close_part(self) -> list[AnyDraft]:
-        channel, self._growing, self._channel = self._growing, None, None
-        if channel is None:
+        if (channel := self._growing) is None:
             return []
+        self._growing = self._channel = None
         whole = "".join(self._pieces)
         part = make_part(channel.text, whole, self._logprobs)
         self._parts.append(part)

@@ -190,8 +190,8 @@ class _Chat(shared.ItemReader):
 
     def _last(self, role: str) -> _Message:
         """Return the message to add to: the last one, if it has that role, else a new one."""
-        shown, self._shown = self._shown, []
-        if shown:
+        if self._shown:
+            shown, self._shown = self._shown, []
             self._last("user").parts.extend(shown)
         last = self._messages[-1] if self._messages else None
         if not isinstance(last, _Message) or last.role != role:

@@ -90,7 +90,7 @@ class ChatTranslator(AnswerTranslator):
         except (ValueError, RecursionError):
             piece = translator.decode_damaged(chunk, _Chunk, "a chat completion chunk")
         choices, channel = piece.choices, self._channel
-        if channel is not None and choices is not None and len(choices) == 1 and piece.usage is None:
+        if channel is not None and piece.usage is None and choices and len(choices) == 1:
             choice = choices[0]
             delta = choice.delta
             if (
@@ -137,8 +137,7 @@ class ChatTranslator(AnswerTranslator):
         # By output index: an open text was opened after the open call.
         drafts += self._close_call(status) + self._close_text(status)
         while calls and (waiting := self._calls.next_named()) is not None:
-            drafts += self._open_call(waiting)
-            drafts += waiting.close(status)
+            drafts += self._open_call(waiting) + waiting.close(status)
         return drafts, Ending(status, reason, self._usage, self._model, self._tier)
 
     def _take(self, choice: _Choice) -> list[AnyDraft]:
@@ -146,23 +145,26 @@ class ChatTranslator(AnswerTranslator):
         # Servers that changed the field's name send both for a while.
         thought = delta.reasoning_content or delta.reasoning
         drafts = self._think(thought) if thought else []
-        drafts += self._speak(delta.content, choice.logprobs) if delta.content else []
-        if isinstance(delta.refusal, str) and delta.refusal:
+        if delta.content:
+            drafts += self._speak(delta.content, choice.logprobs)
+        if delta.refusal and isinstance(delta.refusal, str):
             drafts += self._grow(REFUSAL, delta.refusal)
-        entries = delta.tool_calls if isinstance(delta.tool_calls, list) else []
-        if isinstance(delta.function_call, dict):
-            entries = [*entries, {"index": 0, "function": delta.function_call}]
-        for entry in entries:
-            if isinstance(entry, dict):
-                call = self._calls.place(entry)
-                drafts += call.flush() if call is self._open else []
-                if call is not self._open or len(self._calls.all) > 1:
-                    drafts += self._open_next()
-        reason = str(choice.finish_reason) if choice.finish_reason else ""
-        if reason in _BROKEN:
-            raise UpstreamFault(f"The model's server gave up (finish_reason {reason}).")
-        if reason and self._finish not in _INCOMPLETE:
-            self._finish = reason
+        if delta.tool_calls or delta.function_call is not None:
+            entries = delta.tool_calls if isinstance(delta.tool_calls, list) else []
+            if isinstance(delta.function_call, dict):
+                entries = [*entries, {"index": 0, "function": delta.function_call}]
+            for entry in entries:
+                if isinstance(entry, dict):
+                    call = self._calls.place(entry)
+                    drafts += call.flush() if call is self._open else []
+                    if call is not self._open or len(self._calls.all) > 1:
+                        drafts += self._open_next()
+        if choice.finish_reason:
+            reason = str(choice.finish_reason)
+            if reason in _BROKEN:
+                raise UpstreamFault(f"The model's server gave up (finish_reason {reason}).")
+            if self._finish not in _INCOMPLETE:
+                self._finish = reason
         return drafts
 
     def _speak(self, content: object, logprobs: object) -> list[AnyDraft]:
@@ -181,9 +183,9 @@ class ChatTranslator(AnswerTranslator):
         return drafts
 
     def _open_item(self, text: Text) -> list[AnyDraft]:
-        is_whole = self._open is not None and is_json_object(self._open.arguments)
-        drafts = self._close_call("completed") if is_whole else []
-        return drafts + super()._open_item(text)
+        if self._open is None or not is_json_object(self._open.arguments):
+            return super()._open_item(text)
+        return self._close_call("completed") + super()._open_item(text)
 
     # -- calls
 
