@@ -14,7 +14,10 @@ import sys
 import threading
 from pathlib import Path
 
+import hypothesis
+import msgspec
 import pytest
+from hypothesis import strategies as st
 
 from outlive.telemetry import logs
 from tests.support.http_client import Json
@@ -219,6 +222,23 @@ def test_a_value_that_a_client_chose_cannot_forge_a_line_or_a_field() -> None:
     line = logs.Formatter().format(record)
     assert line.partition("INFO ")[2] == 'it happened owner="x=1" model="é" path="/a b\\nINFO forged" status=200'
     assert json.loads(logs.JsonFormatter().format(record))["path"] == "/a b\nINFO forged"
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"])) | st.from_regex(r"[!-~]{250,260}", fullmatch=True)
+values = st.none() | st.booleans() | st.integers() | st.floats() | texts | st.sampled_from([["a"], {"a": "b c"}])
+
+
+@hypothesis.given(st.dictionaries(st.sampled_from(logs.FIELDS), values), st.booleans())
+def test_a_line_has_each_value_once_cut_and_quoted_if_it_is_no_word(fields: Json, alone: bool) -> None:
+    order = fields if alone else {name: fields[name] for name in logs.FIELDS if name in fields}
+    expected = ""
+    for name, value in order.items():
+        shown = str(value)[: logs.MAX_VALUE]
+        if value is not None and value != "":
+            word = all("!" <= each <= "~" and each not in '="' for each in shown)
+            expected += f" {name}={shown if word else msgspec.json.encode(shown).decode()}"
+    record = make_record(fields=fields) if alone else make_record(**fields)
+    assert logs.Formatter().format(record).partition("it happened")[2] == expected
 
 
 @pytest.mark.parametrize(("args", "line"), [(("a", 1), "a is 1"), (({"what": "a", "n": 1},), "a is 1"), ((), "whole")])

@@ -174,8 +174,8 @@ class Auth:
     def _check_local(self, request: Request) -> None:
         """Refuse web pages while there are no keys: neither a name that resolves here nor another origin is allowed."""
         host = (request.header(b"host") or "").lower()
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        if name not in _LOCAL_HOSTS:
+        name, _, port = host.rpartition(":")
+        if (name if port.isdigit() else host) not in _LOCAL_HOSTS:
             message = "This server has no keys, so it answers only to localhost."
             raise Forbidden(f"{message} Start it with --api-key NAME=KEY to use another name.", code="forbidden_host")
         origin = request.header(b"origin")

@@ -219,18 +219,16 @@ class Protocol(HttpToolsProtocol):
             return 0
         if self._waiting_since is None:
             self._waiting_since = self.loop.time()
-        if self._body_left:
-            end = min(len(data), start + self._body_left)
-        else:  # heads, and bodies in chunks, end with an empty line
-            end = min(len(data), start + PIECE_BYTES, start + MAX_HEAD_BYTES - self._overhead)
-            if (found := data.find(b"\r\n\r\n", start, end)) >= 0:
-                end = found + 4
-        self._overhead += end - start  # the parser's callbacks set it back
-        super().data_received(data if end - start == len(data) else data[start:end])
+        piece = data[start : start + (self._body_left or min(PIECE_BYTES, MAX_HEAD_BYTES - self._overhead))]
+        # Heads, and bodies in chunks, end with an empty line.
+        if not self._body_left and (found := piece.find(b"\r\n\r\n")) >= 0:
+            piece = piece[: found + 4]
+        self._overhead += len(piece)  # the parser's callbacks set it back
+        super().data_received(piece)
         if self._overhead >= MAX_HEAD_BYTES:
             message = f"The request's line and headers, or its trailers, are over {MAX_HEAD_BYTES} bytes."
             self._refuse(431, message, code="headers_too_large")
-        return end - start
+        return len(piece)
 
     def on_headers_complete(self) -> None:
         self._overhead = 0

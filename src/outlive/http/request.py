@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Awaitable, Callable, Container, Coroutine, MutableMapping
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
@@ -75,8 +74,7 @@ _find_checks = cache(make_checks)
 _ID = re.compile(r"[a-z]{2,8}_[0-9a-f]{6,64}")  # as this server makes them
 
 
-@dataclass(slots=True, eq=False)
-class Request:
+class Request(msgspec.Struct, eq=False):
     """A request with the engine that serves it and the owner it came from."""
 
     scope: Scope
@@ -88,27 +86,28 @@ class Request:
     key: Key = NO_KEY
     ticket: Ticket | None = None  # with which it came, instead of a key
     reads_all: bool = False  # an admin's, who may read the content of all owners
-    params: dict[str, str] = field(default_factory=dict)
-    query: list[tuple[str, str]] = field(default_factory=list)  # without the `[]` that SDKs put after names of arrays
+    params: dict[str, str] = {}
+    query: list[tuple[str, str]] = []  # without the `[]` that SDKs put after names of arrays
     paths: Container[str] = ()  # of routes without parameters
-    extra_headers: dict[str, str] = field(default_factory=dict)
+    extra_headers: dict[str, str] = {}
     size: int = 0  # bytes of the body, if it is large
-    bodies: ByteBudget = field(default_factory=lambda: ByteBudget(MAX_BODIES))
-    texts: ByteBudget = field(default_factory=lambda: ByteBudget(MAX_TEXTS))  # of bodies that grow when decoded
-    turns: ByteBudget = field(default_factory=lambda: ByteBudget(MAX_TURNS))
+    bodies: ByteBudget = msgspec.field(default_factory=lambda: ByteBudget(MAX_BODIES))
+    texts: ByteBudget = msgspec.field(default_factory=lambda: ByteBudget(MAX_TEXTS))  # of bodies that grow when decoded
+    turns: ByteBudget = msgspec.field(default_factory=lambda: ByteBudget(MAX_TURNS))
     lenient_chat: bool = False
     scrape: Callable[[], Awaitable[bytes]] | None = None  # renders the metrics
-    security: SecurityLog = field(default_factory=SecurityLog)
+    security: SecurityLog = msgspec.field(default_factory=SecurityLog)
     status: int | None = None  # of the answer, once it is begun
     disconnected: bool = False  # the client left before it had the whole answer
     response_id: str | None = None  # of the response that was created
     held: int = 0  # bytes of `bodies`
     held_texts: int = 0
     reservation: Reservation | None = None  # for an answer that may be large
-    headers: dict[bytes, bytes] = field(init=False)
-    connection: ClientConnection = field(init=False)
-    request_id: str = field(init=False)
-    may_be_repeated: bool = field(init=False)  # by the client itself, when it gets no answer (D17)
+    # Read from the scope:
+    headers: dict[bytes, bytes] = {}
+    connection: ClientConnection = ClientConnection()
+    request_id: str = ""
+    may_be_repeated: bool = False  # by the client itself, when it gets no answer (D17)
 
     def __post_init__(self) -> None:
         self.headers = dict(self.scope["headers"])
@@ -243,8 +242,8 @@ class Request:
         return {name: check_value(checks[name], body[name], name) for name in checks if body.get(name) is not None}
 
     async def _read(self) -> bytearray:
-        header = self.header(b"content-length")
-        declared = int(header) if header is not None and header.isdigit() else 0  # it need not be
+        length = self.headers.get(b"content-length", b"")
+        declared = int(length) if length.isdigit() else 0  # it need not be
         body, more = bytearray(), True
         while True:
             size = max(declared, len(body))

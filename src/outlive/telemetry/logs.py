@@ -51,14 +51,15 @@ class Formatter(logging.Formatter):
     node = ""  # of this process, which JSON lines show
 
     def format(self, record: logging.LogRecord) -> str:
-        at = f"{_render_local(int(record.created))},{int(record.msecs):03}"
-        line = f"{at} {record.levelname} {record.getMessage()}"
-        fields = read_fields(record)
-        shown = "".join([f" {name}={value}" for name, value in fields])
+        given = read_fields(record).items()
+        fields = [f" {name}={str(value)[:MAX_VALUE]}" for name, value in given if value is not None and value != ""]
+        shown = "".join(fields)
         # Nearly always, no value has a character after which a reader could not tell it from the next field.
         if shown.encode(errors="surrogatepass").translate(None, _WORD) != b" =" * len(fields):
-            shown = "".join([f" {name}={_quote(value)}" for name, value in fields])
-        return f"{line}{shown}\n{self.formatException(record.exc_info)}" if record.exc_info else line + shown
+            shown = "".join(map(_quote, fields))
+        at = _render_local(int(record.created))
+        error = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
+        return f"{at},{int(record.msecs):03} {record.levelname} {record.getMessage()}{shown}{error}"
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 (logging's own name)
         return "\n".join(_describe(ei[1]))
@@ -73,24 +74,20 @@ class JsonFormatter(Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **({"node": self.node} if self.node else {}),
         }
-        if self.node:
-            line["node"] = self.node
-        line.update(read_fields(record))
+        for name, value in read_fields(record).items():
+            if value is not None and value != "":
+                line[name] = value if type(value) in _PLAIN else str(value)[:MAX_VALUE]
         if record.exc_info and record.exc_info[1] is not None:
             line["error"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line).decode()
 
 
-def read_fields(record: logging.LogRecord) -> list[tuple[str, Any]]:
-    """Return the fields of a record that have a value, in their order: those of `extra`, or of `fields` in it."""
+def read_fields(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the fields of a record, in their order: those of `extra`, or of `fields` in it."""
     given = record.__dict__
-    values = given.get("fields") or {name: given[name] for name in FIELDS if name in given}
-    return [
-        (name, value if type(value) in _PLAIN else str(value)[:MAX_VALUE])
-        for name, value in values.items()
-        if value is not None and value != ""
-    ]
+    return given.get("fields") or {name: given[name] for name in FIELDS if name in given}
 
 
 class LogWriter(QueueHandler):
@@ -98,6 +95,7 @@ class LogWriter(QueueHandler):
     after one another are written together."""
 
     queue: SimpleQueue[str | threading.Event]
+    handle = QueueHandler.emit  # type: ignore[assignment]  # without the lock of handlers: the queue has its own
 
     def __init__(self, output: TextIO, formatter: Formatter) -> None:
         super().__init__(SimpleQueue())
@@ -106,10 +104,6 @@ class LogWriter(QueueHandler):
         self._writing = 0  # lines taken from the queue and not written yet
         self._dropped = 0
         threading.Thread(target=self._write, args=(output,), daemon=True).start()
-
-    def handle(self, record: logging.LogRecord) -> bool:
-        self.emit(record)  # without the lock of handlers: the queue has its own
-        return True
 
     def enqueue(self, line: Any) -> None:
         waiting = self.queue.qsize() + self._writing
@@ -151,7 +145,9 @@ class Record(logging.LogRecord):
     _unknown = logging.makeLogRecord({}).__dict__
 
     def __init__(self, name: str, level: int, path: str, line: int, *message: Any, **more: Any) -> None:
-        self.__dict__.update(self._unknown, created=(now := time.time()), msecs=int(now % 1 * 1000) + 0.0)
+        self.__dict__ = self._unknown.copy()
+        self.created = now = time.time()
+        self.msecs = int(now % 1 * 1000) + 0.0
         self.name, self.levelno, self.levelname = name, level, logging.getLevelName(level)
         self.msg, args, self.exc_info = message[:3]
         self.args = args[0] if len(args) == 1 and isinstance(args[0], dict) else args
@@ -196,11 +192,11 @@ def _render_utc(second: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
-def _quote(value: object) -> object:
-    """Return a value as a line of text shows it: in quotes if it is no word."""
-    if type(value) is str and value.encode(errors="surrogatepass").translate(None, _WORD):
-        return msgspec.json.encode(value).decode()
-    return value
+def _quote(field: str) -> str:
+    """Return a field with its value in quotes if that is no word."""
+    name, _, value = field.partition("=")
+    is_word = not value.encode(errors="surrogatepass").translate(None, _WORD)
+    return field if is_word else f"{name}={msgspec.json.encode(value).decode()}"
 
 
 def _describe(error: BaseException | None) -> Iterator[str]:

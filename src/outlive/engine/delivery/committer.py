@@ -302,7 +302,7 @@ def _log_end(live: LiveResponse, outcome: Outcome, now: float) -> None:
         "output_tokens": usage.get("output_tokens"),
         "attempts": outcome.attempts,
     }
-    log.log(level, "response ended", extra={"fields": fields})
+    log.handle(log.makeRecord(log.name, level, "", 0, "response ended", (), None, extra={"fields": fields}))
 
 
 def _pause(failures: int) -> float:
