@@ -47,10 +47,20 @@ def test_data_on_several_lines_is_one_payload() -> None:
         (b"data: 1\n\nid: 5\ndata: 2\n\n: ping\n\ndata: 3\n\n", [b"1", b"2", b"3"]),
         (b"data: 1\n\n\ndata: 2\n\n\n\n", [b"1", b"2"]),
         (b"data: 1\r\n\ndata: 2\n\n", [b"1", b"2"]),
+        (b"data: {}\n\n", [b"{}"]),
+        (b"data: {}\r\n\n", [b"{}"]),
+        (b"data: \r\n\n", []),
     ],
 )
 def test_events_of_one_read_may_have_any_shape(read: bytes, payloads: list[bytes]) -> None:
     assert EventStream().feed(read) == payloads
+
+
+@given(st.lists(st.sampled_from([b"data: ", b"{}", b"1", b"[DONE]", b"\r", b"\n", b"\n\n", b": x"]), max_size=6))
+def test_one_read_is_parsed_like_its_bytes_one_by_one(parts: list[bytes]) -> None:
+    read, whole, slow = b"".join(parts), EventStream(), EventStream()
+    assert whole.feed(read) == [payload for byte in read if not slow.done for payload in slow.feed(bytes([byte]))]
+    assert whole.done == slow.done
 
 
 def test_events_after_done_are_dropped() -> None:

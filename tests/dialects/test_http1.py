@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from itertools import pairwise
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outlive.dialects.transport import http1
 from outlive.dialects.transport.endpoint import Endpoint
 from outlive.dialects.transport.http1 import (
     MOST_HEAD,
@@ -326,5 +328,56 @@ def test_a_connection_whose_reading_is_paused_is_not_used_again() -> None:
             assert connection.is_complete
             connection.leave()
             assert not connection._pool._idle[connection.origin]
+
+    asyncio.run(main())
+
+
+GZIP_HEAD = HEAD[:-2] + b"Content-Encoding: gzip\r\n\r\n"
+MANY_WORDS = b"some words " * 1000
+
+
+def compress(data: bytes) -> bytes:
+    return zlib.compress(data, wbits=31)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 200), max_size=8), st.booleans())
+def test_a_compressed_answer_is_inflated_for_every_cut_of_the_network(cuts: list[int], forwarded: bool) -> None:
+    async def main() -> None:
+        async with asked(GZIP_HEAD) as (connection, _):
+            taken: list[bytes] = []
+            passing = asyncio.create_task(connection.forward_to(take_into(taken))) if forwarded else None
+            await turn()
+            packed = compress(MANY_WORDS)
+            raw = b"".join(chunk(packed[at : at + 9]) for at in range(0, len(packed), 9)) + LAST
+            places = sorted({0, len(raw), *(place % len(raw) for place in cuts)})
+            for start, end in pairwise(places):
+                connection.data_received(raw[start:end])
+            if passing is not None:
+                await passing
+            assert b"".join(taken) + await connection.read_start(1 << 30) == MANY_WORDS
+            assert "content-encoding" not in connection.headers
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_forwarded", [False, True])
+@pytest.mark.parametrize(("body", "error"), [(b"no gzip", ConnectionBroken), (compress(MANY_WORDS), AnswerTooLong)])
+def test_a_compressed_answer_that_is_damaged_or_too_large_is_broken(
+    body: bytes, error: type[ConnectionBroken], is_forwarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http1, "MOST_INFLATED", 1000)
+
+    async def main() -> None:
+        async with asked(GZIP_HEAD) as (connection, _):
+            taken: list[bytes] = []
+            reading = asyncio.create_task(
+                connection.forward_to(take_into(taken)) if is_forwarded else connection.read_start(1 << 30)
+            )
+            await turn()
+            connection.data_received(chunk(body))
+            with pytest.raises(error):
+                await reading
+            assert not taken
 
     asyncio.run(main())

@@ -29,6 +29,20 @@ class EventStream(msgspec.Struct, eq=False):
     def feed(self, piece: bytes) -> list[bytes]:
         """Return the payloads that this piece completes."""
         self._size += len(piece)
+        if self._size > MOST_ANSWER:
+            self._refuse()
+        end = piece.find(b"\n")
+        # Nearly every read of a stream under way is one event, and that one line of data.
+        if piece[end:] == b"\n\n" and end > 7 and not self._rest and piece.startswith(b"data: "):
+            payloads = [piece[6:end].removesuffix(b"\r")]
+        else:
+            payloads = self._feed_any(piece)
+        if DONE in payloads:
+            self.done = True
+            del payloads[payloads.index(DONE) :]
+        return payloads
+
+    def _feed_any(self, piece: bytes) -> list[bytes]:
         if len(self._rest) > _LONG:
             self._more.append(piece)
             self._waiting += len(piece)
@@ -42,16 +56,13 @@ class EventStream(msgspec.Struct, eq=False):
         if _RETURN in read:  # JSON has no raw one; a pair that is cut in half waits in the rest
             read = read.replace(b"\r\n", b"\n")
         events, _, self._rest = read.rpartition(b"\n\n")
-        if len(self._rest) > MOST_EVENT or self._size > MOST_ANSWER:
+        if len(self._rest) > MOST_EVENT:
             self._refuse()
-        # Nearly all events are one line of data, so all that are read at once are cut at once.
+        # All events that are read at once are cut at once, if each is one line of data.
         payloads = events[6:].split(b"\n\ndata: ") if events.startswith(b"data: ") else []
-        if not payloads or b"" in payloads or _NEWLINE in b"".join(payloads):
-            payloads = [payload for event in events.split(b"\n\n") if (payload := _read_event(event))]
-        if DONE in payloads:
-            self.done = True
-            del payloads[payloads.index(DONE) :]
-        return payloads
+        if payloads and b"" not in payloads and _NEWLINE not in b"".join(payloads):
+            return payloads
+        return [payload for event in events.split(b"\n\n") if (payload := _read_event(event))]
 
     def _refuse(self) -> NoReturn:
         self._rest, self._more = b"", []

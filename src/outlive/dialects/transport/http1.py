@@ -218,9 +218,10 @@ class Connection(asyncio.Protocol):
         self._pool = pool
         self._loop = loop
         self._transport: asyncio.Transport | None = None
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append  # without a function in Python, for it is called with each piece
         self._parser = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[None] | None = None
-        self._pieces: list[bytes] = []
         self._buffered = 0
         self._bodiless = 0  # bytes since the last that were part of a body
         self.is_complete = self._head_done = self._reusable = self._paused = False
@@ -290,11 +291,11 @@ class Connection(asyncio.Protocol):
 
     async def read(self) -> bytes:
         """Return what has come since the last call, as one piece; empty at the end of the answer."""
-        while not self._pieces:
+        while not (self._pieces and (piece := self._collect())):
             if self.is_complete:
                 return b""
             await self._wait()
-        return self._collect()
+        return piece
 
     async def forward_to(self, on_piece: OnPiece) -> None:
         """Pass what comes to `on_piece` in the call that reads it, which saves waking a task. Return when that returns
@@ -309,11 +310,20 @@ class Connection(asyncio.Protocol):
             self._on_piece = None
 
     def _collect(self) -> bytes:
-        pieces, self._pieces, self._buffered = self._pieces, [], 0
+        piece, self._buffered = b"".join(self._pieces), 0
+        self._pieces.clear()
         if self._paused and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if self._inflater is None:
+            return piece
+        try:
+            piece = self._inflater.decompress(piece, MOST_INFLATED)
+        except zlib.error:
+            raise ConnectionBroken("What came is not what its Content-Encoding says.") from None
+        if self._inflater.unconsumed_tail:
+            raise AnswerTooLong("The answer is too large when it is inflated.")
+        return piece
 
     def fail(self, error: BaseException) -> None:
         """Raise this error in the task that reads."""
@@ -328,7 +338,8 @@ class Connection(asyncio.Protocol):
         self._pool.watched.discard(self)
         is_usable = self._reusable and self._error is None and not self._paused  # paused, it would read no answer
         if self.is_complete and is_usable and self._transport is not None:
-            self._pieces, self._buffered = [], 0
+            self._pieces.clear()
+            self._buffered = 0
             self._parser = httptools.HttpResponseParser(self)
             self._pool.keep(self, self._loop)
         else:
@@ -412,15 +423,6 @@ class Connection(asyncio.Protocol):
         if self.headers.get("content-encoding", "").lower() in ("gzip", "x-gzip", "deflate"):
             del self.headers["content-encoding"]
             self._inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # finds out by itself which of them it is
-
-    def on_body(self, body: bytes) -> None:
-        if self._inflater is not None:
-            body = self._inflater.decompress(body, MOST_INFLATED)
-            if self._inflater.unconsumed_tail:
-                raise ConnectionBroken("The answer is too large when it is inflated.")
-            self._buffered += len(body)
-        if body:  # `read` returns an empty piece for the end
-            self._pieces.append(body)
 
     def on_message_complete(self) -> None:
         if self._head_done:
